@@ -1,1 +1,44 @@
-""""""
+"""The definition of preprocessing, and what executes it.
+
+>>> from preprocess import Definition, compile
+>>> definition = Definition.from_yaml(open("my_preprocess.yaml").read())  # doctest: +SKIP
+>>> compiled = compile(definition, backend="reference")                   # doctest: +SKIP
+>>> (pixels,) = compiled.run([open("cat.jpg", "rb").read()])              # doctest: +SKIP
+"""
+
+from preprocess.backends.base import Compiled, compile
+from preprocess.definition import (
+    CenterCrop,
+    Decode,
+    Definition,
+    Letterbox,
+    Normalize,
+    Output,
+    Pad,
+    Resize,
+    TensorSpec,
+    first_difference,
+)
+from preprocess.errors import BackendMissing, BadImage, CannotCompile, PreprocessError, StampMismatch
+from preprocess.limits import Limits
+
+__all__ = [
+    "BackendMissing",
+    "BadImage",
+    "CannotCompile",
+    "CenterCrop",
+    "Compiled",
+    "Decode",
+    "Definition",
+    "Letterbox",
+    "Limits",
+    "Normalize",
+    "Output",
+    "Pad",
+    "PreprocessError",
+    "Resize",
+    "StampMismatch",
+    "TensorSpec",
+    "compile",
+    "first_difference",
+]

@@ -1,0 +1,82 @@
+"""What every backend offers: compile a definition, then run it on encoded images."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from preprocess.definition import Definition
+from preprocess.errors import BadImage, CannotCompile
+from preprocess.limits import Encoded, Limits
+
+BackendName = Literal["reference", "dali"]
+Device = Literal["cpu", "gpu"]
+Sample = npt.NDArray[Any]
+
+
+class Compiled(ABC):
+    """A definition made executable.
+
+    An instance is not thread-safe: give each thread or process its own.
+    """
+
+    def __init__(self, definition: Definition, limits: Limits) -> None:
+        self.definition = definition
+        self.limits = limits
+
+    @abstractmethod
+    def run(self, images: Sequence[Encoded]) -> list[Sample | BadImage]:
+        """Process encoded images; the result has the same length and order.
+
+        A good image gives an array as ``definition.output_spec`` says. A bad one gives its ``BadImage``, returned and not
+        raised, and does not change the results of the others.
+        """
+
+    def close(self) -> None:
+        """Release what the backend holds. The instance cannot be used afterwards."""
+
+
+def compile(
+    definition: Definition,
+    *,
+    backend: BackendName = "reference",
+    device: Device = "cpu",
+    limits: Limits | None = None,
+    max_batch_size: int = 8,
+    threads: int = 1,
+) -> Compiled:
+    """Make a definition executable on a backend.
+
+    ``max_batch_size`` is the largest number of images that the backend processes at once (``run`` accepts more and splits
+    them); ``threads`` are CPU threads. Raises ``CannotCompile`` naming what the backend cannot do exactly, and
+    ``BackendMissing`` naming the command that installs it.
+    """
+    limits = limits or Limits()
+    if backend == "reference":
+        from preprocess.backends.reference import Reference
+
+        if device != "cpu":
+            raise CannotCompile("the reference backend runs on the device 'cpu' only")
+        return Reference(definition, limits)
+    if backend == "dali":
+        from preprocess.backends.dali import Dali
+
+        return Dali(definition, limits, device=device, max_batch_size=max_batch_size, threads=threads)
+    raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali")
+
+
+def network_layout(definition: Definition, pixels: npt.NDArray[np.uint8]) -> Sample:
+    """Normalize uint8 HWC pixels and put them in the layout and dtype of ``definition``: the specification in NumPy."""
+    sample: Sample = pixels
+    normalize = definition.normalize
+    if normalize is not None:
+        sample = sample.astype(np.float32) / np.float32(normalize.scale)
+        sample = (sample - np.asarray(normalize.mean, np.float32)) / np.asarray(normalize.std, np.float32)
+    output = definition.network_input
+    if output.layout == "NCHW":
+        sample = sample.transpose(2, 0, 1)
+    return np.ascontiguousarray(sample, dtype=output.dtype)

@@ -1,0 +1,376 @@
+"""The definition: what happens between an encoded image and the network's input, as a value.
+
+A :class:`Definition` is frozen, equal by content and carries no device, backend or batch size. Its defaults are the
+numerics of torchvision's evaluation transforms on PIL images: EXIF orientation applied, RGB in 8 bit, alpha dropped,
+triangle filter with antialiasing and half-pixel centres, long side truncated, crop offset ``int(round((in - out) / 2))``
+with Python's rounding, uint8 between resize and normalize, ``(x / scale - mean) / std`` in float32.
+
+>>> definition = Definition(operations=[
+...     Decode(), Resize(mode="shorter", size=256), CenterCrop(size=(224, 224)),
+...     Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+... ])
+>>> definition.output_spec.shape
+(3, 224, 224)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Color = Literal["rgb", "gray"]
+Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+Layout = Literal["NHWC", "NCHW"]
+DType = Literal["uint8", "float16", "float32"]
+Side = Annotated[int, Field(ge=1, le=16384)]
+Level = Annotated[int, Field(ge=0, le=255)]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One sample between two operations, without a batch dimension.
+
+    ``shape`` follows ``layout`` (``HWC`` or ``CHW``); a side of None depends on the image. An encoded image has the
+    layout ``BYTES`` and the shape ``(None,)``.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: DType
+    layout: Literal["BYTES", "HWC", "CHW"]
+
+    @property
+    def size_hw(self) -> tuple[int | None, int | None]:
+        """(height, width) in pixels, None where it depends on the image."""
+        height, width = self.shape[:2] if self.layout == "HWC" else self.shape[1:]
+        return height, width
+
+    @property
+    def channels(self) -> int:
+        """Number of channels: 3 for RGB, 1 for gray."""
+        channels = self.shape[2] if self.layout == "HWC" else self.shape[0]
+        assert channels is not None
+        return channels
+
+    def with_size(self, size_hw: tuple[int | None, int | None]) -> TensorSpec:
+        """The same HWC sample with another size."""
+        return replace(self, shape=(*size_hw, self.channels))
+
+
+ENCODED = TensorSpec((None,), "uint8", "BYTES")
+
+
+class Operation(BaseModel):
+    """Base of the operations: frozen, no unknown fields, output stated from input."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """The specification of this operation's output, given its input's."""
+        raise NotImplementedError
+
+
+class Decode(Operation):
+    """Encoded bytes to 8-bit HWC pixels. The EXIF orientation is applied and alpha is dropped.
+
+    ``gray`` is ITU-R 601 luma of the decoded RGB, as Pillow's ``convert("L")``. Samples of 16 bit keep their high byte.
+    """
+
+    op: Literal["decode"] = "decode"
+    color: Color = "rgb"
+    orientation: Literal["apply"] = "apply"
+    alpha: Literal["drop"] = "drop"
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """Bytes to (height, width, 3 or 1)."""
+        if spec.layout != "BYTES":
+            raise ValueError("decode must be the first operation, and the only decode")
+        return TensorSpec((None, None, 3 if self.color == "rgb" else 1), "uint8", "HWC")
+
+
+class Resize(Operation):
+    """Resample to a new size, antialiased, with half-pixel centres, rounding to 8 bit.
+
+    ``mode`` *shorter* or *longer* scales that side to ``size`` (pixels) and the other in proportion; *exact* takes
+    ``size`` as [height, width]; *fit* takes [height, width] as a box that the result must fill in one side.
+    ``rounding`` of the proportional side: *truncate* (``int``, torchvision) or *nearest* (Python's ``round``).
+    """
+
+    op: Literal["resize"] = "resize"
+    mode: Literal["shorter", "longer", "exact", "fit"]
+    size: Side | tuple[Side, Side]
+    filter: Filter = "bilinear"
+    antialias: Literal[True] = True
+    rounding: Literal["truncate", "nearest"] = "truncate"
+
+    @model_validator(mode="after")
+    def _size_suits_mode(self) -> Resize:
+        one_side = self.mode in ("shorter", "longer")
+        if one_side != isinstance(self.size, int):
+            raise ValueError(
+                f"resize mode {self.mode!r} takes {'one side in pixels' if one_side else '[height, width]'}, "
+                f"got size {self.size!r}"
+            )
+        return self
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """(height, width, c) to the exact size, or to one that depends on the image."""
+        return spec.with_size(
+            (None, None) if not isinstance(self.size, tuple) or self.mode == "fit" else self.size
+        )
+
+
+class CenterCrop(Operation):
+    """Cut ``size`` = [height, width] from the centre; a smaller image is first padded with zeros, as torchvision does."""
+
+    op: Literal["center_crop"] = "center_crop"
+    size: tuple[Side, Side]
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """(h, w, c) to (size[0], size[1], c)."""
+        return spec.with_size(self.size)
+
+
+class Pad(Operation):
+    """Surround with ``value`` (0 to 255) up to ``size`` = [height, width]. A larger image is an error of the definition.
+
+    ``align`` *center* splits the border evenly, the odd pixel at the bottom or right; *top_left* puts it all there.
+    """
+
+    op: Literal["pad"] = "pad"
+    size: tuple[Side, Side]
+    value: Level = 0
+    align: Literal["center", "top_left"] = "center"
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """(h, w, c) to (size[0], size[1], c)."""
+        for seen, target in zip(spec.size_hw, self.size, strict=True):
+            if seen is not None and seen > target:
+                raise ValueError(f"pad to {self.size} cannot hold an image of {spec.size_hw}")
+        return spec.with_size(self.size)
+
+
+class Letterbox(Operation):
+    """Resize into the box ``size`` = [height, width] keeping the aspect ratio, then pad to it with ``value``.
+
+    The same as ``Resize(mode="fit")`` followed by ``Pad``; ``rounding`` defaults to *nearest*, as detectors are trained.
+    """
+
+    op: Literal["letterbox"] = "letterbox"
+    size: tuple[Side, Side]
+    value: Level = 114
+    align: Literal["center", "top_left"] = "center"
+    filter: Filter = "bilinear"
+    rounding: Literal["truncate", "nearest"] = "nearest"
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """(h, w, c) to (size[0], size[1], c)."""
+        return spec.with_size(self.size)
+
+    def parts(self) -> tuple[Resize, Pad]:
+        """The two operations that this one stands for."""
+        return (
+            Resize(mode="fit", size=self.size, filter=self.filter, rounding=self.rounding),
+            Pad(size=self.size, value=self.value, align=self.align),
+        )
+
+
+class Normalize(Operation):
+    """``(x / scale - mean) / std`` per channel, in float32, in this order of operations."""
+
+    op: Literal["normalize"] = "normalize"
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scale: Annotated[float, Field(gt=0)] = 255.0
+
+    @field_validator("std")
+    @classmethod
+    def _std_is_positive(cls, std: tuple[float, ...]) -> tuple[float, ...]:
+        if any(value <= 0 for value in std):
+            raise ValueError(f"std must be above 0, got {std}")
+        return std
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """uint8 HWC to float32 HWC."""
+        if spec.dtype != "uint8":
+            raise ValueError("normalize must come once")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != spec.channels:
+                raise ValueError(f"normalize.{name} has {len(values)} values for {spec.channels} channels")
+        return replace(spec, dtype="float32")
+
+
+class Output(Operation):
+    """Layout and dtype that the network receives. Must be the last operation; float32 NCHW where it is left out."""
+
+    op: Literal["output"] = "output"
+    layout: Layout = "NCHW"
+    dtype: DType = "float32"
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """HWC to the network's layout and dtype."""
+        if spec.dtype == "float32" and self.dtype == "uint8":
+            raise ValueError("output.dtype uint8 cannot follow normalize; it accepts float32 or float16")
+        height, width = spec.size_hw
+        if self.layout == "NHWC":
+            return TensorSpec((height, width, spec.channels), self.dtype, "HWC")
+        return TensorSpec((spec.channels, height, width), self.dtype, "CHW")
+
+
+AnyOperation = Annotated[
+    Decode | Resize | CenterCrop | Pad | Letterbox | Normalize | Output, Field(discriminator="op")
+]
+Geometric = Resize | CenterCrop | Pad
+
+
+class Definition(BaseModel):
+    """A chain of operations from encoded bytes to the network's input.
+
+    Raises ``pydantic.ValidationError`` at construction, naming the operation and field, where the chain makes no sense.
+    A chain without ``output`` ends in NCHW, float32.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    operations: tuple[AnyOperation, ...] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, data: Any) -> Any:
+        """Append the default output, so that equal definitions are equal however they were written."""
+        if isinstance(data, dict) and isinstance(data.get("operations"), list | tuple) and data["operations"]:
+            last = data["operations"][-1]
+            if (last.get("op") if isinstance(last, dict) else getattr(last, "op", None)) != "output":
+                return {**data, "operations": [*data["operations"], Output()]}
+        return data
+
+    @model_validator(mode="after")
+    def _chain_holds(self) -> Definition:
+        spec = ENCODED
+        for index, operation in enumerate(self.operations):
+            if index == 0 and not isinstance(operation, Decode):
+                raise ValueError(f"operations[0] must be decode, got {operation.op}")
+            if spec.dtype != "uint8" and not isinstance(operation, Normalize | Output):
+                raise ValueError(f"operations[{index}] {operation.op} must come before normalize")
+            if isinstance(operation, Output) and index != len(self.operations) - 1:
+                raise ValueError(f"operations[{index}] output must be the last operation")
+            try:
+                spec = operation.output(spec)
+            except ValueError as error:
+                raise ValueError(f"operations[{index}] {operation.op}: {error}") from None
+        return self
+
+    @property
+    def decode(self) -> Decode:
+        """The first operation."""
+        operation = self.operations[0]
+        assert isinstance(operation, Decode)
+        return operation
+
+    @property
+    def geometry(self) -> tuple[Geometric, ...]:
+        """The operations that move pixels, letterbox written as its two parts."""
+        found: list[Geometric] = []
+        for operation in self.operations:
+            if isinstance(operation, Letterbox):
+                found += operation.parts()
+            elif isinstance(operation, Resize | CenterCrop | Pad):
+                found.append(operation)
+        return tuple(found)
+
+    @property
+    def normalize(self) -> Normalize | None:
+        """The normalization, if there is one."""
+        return next((op for op in self.operations if isinstance(op, Normalize)), None)
+
+    @property
+    def network_input(self) -> Output:
+        """The last operation."""
+        operation = self.operations[-1]
+        assert isinstance(operation, Output)
+        return operation
+
+    @property
+    def output_spec(self) -> TensorSpec:
+        """What the network receives, per sample."""
+        spec = ENCODED
+        for operation in self.operations:
+            spec = operation.output(spec)
+        return spec
+
+    def pixels(self) -> Definition:
+        """The same definition up to its uint8 pixels in NHWC: what travels to the network's door.
+
+        The rest (normalize, layout and dtype) is elementwise or a transposition, so it can be done by the network's
+        own graph with the same result, and a quarter of the bytes travel.
+        """
+        kept = [op for op in self.operations if not isinstance(op, Normalize | Output)]
+        return Definition(operations=(*kept, Output(layout="NHWC", dtype="uint8")))
+
+    def stage(self, name: Literal["decode", "resize", "crop", "normalize"]) -> Definition:
+        """The definition cut after a stage, for comparing backends stage by stage.
+
+        *decode* has no geometry, *resize* keeps the geometry up to and including the last resize, *crop* all of it;
+        these end in uint8 NHWC. *normalize* is the whole definition.
+        """
+        if name == "normalize":
+            return self
+        geometry = list(self.geometry)
+        if name == "decode":
+            geometry = []
+        if name == "resize":
+            while geometry and not isinstance(geometry[-1], Resize):
+                geometry.pop()
+        return Definition(operations=(self.decode, *geometry, Output(layout="NHWC", dtype="uint8")))
+
+    def canonical_json(self) -> str:
+        """JSON with every field written out, sorted keys and no spaces: equal definitions have equal text."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON, in hexadecimal."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+
+    @classmethod
+    def from_json(cls, text: str) -> Definition:
+        """Read a definition from JSON."""
+        return cls.model_validate_json(text)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Definition:
+        """Read a definition from YAML."""
+        return cls.model_validate(yaml.safe_load(text))
+
+    def to_yaml(self) -> str:
+        """Write the definition as YAML, with every field written out."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def first_difference(left: Definition, right: Definition) -> str:
+    """Name the first field in which two definitions differ, with both values; empty when they are equal.
+
+    >>> first_difference(Definition(operations=[Decode()]), Definition(operations=[Decode(color="gray")]))
+    "operations[0].color: 'rgb' != 'gray'"
+    """
+    return _difference("", left.model_dump(mode="json"), right.model_dump(mode="json"))
+
+
+def _difference(path: str, left: Any, right: Any) -> str:
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in (*left, *(key for key in right if key not in left)):
+            found = _difference(f"{path}.{key}".lstrip("."), left.get(key), right.get(key))
+            if found:
+                return found
+        return ""
+    if isinstance(left, list) and isinstance(right, list):
+        for index, (one, other) in enumerate(zip(left, right, strict=False)):
+            found = _difference(f"{path}[{index}]", one, other)
+            if found:
+                return found
+        return "" if len(left) == len(right) else f"{path}: {len(left)} entries != {len(right)} entries"
+    return "" if left == right and type(left) is type(right) else f"{path}: {left!r} != {right!r}"

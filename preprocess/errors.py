@@ -1,0 +1,49 @@
+"""What can go wrong in this room.
+
+::
+
+    PreprocessError
+    ├── BadImage          this image cannot be processed; its batch-mates are not affected
+    ├── CannotCompile     a backend cannot execute a definition exactly
+    ├── BackendMissing    a backend's package is not installed; the message names the command
+    └── StampMismatch     two stamped definitions differ; the message names the first field
+
+A malformed definition raises ``pydantic.ValidationError``, which names the field and what it accepts.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+BadImageCode = Literal[
+    "empty", "too_large", "unsupported_format", "too_many_pixels", "corrupt", "bad_request"
+]
+
+
+class PreprocessError(Exception):
+    """Base of everything this room raises on purpose."""
+
+
+class BadImage(PreprocessError):
+    """One image that cannot be processed.
+
+    ``code`` is stable and machine-readable, ``reason`` says what was seen and what is allowed. ``str()`` is the
+    text that travels over the wire: ``bad image (CODE): REASON``.
+    """
+
+    def __init__(self, code: BadImageCode, reason: str) -> None:
+        self.code: BadImageCode = code
+        self.reason = reason
+        super().__init__(f"bad image ({code}): {reason}")
+
+
+class CannotCompile(PreprocessError):
+    """A backend refuses a definition that it cannot execute exactly."""
+
+
+class BackendMissing(PreprocessError):
+    """A backend's package is not installed."""
+
+
+class StampMismatch(PreprocessError):
+    """A model and the files beside it carry different definitions."""

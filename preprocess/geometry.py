@@ -1,0 +1,190 @@
+"""Integer sizes and windows, computed once for every backend.
+
+Sizes are (height, width) in pixels. The rounding rules are torchvision's: the proportional side is truncated
+(``torchvision.transforms.functional._compute_resized_output_size``), the crop offset is ``int(round((in - out) / 2.0))``
+with Python's half-to-even rounding (``center_crop``), and an image smaller than its crop is padded first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from preprocess.definition import CenterCrop, Definition, Geometric, Pad, Resize
+
+Size = tuple[int, int]
+
+
+def resized_size(operation: Resize, size_hw: Size) -> Size:
+    """Size after a resize of an image of ``size_hw``; every side is at least 1."""
+    height, width = size_hw
+    size = operation.size
+    if operation.mode == "exact":
+        assert isinstance(size, tuple)
+        return size
+    if operation.mode == "fit":
+        assert isinstance(size, tuple)
+        # The side that reaches the box first is exact; integers decide, so no ratio is rounded.
+        if height * size[1] >= width * size[0]:
+            return size[0], _proportional(operation, size[0], width, height)
+        return _proportional(operation, size[1], height, width), size[1]
+    assert isinstance(size, int)
+    height_is_scaled_side = (height <= width) == (operation.mode == "shorter")
+    if height == width:
+        return size, size
+    if height_is_scaled_side:
+        return size, _proportional(operation, size, width, height)
+    return _proportional(operation, size, height, width), size
+
+
+def _proportional(operation: Resize, size: int, side: int, scaled_side: int) -> int:
+    exact = size * side / scaled_side
+    return max(1, int(exact) if operation.rounding == "truncate" else round(exact))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A rectangle in pixel coordinates; ``top`` and ``left`` may be negative where it reaches outside the image."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def crop_window(operation: CenterCrop | Pad, size_hw: Size) -> Window:
+    """The part of an image of ``size_hw`` that a crop or pad keeps, in the image's own coordinates.
+
+    Raises ``ValueError`` where a pad would have to cut.
+    """
+    height, width = operation.size
+    if isinstance(operation, CenterCrop):
+        return Window(_crop_offset(size_hw[0], height), _crop_offset(size_hw[1], width), height, width)
+    if size_hw[0] > height or size_hw[1] > width:
+        raise ValueError(f"pad to {operation.size} cannot hold an image of {size_hw}")
+    if operation.align == "top_left":
+        return Window(0, 0, height, width)
+    return Window(-((height - size_hw[0]) // 2), -((width - size_hw[1]) // 2), height, width)
+
+
+def _crop_offset(side: int, cropped: int) -> int:
+    if cropped > side:
+        # torchvision pads (cropped - side) // 2 in front and then crops at offset 0.
+        return -((cropped - side) // 2)
+    return int(round((side - cropped) / 2.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One resize followed by crops and pads, reduced to what a backend executes.
+
+    The source is resized to ``resized_hw``; of that, ``window`` (always inside) is kept and put at ``offset`` = (top, left)
+    on a canvas of ``canvas_hw`` filled with a constant.
+    """
+
+    source_hw: Size
+    resized_hw: Size
+    window: Window
+    offset: Size
+    canvas_hw: Size
+
+    @property
+    def fills(self) -> bool:
+        """Whether any of the canvas is not covered by the image."""
+        return (self.window.height, self.window.width) != self.canvas_hw
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """What must be decoded to fill a placement's window, and where the window lies in it.
+
+    ``anchor`` (top, left) and ``shape`` (height, width) are integers in source pixels. ``start`` and ``end`` are the
+    window's corners, (y, x) in pixels relative to the anchor, not rounded.
+    """
+
+    anchor: Size
+    shape: Size
+    start: tuple[float, float]
+    end: tuple[float, float]
+
+
+def place(definition: Definition, size_hw: Size) -> Placement:
+    """Reduce the geometry of ``definition`` for a decoded image of ``size_hw``.
+
+    Works for at most one resize, before any crop or pad; ``single_resize`` tells whether a definition is of that kind.
+    """
+    operations = list(definition.geometry)
+    resized = size_hw
+    if operations and isinstance(operations[0], Resize):
+        resized = resized_size(operations.pop(0), size_hw)
+    canvas, top, left = resized, 0, 0
+    visible = Window(0, 0, *resized)
+    for operation in operations:
+        assert not isinstance(operation, Resize)
+        window = crop_window(operation, canvas)
+        top, left, canvas = top + window.top, left + window.left, (window.height, window.width)
+        visible = _intersection(visible, Window(top, left, *canvas))
+    return Placement(size_hw, resized, visible, (visible.top - top, visible.left - left), canvas)
+
+
+def single_resize(operations: tuple[Geometric, ...]) -> bool:
+    """Whether the geometry is at most one resize, followed by crops and pads only."""
+    return not any(isinstance(operation, Resize) for operation in operations[1:])
+
+
+def always_visible(operations: tuple[Geometric, ...]) -> bool:
+    """Whether some of the image stays on the canvas whatever its size.
+
+    A centre crop after a pad to the top left may keep nothing but padding.
+    """
+    padded = False
+    for operation in operations:
+        if padded and isinstance(operation, CenterCrop):
+            return False
+        padded = padded or (isinstance(operation, Pad) and operation.align == "top_left")
+    return True
+
+
+def fill_values(definition: Definition) -> tuple[int, ...]:
+    """The distinct constants with which a definition may fill, in order of appearance."""
+    found: list[int] = []
+    smallest: int = 1
+    for operation in definition.geometry:
+        if isinstance(operation, Resize) and operation.mode == "shorter":
+            assert isinstance(operation.size, int)
+            smallest = operation.size
+        if isinstance(operation, Pad):
+            found.append(operation.value)
+        if isinstance(operation, CenterCrop):
+            if max(operation.size) > smallest:
+                found.append(0)
+            smallest = min(operation.size)
+    return tuple(dict.fromkeys(found))
+
+
+def region(placement: Placement) -> Region:
+    """The part of the source that a placement's window needs, with the margin that the filter reads.
+
+    A triangle filter reads one source pixel to each side, times the scale when it shrinks. The margin is twice that and
+    one pixel more, since JPEG decoders interpolate chroma from neighbours that a cut would take away.
+    """
+    anchor, shape, start, end = [], [], [], []
+    window = placement.window
+    for axis, (first, kept) in enumerate(((window.top, window.height), (window.left, window.width))):
+        source, resized = placement.source_hw[axis], placement.resized_hw[axis]
+        scale = source / resized
+        begin, stop = first * scale, (first + kept) * scale
+        margin = math.ceil(2 * max(scale, 1.0)) + 1
+        low, high = max(0, math.floor(begin) - margin), min(source, math.ceil(stop) + margin)
+        anchor.append(low)
+        shape.append(high - low)
+        start.append(begin - low)
+        end.append(stop - low)
+    return Region((anchor[0], anchor[1]), (shape[0], shape[1]), (start[0], start[1]), (end[0], end[1]))
+
+
+def _intersection(one: Window, other: Window) -> Window:
+    top, left = max(one.top, other.top), max(one.left, other.left)
+    bottom = min(one.top + one.height, other.top + other.height)
+    right = min(one.left + one.width, other.left + other.width)
+    return Window(top, left, bottom - top, right - left)

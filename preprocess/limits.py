@@ -1,0 +1,50 @@
+"""What is refused before it is decoded: by byte count, by format and by declared size.
+
+A few hundred bytes can declare 30000 x 30000 pixels, and decoding them takes gigabytes, so everything here reads the
+header only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from preprocess.errors import BadImage
+from preprocess.header import FORMATS, Header, ImageFormat, read_header
+
+MIB = 1024 * 1024
+PILLOW_MAX_PIXELS = 178_956_970
+"""Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` Pillow refuses by itself, so no larger limit could be kept."""
+Encoded = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+
+
+class Limits(BaseModel):
+    """Bounds on one encoded image. They are not numerics, so they are not part of a definition's digest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_body_bytes: int = Field(32 * MIB, ge=1, description="largest encoded file, in bytes")
+    max_pixels: int = Field(64_000_000, ge=1, le=PILLOW_MAX_PIXELS, description="largest height x width")
+    formats: tuple[ImageFormat, ...] = Field(FORMATS, min_length=1, description="accepted file formats")
+
+    def check(self, data: Encoded) -> Header:
+        """Read the header of an encoded image and return it, or raise ``BadImage`` naming the bound it breaks."""
+        size = memoryview(data).nbytes
+        if size == 0:
+            raise BadImage("empty", f"got 0 bytes; expected an encoded image ({self._allowed()})")
+        if size > self.max_body_bytes:
+            raise BadImage("too_large", f"got {size} bytes; at most {self.max_body_bytes} are allowed")
+        header = read_header(data)
+        if header.format not in self.formats:
+            raise BadImage("unsupported_format", f"got {header.format}; allowed: {self._allowed()}")
+        if header.height * header.width > self.max_pixels:
+            raise BadImage(
+                "too_many_pixels",
+                f"the header declares {header.width}x{header.height} = {header.width * header.height} pixels; "
+                f"at most {self.max_pixels} are allowed",
+            )
+        return header
+
+    def _allowed(self) -> str:
+        return ", ".join(self.formats)
