@@ -2,8 +2,8 @@
 
 A :class:`Definition` is frozen, equal by content and carries no device, backend or batch size. Its defaults are the
 numerics of torchvision's evaluation transforms on PIL images: EXIF orientation applied, RGB in 8 bit, alpha dropped,
-triangle filter with antialiasing and half-pixel centres, long side truncated, crop offset ``int(round((in - out) / 2))``
-with Python's rounding, uint8 between resize and normalize, ``(x / scale - mean) / std`` in float32.
+triangle filter with antialiasing and half-pixel centres, long side truncated, crop offset
+``int(round((in - out) / 2))`` with Python's rounding, uint8 between resize and normalize, ``(x / scale - mean) / std`` in float32.
 
 >>> definition = Definition(operations=[
 ...     Decode(), Resize(mode="shorter", size=256), CenterCrop(size=(224, 224)),
@@ -119,13 +119,11 @@ class Resize(Operation):
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """(height, width, c) to the exact size, or to one that depends on the image."""
-        return spec.with_size(
-            (None, None) if not isinstance(self.size, tuple) or self.mode == "fit" else self.size
-        )
+        return spec.with_size((None, None) if not isinstance(self.size, tuple) or self.mode == "fit" else self.size)
 
 
 class CenterCrop(Operation):
-    """Cut ``size`` = [height, width] from the centre; a smaller image is first padded with zeros, as torchvision does."""
+    """Cut ``size`` = [height, width] from the centre; a smaller image is first padded with zeros, as in torchvision."""
 
     op: Literal["center_crop"] = "center_crop"
     size: tuple[Side, Side]
@@ -136,7 +134,7 @@ class CenterCrop(Operation):
 
 
 class Pad(Operation):
-    """Surround with ``value`` (0 to 255) up to ``size`` = [height, width]. A larger image is an error of the definition.
+    """Surround with ``value`` (0 to 255) up to ``size`` = [height, width]. A larger image cannot be padded.
 
     ``align`` *center* splits the border evenly, the odd pixel at the bottom or right; *top_left* puts it all there.
     """
@@ -157,7 +155,7 @@ class Pad(Operation):
 class Letterbox(Operation):
     """Resize into the box ``size`` = [height, width] keeping the aspect ratio, then pad to it with ``value``.
 
-    The same as ``Resize(mode="fit")`` followed by ``Pad``; ``rounding`` defaults to *nearest*, as detectors are trained.
+    The same as ``Resize(mode="fit")`` followed by ``Pad``; ``rounding`` defaults to *nearest*, as in detectors.
     """
 
     op: Literal["letterbox"] = "letterbox"
@@ -221,9 +219,7 @@ class Output(Operation):
         return TensorSpec((spec.channels, height, width), self.dtype, "CHW")
 
 
-AnyOperation = Annotated[
-    Decode | Resize | CenterCrop | Pad | Letterbox | Normalize | Output, Field(discriminator="op")
-]
+AnyOperation = Annotated[Decode | Resize | CenterCrop | Pad | Letterbox | Normalize | Output, Field(discriminator="op")]
 Geometric = Resize | CenterCrop | Pad
 
 

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-BadImageCode = Literal[
-    "empty", "too_large", "unsupported_format", "too_many_pixels", "corrupt", "bad_request"
-]
+BadImageCode = Literal["empty", "too_large", "unsupported_format", "too_many_pixels", "corrupt", "bad_request"]
 
 
 class PreprocessError(Exception):

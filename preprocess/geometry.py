@@ -1,8 +1,8 @@
 """Integer sizes and windows, computed once for every backend.
 
 Sizes are (height, width) in pixels. The rounding rules are torchvision's: the proportional side is truncated
-(``torchvision.transforms.functional._compute_resized_output_size``), the crop offset is ``int(round((in - out) / 2.0))``
-with Python's half-to-even rounding (``center_crop``), and an image smaller than its crop is padded first.
+(``torchvision.transforms.functional._compute_resized_output_size``), the crop offset is
+``int(round((in - out) / 2.0))`` with Python's half-to-even rounding (``center_crop``), and an image smaller than its crop is padded first.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ def _crop_offset(side: int, cropped: int) -> int:
     if cropped > side:
         # torchvision pads (cropped - side) // 2 in front and then crops at offset 0.
         return -((cropped - side) // 2)
-    return int(round((side - cropped) / 2.0))
+    return round((side - cropped) / 2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """One resize followed by crops and pads, reduced to what a backend executes.
 
-    The source is resized to ``resized_hw``; of that, ``window`` (always inside) is kept and put at ``offset`` = (top, left)
-    on a canvas of ``canvas_hw`` filled with a constant.
+    The source is resized to ``resized_hw``; of that, ``window`` (always inside) is kept and put at ``offset`` =
+    (top, left) on a canvas of ``canvas_hw`` filled with a constant.
     """
 
     source_hw: Size
@@ -116,7 +116,8 @@ def place(definition: Definition, size_hw: Size) -> Placement:
     operations = list(definition.geometry)
     resized = size_hw
     if operations and isinstance(operations[0], Resize):
-        resized = resized_size(operations.pop(0), size_hw)
+        resized = resized_size(operations[0], size_hw)
+        del operations[0]
     canvas, top, left = resized, 0, 0
     visible = Window(0, 0, *resized)
     for operation in operations:

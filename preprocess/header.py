@@ -10,12 +10,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from preprocess.errors import BadImage
+
+Encoded = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+"""The bytes of an image file."""
 
 ImageFormat = Literal["JPEG", "PNG", "WebP", "TIFF", "BMP"]
 FORMATS: tuple[ImageFormat, ...] = ("JPEG", "PNG", "WebP", "TIFF", "BMP")
@@ -43,15 +46,21 @@ class Header:
         return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
-def read_header(data: bytes | bytearray | memoryview | npt.NDArray[np.uint8]) -> Header:
+def byte_view(data: Encoded) -> memoryview:
+    """The bytes of an encoded image, without a copy."""
+    # NumPy declares the buffer protocol to type checkers from Python 3.12 on only.
+    return memoryview(cast(bytes, data)).cast("B")
+
+
+def read_header(data: Encoded) -> Header:
     """Read the header of an encoded image.
 
     Raises ``BadImage`` with code ``unsupported_format`` for anything but JPEG, PNG, WebP, TIFF and BMP, and with
     ``corrupt`` where the header is cut short or declares an impossible size.
     """
-    view = memoryview(data).cast("B")
+    view = byte_view(data)
     for magic, parse in _PARSERS:
-        if view[: len(magic)] == magic:
+        if bytes(view[: len(magic)]) == magic:
             try:
                 header = parse(view)
             except (struct.error, IndexError):
@@ -70,9 +79,7 @@ def _read_jpeg(view: memoryview) -> Header:
         while view[position] == 0xFF and view[position + 1] == 0xFF:
             position += 1
         if view[position] != 0xFF:
-            raise BadImage(
-                "corrupt", f"expected a JPEG marker at byte {position}, got 0x{view[position]:02x}"
-            )
+            raise BadImage("corrupt", f"expected a JPEG marker at byte {position}, got 0x{view[position]:02x}")
         marker = view[position + 1]
         if marker == 0x01 or 0xD0 <= marker <= 0xD7:
             position += 2
@@ -80,25 +87,27 @@ def _read_jpeg(view: memoryview) -> Header:
         if marker in (0xD9, 0xDA):
             raise BadImage("corrupt", "the JPEG has no frame header before its data")
         (length,) = struct.unpack_from(">H", view, position + 2)
-        if marker == 0xE1 and view[position + 4 : position + 10] == b"Exif\x00\x00":
+        if marker == 0xE1 and bytes(view[position + 4 : position + 10]) == b"Exif\x00\x00":
             orientation = _exif_orientation(view[position + 10 : position + 2 + length])
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             precision, height, width = struct.unpack_from(">BHH", view, position + 4)
             if precision != 8:
                 raise BadImage("unsupported_format", f"got a {precision}-bit JPEG; allowed: 8-bit JPEG")
+            if bytes(view).rfind(b"\xff\xd9") < position:
+                raise BadImage("corrupt", f"the JPEG is cut short: no end marker in its {len(view)} bytes")
             return Header("JPEG", height, width, orientation)
         position += 2 + length
 
 
 def _read_png(view: memoryview) -> Header:
-    if view[12:16] != b"IHDR":
+    if bytes(view[12:16]) != b"IHDR":
         raise BadImage("corrupt", "the PNG does not begin with an IHDR chunk")
     width, height = struct.unpack_from(">II", view, 16)
     position = 8
     orientation = 1
     while position + 8 <= len(view):
         (length,) = struct.unpack_from(">I", view, position)
-        kind = view[position + 4 : position + 8]
+        kind = bytes(view[position + 4 : position + 8])
         if kind == b"eXIf":
             orientation = _exif_orientation(view[position + 8 : position + 8 + length])
         if kind in (b"IDAT", b"IEND"):
@@ -108,13 +117,11 @@ def _read_png(view: memoryview) -> Header:
 
 
 def _read_webp(view: memoryview) -> Header:
-    if view[8:12] != b"WEBP":
-        raise BadImage(
-            "unsupported_format", f"got a RIFF file that is not WebP; allowed: {', '.join(FORMATS)}"
-        )
+    if bytes(view[8:12]) != b"WEBP":
+        raise BadImage("unsupported_format", f"got a RIFF file that is not WebP; allowed: {', '.join(FORMATS)}")
     kind = bytes(view[12:16])
     if kind == b"VP8 ":
-        if view[23:26] != b"\x9d\x01\x2a":
+        if bytes(view[23:26]) != b"\x9d\x01\x2a":
             raise BadImage("corrupt", "the WebP has no VP8 key frame")
         width, height = (size & 0x3FFF for size in struct.unpack_from("<HH", view, 26))
         return Header("WebP", height, width)
@@ -131,9 +138,9 @@ def _read_webp(view: memoryview) -> Header:
     while position + 8 <= len(view):
         (length,) = struct.unpack_from("<I", view, position + 4)
         end = position + 8 + length + length % 2
-        if view[position : position + 4] == b"EXIF":
+        if bytes(view[position : position + 4]) == b"EXIF":
             exif = view[position + 8 : position + 8 + length]
-            exif = exif[6:] if exif[:6] == b"Exif\x00\x00" else exif
+            exif = exif[6:] if bytes(exif[:6]) == b"Exif\x00\x00" else exif
             return Header("WebP", height, width, _exif_orientation(exif), (position, min(end, len(view))))
         position = end
     return Header("WebP", height, width)

@@ -6,17 +6,14 @@ header only.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from preprocess.errors import BadImage
-from preprocess.header import FORMATS, Header, ImageFormat, read_header
+from preprocess.header import FORMATS, Encoded, Header, ImageFormat, byte_view, read_header
 
 MIB = 1024 * 1024
 PILLOW_MAX_PIXELS = 178_956_970
 """Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` Pillow refuses by itself, so no larger limit could be kept."""
-Encoded = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 
 class Limits(BaseModel):
@@ -24,13 +21,13 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_body_bytes: int = Field(32 * MIB, ge=1, description="largest encoded file, in bytes")
-    max_pixels: int = Field(64_000_000, ge=1, le=PILLOW_MAX_PIXELS, description="largest height x width")
-    formats: tuple[ImageFormat, ...] = Field(FORMATS, min_length=1, description="accepted file formats")
+    max_body_bytes: int = Field(default=32 * MIB, ge=1, description="largest encoded file, in bytes")
+    max_pixels: int = Field(default=64_000_000, ge=1, le=PILLOW_MAX_PIXELS, description="largest height x width")
+    formats: tuple[ImageFormat, ...] = Field(default=FORMATS, min_length=1, description="accepted file formats")
 
     def check(self, data: Encoded) -> Header:
         """Read the header of an encoded image and return it, or raise ``BadImage`` naming the bound it breaks."""
-        size = memoryview(data).nbytes
+        size = len(byte_view(data))
         if size == 0:
             raise BadImage("empty", f"got 0 bytes; expected an encoded image ({self._allowed()})")
         if size > self.max_body_bytes:

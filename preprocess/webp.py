@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from preprocess.header import Header
-from preprocess.limits import Encoded
+from preprocess.header import Encoded, Header, byte_view
 
 
 def with_leading_exif(data: Encoded, header: Header) -> bytes:
@@ -14,16 +13,11 @@ def with_leading_exif(data: Encoded, header: Header) -> bytes:
     The compressed pixels are copied unchanged. ``header.exif_span`` must not be None.
     """
     assert header.exif_span is not None
-    view = memoryview(data).cast("B")
+    view = byte_view(data)
     first, end = header.exif_span
     # Big-endian TIFF: one directory with one SHORT, tag 0x0112 (EXIF 2.3, section 4.6.4).
     exif = struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, 0x0112, 3, 1, header.orientation, 0, 0)
     chunk = struct.pack("<4sI", b"EXIF", len(exif)) + exif
     extended_header_end = 30
-    body = (
-        bytes(view[8:extended_header_end])
-        + chunk
-        + bytes(view[extended_header_end:first])
-        + bytes(view[end:])
-    )
+    body = bytes(view[8:extended_header_end]) + chunk + bytes(view[extended_header_end:first]) + bytes(view[end:])
     return b"RIFF" + struct.pack("<I", len(body)) + body

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from preprocess.definition import Definition
 from preprocess.errors import BadImage, CannotCompile
-from preprocess.limits import Encoded, Limits
+from preprocess.header import Encoded
+from preprocess.limits import Limits
 
 BackendName = Literal["reference", "dali"]
 Device = Literal["cpu", "gpu"]
@@ -32,11 +33,11 @@ class Compiled(ABC):
     def run(self, images: Sequence[Encoded]) -> list[Sample | BadImage]:
         """Process encoded images; the result has the same length and order.
 
-        A good image gives an array as ``definition.output_spec`` says. A bad one gives its ``BadImage``, returned and not
-        raised, and does not change the results of the others.
+        A good image gives an array as ``definition.output_spec`` says. A bad one gives its ``BadImage``, returned and
+        not raised, and does not change the results of the others.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most backends hold nothing)
         """Release what the backend holds. The instance cannot be used afterwards."""
 
 
@@ -51,8 +52,8 @@ def compile(
 ) -> Compiled:
     """Make a definition executable on a backend.
 
-    ``max_batch_size`` is the largest number of images that the backend processes at once (``run`` accepts more and splits
-    them); ``threads`` are CPU threads. Raises ``CannotCompile`` naming what the backend cannot do exactly, and
+    ``max_batch_size`` is the largest number of images that the backend processes at once (``run`` accepts more and
+    splits them); ``threads`` are CPU threads. Raises ``CannotCompile`` naming what the backend cannot do exactly, and
     ``BackendMissing`` naming the command that installs it.
     """
     limits = limits or Limits()

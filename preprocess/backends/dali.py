@@ -19,8 +19,8 @@ from preprocess.backends.base import Compiled, Device, Sample
 from preprocess.definition import Definition, Resize
 from preprocess.errors import BackendMissing, BadImage, CannotCompile
 from preprocess.geometry import always_visible, fill_values, place, region, single_resize
-from preprocess.header import Header
-from preprocess.limits import Encoded, Limits
+from preprocess.header import Encoded, Header
+from preprocess.limits import Limits
 from preprocess.webp import with_leading_exif
 
 try:
@@ -125,9 +125,7 @@ def refuse_inexact(definition: Definition) -> None:
     if not single_resize(geometry):
         raise CannotCompile("dali does one resize, before any crop or pad; this definition has another order")
     if not always_visible(geometry):
-        raise CannotCompile(
-            "dali cannot do center_crop after a pad aligned top_left: the crop may miss the image"
-        )
+        raise CannotCompile("dali cannot do center_crop after a pad aligned top_left: the crop may miss the image")
     fills = fill_values(definition)
     if len(fills) > 1:
         raise CannotCompile(f"dali fills with one value; this definition may fill with {fills}")
@@ -203,9 +201,7 @@ class Dali(Compiled):
             if "end" in columns:
                 columns["end"].append(np.array(part.end, np.float32))
             if "size" in columns:
-                columns["size"].append(
-                    np.array((placement.window.height, placement.window.width), np.float32)
-                )
+                columns["size"].append(np.array((placement.window.height, placement.window.width), np.float32))
             if "offset" in columns:
                 columns["offset"].append(np.array((-placement.offset[0], -placement.offset[1]), np.int32))
         (output,) = self._pipeline.run(**columns)

@@ -14,8 +14,7 @@ from preprocess.backends.base import Compiled, Sample, network_layout
 from preprocess.definition import Color, Filter, Geometric, Pad, Resize
 from preprocess.errors import BadImage
 from preprocess.geometry import crop_window, resized_size
-from preprocess.header import FORMATS
-from preprocess.limits import Encoded
+from preprocess.header import FORMATS, Encoded, byte_view
 
 _RESAMPLING: dict[Filter, Image.Resampling] = {
     "nearest": Image.Resampling.NEAREST,
@@ -53,9 +52,7 @@ def decode(data: Encoded, color: Color) -> Image.Image:
         with warnings.catch_warnings():
             # Pillow warns about palette transparency and about sizes; limits have judged the size already.
             warnings.simplefilter("ignore")
-            image: Image.Image = Image.open(
-                io.BytesIO(bytes(memoryview(data))), formats=[f.upper() for f in FORMATS]
-            )
+            image: Image.Image = Image.open(io.BytesIO(bytes(byte_view(data))), formats=[f.upper() for f in FORMATS])
             image.load()
             image = ImageOps.exif_transpose(image)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
