@@ -3,7 +3,8 @@
 A :class:`Definition` is frozen, equal by content and carries no device, backend or batch size. Its defaults are the
 numerics of torchvision's evaluation transforms on PIL images: EXIF orientation applied, RGB in 8 bit, alpha dropped,
 triangle filter with antialiasing and half-pixel centres, long side truncated, crop offset
-``int(round((in - out) / 2))`` with Python's rounding, uint8 between resize and normalize, ``(x / scale - mean) / std`` in float32.
+``int(round((in - out) / 2))`` with Python's rounding, uint8 between resize and normalize,
+``(x / scale - mean) / std`` in float32.
 
 >>> definition = Definition(operations=[
 ...     Decode(), Resize(mode="shorter", size=256), CenterCrop(size=(224, 224)),

@@ -2,7 +2,8 @@
 
 Sizes are (height, width) in pixels. The rounding rules are torchvision's: the proportional side is truncated
 (``torchvision.transforms.functional._compute_resized_output_size``), the crop offset is
-``int(round((in - out) / 2.0))`` with Python's half-to-even rounding (``center_crop``), and an image smaller than its crop is padded first.
+``int(round((in - out) / 2.0))`` with Python's half-to-even rounding (``center_crop``), and an
+image smaller than its crop is padded first.
 """
 
 from __future__ import annotations

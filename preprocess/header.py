@@ -26,6 +26,7 @@ FORMATS: tuple[ImageFormat, ...] = ("JPEG", "PNG", "WebP", "TIFF", "BMP")
 _ORIENTATION_TAG = 0x0112
 _TIFF_WIDTH_TAG, _TIFF_HEIGHT_TAG = 0x0100, 0x0101
 _TIFF_SHORT, _TIFF_LONG = 3, 4
+_JPEG_END = b"\xff\xd9"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,8 @@ def _read_jpeg(view: memoryview) -> Header:
             precision, height, width = struct.unpack_from(">BHH", view, position + 4)
             if precision != 8:
                 raise BadImage("unsupported_format", f"got a {precision}-bit JPEG; allowed: 8-bit JPEG")
-            if bytes(view).rfind(b"\xff\xd9") < position:
+            complete = bytes(view[-2:]) == _JPEG_END or bytes(view).rfind(_JPEG_END) > position
+            if not complete:
                 raise BadImage("corrupt", f"the JPEG is cut short: no end marker in its {len(view)} bytes")
             return Header("JPEG", height, width, orientation)
         position += 2 + length

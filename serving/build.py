@@ -1,0 +1,119 @@
+"""From a pipeline file to a repository that Triton can serve."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import onnx
+
+from serving import network, repository
+from serving.errors import BadNetwork, BadPipeline
+from serving.pipeline import Classification, Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a build did. ``written`` holds the files that changed; empty when everything was there already."""
+
+    pipeline: Pipeline
+    folder: Path
+    written: list[Path]
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the Triton models."""
+        name = self.pipeline.name
+        return [name, *(f"{name}_{role}" for role in ("preprocess", "model", "postprocess", "fused"))]
+
+
+def build(
+    pipeline_file: Path,
+    *,
+    folder: Path,
+    onnx_file: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Built:
+    """Build the repository of a pipeline in ``folder``.
+
+    ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``progress`` is called with a line
+    before each long step. A network that was built from the same sources is kept. Raises ``BadPipeline``, ``BadNetwork``
+    or ``preprocess.StampMismatch``.
+    """
+    pipeline = Pipeline.from_file(pipeline_file)
+    labels = _labels(pipeline, pipeline_file.parent)
+    source = _Source.of(pipeline, onnx_file)
+    network_path = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
+    served = _built_before(network_path, source.key(pipeline))
+    fresh = served is None
+    if served is None:
+        progress(f"preparing the network {source.name}")
+        served = network.prepare(source.load(progress), pipeline.preprocess)
+        entry = served.metadata_props.add()
+        entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
+    planned = repository.plan(pipeline, network.outputs(served), labels=labels)
+    written = repository.write(planned, folder, source=f"{pipeline_file.parent.name}/{pipeline_file.name}")
+    if fresh or not (folder / f"{pipeline.name}_fused" / "1" / "model.onnx").exists():
+        written += repository.install_network(served.SerializeToString(), pipeline, folder)
+    return Built(pipeline, folder, written)
+
+
+_SOURCE_KEY = "onestream.source"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where the network comes from, and a key that changes when it does."""
+
+    name: str
+    file: Path | None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, onnx_file: Path | None) -> _Source:
+        if onnx_file is not None:
+            if not onnx_file.is_file():
+                raise BadNetwork(f"{onnx_file}: no such file")
+            return cls(str(onnx_file), onnx_file)
+        if pipeline.network is None:
+            raise BadPipeline(f"pipeline {pipeline.name} names no built-in network; give its file: --onnx FILE")
+        return cls(pipeline.network, None)
+
+    def key(self, pipeline: Pipeline) -> str:
+        content = self.name.encode() if self.file is None else self.file.read_bytes()
+        return hashlib.sha256(content + pipeline.preprocess.digest.encode()).hexdigest()
+
+    def load(self, progress: Callable[[str], None]) -> onnx.ModelProto:
+        if self.file is not None:
+            return network.load(self.file)
+        from serving.efficientnet_lite import export_efficientnet_lite0, fetch_weights
+        from serving.legacy_pickle import read_legacy_checkpoint
+
+        progress("fetching the weights of EfficientNet-Lite0 (18 MB, once)")
+        return export_efficientnet_lite0(read_legacy_checkpoint(fetch_weights()))
+
+
+def _built_before(path: Path, key: str) -> onnx.ModelProto | None:
+    if not path.exists():
+        return None
+    try:
+        model = network.load(path)
+    except BadNetwork:
+        return None
+    found = {entry.key: entry.value for entry in model.metadata_props}
+    return model if found.get(_SOURCE_KEY) == key else None
+
+
+def _labels(pipeline: Pipeline, beside: Path) -> str | None:
+    options = pipeline.postprocess
+    if not isinstance(options, Classification) or options.labels is None:
+        return None
+    if options.labels == "imagenet":
+        return resources.files("serving").joinpath("data", "imagenet_labels.txt").read_text(encoding="utf-8")
+    path = beside / options.labels
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadPipeline(f"postprocess.labels: {path}: {error.strerror}; allowed: imagenet, or a file") from None

@@ -1,0 +1,50 @@
+"""What runs a network: one small interface. ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from preprocess import Definition
+from serving.stamp import read_stamp
+
+
+class Engine(Protocol):
+    """Runs a served network (``serving.network``)."""
+
+    def run(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
+        """Outputs by name for ``pixels``, uint8 (batch, height, width, channels)."""
+        ...
+
+
+class OnnxRuntimeEngine:
+    """ONNX Runtime on the CPU.
+
+    ``model`` is a path or a serialized model. ``threads`` are those of one run; 0 is one per core.
+    """
+
+    def __init__(self, model: Path | bytes, *, threads: int) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        # Waiting threads that spin take the core from the process that decodes the next image.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        source = model if isinstance(model, bytes) else str(model)
+        self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        self._input = self._session.get_inputs()[0].name
+        self._outputs = [output.name for output in self._session.get_outputs()]
+
+    @property
+    def definition(self) -> Definition | None:
+        """The stamped definition; None where the file carries none."""
+        return read_stamp(self._session.get_modelmeta().custom_metadata_map, where="the ONNX file")
+
+    def run(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
+        """See ``Engine.run``."""
+        return dict(zip(self._outputs, self._session.run(self._outputs, {self._input: pixels}), strict=True))

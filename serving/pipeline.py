@@ -1,0 +1,102 @@
+"""A pipeline file: the definition, the network and what is returned, in one YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from preprocess import Definition, Limits
+from serving.errors import BadPipeline
+
+_Frozen = ConfigDict(frozen=True, extra="forbid")
+
+
+class Classification(BaseModel):
+    """The best classes of a network with one output (batch, classes).
+
+    ``labels`` is *imagenet*, a path relative to the pipeline file, or None: then class ids serve as names.
+    """
+
+    model_config = _Frozen
+
+    kind: Literal["classification"] = "classification"
+    top_k: Annotated[int, Field(ge=1)] = 5
+    activation: Literal["softmax", "none"] = "softmax"
+    labels: str | None = None
+
+
+class Raw(BaseModel):
+    """The network's outputs as they are."""
+
+    model_config = _Frozen
+
+    kind: Literal["raw"] = "raw"
+
+
+class ServingOptions(BaseModel):
+    """How Triton runs the pipeline. None of it changes a result.
+
+    ``max_batch_size``: images per execution. ``max_queue_size``: waiting requests per step, above which the server
+    answers UNAVAILABLE at once. ``cpu_instances``: processes on a CPU, one thread each; *cores* is one per core of the
+    machine that serves.
+    """
+
+    model_config = _Frozen
+
+    max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 8
+    max_queue_size: Annotated[int, Field(ge=1)] = 128
+    cpu_instances: Literal["cores"] | Annotated[int, Field(ge=1)] = "cores"
+
+
+class Pipeline(BaseModel):
+    """Everything that ``onestream build`` needs, beside the network's file.
+
+    ``network`` names a built-in network (*efficientnet-lite0*); None where an ONNX file is given to the build.
+    """
+
+    model_config = _Frozen
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+    network: Literal["efficientnet-lite0"] | None = None
+    preprocess: Definition
+    postprocess: Annotated[Classification | Raw, Field(discriminator="kind")] = Classification()
+    limits: Limits = Limits()
+    serving: ServingOptions = ServingOptions()
+
+    @classmethod
+    def from_file(cls, path: Path) -> Pipeline:
+        """Read a pipeline file; its stem is the name where the file gives none.
+
+        Raises ``BadPipeline`` naming the file, the field, what was seen and what is allowed.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise BadPipeline(f"{path}: {error.strerror}") from None
+        try:
+            data = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise BadPipeline(f"{path}: not YAML: {error}") from None
+        if not isinstance(data, dict):
+            raise BadPipeline(f"{path}: expected fields such as 'preprocess', got {type(data).__name__}")
+        try:
+            return cls.model_validate({"name": path.stem, **data})
+        except ValidationError as error:
+            raise BadPipeline(f"{path}: {describe(error)}") from None
+
+
+def describe(error: ValidationError) -> str:
+    """One readable line per problem of a pydantic error: field, reason and the value that was seen."""
+    lines = []
+    for problem in error.errors():
+        field = ".".join(str(part) for part in problem["loc"]) or "pipeline"
+        lines.append(f"{field}: {problem['msg']} (got {_short(problem['input'])})")
+    return "; ".join(lines)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,216 @@
+"""The model repository of a pipeline: every file that Triton reads, computed from the pipeline and its network.
+
+    NAME              ensemble: NAME_preprocess, NAME_model, NAME_postprocess
+    NAME_fused        the same in one process
+    each with         config.pbtxt (GPU), configs/cpu.pbtxt, definition.json, 1/model.py
+
+Networks (``1/model.onnx``) are built beside these files and are not committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from serving.errors import BadNetwork, BadPipeline
+from serving.network import NetworkOutput
+from serving.pipeline import Classification, Pipeline
+from serving.tensors import CLASS_IDS, IMAGE, LABELS, PIXELS, SCORES
+from serving.triton_config import Device, Ensemble, Model, Placement, Step, Tensor, Warmup, to_text
+
+INSTANCES_PARAMETER = "cpu_instances"
+"""Parameter with which a model asks ``onestream serve`` for one instance per core (value *cores*)."""
+
+_COMMITTED_INSTANCES = 2
+_WARMUP_FILE = "photo.jpg"
+_ADAPTER = '''"""{what} of the pipeline {pipeline}; the code is in ``serving.adapters``."""
+
+from serving.adapters import {adapter} as TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The models of one pipeline, before they are written."""
+
+    pipeline: Pipeline
+    models: tuple[Model, ...]
+    ensemble: Ensemble
+    labels: str | None
+
+    def files(self, *, source: str) -> dict[str, bytes]:
+        """Every file by its path in the repository. ``source`` names the pipeline file in the headers."""
+        name, definition = self.pipeline.name, json.dumps(self.pipeline.preprocess.model_dump(mode="json"), indent=2)
+        found = {
+            f"{name}/config.pbtxt": to_text(self.ensemble.config(), source=source),
+            f"{name}/definition.json": definition + "\n",
+            f"{name}/1/.gitkeep": "",
+        }
+        for model in self.models:
+            role = model.name.removeprefix(f"{name}_")
+            adapter = {"model": "Network"}.get(role, role.capitalize())
+            found |= {
+                f"{model.name}/config.pbtxt": to_text(model.config("gpu"), source=source),
+                f"{model.name}/configs/cpu.pbtxt": to_text(model.config("cpu"), source=source),
+                f"{model.name}/definition.json": definition + "\n",
+                f"{model.name}/1/model.py": _ADAPTER.format(what=adapter, pipeline=name, adapter=adapter),
+            }
+            if self.labels is not None and role != "preprocess":
+                found[f"{model.name}/labels.txt"] = self.labels
+        contents = {path: text.encode() for path, text in found.items()}
+        for model in self.models:
+            if model.warmup.file:
+                contents[f"{model.name}/warmup/{model.warmup.file}"] = warmup_photo()
+        return contents
+
+
+def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | None) -> Repository:
+    """Compute the repository of a pipeline from its network's outputs. ``labels`` is the text of the labels file.
+
+    Raises ``BadNetwork`` where the outputs do not suit the postprocessing, ``BadPipeline`` where the labels do not.
+    """
+    name, definition, options = pipeline.name, pipeline.preprocess, pipeline.serving
+    postprocess = pipeline.postprocess
+    network_tensors = tuple(
+        Tensor(out.name, out.dtype, tuple(-1 if dim is None else dim for dim in out.dims)) for out in outputs
+    )
+    image = Tensor(IMAGE, "uint8", (-1,), ragged=True)
+    height, width = definition.output_spec.size_hw
+    assert height is not None and width is not None
+    pixels = Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
+    results = network_tensors
+    if isinstance(postprocess, Classification):
+        results = _classification_outputs(postprocess, outputs, labels)
+
+    batch, queue = options.max_batch_size, options.max_queue_size
+    instances = _COMMITTED_INSTANCES if options.cpu_instances == "cores" else options.cpu_instances
+    stamp = {"definition": definition.canonical_json(), "definition_digest": definition.digest, "pipeline": name}
+    limits = {"limits": pipeline.limits.model_dump_json(), "max_body_bytes": str(pipeline.limits.max_body_bytes)}
+    per_core = {INSTANCES_PARAMETER: str(options.cpu_instances), "threads": "1"}
+    after = {"postprocess": postprocess.model_dump_json(), "network_outputs": ",".join(out.name for out in outputs)}
+    python_cpu = Placement("python", "cpu", instances)
+    python_gpu = Placement("python", "gpu")
+    photo = Warmup(image, _WARMUP_FILE, len(warmup_photo()))
+
+    def model(
+        role: str,
+        inputs: tuple[Tensor, ...],
+        produced: tuple[Tensor, ...],
+        placements: dict[Device, Placement],
+        warmup: Warmup,
+        parameters: dict[str, str],
+    ) -> Model:
+        return Model(f"{name}_{role}", inputs, produced, placements, batch, queue, warmup, {**stamp, **parameters})
+
+    labelled = _with_labels_file(network_tensors) if labels is not None else network_tensors
+    return Repository(
+        pipeline,
+        (
+            model("preprocess", (image,), (pixels,), {"cpu": python_cpu, "gpu": python_gpu}, photo, limits | per_core),
+            model(
+                "model",
+                (pixels,),
+                labelled,
+                {"cpu": python_cpu, "gpu": Placement("tensorrt", "gpu", cuda_graphs=True)},
+                Warmup(pixels),
+                per_core,
+            ),
+            model(
+                "postprocess",
+                network_tensors,
+                results,
+                {"cpu": Placement("python", "cpu"), "gpu": Placement("python", "cpu")},
+                Warmup(network_tensors[0]),
+                after,
+            ),
+            model(
+                "fused",
+                (image,),
+                results,
+                {"cpu": python_cpu, "gpu": python_gpu},
+                photo,
+                limits | per_core | after,
+            ),
+        ),
+        Ensemble(
+            name,
+            (Tensor(IMAGE, "uint8", (-1,)),),
+            results,
+            (
+                Step(f"{name}_preprocess", {IMAGE: IMAGE}, {PIXELS: PIXELS}),
+                Step(f"{name}_model", {PIXELS: PIXELS}, {out.name: f"network/{out.name}" for out in outputs}),
+                Step(
+                    f"{name}_postprocess",
+                    {out.name: f"network/{out.name}" for out in outputs},
+                    {tensor.name: tensor.name for tensor in results},
+                ),
+            ),
+            batch,
+            {**stamp, "max_body_bytes": limits["max_body_bytes"]},
+        ),
+        labels,
+    )
+
+
+def _classification_outputs(
+    options: Classification, outputs: Sequence[NetworkOutput], labels: str | None
+) -> tuple[Tensor, ...]:
+    if len(outputs) != 1 or len(outputs[0].dims) != 1:
+        shapes = ", ".join(f"{out.name} {[None, *out.dims]}" for out in outputs)
+        raise BadNetwork(
+            f"classification takes one output (batch, classes); got {shapes}. Use postprocess: {{kind: raw}}"
+        )
+    classes = outputs[0].dims[0]
+    if classes is not None and options.top_k > classes:
+        raise BadPipeline(f"postprocess.top_k is {options.top_k}, the network has {classes} classes")
+    if labels is not None and classes is not None and len(labels.splitlines()) != classes:
+        raise BadPipeline(f"postprocess.labels has {len(labels.splitlines())} names, the network has {classes} classes")
+    k = (options.top_k,)
+    return Tensor(SCORES, "float32", k), Tensor(CLASS_IDS, "int32", k), Tensor(LABELS, "string", k)
+
+
+def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    first = tensors[0]
+    return (Tensor(first.name, first.dtype, first.dims, labels_file="labels.txt"), *tensors[1:])
+
+
+def write(repository: Repository, folder: Path, *, source: str) -> list[Path]:
+    """Write the files that are missing or differ; returns their paths. Other pipelines in ``folder`` are not touched."""
+    written = []
+    for relative, content in repository.files(source=source).items():
+        path = folder / relative
+        if path.exists() and path.read_bytes() == content:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".part")
+        temporary.write_bytes(content)
+        temporary.replace(path)
+        written.append(path)
+    return written
+
+
+def install_network(serialized: bytes, pipeline: Pipeline, folder: Path) -> list[Path]:
+    """Put the served network beside the two models that run it; the second is a hard link where that is possible."""
+    first = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
+    second = folder / f"{pipeline.name}_fused" / "1" / "model.onnx"
+    temporary = first.with_name("model.onnx.part")
+    temporary.write_bytes(serialized)
+    temporary.replace(first)
+    second.unlink(missing_ok=True)
+    try:
+        os.link(first, second)
+    except OSError:
+        shutil.copyfile(first, second)
+    return [first, second]
+
+
+def warmup_photo() -> bytes:
+    """A small real JPEG that every instance decodes before it is ready."""
+    return resources.files("serving").joinpath("data", "warmup.jpg").read_bytes()

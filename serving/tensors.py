@@ -1,0 +1,9 @@
+"""Names of the tensors that travel: part of the wire contract (docs/wire-contract.md)."""
+
+from __future__ import annotations
+
+IMAGE = "image"
+PIXELS = "pixels"
+SCORES = "scores"
+CLASS_IDS = "class_ids"
+LABELS = "labels"
