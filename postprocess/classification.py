@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ Activation = Literal["softmax", "none"]
 
 
 def top_k(
-    logits: npt.NDArray[np.floating], k: int, *, activation: Activation = "softmax"
+    logits: npt.NDArray[np.floating[Any]], k: int, *, activation: Activation = "softmax"
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
     """The ``k`` best classes of each row, best first.
 

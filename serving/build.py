@@ -111,7 +111,7 @@ def _labels(pipeline: Pipeline, beside: Path) -> str | None:
     if not isinstance(options, Classification) or options.labels is None:
         return None
     if options.labels == "imagenet":
-        return resources.files("serving").joinpath("data", "imagenet_labels.txt").read_text(encoding="utf-8")
+        return (resources.files("serving") / "data" / "imagenet_labels.txt").read_text(encoding="utf-8")
     path = beside / options.labels
     try:
         return path.read_text(encoding="utf-8")

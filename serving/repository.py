@@ -83,7 +83,8 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
     )
     image = Tensor(IMAGE, "uint8", (-1,), ragged=True)
     height, width = definition.output_spec.size_hw
-    assert height is not None and width is not None
+    assert height is not None
+    assert width is not None
     pixels = Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
     results = network_tensors
     if isinstance(postprocess, Classification):
@@ -182,7 +183,7 @@ def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def write(repository: Repository, folder: Path, *, source: str) -> list[Path]:
-    """Write the files that are missing or differ; returns their paths. Other pipelines in ``folder`` are not touched."""
+    """Write the files that are missing or differ; returns their paths. Other pipelines are not touched."""
     written = []
     for relative, content in repository.files(source=source).items():
         path = folder / relative
@@ -213,4 +214,4 @@ def install_network(serialized: bytes, pipeline: Pipeline, folder: Path) -> list
 
 def warmup_photo() -> bytes:
     """A small real JPEG that every instance decodes before it is ready."""
-    return resources.files("serving").joinpath("data", "warmup.jpg").read_bytes()
+    return (resources.files("serving") / "data" / "warmup.jpg").read_bytes()

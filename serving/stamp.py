@@ -36,7 +36,7 @@ def read_stamp(metadata: Mapping[str, str], *, where: str) -> Definition | None:
 
 
 def check_same(one: Definition, other: Definition, *, one_is: str, other_is: str) -> None:
-    """Raise ``StampMismatch`` naming both digests and the first field that differs, unless the definitions are equal."""
+    """Raise ``StampMismatch`` naming both digests and the first differing field, unless they are equal."""
     if one.digest != other.digest:
         raise StampMismatch(
             f"{one_is} was built with definition {one.digest[:12]}, {other_is} with {other.digest[:12]}; "
