@@ -1,0 +1,297 @@
+"""The client itself: images in, typed results out."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from secrets import token_hex
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Any
+
+from client.errors import (
+    CannotConnect,
+    ClientClosed,
+    OnestreamError,
+    ServerRefused,
+    TimedOut,
+    UnexpectedResponse,
+    UnsupportedInput,
+)
+from client.images import EncodedImage, ImageInput, encode
+from client.ordered import map_in_order
+from client.results import Classification, Item, Label, ServerInfo
+from client.retries import Deadline, Retries
+from client.statistics import ModelStatistics
+from client.transports import open_transport
+from client.transports.base import InferRequest, Tensors, Transport
+from client.transports.shared_memory import RegionPool
+
+DEFAULT_URL = "127.0.0.1:8001"
+"""Where Triton serves gRPC on this machine unless told otherwise."""
+
+DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
+"""The largest image sent to a model whose configuration states no ``max_body_bytes``: 32 MiB."""
+
+
+class Client:
+    """Calls pipelines that a Triton server serves.
+
+    One client may be used by many threads at once; make it after a fork, not before. Nothing is connected
+    before the first call. Close it, or use it as a context manager.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        timeout_s: float = 10.0,
+        connect_timeout_s: float = 5.0,
+        max_body_bytes: int | None = None,
+        shared_memory: bool = False,
+        retries: int = 2,
+        retry_overloaded: bool = False,
+        transport: Transport | None = None,
+    ) -> None:
+        """
+        ``url``
+            ``host:port`` or ``grpc://host:port`` for gRPC, ``http://host:port`` for HTTP; ``grpcs`` and
+            ``https`` encrypt. Ports default to 8001 and 8000.
+        ``timeout_s``
+            How long one image may take, connecting and retries included, unless a call says otherwise.
+        ``connect_timeout_s``
+            How long the server may take to accept a connection, within ``timeout_s``.
+        ``max_body_bytes``
+            The largest encoded image that is sent. By default each model's own limit, read once from the
+            server, or 32 MiB where the model states none.
+        ``shared_memory``
+            Hand images over in system shared memory. Needs a server on the same host.
+        ``retries``
+            How often a call is repeated at most after a refused or broken connection or while a model is being
+            restarted. Bad images and passed deadlines are never repeated.
+        ``retry_overloaded``
+            Repeat also when the server's queue is full. Better send fewer images at once.
+        ``transport``
+            Use this one in place of a connection to ``url``.
+        """
+        self._timeout_s = _positive("timeout_s", timeout_s)
+        if max_body_bytes is not None:
+            _positive("max_body_bytes", max_body_bytes)
+        self._max_body_bytes = max_body_bytes
+        self._limits: dict[str, int] = {}
+        self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
+        self._transport = transport or open_transport(
+            url, connect_timeout_s=_positive("connect_timeout_s", connect_timeout_s)
+        )
+        self._regions = RegionPool(self._transport) if shared_memory else None
+        # Also runs when the interpreter ends, so no shared memory stays behind.
+        self._shut_down = weakref.finalize(self, _shut_down, self._regions, self._transport, os.getpid())
+
+    @property
+    def url(self) -> str:
+        """The server's address in full, such as ``grpc://127.0.0.1:8001``."""
+        return self._transport.url
+
+    def classify(
+        self, image: ImageInput, *, pipeline: str = "classify", timeout_s: float | None = None
+    ) -> Classification:
+        """The classes of one image, best first.
+
+        ``image`` is an encoded file as bytes, path or binary file object, a NumPy array or a PIL image
+        (``client.images.encode`` has the details). ``pipeline`` may also be ``"classify_fused"``, which gives
+        equal results. Raises the errors of ``client.errors``.
+        """
+        tensors, request_id, latency_ms = self._infer(pipeline, image, timeout_s)
+        return Classification(
+            labels=_labels(pipeline, tensors), model=pipeline, request_id=request_id, latency_ms=latency_ms
+        )
+
+    def classify_many(
+        self,
+        images: Iterable[ImageInput],
+        *,
+        pipeline: str = "classify",
+        in_flight: int = 8,
+        timeout_s: float | None = None,
+    ) -> Iterator[Item]:
+        """The classes of every image, in the order of ``images``, with up to ``in_flight`` images on their way.
+
+        ``images`` may be endless: it is read as results are asked for, at most ``in_flight`` images ahead of
+        them. An image that fails gives an Item with its error and the others go on; an error of the iterable
+        itself is raised after the results of the images before it. ``timeout_s`` is for each image. Because
+        the order is kept, an image that waits for its deadline holds back the results behind it.
+        """
+        if isinstance(images, (str, bytes, bytearray, memoryview, os.PathLike)):
+            raise UnsupportedInput(
+                f"classify_many got one {type(images).__name__}, expected an iterable of images; for one image use "
+                "classify"
+            )
+        _positive("in_flight", in_flight)
+        if timeout_s is not None:
+            _positive("timeout_s", timeout_s)
+
+        def classify_one(indexed: tuple[int, ImageInput]) -> Item:
+            index, image = indexed
+            try:
+                result = self.classify(image, pipeline=pipeline, timeout_s=timeout_s)
+            except ClientClosed:
+                raise
+            except OnestreamError as error:
+                return Item(index, image, error=error)
+            return Item(index, image, result=result)
+
+        return map_in_order(classify_one, enumerate(images), in_flight=in_flight)
+
+    def infer(self, model: str, image: ImageInput, *, timeout_s: float | None = None) -> Tensors:
+        """The raw outputs of any model whose input is an encoded image: name → array with batch dimension 1.
+
+        BYTES outputs are object arrays of ``bytes``. Raises the errors of ``client.errors``.
+        """
+        return self._infer(model, image, timeout_s)[0]
+
+    def max_body_bytes(self, model: str = "classify", *, timeout_s: float | None = None) -> int:
+        """The largest encoded image, in bytes, that this client sends to the model."""
+        return self._limit(model, self._deadline(timeout_s))
+
+    def is_ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
+        """Whether the server, or this model, says that it is ready; False also when nothing answers."""
+        try:
+            return self._transport.is_ready(model, timeout_s=self._deadline(timeout_s).timeout_s)
+        except (CannotConnect, TimedOut, ServerRefused):
+            return False
+
+    def wait_until_ready(self, model: str | None = None, *, timeout_s: float = 30.0) -> None:
+        """Return as soon as the server, or this model, is ready.
+
+        Raises CannotConnect when nothing answered within ``timeout_s``, TimedOut when it was not ready by then.
+        """
+        deadline = self._deadline(timeout_s)
+        subject = f"model {model!r} at {self.url}" if model else self.url
+        while True:
+            failure: OnestreamError = TimedOut(f"{subject} was not ready within {timeout_s:.3g} s")
+            try:
+                if self._transport.is_ready(model, timeout_s=deadline.remaining_s()):
+                    return
+            except CannotConnect as error:
+                failure = error
+            except (TimedOut, ServerRefused) as error:
+                failure = TimedOut(f"{failure}: {error}")
+            if deadline.remaining_s() <= 0.1:
+                raise failure
+            sleep(0.1)
+
+    def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
+        """Name, version and extensions of the server."""
+        fields = self._retries.run(
+            lambda left_s: self._transport.server_metadata(timeout_s=left_s), self._deadline(timeout_s)
+        )
+        return ServerInfo(
+            url=self.url,
+            name=str(fields.get("name", "")),
+            version=str(fields.get("version", "")),
+            extensions=tuple(fields.get("extensions", ())),
+        )
+
+    def statistics(self, model: str = "classify", *, timeout_s: float | None = None) -> ModelStatistics:
+        """What the server measured about the model since it was loaded; of an ensemble also its steps."""
+        deadline = self._deadline(timeout_s)
+        config = self._config(model, deadline)
+        step_names = [step["model_name"] for step in config.get("ensemble_scheduling", {}).get("step", ())]
+        steps = tuple(ModelStatistics.from_wire(name, self._statistics_rows(name, deadline)) for name in step_names)
+        return ModelStatistics.from_wire(model, self._statistics_rows(model, deadline), steps=steps)
+
+    def close(self) -> None:
+        """End the connection and every call in progress, and remove shared memory. May be called twice."""
+        self._shut_down()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        memory = ", shared_memory=True" if self._regions is not None else ""
+        return f"Client({self.url!r}, timeout_s={self._timeout_s}{memory})"
+
+    def _infer(self, model: str, image: ImageInput, timeout_s: float | None) -> tuple[Tensors, str, float]:
+        """Outputs, request id and latency in milliseconds."""
+        if not self._shut_down.alive:
+            raise ClientClosed(f"the client of {self.url} is closed")
+        deadline = self._deadline(timeout_s)
+        encoded = encode(image, max_body_bytes=self._limit(model, deadline))
+        request_id = token_hex(8)
+        if self._regions is not None:
+            tensors, latency_ms = self._send_by_region(self._regions, model, encoded, request_id, deadline)
+        else:
+            tensors, latency_ms = self._send(model, encoded, request_id, deadline)
+        return tensors, request_id, latency_ms
+
+    def _send(self, model: str, encoded: EncodedImage, request_id: str, deadline: Deadline) -> tuple[Tensors, float]:
+        request = InferRequest(model, request_id, encoded.to_bytes())
+        started = monotonic()
+        tensors = self._retries.run(lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline)
+        return tensors, (monotonic() - started) * 1e3
+
+    def _send_by_region(
+        self, regions: RegionPool, model: str, encoded: EncodedImage, request_id: str, deadline: Deadline
+    ) -> tuple[Tensors, float]:
+        with regions.filled(encoded) as slot:
+            started = monotonic()
+            tensors = self._retries.run(
+                lambda left_s: regions.infer(slot, model, request_id, timeout_s=left_s), deadline
+            )
+            return tensors, (monotonic() - started) * 1e3
+
+    def _limit(self, model: str, deadline: Deadline) -> int:
+        if self._max_body_bytes is not None:
+            return self._max_body_bytes
+        if model not in self._limits:
+            parameters = self._config(model, deadline).get("parameters", {})
+            stated = parameters.get("max_body_bytes", {}).get("string_value", "")
+            self._limits[model] = int(stated) if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES
+        return self._limits[model]
+
+    def _config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
+        return self._retries.run(lambda left_s: self._transport.model_config(model, timeout_s=left_s), deadline)
+
+    def _statistics_rows(self, model: str, deadline: Deadline) -> Iterable[Mapping[str, Any]]:
+        return self._retries.run(lambda left_s: self._transport.model_statistics(model, timeout_s=left_s), deadline)
+
+    def _deadline(self, timeout_s: float | None) -> Deadline:
+        return Deadline(self._timeout_s if timeout_s is None else _positive("timeout_s", timeout_s))
+
+
+def _labels(model: str, tensors: Tensors) -> tuple[Label, ...]:
+    """Typed labels from the outputs of a classification pipeline, each of shape ``[1, k]``."""
+    names = ("scores", "class_ids", "labels")
+    shapes = {name: list(tensors[name].shape) for name in names if name in tensors}
+    first = next(iter(shapes.values()), [])
+    if len(shapes) < 3 or len(first) != 2 or first[0] != 1 or first[1] < 1 or any(s != first for s in shapes.values()):
+        seen = {name: list(array.shape) for name, array in tensors.items()}
+        raise UnexpectedResponse(
+            f"model {model!r} answered {seen or 'nothing'}, expected {', '.join(names)}, each of shape [1, k]; for "
+            "a pipeline of another kind use infer"
+        )
+    return tuple(
+        Label(label=label.decode(errors="replace"), class_id=int(class_id), score=float(score))
+        for score, class_id, label in zip(*(tensors[name][0] for name in names), strict=True)
+    )
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"{name}={value!r}, expected more than 0")
+    return value
+
+
+def _shut_down(regions: RegionPool | None, transport: Transport, owner_pid: int) -> None:
+    if os.getpid() != owner_pid:
+        # A forked child shares the parent's connection and regions, and has no right to end them.
+        return
+    if regions is not None:
+        regions.close()
+    transport.close()

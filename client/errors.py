@@ -1,0 +1,108 @@
+"""What can go wrong when a pipeline is called, told apart by what the caller can do about it.
+
+::
+
+    OnestreamError                    every error of this package
+    ├── CannotConnect                 nothing answered at the address, or the connection broke
+    ├── TimedOut                      the server was reached, but no answer came before the deadline
+    ├── ServerRefused                 the server answered, and said no (``status`` holds its code)
+    │   ├── ServerOverloaded          its queue is full, or the request waited in it too long: send slower
+    │   ├── ServerUnavailable         the model is starting, stopping or being restarted: try again soon
+    │   ├── ModelNotFound             no model of this name is served
+    │   ├── InvalidRequest            the request does not fit the model (names, types, shapes)
+    │   └── ServerFailed              the model or the server failed while it worked
+    ├── BadImage                      this image is refused (``code``, ``reason``); other images are fine
+    ├── UnexpectedResponse            the answer lacks what a pipeline of this kind must return
+    ├── UnsupportedInput              the object given is no image (also a TypeError)
+    ├── UnreadableInput               the file given cannot be read (also an OSError)
+    ├── SharedMemoryUnavailable       the server cannot open shared memory of this machine
+    └── ClientClosed                  the client was closed before or during the call
+
+Messages say what was seen and what was expected. They never contain a path of the server or a stack trace.
+"""
+
+
+class OnestreamError(Exception):
+    """Base class of every error that this package raises on purpose."""
+
+
+class CannotConnect(OnestreamError):
+    """Nothing answered at the address within ``connect_timeout_s``, or an open connection broke."""
+
+
+class TimedOut(OnestreamError):
+    """The deadline passed before the answer came. The server may still be working on the request."""
+
+
+class ServerRefused(OnestreamError):
+    """The server answered with an error.
+
+    ``status`` is the server's code in gRPC spelling, for example ``"INVALID_ARGUMENT"``, also over HTTP.
+    """
+
+    def __init__(self, message: str, *, status: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_refusal, (type(self), str(self), self.status)
+
+
+class ServerOverloaded(ServerRefused):
+    """The model's queue is full, or the request waited in it longer than the server allows."""
+
+
+class ServerUnavailable(ServerRefused):
+    """The model is known but not served at this moment: starting, stopping or being restarted."""
+
+
+class ModelNotFound(ServerRefused):
+    """The server has no model of this name."""
+
+
+class InvalidRequest(ServerRefused):
+    """The request does not fit the model's inputs."""
+
+
+class ServerFailed(ServerRefused):
+    """The model or the server failed while it worked on the request."""
+
+
+class BadImage(OnestreamError):
+    """This image was refused, by the server or already by the client. Sending it again changes nothing.
+
+    ``code`` is one of ``empty``, ``too_large``, ``unsupported_format``, ``too_many_pixels``, ``corrupt``,
+    ``bad_request`` (a newer server may send others); ``reason`` is a sentence for people.
+    """
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"bad image ({self.code}): {self.reason}"
+
+
+class UnexpectedResponse(OnestreamError):
+    """The server answered, but not in the way the wire contract says."""
+
+
+class UnsupportedInput(OnestreamError, TypeError):
+    """The object given as an image is of a type, dtype, shape or mode that cannot be sent."""
+
+
+class UnreadableInput(OnestreamError, OSError):
+    """The file given as an image cannot be read."""
+
+
+class SharedMemoryUnavailable(OnestreamError):
+    """The server cannot open a shared memory region that this process made, so it runs elsewhere."""
+
+
+class ClientClosed(OnestreamError):
+    """The client was closed before or during the call."""
+
+
+def _rebuild_refusal(kind: type[ServerRefused], message: str, status: str) -> ServerRefused:
+    return kind(message, status=status)

@@ -1,0 +1,73 @@
+"""When a failed call is made again, and how long that may take altogether."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import TypeVar
+
+from client.errors import CannotConnect, OnestreamError, ServerOverloaded, ServerUnavailable, TimedOut
+
+_T = TypeVar("_T")
+
+
+class Deadline:
+    """A moment in time that everything belonging to one call shares."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._at = monotonic() + timeout_s
+
+    def remaining_s(self) -> float:
+        """Seconds left; 0 or less afterwards."""
+        return self._at - monotonic()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """Which errors are tried again; a call is safe to repeat because inference changes nothing.
+
+    Tried again are a lost or refused connection (after about 0.1 and 0.4 s) and a model that is being restarted
+    (after about 0.5 and 2 s, since a restart takes seconds). Never: a bad image, an invalid request, an
+    unknown model, a failure inside the model, a deadline that passed. A full queue is not tried again
+    either unless ``when_overloaded``: repeated requests are what an overloaded server needs least, and the
+    caller can slow down.
+    """
+
+    at_most: int = 2
+    when_overloaded: bool = False
+
+    def __post_init__(self) -> None:
+        if self.at_most < 0:
+            raise ValueError(f"retries={self.at_most}, expected 0 or more")
+
+    def delay_s(self, error: OnestreamError, attempt: int) -> float | None:
+        """Seconds to wait after ``attempt`` (from 0) failed with ``error``; None when it is final."""
+        if attempt >= self.at_most:
+            return None
+        if isinstance(error, CannotConnect):
+            first_s = 0.1
+        elif isinstance(error, ServerUnavailable) or (self.when_overloaded and isinstance(error, ServerOverloaded)):
+            first_s = 0.5
+        else:
+            return None
+        # Clients that failed together must not come back together.
+        return first_s * 4.0**attempt * random.uniform(0.75, 1.25)
+
+    def run(self, call: Callable[[float], _T], deadline: Deadline) -> _T:
+        """``call(remaining_s)`` until it succeeds, fails for good, or no time is left to wait for."""
+        attempt = 0
+        while True:
+            remaining_s = deadline.remaining_s()
+            if remaining_s <= 0:
+                raise TimedOut(f"the {deadline.timeout_s:.3g} s of timeout_s passed before the request was sent")
+            try:
+                return call(remaining_s)
+            except OnestreamError as error:
+                delay_s = self.delay_s(error, attempt)
+                if delay_s is None or delay_s >= deadline.remaining_s():
+                    raise
+            sleep(delay_s)
+            attempt += 1

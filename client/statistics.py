@@ -1,0 +1,129 @@
+"""What the server measured about its models, as numbers that can be subtracted.
+
+Triton counts from the moment a model is loaded. Two snapshots and their difference tell about the time
+between them::
+
+    before = client.statistics("classify")
+    ...                                              # send images
+    spent = client.statistics("classify") - before
+    for step in spent.steps:
+        print(step.model, step.compute_infer_ms, "ms")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """How often something happened, and how long it took altogether."""
+
+    count: int = 0
+    total_ns: int = 0
+
+    @property
+    def mean_ms(self) -> float:
+        """Milliseconds each time; 0 when it never happened."""
+        return self.total_ns / self.count / 1e6 if self.count else 0.0
+
+    def __sub__(self, earlier: Phase) -> Phase:
+        return Phase(self.count - earlier.count, self.total_ns - earlier.total_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatistics:
+    """Counts and times of one model, and of the models it calls when it is an ensemble.
+
+    A request that ran in a batch counts the whole batch's time, since that is how long it waited: the ``_ms``
+    values are means over requests and say what a request experienced. ``inference_count`` counts images,
+    ``execution_count`` counts batches, so their ratio is the mean batch size. Both of an ensemble count
+    requests, because an ensemble does not execute anything itself.
+    """
+
+    model: str
+    inference_count: int
+    execution_count: int
+    success: Phase
+    fail: Phase
+    queue: Phase
+    compute_input: Phase
+    compute_infer: Phase
+    compute_output: Phase
+    steps: tuple[ModelStatistics, ...] = ()
+
+    @property
+    def request_ms(self) -> float:
+        """From the request's arrival at the model until its answer, per successful request."""
+        return self.success.mean_ms
+
+    @property
+    def queue_ms(self) -> float:
+        """Waiting for an instance and for batch-mates, per request."""
+        return self.queue.mean_ms
+
+    @property
+    def compute_input_ms(self) -> float:
+        """Gathering the inputs, per request."""
+        return self.compute_input.mean_ms
+
+    @property
+    def compute_infer_ms(self) -> float:
+        """The model itself, per request."""
+        return self.compute_infer.mean_ms
+
+    @property
+    def compute_output_ms(self) -> float:
+        """Handing out the outputs, per request."""
+        return self.compute_output.mean_ms
+
+    @property
+    def mean_batch_size(self) -> float:
+        """Images per execution; 0 when nothing was executed."""
+        return self.inference_count / self.execution_count if self.execution_count else 0.0
+
+    def __sub__(self, earlier: ModelStatistics) -> ModelStatistics:
+        """What happened since ``earlier``, a snapshot of the same model.
+
+        Raises ValueError for another model or other steps, and when counts went down, which means that
+        the model was loaded anew in between.
+        """
+        if self.model != earlier.model or len(self.steps) != len(earlier.steps):
+            raise ValueError(f"snapshots of different models: {earlier.model!r} and {self.model!r}")
+        if self.inference_count < earlier.inference_count or self.success.count < earlier.success.count:
+            raise ValueError(
+                f"{self.model!r} was loaded anew between the snapshots: {earlier.inference_count} inferences "
+                f"before, {self.inference_count} now"
+            )
+        return ModelStatistics(
+            model=self.model,
+            inference_count=self.inference_count - earlier.inference_count,
+            execution_count=self.execution_count - earlier.execution_count,
+            **{name: getattr(self, name) - getattr(earlier, name) for name in _PHASES},
+            steps=tuple(now - then for now, then in zip(self.steps, earlier.steps, strict=True)),
+        )
+
+    @classmethod
+    def from_wire(
+        cls, model: str, versions: Iterable[Mapping[str, Any]], *, steps: tuple[ModelStatistics, ...] = ()
+    ) -> ModelStatistics:
+        """The sum over the served versions, each as Triton's statistics extension writes it in JSON."""
+        rows = list(versions)
+        return cls(
+            model=model,
+            inference_count=sum(int(row.get("inference_count", 0)) for row in rows),
+            execution_count=sum(int(row.get("execution_count", 0)) for row in rows),
+            **{name: _sum_phase(rows, name) for name in _PHASES},
+            steps=steps,
+        )
+
+
+def _sum_phase(rows: Iterable[Mapping[str, Any]], name: str) -> Phase:
+    parts = [row.get("inference_stats", {}).get(name, {}) for row in rows]
+    return Phase(
+        count=sum(int(part.get("count", 0)) for part in parts), total_ns=sum(int(part.get("ns", 0)) for part in parts)
+    )

@@ -1,0 +1,86 @@
+"""What a transport must do: carry one request to the server and bring its answer or its error back.
+
+A transport knows a protocol and nothing about images, retries or pipelines, so tests replace it by a fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+Tensors = dict[str, npt.NDArray[Any]]
+"""Output name → array with its batch dimension; BYTES outputs are object arrays of ``bytes``."""
+
+IMAGE_INPUT = "image"
+"""Name of the one input of a pipeline: UINT8 ``[1, number_of_bytes]``, an encoded image file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A system shared memory region: its POSIX name is ``/`` + ``name``; the server knows it as ``name``."""
+
+    name: str
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSlice:
+    """The first ``byte_size`` bytes of a registered region."""
+
+    region_name: str
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """One encoded image for one model, its bytes either here or in a region that the server has mapped."""
+
+    model: str
+    request_id: str
+    image: bytes | RegionSlice
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the input tensor: one image of so many bytes."""
+        size = self.image.byte_size if isinstance(self.image, RegionSlice) else len(self.image)
+        return (1, size)
+
+
+class Transport(Protocol):
+    """A connection to one server. Every method may be called from many threads at once.
+
+    Methods raise the errors of ``client.errors``: CannotConnect, TimedOut, ServerRefused and its
+    subclasses, BadImage, UnexpectedResponse, ClientClosed. ``timeout_s`` bounds the whole call, connecting
+    included. Nothing is retried here, except what cannot have reached the server.
+    """
+
+    @property
+    def url(self) -> str:
+        """The address in full, such as ``grpc://127.0.0.1:8001``."""
+
+    def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
+        """All outputs of the model for this request."""
+
+    def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
+        """Whether the server (``None``) or the model says that it is ready."""
+
+    def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
+        """``name``, ``version`` and ``extensions`` of the server."""
+
+    def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
+        """The model's configuration with the field names of Triton's ``model_config.proto``."""
+
+    def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
+        """One mapping per served version, with the field names of Triton's statistics extension."""
+
+    def register_region(self, region: Region, *, timeout_s: float) -> None:
+        """Let the server map the region; ServerRefused when it cannot, or has one of this name."""
+
+    def unregister_region(self, region_name: str, *, timeout_s: float) -> None:
+        """Let the server unmap the region; ServerRefused while a request still uses it."""
+
+    def close(self) -> None:
+        """End the connection and every call in progress; these raise ClientClosed. May be called twice."""

@@ -1,0 +1,68 @@
+"""From a server's status and message to the error that the caller sees, the same for both protocols."""
+
+from __future__ import annotations
+
+import re
+
+from client.errors import (
+    BadImage,
+    InvalidRequest,
+    ModelNotFound,
+    OnestreamError,
+    ServerFailed,
+    ServerOverloaded,
+    ServerRefused,
+    ServerUnavailable,
+    SharedMemoryUnavailable,
+)
+
+_BAD_IMAGE = re.compile(r"bad image \((?P<code>\w+)\): (?P<reason>.*)", re.DOTALL)
+_TRACE = re.compile(r"\s*\bAt:\s*\n.*|\s*Traceback \(most recent call last\).*", re.DOTALL)
+_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\",;:()\[\]]+/)+[^\s'\",;:()\[\]]*(?:\(\d+\))?")
+_QUEUE = re.compile(r"exceeds maximum queue size|request timeout expired", re.IGNORECASE)
+_BETWEEN_VERSIONS = re.compile(
+    r"is not healthy|has no available versions|is not ready|being unloaded|server is stopping", re.IGNORECASE
+)
+_UNKNOWN_REGION = re.compile(r"unable to find (?:system )?shared memory region", re.IGNORECASE)
+_LONGEST_MESSAGE = 500
+
+
+class RegionForgotten(SharedMemoryUnavailable):
+    """The server does not know a region that was registered: it was restarted since. Register it again."""
+
+
+def readable(message: str) -> str:
+    """The server's message without stack traces, without paths of the server, and of bounded length."""
+    text = _PATH.sub("<server path>", _TRACE.sub("", message)).strip()
+    if len(text) > _LONGEST_MESSAGE:
+        text = text[:_LONGEST_MESSAGE] + " …"
+    return text or "no reason given"
+
+
+def refusal(status: str, message: str, *, model: str | None, url: str) -> OnestreamError:
+    """The error for a server's answer.
+
+    ``status`` is a gRPC code name such as ``"INVALID_ARGUMENT"``; ``model`` is None for calls about the server.
+    """
+    text = readable(message)
+    if bad_image := _BAD_IMAGE.search(text):
+        return BadImage(bad_image["code"], bad_image["reason"].strip())
+    subject = f"model {model!r} at {url}" if model else f"the server at {url}"
+    if _UNKNOWN_REGION.search(text):
+        return RegionForgotten(f"{subject}: {text}")
+    kind, advice = _kind(status, text)
+    return kind(f"{subject} refused ({status}): {text}{advice}", status=status)
+
+
+def _kind(status: str, text: str) -> tuple[type[ServerRefused], str]:
+    if status == "RESOURCE_EXHAUSTED" or _QUEUE.search(text):
+        return ServerOverloaded, "; send fewer images at once, or later"
+    if status == "UNAVAILABLE" or _BETWEEN_VERSIONS.search(text):
+        return ServerUnavailable, "; it is starting, stopping or being restarted"
+    if status == "NOT_FOUND":
+        return ModelNotFound, "; expected the name of a served model"
+    if status == "INVALID_ARGUMENT":
+        return InvalidRequest, ""
+    if status in ("INTERNAL", "UNKNOWN", "DATA_LOSS"):
+        return ServerFailed, ""
+    return ServerRefused, ""
