@@ -164,11 +164,12 @@ def fill_values(definition: Definition) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def region(placement: Placement) -> Region:
+def region(placement: Placement, support: int = 1) -> Region:
     """The part of the source that a placement's window needs, with the margin that the filter reads.
 
-    A triangle filter reads one source pixel to each side, times the scale when it shrinks. The margin is twice that and
-    one pixel more, since JPEG decoders interpolate chroma from neighbours that a cut would take away.
+    A filter reads ``support`` source pixels to each side (1 for a triangle), times the scale when it shrinks. The
+    margin is one such pixel and one source pixel more, since JPEG decoders interpolate chroma from neighbours that a
+    cut would take away.
     """
     anchor, shape, start, end = [], [], [], []
     window = placement.window
@@ -176,7 +177,7 @@ def region(placement: Placement) -> Region:
         source, resized = placement.source_hw[axis], placement.resized_hw[axis]
         scale = source / resized
         begin, stop = first * scale, (first + kept) * scale
-        margin = math.ceil(2 * max(scale, 1.0)) + 1
+        margin = math.ceil((support + 1) * max(scale, 1.0)) + 1
         low, high = max(0, math.floor(begin) - margin), min(source, math.ceil(stop) + margin)
         anchor.append(low)
         shape.append(high - low)

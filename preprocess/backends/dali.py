@@ -1,9 +1,9 @@
-"""NVIDIA DALI: one graph for CPU and GPU, decoding only the part of the image that the crop keeps.
+"""NVIDIA DALI: decoding only the part of the image that the crop keeps, and on a GPU everything after it as well.
 
 Geometry is computed in Python from the header and handed to the graph as numbers, so DALI's own size rules, which round
-where torchvision truncates, are never used. Triangle filter with antialiasing: within one level of Pillow, except in
-the outermost pixel of an uncropped image, where Pillow renormalizes the filter and DALI repeats the border
-(``tolerances.py``).
+where torchvision truncates, are never used. On a GPU the whole definition is one graph; its triangle filter is within
+one level of Pillow, except in the outermost pixel of an uncropped image, where Pillow renormalizes the filter and DALI
+repeats the border.
 """
 
 from __future__ import annotations
@@ -16,9 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from preprocess.backends.base import Compiled, Device, Sample
+from preprocess.backends.finish import CpuFinish
 from preprocess.definition import Definition, Resize
 from preprocess.errors import BackendMissing, BadImage, CannotCompile
-from preprocess.geometry import always_visible, fill_values, place, region, single_resize
+from preprocess.geometry import (
+    Placement,
+    Region,
+    always_visible,
+    fill_values,
+    place,
+    region,
+    single_resize,
+)
 from preprocess.header import Encoded, Header
 from preprocess.limits import Limits
 from preprocess.webp import with_leading_exif
@@ -47,12 +56,9 @@ class GraphInputs:
     offset: Any
 
 
-def build_graph(inputs: GraphInputs, definition: Definition, *, device: Device) -> Any:
-    """Build the graph of ``definition`` from its input nodes and return its output node.
-
-    The same function serves requests (fed by ``external_source``) and training loaders, on either device.
-    """
-    sample = fn.decoders.image_slice(
+def decode_region(inputs: GraphInputs, *, device: Device) -> Any:
+    """Node of the decoded region, RGB uint8 HWC, oriented and without alpha."""
+    return fn.decoders.image_slice(
         inputs.encoded,
         inputs.anchor,
         inputs.shape,
@@ -63,6 +69,15 @@ def build_graph(inputs: GraphInputs, definition: Definition, *, device: Device) 
         output_type=types.RGB,
         adjust_orientation=True,
     )
+
+
+def build_graph(inputs: GraphInputs, definition: Definition, *, device: Device) -> Any:
+    """Build the whole graph of ``definition`` from its input nodes and return its output node.
+
+    The same function serves requests (fed by ``external_source``) and training loaders. On the CPU the decoded region
+    is finished outside the graph (``finish.py``), which is faster and closer to Pillow.
+    """
+    sample = decode_region(inputs, device=device)
     if definition.decode.color == "gray":
         # Decoding to gray directly takes a JPEG's own luma, up to 12 levels from the luma of its RGB.
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
@@ -113,13 +128,13 @@ def _to_network(sample: Any, definition: Definition) -> Any:
     return sample if output.dtype == "uint8" else fn.cast(sample, dtype=dtype)
 
 
-def refuse_inexact(definition: Definition) -> None:
-    """Raise ``CannotCompile`` for what the graph cannot do exactly."""
+def refuse_inexact(definition: Definition, *, device: Device) -> None:
+    """Raise ``CannotCompile`` for what cannot be done exactly on a device."""
     geometry = definition.geometry
     for operation in geometry:
-        if isinstance(operation, Resize) and operation.filter != "bilinear":
+        if device == "gpu" and isinstance(operation, Resize) and operation.filter != "bilinear":
             raise CannotCompile(
-                f"dali cannot resize with filter {operation.filter!r} exactly; it supports 'bilinear' "
+                f"dali cannot resize with filter {operation.filter!r} exactly on a GPU; it supports 'bilinear' there "
                 "(it keeps fractions between its two passes where Pillow rounds and clips)"
             )
     if not single_resize(geometry):
@@ -132,19 +147,20 @@ def refuse_inexact(definition: Definition) -> None:
 
 
 class Dali(Compiled):
-    """A compiled graph on one device.
+    """DALI on one device. On the CPU it decodes, and ``CpuFinish`` does the rest.
 
-    A whole batch runs at once; only when it fails is each of its images run alone, so that a bad image is found and its
-    batch-mates keep exactly their results.
+    A whole batch is decoded at once; only when that fails is each of its images run alone, so that a bad image is found
+    and its batch-mates keep exactly their results.
     """
 
     def __init__(
         self, definition: Definition, limits: Limits, *, device: Device, max_batch_size: int, threads: int
     ) -> None:
         super().__init__(definition, limits)
-        refuse_inexact(definition)
+        refuse_inexact(definition, device=device)
         self._max_batch_size = max_batch_size
-        self._inputs = _used_inputs(definition)
+        self._finish = CpuFinish(definition) if device == "cpu" else None
+        self._inputs = dict(_DECODE_INPUTS) if device == "cpu" else graph_inputs(definition)
         # A depth of 1 keeps request and response together; the dynamic executor survives a failed batch.
         self._pipeline = Pipeline(
             batch_size=max_batch_size,
@@ -154,7 +170,11 @@ class Dali(Compiled):
             exec_dynamic=True,
         )
         with self._pipeline:
-            self._pipeline.set_outputs(build_graph(_external_inputs(self._inputs), definition, device=device))
+            inputs = external_inputs(self._inputs)
+            if device == "cpu":
+                self._pipeline.set_outputs(decode_region(inputs, device=device))
+            else:
+                self._pipeline.set_outputs(build_graph(inputs, definition, device=device))
         self._pipeline.build()
 
     def run(self, images: Sequence[Encoded]) -> list[Sample | BadImage]:
@@ -188,30 +208,32 @@ class Dali(Compiled):
             return [BadImage("corrupt", f"the {name} data is damaged or cut short and cannot be decoded")]
 
     def _run_batch(self, batch: list[tuple[int, Encoded, Header]]) -> list[Sample | BadImage]:
+        placements = [place(self.definition, header.oriented_hw) for _, _, header in batch]
+        parts = [self._finish.region(placement) if self._finish else region(placement) for placement in placements]
         columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in self._inputs}
-        for _, image, header in batch:
-            if header.exif_span is not None:
-                image = with_leading_exif(image, header)
-            columns["encoded"].append(np.frombuffer(image, np.uint8))
-            placement = place(self.definition, header.oriented_hw)
-            part = region(placement)
-            columns["anchor"].append(np.array(part.anchor, np.int32))
-            columns["shape"].append(np.array(part.shape, np.int32))
-            columns["start"].append(np.array(part.start, np.float32))
-            if "end" in columns:
-                columns["end"].append(np.array(part.end, np.float32))
-            if "size" in columns:
-                columns["size"].append(np.array((placement.window.height, placement.window.width), np.float32))
-            if "offset" in columns:
-                columns["offset"].append(np.array((-placement.offset[0], -placement.offset[1]), np.int32))
+        for (_, image, header), placement, part in zip(batch, placements, parts, strict=True):
+            whole = with_leading_exif(image, header) if header.exif_span is not None else image
+            columns["encoded"].append(np.frombuffer(whole, np.uint8))
+            for name, value in graph_values(placement, part).items():
+                if name in columns:
+                    columns[name].append(value)
         (output,) = self._pipeline.run(**columns)
-        return [np.array(output.at(index)) for index in range(len(batch))]
+        if self._finish is None:
+            on_host = output.as_cpu()
+            return [np.array(on_host.at(index)) for index in range(len(batch))]
+        return [
+            self._finish.finish(output.at(index), placement, part)
+            for index, (placement, part) in enumerate(zip(placements, parts, strict=True))
+        ]
 
 
-def _used_inputs(definition: Definition) -> dict[str, Any]:
-    """Names and DALI types of the inputs that the graph of a definition reads; feeding another one is an error."""
+_DECODE_INPUTS = {"encoded": types.UINT8, "anchor": types.INT32, "shape": types.INT32}
+
+
+def graph_inputs(definition: Definition) -> dict[str, Any]:
+    """Names and DALI types of the inputs that the whole graph reads; feeding another one is an error."""
     resizes = any(isinstance(operation, Resize) for operation in definition.geometry)
-    used = {"encoded": types.UINT8, "anchor": types.INT32, "shape": types.INT32, "start": types.FLOAT}
+    used = {**_DECODE_INPUTS, "start": types.FLOAT}
     if resizes:
         used["end"] = types.FLOAT
     if not resizes or not _static_window(definition):
@@ -221,11 +243,24 @@ def _used_inputs(definition: Definition) -> dict[str, Any]:
     return used
 
 
+def graph_values(placement: Placement, part: Region) -> dict[str, npt.NDArray[Any]]:
+    """What to feed for one image, beside its bytes; see ``GraphInputs``."""
+    return {
+        "anchor": np.array(part.anchor, np.int32),
+        "shape": np.array(part.shape, np.int32),
+        "start": np.array(part.start, np.float32),
+        "end": np.array(part.end, np.float32),
+        "size": np.array((placement.window.height, placement.window.width), np.float32),
+        "offset": np.array((-placement.offset[0], -placement.offset[1]), np.int32),
+    }
+
+
+def external_inputs(used: dict[str, Any]) -> GraphInputs:
+    """Input nodes that are fed by name with ``Pipeline.run``."""
+    nodes = {name: fn.external_source(name=name, dtype=dtype, ndim=1) for name, dtype in used.items()}
+    return GraphInputs(**{name: nodes.get(name) for name in GraphInputs.__slots__})
+
+
 def _static_window(definition: Definition) -> bool:
     """Whether the kept window has the canvas's size for every image."""
     return not fill_values(definition) and None not in definition.output_spec.size_hw
-
-
-def _external_inputs(used: dict[str, Any]) -> GraphInputs:
-    nodes = {name: fn.external_source(name=name, dtype=dtype, ndim=1) for name, dtype in used.items()}
-    return GraphInputs(**{name: nodes.get(name) for name in GraphInputs.__slots__})

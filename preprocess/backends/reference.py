@@ -11,17 +11,11 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from preprocess.backends.base import Compiled, Sample, network_layout
-from preprocess.definition import Color, Filter, Geometric, Pad, Resize
+from preprocess.definition import Color, Geometric, Pad, Resize
 from preprocess.errors import BadImage
+from preprocess.filters import PILLOW_FILTERS
 from preprocess.geometry import crop_window, resized_size
 from preprocess.header import FORMATS, Encoded, byte_view
-
-_RESAMPLING: dict[Filter, Image.Resampling] = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
 
 
 class Reference(Compiled):
@@ -68,7 +62,7 @@ def move_pixels(operation: Geometric, image: Image.Image) -> Image.Image:
     size_hw = (image.height, image.width)
     if isinstance(operation, Resize):
         height, width = resized_size(operation, size_hw)
-        return image.resize((width, height), _RESAMPLING[operation.filter])
+        return image.resize((width, height), PILLOW_FILTERS[operation.filter])
     window = crop_window(operation, size_hw)
     fill = operation.value if isinstance(operation, Pad) else 0
     canvas = Image.new(image.mode, (window.width, window.height), (fill,) * len(image.getbands()))

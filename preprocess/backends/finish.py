@@ -1,0 +1,76 @@
+"""The CPU's part after decoding: resample the region, place it on the canvas, bring it to the network's layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from preprocess.backends.base import Sample, network_layout
+from preprocess.definition import Definition, Filter, Resize
+from preprocess.filters import SUPPORT
+from preprocess.geometry import Placement, Region, fill_values, region
+from preprocess.kernels import look_up_interleaved, look_up_planar
+from preprocess.resample import resample
+
+Pixels = npt.NDArray[np.uint8]
+
+
+class CpuFinish:
+    """Finishes decoded regions of one definition, image by image."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
+        resize = next((operation for operation in definition.geometry if isinstance(operation, Resize)), None)
+        self._filter: Filter | None = resize.filter if resize else None
+        self._fill = next(iter(fill_values(definition)), 0)
+        self._table = _table(definition)
+
+    def region(self, placement: Placement) -> Region:
+        """What to decode for a placement."""
+        if self._filter == "nearest":
+            whole = placement.source_hw
+            return Region((0, 0), whole, (0.0, 0.0), (float(whole[0]), float(whole[1])))
+        return region(placement, SUPPORT[self._filter or "bilinear"])
+
+    def finish(self, pixels: Pixels, placement: Placement, part: Region) -> Sample:
+        """The network's input from the decoded region, (part.shape[0], part.shape[1], 3) uint8."""
+        window = placement.window
+        if self._definition.decode.color == "gray":
+            pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
+        if self._filter is None:
+            top, left = round(part.start[0]), round(part.start[1])
+            placed = pixels[top : top + window.height, left : left + window.width]
+        elif self._filter == "nearest":
+            whole = resample(pixels, part, placement.resized_hw, "nearest")
+            placed = whole[window.top : window.top + window.height, window.left : window.left + window.width]
+        else:
+            placed = resample(pixels, part, (window.height, window.width), self._filter)
+        if placement.fills:
+            top, left = placement.offset
+            canvas = np.full((*placement.canvas_hw, placed.shape[2]), self._fill, np.uint8)
+            canvas[top : top + window.height, left : left + window.width] = placed
+            placed = canvas
+        return self._to_network(np.ascontiguousarray(placed))
+
+    def _to_network(self, pixels: Pixels) -> Sample:
+        output = self._definition.network_input
+        if output.dtype == "uint8":
+            # The decoder reuses its memory for the next batch.
+            return np.array(pixels if output.layout == "NHWC" else pixels.transpose(2, 0, 1), order="C")
+        height, width, channels = pixels.shape
+        planar = output.layout == "NCHW"
+        sample = np.empty((channels, height, width) if planar else pixels.shape, np.float32)
+        (look_up_planar if planar else look_up_interleaved)(pixels, self._table, sample)
+        return sample if output.dtype == "float32" else sample.astype(output.dtype)
+
+
+def _table(definition: Definition) -> npt.NDArray[np.float32]:
+    """The network's value for each of the 256 levels of each channel, (channels, 256), by the reference's sums."""
+    channels = definition.output_spec.channels
+    levels = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], channels, axis=2)
+    as_float = definition.network_input.model_copy(update={"layout": "NCHW", "dtype": "float32"})
+    table = network_layout(
+        definition.model_copy(update={"operations": (*definition.operations[:-1], as_float)}), levels
+    )
+    return np.ascontiguousarray(table[:, 0, :], np.float32)

@@ -1,0 +1,110 @@
+"""The loops that must be fast on a CPU, compiled by Numba when this module is first imported and cached on disk.
+
+No reassociation and no fused multiply-add is allowed, so the results do not depend on the machine's vector width. The
+global interpreter lock is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+_Bytes = npt.NDArray[np.uint8]
+_Indices = npt.NDArray[np.int32]
+_Floats = npt.NDArray[np.float32]
+_Loop = TypeVar("_Loop", bound=Callable[..., Any])
+
+
+def _jit(signature: str) -> Callable[[_Loop], _Loop]:
+    decorator: Callable[[_Loop], _Loop] = njit(signature, cache=True, nogil=True, error_model="numpy")
+    return decorator
+
+
+@_jit("void(uint8[:,::1], int32, int32, float32[::1], float32[::1])")
+def blend_rows(source: _Bytes, first: int, count: int, weights: _Floats, line: _Floats) -> None:
+    """``line`` = weighted sum of ``count`` rows of ``source``, plus nothing else."""
+    for x in range(line.size):
+        line[x] = np.float32(0.0)
+    for tap in range(count):
+        weight, row = weights[tap], source[first + tap]
+        for x in range(line.size):
+            line[x] += weight * np.float32(row[x])
+
+
+_RESAMPLE = (
+    "void(uint8[:,::1], uint8[:,:,::1], int32[::1], int32[::1], float32[:,::1], int32[::1], int32[::1], float32[:,::1])"
+)
+
+
+@_jit(_RESAMPLE)
+def resample_rgb(
+    source: _Bytes,
+    out: _Bytes,
+    row_first: _Indices,
+    row_count: _Indices,
+    row_weights: _Floats,
+    column_first: _Indices,
+    column_count: _Indices,
+    column_weights: _Floats,
+) -> None:
+    """Resample (height, width x 3) to ``out`` (height, width, 3) with the weights of ``resample.triangle_weights``."""
+    line = np.empty(source.shape[1], np.float32)
+    for y in range(out.shape[0]):
+        blend_rows(source, row_first[y], row_count[y], row_weights[y], line)
+        for x in range(out.shape[1]):
+            # Half a level, then cut: rounds to nearest.
+            red, green, blue = np.float32(0.5), np.float32(0.5), np.float32(0.5)
+            at = column_first[x] * 3
+            for tap in range(column_count[x]):
+                weight = column_weights[x, tap]
+                red += weight * line[at]
+                green += weight * line[at + 1]
+                blue += weight * line[at + 2]
+                at += 3
+            out[y, x, 0], out[y, x, 1], out[y, x, 2] = np.uint8(red), np.uint8(green), np.uint8(blue)
+
+
+@_jit(_RESAMPLE)
+def resample_gray(
+    source: _Bytes,
+    out: _Bytes,
+    row_first: _Indices,
+    row_count: _Indices,
+    row_weights: _Floats,
+    column_first: _Indices,
+    column_count: _Indices,
+    column_weights: _Floats,
+) -> None:
+    """The same for one channel."""
+    line = np.empty(source.shape[1], np.float32)
+    for y in range(out.shape[0]):
+        blend_rows(source, row_first[y], row_count[y], row_weights[y], line)
+        for x in range(out.shape[1]):
+            level = np.float32(0.5)
+            for tap in range(column_count[x]):
+                level += column_weights[x, tap] * line[column_first[x] + tap]
+            out[y, x, 0] = np.uint8(level)
+
+
+@_jit("void(uint8[:,:,::1], float32[:,::1], float32[:,:,::1])")
+def look_up_planar(pixels: _Bytes, table: _Floats, out: _Floats) -> None:
+    """``out`` (c, h, w) = ``table`` (c, 256) at ``pixels`` (h, w, c)."""
+    height, width, channels = pixels.shape
+    for y in range(height):
+        for channel in range(channels):
+            for x in range(width):
+                out[channel, y, x] = table[channel, pixels[y, x, channel]]
+
+
+@_jit("void(uint8[:,:,::1], float32[:,::1], float32[:,:,::1])")
+def look_up_interleaved(pixels: _Bytes, table: _Floats, out: _Floats) -> None:
+    """``out`` (h, w, c) = ``table`` (c, 256) at ``pixels`` (h, w, c)."""
+    height, width, channels = pixels.shape
+    for y in range(height):
+        for x in range(width):
+            for channel in range(channels):
+                out[y, x, channel] = table[channel, pixels[y, x, channel]]
