@@ -40,7 +40,7 @@ def build(
     """Build the repository of a pipeline in ``folder``.
 
     ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``progress`` is called with a line
-    before each long step. A network that was built from the same sources is kept. Raises ``BadPipeline``, ``BadNetwork``
+    before each long step. A network built from the same sources is kept. Raises ``BadPipeline``, ``BadNetwork``
     or ``preprocess.StampMismatch``.
     """
     pipeline = Pipeline.from_file(pipeline_file)

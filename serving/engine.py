@@ -23,8 +23,8 @@ class Engine(Protocol):
 class OnnxRuntimeEngine:
     """ONNX Runtime on the CPU, one image after the other.
 
-    ``model`` is a path or a serialized model. ``threads`` are those of one run; 0 is one per core. A batch is not run at
-    once: one image's activations fit the cache and eight do not, and so every image gets to the last bit the result
+    ``model`` is a path or a serialized model. ``threads`` are those of one run; 0 is one per core. A batch is not run
+    at once: one image's activations fit the cache and eight do not, and so every image gets to the last bit the result
     that it gets alone.
     """
 

@@ -1,0 +1,79 @@
+# Every target does its own set-up. `make` alone lists them.
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-train lint type format bench build serve doctor clean
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.serve  ## build, serve and classify real photos, then stop
+	$(BIN)/onestream demo
+
+test: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run every test that can run here
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-train: $(VENV)/.train model_repository/classify_fused/1/model.onnx  ## the tests that compare with PyTorch
+	$(BIN)/python -m pytest tests/serving/test_efficientnet_lite.py $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev  ## ruff: style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(VENV)/.dev  ## mypy --strict
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## let ruff rewrite the sources
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench model_repository/classify_fused/1/model.onnx  ## measure with perf_analyzer into benchmarks/results
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+build: model_repository/classify_fused/1/model.onnx  ## write model_repository from pipelines/classify.yaml
+
+serve: $(VENV)/.serve model_repository/classify_fused/1/model.onnx  ## start the server; stop with Ctrl-C
+	$(BIN)/onestream serve
+
+doctor: $(VENV)/.serve  ## what this machine has and lacks
+	$(BIN)/onestream doctor
+
+clean:  ## remove the environment and what was built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
+	rm -f model_repository/*/1/model.onnx
+
+model_repository/classify_fused/1/model.onnx: $(VENV)/.serve pipelines/classify.yaml
+	$(BIN)/onestream build pipelines/classify.yaml
+	@touch $@
+
+$(VENV)/bin/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "No Python 3.10, 3.11 or 3.12 found. Install one (Debian, Ubuntu: apt-get install python3 python3-venv),"; \
+		echo "or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; fi
+	@echo "creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { echo "venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+
+# One stamp file for each set of packages; pip runs again when pyproject.toml changes.
+define install
+	@echo "installing $(1) into $(VENV) (a few minutes the first time)"
+	@$(PIP) install --progress-bar on --quiet -e '.[$(2)]' || { \
+		echo "pip failed. It needs the network or a mirror (pip config), and $(VENV) on a disk with 3 GB free."; exit 1; }
+	@touch $@
+endef
+
+$(VENV)/.serve: $(VENV)/bin/python pyproject.toml
+	$(call install,the server,cpu)
+
+$(VENV)/.dev: $(VENV)/.serve
+	$(call install,the test tools,$(strip cpu,dev))
+
+$(VENV)/.bench: $(VENV)/.serve
+	$(call install,the benchmark tools,cpu,bench)
+
+$(VENV)/.train: $(VENV)/.dev
+	$(call install,PyTorch,cpu,dev,train)
+	@$(PIP) install --quiet --no-deps efficientnet-lite-pytorch==0.1.0

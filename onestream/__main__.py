@@ -1,0 +1,5 @@
+"""``python -m onestream`` is the same as ``onestream``."""
+
+from onestream.cli import main
+
+main()

@@ -1,0 +1,46 @@
+"""``onestream build``: a pipeline file in, a model repository out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from onestream.exits import EXIT_FAILED, fail
+
+
+def build(
+    pipeline: Annotated[Path, typer.Argument(help="Pipeline file, such as pipelines/classify.yaml.")],
+    *,
+    onnx: Annotated[
+        Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")
+    ] = None,
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+) -> None:
+    """Write the model repository of a pipeline: NAME, NAME_preprocess, NAME_model, NAME_postprocess and NAME_fused.
+
+    Files that are there already and would not change are left alone. Exits with 1 where the pipeline or the network
+    cannot be served, saying why.
+    """
+    try:
+        from preprocess import PreprocessError
+        from serving.build import build as build_repository
+        from serving.errors import ServingError
+    except ImportError as error:
+        fail(f"cannot build: {error.name or error} is not installed. Run: pip install 'onestream[cpu]'", EXIT_FAILED)
+    console = Console(stderr=True)
+    try:
+        with console.status("building") as status:
+            built = build_repository(
+                pipeline,
+                folder=repository,
+                onnx_file=onnx,
+                progress=lambda text: status.update(text),
+            )
+    except (ServingError, PreprocessError) as error:
+        fail(f"cannot build: {error}", EXIT_FAILED)
+    changed = f"{len(built.written)} files written" if built.written else "nothing to do, all files are up to date"
+    typer.echo(f"{repository}: {changed}")
+    typer.echo(f"models: {', '.join(built.models)}")

@@ -1,0 +1,51 @@
+"""Shared by all tests: which of them can run here, and one real server for those that talk to one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NO_SKIPS = "ONESTREAM_NO_SKIPS"
+
+
+def _why_not(marker: str) -> str | None:
+    if marker == "needs_gpu" and not Path("/proc/driver/nvidia/version").exists():
+        return "no NVIDIA driver on this machine"
+    if marker == "needs_triton" and importlib.util.find_spec("pytriton") is None and not shutil.which("tritonserver"):
+        return "no Triton on this machine: pip install 'onestream[cpu]'"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run; a fixture below turns that into a failure where it is asked for."""
+    for item in items:
+        for marker in ("needs_gpu", "needs_triton"):
+            reason = _why_not(marker) if item.get_closest_marker(marker) else None
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:  # noqa: ARG001
+    """With ONESTREAM_NO_SKIPS=1 a skipped test is a failed one."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and os.environ.get(NO_SKIPS) == "1" and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped, and {NO_SKIPS}=1 forbids that: {report.longrepr}"
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The committed model repository, with its networks built."""
+    from serving.build import build
+
+    folder = ROOT / "model_repository"
+    build(ROOT / "pipelines" / "classify.yaml", folder=folder)
+    return folder
