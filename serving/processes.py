@@ -1,0 +1,146 @@
+"""The model processes of a tritonserver, read from /proc.
+
+Triton's Python backend runs every model instance in a process of its own. Triton does not wait for one that was killed,
+so it stays a zombie, which tells how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+_STUB_COMMAND = "triton_python_backend_stub"
+_STUB_SHORT_NAME = _STUB_COMMAND[:15]  # the kernel cuts names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStat:
+    """What the kernel says about a process now.
+
+    Attributes:
+        pid: its id.
+        parent_pid: its parent's id.
+        name: the first 15 bytes of its program's name.
+        start_ticks: when it started, in clock ticks since boot: with the pid, its identity.
+        is_zombie: it has ended and its parent has not asked how.
+        wait_status: how a zombie ended, as ``os.wait`` gives it; 0 while it runs, or if the kernel does not tell us.
+    """
+
+    pid: int
+    parent_pid: int
+    name: str
+    start_ticks: int
+    is_zombie: bool
+    wait_status: int
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """Read a process's state; None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    name = text[text.index("(") + 1 : text.rindex(")")]
+    fields = text[text.rindex(")") + 2 :].split()
+    return ProcessStat(
+        pid=pid,
+        parent_pid=int(fields[1]),
+        name=name,
+        start_ticks=int(fields[19]),
+        is_zombie=fields[0] in "ZX",
+        wait_status=int(fields[49]),
+    )
+
+
+def describe_exit(returncode: int) -> str:
+    """Say how a process ended: ``was killed (SIGKILL)`` for -9, ``exited with code 3`` for 3."""
+    if returncode >= 0:
+        return f"exited with code {returncode}"
+    try:
+        return f"was killed ({signal.Signals(-returncode).name})"
+    except ValueError:
+        return f"was killed (signal {-returncode})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProcess:
+    """A process that runs one instance of a model.
+
+    Attributes:
+        pid: its id.
+        start_ticks: when it started, in clock ticks since boot.
+        model: the model's name.
+        instance: the instance's name, unique in a server but for a model that is being replaced.
+        region: name of the shared memory region between it and Triton.
+    """
+
+    pid: int
+    start_ticks: int
+    model: str
+    instance: str
+    region: str
+
+    def ending(self) -> str | None:
+        """Say how it ended, or None while it runs."""
+        stat = read_stat(self.pid)
+        if stat is None or stat.start_ticks != self.start_ticks:
+            return "ended"
+        if not stat.is_zombie:
+            return None
+        return describe_exit(os.waitstatus_to_exitcode(stat.wait_status))
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        if self.ending() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProcesses:
+    """A server's model processes at one moment.
+
+    Attributes:
+        running: those that run.
+        dead_pids: those that ended and that Triton has not waited for.
+    """
+
+    running: tuple[ModelProcess, ...]
+    dead_pids: frozenset[int]
+
+
+def find_model_processes(triton_pid: int) -> ModelProcesses:
+    """Find the model processes among the children of a tritonserver."""
+    running: list[ModelProcess] = []
+    dead: set[int] = set()
+    for entry in os.listdir("/proc"):
+        stat = read_stat(int(entry)) if entry.isdigit() else None
+        if stat is None or stat.parent_pid != triton_pid or stat.name != _STUB_SHORT_NAME:
+            continue
+        if stat.is_zombie:
+            dead.add(stat.pid)
+            continue
+        process = _identify(stat)
+        if process is not None:
+            running.append(process)
+    return ModelProcesses(running=tuple(running), dead_pids=frozenset(dead))
+
+
+def _identify(stat: ProcessStat) -> ModelProcess | None:
+    """Read a model process's command line: stub, model file, region, 5 numbers and paths, instance, folder."""
+    try:
+        arguments = Path(f"/proc/{stat.pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return None
+    if len(arguments) < 9 or not arguments[0].endswith(_STUB_COMMAND):
+        return None
+    return ModelProcess(
+        pid=stat.pid,
+        start_ticks=stat.start_ticks,
+        model=Path(arguments[1]).parent.parent.name,
+        instance=arguments[8],
+        region=arguments[2],
+    )

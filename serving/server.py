@@ -1,0 +1,323 @@
+"""A Triton server that is started, watched and stopped as one thing."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, ServerError
+from serving.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
+from serving.triton import Device, Endpoints, TritonInstallation, find_triton, resolve_device
+from serving.triton_process import StopRequested, TritonProcess, free_port
+
+_POLL_S = 0.05
+_LAUNCH_ATTEMPTS = 3
+
+
+class Server:
+    """Triton over a model repository, with its model processes supervised. A context manager.
+
+    Models that die are restarted; ``on_event`` hears of it. When tritonserver itself ends, the server is finished:
+    ``wait`` raises the reason. Nothing outlives this process, however it ends.
+
+    Args:
+        repository: folder of models.
+        host: address to bind, for all three services. Only this machine can reach the default.
+        http_port: 1 to 65535, or 0 for a free one; so are the other two.
+        grpc_port: port of the gRPC service.
+        metrics_port: port of the metrics service.
+        device: *cpu* reads ``configs/cpu.pbtxt`` of every model that has one; *gpu* reads ``config.pbtxt``; *auto*
+            is *gpu* where an NVIDIA driver is visible and Triton is not the embedded one.
+        models: names to load, with what they need; None loads all.
+        triton: a tritonserver binary; None searches for one.
+        log_path: file for Triton's own log, overwritten. None makes a temporary one, which is removed by a stop
+            and kept after a failure.
+        startup_timeout_s: seconds until all models must be ready, > 0.
+        stop_timeout_s: seconds that a stop may take before Triton is killed, >= 1.
+        policy: how persistently a dead model is restarted.
+        on_event: receives one line for every event after the start, from any thread; None ignores them.
+        on_log: receives every line of Triton's log, from the server's thread; None ignores them.
+    """
+
+    def __init__(
+        self,
+        repository: Path | str = "model_repository",
+        *,
+        host: str = "127.0.0.1",
+        http_port: int = 8000,
+        grpc_port: int = 8001,
+        metrics_port: int = 8002,
+        device: Device = "auto",
+        models: Sequence[str] | None = None,
+        triton: Path | None = None,
+        log_path: Path | None = None,
+        startup_timeout_s: float = 120.0,
+        stop_timeout_s: float = 10.0,
+        policy: RestartPolicy | None = None,
+        on_event: Callable[[str], None] | None = None,
+        on_log: Callable[[str], None] | None = None,
+    ) -> None:
+        self.repository = Path(repository)
+        self._host = host
+        self._ports = (http_port, grpc_port, metrics_port)
+        self._device: Device = device
+        self._wanted_models = ("*",) if models is None else tuple(models)
+        self._given_triton = triton
+        self._log_folder: Path | None = None
+        self._log_path = log_path
+        self._startup_timeout_s = startup_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._policy = policy or RestartPolicy()
+        self._on_event = on_event or _ignore
+        self._on_log = on_log or _ignore
+        self._history = RestartHistory()
+        self._stopping = threading.Event()
+        self._hurried = threading.Event()
+        self._started_or_finished = threading.Event()
+        self._finished = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._triton: TritonProcess | None = None
+        self._models: list[str] = []
+        self._installation: TritonInstallation | None = None
+
+    def start(self) -> None:
+        """Start Triton and wait until every model is ready.
+
+        Returns early, with ``is_running`` false, if ``request_stop`` is called meanwhile.
+
+        Raises:
+            ServerError: it did not start; the class says why, and nothing is left behind but the log.
+        """
+        _check_repository(self.repository)
+        self._installation = find_triton(self._given_triton)
+        if self._log_path is None:
+            self._log_folder = Path(tempfile.mkdtemp(prefix="onestream-log-"))
+            self._log_path = self._log_folder / "triton.log"
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        # Triton dies with the thread that starts it, so that thread must live as long as the server.
+        self._thread = threading.Thread(target=self._run, name="onestream-server", daemon=True)
+        self._thread.start()
+        try:
+            self._started_or_finished.wait()
+        except BaseException:
+            self.stop()
+            raise
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the server is finished; tell whether it is.
+
+        Args:
+            timeout_s: how long to wait; None for ever.
+
+        Raises:
+            ServerError: Triton ended by itself.
+        """
+        finished = self._finished.wait(timeout_s)
+        if finished and self._failure is not None:
+            raise self._failure
+        return finished
+
+    def request_stop(self) -> None:
+        """Ask for a stop and return at once; a second call kills Triton. Safe in a signal handler."""
+        if self._stopping.is_set():
+            self._hurried.set()
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """Stop, and remove everything the server made. Does nothing if it is not running."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._log_folder is not None and self._failure is None:
+            shutil.rmtree(self._log_folder, ignore_errors=True)
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has started and not finished."""
+        return self._started_or_finished.is_set() and not self._finished.is_set()
+
+    @property
+    def http_address(self) -> str:
+        """``host:port`` of the HTTP service, for tools that want no scheme."""
+        return self._address("http")
+
+    @property
+    def grpc_address(self) -> str:
+        """``host:port`` of the gRPC service, for tools that want no scheme."""
+        return self._address("grpc")
+
+    @property
+    def http_url(self) -> str:
+        """``http://host:port``."""
+        return f"http://{self.http_address}"
+
+    @property
+    def grpc_url(self) -> str:
+        """``grpc://host:port``."""
+        return f"grpc://{self.grpc_address}"
+
+    @property
+    def metrics_url(self) -> str:
+        """``http://host:port/metrics``."""
+        return f"http://{self._address('metrics')}/metrics"
+
+    @property
+    def log_path(self) -> Path:
+        """Triton's own log."""
+        assert self._log_path is not None, "the server was not started"
+        return self._log_path
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models that were ready at the start, sorted."""
+        return list(self._models)
+
+    @property
+    def pid(self) -> int:
+        """The tritonserver's process id."""
+        return self._running_triton().pid
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often each model was restarted; models never restarted are absent."""
+        return self._history.totals()
+
+    @property
+    def installation(self) -> TritonInstallation:
+        """Which Triton runs."""
+        assert self._installation is not None, "the server was not started"
+        return self._installation
+
+    @property
+    def device(self) -> Literal["cpu", "gpu"]:
+        """Which configurations the models were loaded with."""
+        return resolve_device(self._device, self.installation)
+
+    def _address(self, service: str) -> str:
+        endpoints = self._running_triton().endpoints
+        return f"{endpoints.reachable_host}:{endpoints.ports[service]}"
+
+    def _running_triton(self) -> TritonProcess:
+        assert self._triton is not None, "the server was not started"
+        return self._triton
+
+    def _run(self) -> None:
+        """Do everything from start to end. Runs in the server's thread."""
+        try:
+            self._triton = self._launch()
+            self._started_or_finished.set()
+            self._supervise()
+            self._triton.stop(hurried=self._hurried.is_set, leaks=bool(self.restarts))
+        except StopRequested:
+            pass
+        except BaseException as error:  # handed to the thread that waits
+            self._failure = error
+        finally:
+            if self._triton is not None:
+                self._triton.kill()
+            self._finished.set()
+            self._started_or_finished.set()
+
+    def _launch(self) -> TritonProcess:
+        """Start Triton on the chosen ports; on other free ports if a port chosen freely was taken meanwhile."""
+        for _ in range(_LAUNCH_ATTEMPTS - 1):
+            try:
+                return self._start_triton(self._choose_endpoints())
+            except PortInUse as error:
+                if error.port in self._ports:
+                    raise
+        return self._start_triton(self._choose_endpoints())
+
+    def _choose_endpoints(self) -> Endpoints:
+        http_port, grpc_port, metrics_port = (port or free_port(self._host) for port in self._ports)
+        return Endpoints(host=self._host, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
+
+    def _start_triton(self, endpoints: Endpoints) -> TritonProcess:
+        triton = TritonProcess(
+            installation=self.installation,
+            repository=self.repository,
+            endpoints=endpoints,
+            device=self.device,
+            models=self._wanted_models,
+            log_path=self.log_path,
+            stop_timeout_s=self._stop_timeout_s,
+            on_log=self._on_log,
+        )
+        try:
+            self._models = triton.wait_until_ready(timeout_s=self._startup_timeout_s, stopping=self._stopping.is_set)
+        except BaseException:
+            triton.kill()
+            raise
+        return triton
+
+    def _supervise(self) -> None:
+        """Keep the models running until a stop is asked for.
+
+        Raises:
+            ServerError: Triton ended.
+        """
+        while not self._stopping.is_set():
+            triton = self._running_triton()
+            supervisor = Supervisor(triton, policy=self._policy, history=self._history, announce=self._on_event)
+            try:
+                while not self._stopping.wait(_POLL_S):
+                    triton.check_running()
+                    triton.follow_log()
+                    supervisor.poll()
+            except TritonStuck as stuck:
+                supervisor.close()
+                self._triton = self._replace_triton(triton, stuck.model)
+            finally:
+                supervisor.close()
+
+    def _replace_triton(self, stuck: TritonProcess, model: str) -> TritonProcess:
+        """Start a new Triton in place of one that waits for ever for a dead process of ``model``."""
+        began = time.monotonic()
+        stuck.kill()
+        for attempts_left in reversed(range(_LAUNCH_ATTEMPTS)):
+            try:
+                triton = self._start_triton(stuck.endpoints)
+                break
+            except ModelLoadFailed:
+                if attempts_left == 0:
+                    raise
+        self._on_event(
+            f"{model}: its process died before it began to load, and Triton waits for it for ever; "
+            f"restarted tritonserver in {time.monotonic() - began:.1f} s"
+        )
+        return triton
+
+
+def _ignore(_line: str) -> None:
+    """Drop a line."""
+
+
+def _check_repository(repository: Path) -> None:
+    """Refuse a repository in which Triton would find nothing."""
+    build = "run `onestream build` to make one"
+    if not repository.is_dir():
+        raise RepositoryMissing(f"the model repository {repository} does not exist; {build}")
+    if not any(repository.glob("*/config.pbtxt")) and not any(repository.glob("*/configs/*.pbtxt")):
+        raise RepositoryMissing(f"the model repository {repository} holds no model (NAME/config.pbtxt); {build}")
+
+
+__all__ = ["RestartPolicy", "Server", "ServerError"]

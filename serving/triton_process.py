@@ -1,0 +1,297 @@
+"""One run of tritonserver: start it, wait until its models are ready, stop it, and clean up after it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from serving import exec_child
+from serving.control import ControlError, TritonControl
+from serving.load_failures import explain_exit, missing_library, model_reason, pending_models
+from serving.processes import ModelProcess, ModelProcesses, describe_exit, find_model_processes, read_stat
+from serving.server_errors import MissingLibrary, ModelLoadFailed, PortInUse, ServerError, StartupTimeout
+from serving.shared_memory import new_region_prefix, remove_orphaned_regions, remove_regions
+from serving.triton import ADMIN_HEADER, Endpoints, TritonInstallation, triton_command
+
+_POLL_S = 0.1
+# Triton waits for ever for a model process that died before its first message; later deaths it reports within 2 s.
+_UNNOTICED_DEATH_S = 3.0
+_KILL_TIMEOUT_S = 5.0
+_LOG_TAIL_BYTES = 1 << 20
+
+
+class StopRequested(Exception):
+    """The start was interrupted because the server is to stop."""
+
+
+class TritonProcess:
+    """A running tritonserver. The thread that makes one must live as long as it: when it ends, Triton is killed.
+
+    Args:
+        installation: which Triton.
+        repository: folder of models.
+        endpoints: where it listens.
+        device: which configurations it reads.
+        models: names to load; ``("*",)`` loads all.
+        log_path: file that receives everything Triton and the models print; overwritten.
+        stop_timeout_s: seconds that a stop may take before Triton is killed.
+        on_log: receives each new line of the log, while ``wait_until_ready`` or ``follow_log`` runs.
+
+    Raises:
+        PortInUse: before anything is started.
+    """
+
+    def __init__(
+        self,
+        *,
+        installation: TritonInstallation,
+        repository: Path,
+        endpoints: Endpoints,
+        device: Literal["cpu", "gpu"],
+        models: Sequence[str],
+        log_path: Path,
+        stop_timeout_s: float,
+        on_log: Callable[[str], None],
+    ) -> None:
+        for service, port in endpoints.ports.items():
+            if not can_bind(endpoints.host, port):
+                raise PortInUse(endpoints.host, port, service)
+        remove_orphaned_regions()
+        self.endpoints = endpoints
+        self.region_prefix = new_region_prefix()
+        self._repository = repository
+        self._models = models
+        self._log_path = log_path
+        self._on_log = on_log
+        self._stop_timeout_s = stop_timeout_s
+        self._run_folder = Path(tempfile.mkdtemp(prefix="onestream-"))
+        admin_token = secrets.token_hex(16)
+        self.control = TritonControl(
+            f"{endpoints.reachable_host}:{endpoints.grpc_port}", header=ADMIN_HEADER, token=admin_token
+        )
+        command = triton_command(
+            installation,
+            repository=repository,
+            endpoints=endpoints,
+            device=device,
+            models=models,
+            run_folder=self._run_folder,
+            region_prefix=self.region_prefix,
+            admin_token=admin_token,
+            exit_timeout_s=max(1, int(stop_timeout_s)),
+        )
+        with log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", exec_child.__file__, str(os.getpid()), *command.arguments],
+                env=command.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._log = log_path.open(encoding="utf-8", errors="replace")
+        self._log_rest = ""
+        self._known_processes: dict[int, ModelProcess] = {}
+
+    @property
+    def pid(self) -> int:
+        """The tritonserver's process id."""
+        return self._process.pid
+
+    def wait_until_ready(self, *, timeout_s: float, stopping: Callable[[], bool]) -> list[str]:
+        """Wait until every model is loaded and every port answers; return the models' names.
+
+        Args:
+            timeout_s: how long to wait.
+            stopping: asked often; True ends the wait.
+
+        Raises:
+            StopRequested: ``stopping`` said so.
+            ServerError: it did not start; the class says why.
+        """
+        deadline = time.monotonic() + timeout_s
+        deaths: dict[int, float] = {}
+        while not self._answers():
+            if stopping():
+                raise StopRequested
+            self.check_running()
+            self.follow_log()
+            self._check_unnoticed_deaths(deaths)
+            if time.monotonic() > deadline:
+                pending = ", ".join(pending_models(self._log_text())) or "no model"
+                raise StartupTimeout(
+                    f"the server was not ready within {timeout_s:g} s (still loading: {pending}); "
+                    f"its log is {self._log_path}"
+                )
+            time.sleep(_POLL_S)
+        self.follow_log()
+        self.model_processes()
+        return self._loaded_models()
+
+    def check_running(self) -> None:
+        """Raise the reason if Triton has ended.
+
+        Raises:
+            ServerError: why; the class tells a port, a library and other ends apart.
+        """
+        returncode = self._process.poll()
+        if returncode is not None:
+            self.follow_log()
+            raise explain_exit(
+                self._log_text(),
+                returncode=returncode,
+                host=self.endpoints.host,
+                ports=self.endpoints.ports,
+                log_path=self._log_path,
+            )
+
+    def follow_log(self) -> None:
+        """Hand over the log's new lines."""
+        text = self._log_rest + self._log.read()
+        *lines, self._log_rest = text.split("\n")
+        for line in lines:
+            self._on_log(line)
+
+    def model_processes(self) -> ModelProcesses:
+        """Find the model processes as they are now."""
+        found = find_model_processes(self.pid)
+        self._known_processes.update((process.pid, process) for process in found.running)
+        return found
+
+    def known_processes(self) -> dict[int, ModelProcess]:
+        """Return every model process that was seen so far, by process id."""
+        return dict(self._known_processes)
+
+    def stop(self, *, hurried: Callable[[], bool], leaks: bool) -> None:
+        """Stop Triton and its model processes, within the stop timeout and a few seconds, and clean up.
+
+        Args:
+            hurried: asked often; True kills at once.
+            leaks: a model process died in this Triton, which then waits for the dead process's requests until the
+                timeout; kill it as soon as the last model process has ended.
+        """
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + self._stop_timeout_s + 1.0
+            while self._process.poll() is None and time.monotonic() < deadline and not hurried():
+                if not self.model_processes().running and leaks:
+                    break
+                time.sleep(_POLL_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill Triton and its model processes, and clean up. Does nothing the second time."""
+        if self._log.closed:
+            return
+        if self._process.poll() is None:
+            self.model_processes()
+            self._process.kill()
+            self._process.wait(_KILL_TIMEOUT_S)
+        # Orphaned, they would notice within seconds, but a busy one would not.
+        for process in self._known_processes.values():
+            process.kill()
+        deadline = time.monotonic() + _KILL_TIMEOUT_S
+        while any(p.ending() is None for p in self._known_processes.values()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        self.follow_log()
+        self._log.close()
+        self.control.close()
+        remove_regions(self.region_prefix)
+        shutil.rmtree(self._run_folder, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        """Tell whether the HTTP service is live and the metrics service, which starts last, listens."""
+        host = self.endpoints.reachable_host.strip("[]")
+        connection = http.client.HTTPConnection(host, self.endpoints.http_port, timeout=2.0)
+        try:
+            connection.request("GET", "/v2/health/live")
+            live = connection.getresponse().status == 200
+            with socket.create_connection((host, self.endpoints.metrics_port), timeout=2.0):
+                return live
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _loaded_models(self) -> list[str]:
+        try:
+            states = self.control.model_states()
+        except ControlError as error:
+            self.check_running()
+            raise ServerError(f"the server started but does not answer: {error}") from None
+        wanted = set(states) if "*" in self._models else set(self._models)
+        loaded = sorted(name for name, state in states.items() if state.state == "READY")
+        log = self._log_text()
+        failures = {
+            name: model_reason(name, states[name].reason if name in states else "", log, self._repository)
+            for name in sorted(wanted.union(name for name, state in states.items() if state.state) - set(loaded))
+        }
+        causes = {name: reason for name, reason in failures.items() if not reason.startswith("ensemble")}
+        for name, reason in causes.items():
+            library = missing_library(reason)
+            if library is not None:
+                raise MissingLibrary(library, f"model '{name}'")
+        if failures:
+            raise ModelLoadFailed(causes or failures)
+        return loaded
+
+    def _check_unnoticed_deaths(self, deaths: dict[int, float]) -> None:
+        """Fail for a model process that ended without Triton noticing. ``deaths`` is kept between calls."""
+        now = time.monotonic()
+        for pid in self.model_processes().dead_pids:
+            if now - deaths.setdefault(pid, now) > _UNNOTICED_DEATH_S:
+                log = self._log_text()
+                stat = read_stat(pid)
+                library = missing_library(log)
+                models = pending_models(log)
+                if library is not None:
+                    raise MissingLibrary(library, f"model '{models[0]}'" if models else "a model")
+                how = describe_exit(os.waitstatus_to_exitcode(stat.wait_status)) if stat else "ended"
+                raise ModelLoadFailed(
+                    dict.fromkeys(models or ["(unknown)"], f"its process {how} before it began to load")
+                )
+
+    def _log_text(self) -> str:
+        """Read the end of the log, which holds the reason for whatever happened last."""
+        with self._log_path.open("rb") as log:
+            log.seek(max(0, self._log_path.stat().st_size - _LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace")
+
+
+def can_bind(host: str, port: int) -> bool:
+    """Tell whether this process could listen on a TCP port now."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError:
+            return False
+    return True
+
+
+def free_port(host: str) -> int:
+    """Choose a free TCP port below the range from which the kernel takes ports for outgoing connections."""
+    first_ephemeral = 32768
+    with contextlib.suppress(OSError, ValueError):
+        first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    lowest = max(1024, first_ephemeral - 20000)
+    for _ in range(100):
+        port = lowest + secrets.randbelow(max(1, first_ephemeral - lowest))
+        if can_bind(host, port):
+            return port
+    raise ServerError(f"found no free port on {host} between {lowest} and {first_ephemeral}")
