@@ -1,0 +1,196 @@
+"""Photos in, labels out: the default pipeline on a real Triton, over both protocols."""
+
+from __future__ import annotations
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client import BadImage, Client, InvalidRequest, ServerRefused
+from serving.server import Server
+
+pytestmark = pytest.mark.needs_triton
+ROOT = Path(__file__).parents[2]
+FORMS = ("classify", "classify_fused")
+
+
+@pytest.mark.parametrize("pipeline", FORMS)
+def test_coffee_is_espresso(client: Client, photos: dict[str, bytes], pipeline: str) -> None:
+    result = client.classify(photos["coffee"], pipeline=pipeline)
+    assert result.top.label == "espresso"
+    assert result.top.class_id == 967
+    assert result.top.score > 0.9
+    assert len(result.labels) == 5
+    assert [label.score for label in result.labels] == sorted((label.score for label in result.labels), reverse=True)
+
+
+def test_both_forms_and_both_protocols_give_equal_results(server: Server, photos: dict[str, bytes]) -> None:
+    with Client(server.grpc_url) as grpc, Client(server.http_url) as http:
+        for photo in photos.values():
+            results = {protocol.classify(photo, pipeline=form).labels for protocol in (grpc, http) for form in FORMS}
+            assert len(results) == 1
+
+
+@pytest.mark.parametrize("pipeline", FORMS)
+def test_many_at_once_get_the_results_they_get_alone(client: Client, photos: dict[str, bytes], pipeline: str) -> None:
+    alone = {name: client.classify(photo, pipeline=pipeline).labels for name, photo in photos.items()}
+    names = list(photos) * 8
+    items = client.classify_many((photos[name] for name in names), pipeline=pipeline, in_flight=16)
+    for name, item in zip(names, items, strict=True):
+        assert item.unwrap().labels == alone[name]
+
+
+def test_requests_of_different_length_are_batched(client: Client, photos: dict[str, bytes]) -> None:
+    assert len({len(photo) for photo in photos.values()}) == len(photos)
+    before = client.statistics("classify_preprocess")
+    list(client.classify_many(list(photos.values()) * 20, in_flight=16))
+    spent = client.statistics("classify_preprocess") - before
+    assert spent.inference_count == 120
+    assert spent.inference_count / spent.execution_count > 1.5
+
+
+@pytest.mark.parametrize("pipeline", FORMS)
+def test_each_bad_image_gets_its_reason(
+    client: Client, bad_images: dict[str, tuple[bytes, str]], pipeline: str
+) -> None:
+    for name, (image, code) in bad_images.items():
+        with pytest.raises(BadImage) as caught:
+            client.classify(image, pipeline=pipeline)
+        assert caught.value.code == code, name
+        _assert_clean(str(caught.value))
+
+
+def test_the_server_itself_refuses_without_our_client(
+    server: Server, bad_images: dict[str, tuple[bytes, str]], tmp_path: Path
+) -> None:
+    for name, (image, code) in bad_images.items():
+        status, body = _curl(server, image, tmp_path)
+        assert status == 400, name
+        assert f"bad image ({code})" in body, name
+        _assert_clean(body)
+
+
+def test_bad_images_hurt_only_themselves(
+    client: Client, photos: dict[str, bytes], bad_images: dict[str, tuple[bytes, str]]
+) -> None:
+    good = photos["cat"]
+    alone = client.classify(good, pipeline="classify_fused").labels
+    bad = [image for image, _ in bad_images.values()][4:9]
+    images = [bad[i // 20] if i % 20 == 7 else good for i in range(100)]
+    for pipeline in FORMS:
+        items = list(client.classify_many(images, pipeline=pipeline, in_flight=32))
+        assert sum(item.error is not None for item in items) == 5
+        for image, item in zip(images, items, strict=True):
+            if image is good:
+                assert item.unwrap().labels == alone
+            else:
+                assert isinstance(item.error, BadImage)
+    assert client.is_ready()
+
+
+def test_a_flood_of_bad_images_leaves_memory_and_server_as_they_were(
+    server: Server, photos: dict[str, bytes], bad_images: dict[str, tuple[bytes, str]]
+) -> None:
+    bad = [image for image, _ in bad_images.values()]
+    with Client(server.grpc_url) as client:
+        list(client.classify_many(bad * 10, pipeline="classify_fused", in_flight=16))
+        before = _memory_mib(server)
+        items = list(client.classify_many(bad * 60, pipeline="classify_fused", in_flight=16))
+        assert all(isinstance(item.error, BadImage) for item in items)
+        # Allocators keep some slack; one decoded bomb alone would be 2.7 GB.
+        assert _memory_mib(server) - before < 64
+        assert client.classify(photos["coffee"], pipeline="classify_fused").top.label == "espresso"
+
+
+def test_one_request_is_one_image(server: Server, photos: dict[str, bytes]) -> None:
+    """A batch of two in one request, wrong dtypes and zero-size tensors are the request's error."""
+    import tritonclient.grpc as grpc
+
+    raw = grpc.InferenceServerClient(server.grpc_address)
+    for pipeline in FORMS:
+        for shape, dtype in (
+            ([2, 64], "UINT8"),
+            ([1, 64], "FP32"),
+            ([64], "UINT8"),
+            ([1, 0], "UINT8"),
+            ([0, 5], "UINT8"),
+        ):
+            tensor = grpc.InferInput("image", shape, dtype)
+            tensor.set_data_from_numpy(np.zeros(shape, {"UINT8": np.uint8, "FP32": np.float32}[dtype]))
+            with pytest.raises(grpc.InferenceServerException) as caught:
+                raw.infer(pipeline, [tensor], client_timeout=10)
+            _assert_clean(str(caught.value))
+    raw.close()
+    assert _curl(server, photos["coffee"], Path("/tmp"))[0] == 200
+
+
+def test_curl_works_as_documented(server: Server, photos: dict[str, bytes], tmp_path: Path) -> None:
+    status, body = _curl(server, photos["coffee"], tmp_path)
+    assert status == 200
+    assert "espresso" in body
+
+
+def test_a_body_above_the_limit_is_refused_before_it_is_decoded(server: Server, tmp_path: Path) -> None:
+    status, body = _curl(server, b"\xff\xd8\xff" + bytes(33 * 1024 * 1024), tmp_path)
+    assert status == 400
+    assert "too_large" in body
+    with Client(server.http_url) as client, pytest.raises(BadImage, match="too_large"):
+        client.classify(b"\xff\xd8\xff" + bytes(33 * 1024 * 1024))
+
+
+def test_an_unknown_pipeline_is_not_a_bad_image(client: Client, photos: dict[str, bytes]) -> None:
+    with pytest.raises(ServerRefused) as caught:
+        client.classify(photos["cat"], pipeline="nonexistent")
+    assert not isinstance(caught.value, BadImage | InvalidRequest)
+
+
+def test_other_formats_are_served(client: Client, photos: dict[str, bytes], tmp_path: Path) -> None:
+    import io
+
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(photos["coffee"]))
+    for kind, options in (("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {}), ("BMP", {})):
+        buffer = io.BytesIO()
+        picture.save(buffer, kind, **options)
+        for pipeline in FORMS:
+            assert client.classify(buffer.getvalue(), pipeline=pipeline).top.label == "espresso"
+    path = tmp_path / "coffee.jpg"
+    path.write_bytes(photos["coffee"])
+    assert client.classify(picture).top.label == client.classify(path).top.label == "espresso"
+    assert client.classify(np.asarray(picture)).top.label == "espresso"
+
+
+def test_clients_in_threads_share_a_server(server: Server, photos: dict[str, bytes]) -> None:
+    with Client(server.grpc_url) as client, ThreadPoolExecutor(16) as pool:
+        tops = list(pool.map(lambda _: client.classify(photos["coffee"]).top.label, range(64)))
+    assert set(tops) == {"espresso"}
+
+
+def _curl(server: Server, body: bytes, folder: Path) -> tuple[int, str]:
+    """POST a body as the README shows; returns the status and the printable part of the answer."""
+    file = folder / "body.bin"
+    file.write_bytes(body)
+    done = subprocess.run(
+        ["curl", "-s", "-w", "\n%{http_code}", "--data-binary", f"@{file}", "-H", "Content-Type: application/octet-stream",
+         "-H", "Inference-Header-Content-Length: 0", f"{server.http_url}/v2/models/classify/infer"],
+        capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    text, _, status = done.stdout.decode(errors="replace").rpartition("\n")
+    return int(status), text
+
+
+def _assert_clean(message: str) -> None:
+    assert "/" not in message.replace("w/o", ""), f"a path in: {message}"
+    assert "Traceback" not in message
+    assert "At:" not in message
+
+
+def _memory_mib(server: Server) -> float:
+    import psutil
+
+    triton = psutil.Process(server.pid)
+    return sum(process.memory_info().rss for process in (triton, *triton.children(recursive=True))) / 2**20
