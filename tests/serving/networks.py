@@ -1,0 +1,50 @@
+"""Small ONNX networks for tests, written with the onnx package alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+CLASSES = 7
+
+
+def mean_color(
+    shape: Sequence[int | str] = ("batch", 3, 32, 32),
+    *,
+    dtype: int = TensorProto.FLOAT,
+    reshape_to: tuple[int, ...] | None = None,
+    mix_batch: bool = False,
+    input_name: str = "input",
+) -> onnx.ModelProto:
+    """Class scores from the mean of each channel of an NCHW image.
+
+    ``reshape_to`` uses Reshape with that constant, as exporters of a fixed batch do; ``mix_batch`` subtracts the mean
+    over the batch, which no server may accept.
+    """
+    weights = np.random.default_rng(7).normal(size=(int(shape[1]), CLASSES)).astype(np.float32)
+    numpy_type = helper.tensor_dtype_to_np_dtype(dtype)
+    constants = [numpy_helper.from_array(weights.astype(numpy_type), "weights")]
+    nodes = [helper.make_node("GlobalAveragePool", [input_name], ["pooled"])]
+    if reshape_to is None:
+        nodes.append(helper.make_node("Flatten", ["pooled"], ["flat"]))
+    else:
+        constants.append(numpy_helper.from_array(np.array(reshape_to, np.int64), "target"))
+        nodes.append(helper.make_node("Reshape", ["pooled", "target"], ["flat"]))
+    product = "product" if mix_batch else "scores_out"
+    nodes.append(helper.make_node("MatMul", ["flat", "weights"], [product]))
+    if mix_batch:
+        nodes.append(helper.make_node("ReduceMean", [product], ["over_batch"], axes=[0], keepdims=1))
+        nodes.append(helper.make_node("Sub", [product, "over_batch"], ["scores_out"]))
+    graph = helper.make_graph(
+        nodes,
+        "mean_color",
+        [helper.make_tensor_value_info(input_name, dtype, list(shape))],
+        [helper.make_tensor_value_info("scores_out", dtype, [shape[0], CLASSES])],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+    onnx.checker.check_model(model)
+    return model
