@@ -174,11 +174,12 @@ def _curl(server: Server, body: bytes, folder: Path) -> tuple[int, str]:
     """POST a body as the README shows; returns the status and the printable part of the answer."""
     file = folder / "body.bin"
     file.write_bytes(body)
-    done = subprocess.run(
-        ["curl", "-s", "-w", "\n%{http_code}", "--data-binary", f"@{file}", "-H", "Content-Type: application/octet-stream",
-         "-H", "Inference-Header-Content-Length: 0", f"{server.http_url}/v2/models/classify/infer"],
-        capture_output=True, check=True, timeout=60,
-    )  # fmt: skip
+    headers = ("Content-Type: application/octet-stream", "Inference-Header-Content-Length: 0")
+    command = ["curl", "-s", "-w", "\n%{http_code}", "--data-binary", f"@{file}"]
+    for header in headers:
+        command += ["-H", header]
+    url = f"{server.http_url}/v2/models/classify/infer"
+    done = subprocess.run([*command, url], capture_output=True, check=True, timeout=60)
     text, _, status = done.stdout.decode(errors="replace").rpartition("\n")
     return int(status), text
 

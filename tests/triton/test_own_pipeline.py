@@ -1,0 +1,116 @@
+"""Pipelines that users bring, and what the server does when files do not belong together, on a real Triton."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from networks import mean_color
+
+from client import Client, ServerOverloaded
+from preprocess import Definition, compile
+from serving.build import build
+from serving.server import Server
+from serving.server_errors import ModelLoadFailed
+
+pytestmark = pytest.mark.needs_triton
+
+OPERATIONS: list[dict[str, object]] = [
+    {"op": "decode"},
+    {"op": "letterbox", "size": [48, 64], "value": 114},
+    {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]},
+]
+
+
+def build_own(folder: Path, name: str, **fields: object) -> Path:
+    """Build a pipeline over a small network with a fixed batch; returns the repository."""
+    onnx_file, pipeline_file = folder / f"{name}.onnx", folder / f"{name}.yaml"
+    onnx_file.write_bytes(mean_color((1, 3, 48, 64)).SerializeToString())
+    pipeline_file.write_text(yaml.safe_dump({"preprocess": {"operations": OPERATIONS}, **fields}))
+    build(pipeline_file, folder=folder / "repository", onnx_file=onnx_file)
+    return folder / "repository"
+
+
+def test_own_networks_are_served_in_both_forms_and_agree_with_the_reference(
+    tmp_path: Path, photos: dict[str, bytes]
+) -> None:
+    build_own(tmp_path, "labelled", postprocess={"kind": "classification", "top_k": 2, "activation": "none"})
+    repository = build_own(tmp_path, "raw", postprocess={"kind": "raw"})
+    definition = Definition.model_validate({"operations": OPERATIONS})
+    (sample,) = compile(definition, backend="reference").run([photos["cat"]])
+    weights = np.random.default_rng(7).normal(size=(3, 7)).astype(np.float32)
+    assert isinstance(sample, np.ndarray)
+    expected = sample.mean(axis=(1, 2)) @ weights
+    with (
+        Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server,
+        Client(server.grpc_url) as client,
+    ):
+        assert len(server.models) == 10
+        for form in ("raw", "raw_fused"):
+            scores = client.infer(form, photos["cat"])["scores_out"]
+            # DALI is within one level of the reference, a level is 4/255 here, and the mean is over all pixels.
+            np.testing.assert_allclose(scores[0], expected, atol=0.05)
+        raw = client.infer("raw", photos["cat"])["scores_out"]
+        np.testing.assert_array_equal(raw, client.infer("raw_fused", photos["cat"])["scores_out"])
+        for form in ("labelled", "labelled_fused"):
+            result = client.classify(photos["cat"], pipeline=form)
+            assert [label.class_id for label in result.labels] == list(np.argsort(-raw[0])[:2])
+            assert result.top.label == str(result.top.class_id)
+            assert result.top.score == pytest.approx(float(raw.max()))
+
+
+def test_files_of_different_builds_are_refused_at_load(tmp_path: Path) -> None:
+    """A network built with another definition, dropped into a repository, must not answer."""
+    repository = build_own(tmp_path, "mine", postprocess={"kind": "raw"})
+    before = json.loads((repository / "mine" / "definition.json").read_text())
+    kept = tmp_path / "kept.onnx"
+    shutil.copy(repository / "mine_model" / "1" / "model.onnx", kept)
+    changed = [*OPERATIONS[:2], {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}]
+    own = tmp_path / "mine.yaml"
+    own.write_text(yaml.safe_dump({"preprocess": {"operations": changed}, "postprocess": {"kind": "raw"}}))
+    build(own, folder=repository, onnx_file=tmp_path / "mine.onnx")
+    for model in ("mine_model", "mine_fused"):
+        network = repository / model / "1" / "model.onnx"
+        network.unlink()
+        shutil.copy(kept, network)
+
+    old, new = (
+        Definition.model_validate(before).digest[:12],
+        Definition.from_json((repository / "mine" / "definition.json").read_text()).digest[:12],
+    )
+    with pytest.raises(ModelLoadFailed) as caught, Server(repository, http_port=0, grpc_port=0, metrics_port=0):
+        pass
+    message = str(caught.value)
+    assert old in message
+    assert new in message
+    assert "operations[2].std[0]: 0.25 != 0.5" in message
+    assert "mine_model" in message
+    assert "/" not in message.replace("http://", ""), "a server path in the reason"
+
+
+def test_an_edited_definition_is_refused_at_load(tmp_path: Path) -> None:
+    repository = build_own(tmp_path, "mine", postprocess={"kind": "raw"})
+    file = repository / "mine_preprocess" / "definition.json"
+    file.write_text(file.read_text().replace('"value": 114', '"value": 0'))
+    with (
+        pytest.raises(ModelLoadFailed, match=r"operations\[1\].value: 114 != 0"),
+        Server(repository, http_port=0, grpc_port=0, metrics_port=0),
+    ):
+        pass
+
+
+def test_a_full_queue_answers_unavailable_at_once(tmp_path: Path, photos: dict[str, bytes]) -> None:
+    options = {"max_batch_size": 1, "max_queue_size": 1, "cpu_instances": 1}
+    repository = build_own(tmp_path, "small", postprocess={"kind": "raw"}, serving=options)
+    with (
+        Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server,
+        Client(server.grpc_url) as client,
+    ):
+        items = list(client.classify_many([photos["temple"]] * 200, pipeline="small_fused", in_flight=32))
+        overloaded = [item for item in items if isinstance(item.error, ServerOverloaded)]
+        assert overloaded
+        assert client.is_ready("small_fused")
