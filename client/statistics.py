@@ -42,7 +42,8 @@ class ModelStatistics:
     A request that ran in a batch counts the whole batch's time, since that is how long it waited: the ``_ms``
     values are means over requests and say what a request experienced. ``inference_count`` counts images,
     ``execution_count`` counts batches, so their ratio is the mean batch size. Both of an ensemble count
-    requests, because an ensemble does not execute anything itself.
+    requests, because an ensemble does not execute anything itself. An image that a Python model refuses is a
+    success of that model and a failure of the ensemble around it.
     """
 
     model: str

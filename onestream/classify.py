@@ -16,13 +16,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from client import DEFAULT_URL, BadImage, Client, Item, OnestreamError
+from onestream.exits import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".tif", ".tiff", ".bmp"})
 """What is taken from a directory, in lower or upper case. A file that is named is always sent."""
-
-EXIT_SOME_FAILED = 1
-EXIT_CANNOT_START = 2
-EXIT_INTERRUPTED = 130
 
 
 def classify(
@@ -49,13 +46,12 @@ def classify(
     """
     paths = expand(files)
     if not paths:
-        _complain(f"no images in {', '.join(files)}; expected names that end in {', '.join(sorted(IMAGE_SUFFIXES))}")
-        raise typer.Exit(EXIT_CANNOT_START)
+        suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
+        fail(f"no images in {', '.join(files)}; expected names that end in {suffixes}", EXIT_CANNOT_START)
     try:
         client = Client(url, timeout_s=timeout_s, shared_memory=shared_memory)
     except ValueError as error:
-        _complain(str(error))
-        raise typer.Exit(EXIT_CANNOT_START) from None
+        fail(str(error), EXIT_CANNOT_START)
     try:
         with client:
             # Asks the server about the pipeline, so a wrong address or name ends here, not once per image.
@@ -65,14 +61,11 @@ def classify(
                 items = _with_progress(items, len(paths))
             failures = print_json(items, top) if as_json else print_table(items, top)
     except OnestreamError as error:
-        _complain(str(error))
-        raise typer.Exit(EXIT_CANNOT_START) from None
+        fail(str(error), EXIT_CANNOT_START)
     except KeyboardInterrupt:
-        _complain("interrupted")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        fail("interrupted", EXIT_INTERRUPTED)
     if failures:
-        _complain(f"{failures} of {len(paths)} images failed")
-        raise typer.Exit(EXIT_SOME_FAILED)
+        fail(f"{failures} of {len(paths)} images failed", EXIT_FAILED)
 
 
 def expand(arguments: Iterable[str]) -> list[Path]:
@@ -95,10 +88,6 @@ def expand(arguments: Iterable[str]) -> list[Path]:
 
 def _images_below(directory: Path) -> Iterator[Path]:
     return (path for path in directory.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
-
-
-def _complain(message: str) -> None:
-    typer.secho(message, err=True, fg=typer.colors.RED)
 
 
 def _with_progress(items: Iterable[Item], total: int) -> Iterator[Item]:

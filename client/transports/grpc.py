@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
-from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -46,6 +46,8 @@ class GrpcTransport:
             # The defaults wait up to two minutes before a restarted server is tried again.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1000),
+            # A proxy of the environment must not see requests for this machine; HTTP ignores it, too.
+            ("grpc.enable_http_proxy", 0),
             # Each transport has its own connection, so closing or overloading one leaves others alone.
             ("grpc.use_local_subchannel_pool", 1),
         ]

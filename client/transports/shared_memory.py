@@ -149,6 +149,7 @@ class RegionPool:
                 too_small = self._idle.pop()
         if too_small is not None:
             self._retire(too_small)
+            self._unregister_retired()
         slot = Slot(max(_SMALLEST_REGION, 1 << (byte_size - 1).bit_length()))
         with self._lock:
             self._busy.add(slot)

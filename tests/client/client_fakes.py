@@ -1,0 +1,126 @@
+"""A server that exists only as an object, so most of the client's behaviour is tested without one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client.errors import ClientClosed, ServerRefused
+from client.transports.base import InferRequest, Region, RegionSlice, Tensors
+from client.transports.refusals import RegionForgotten
+
+
+def classification(*labels: tuple[str, int, float]) -> Tensors:
+    """The outputs of a classification pipeline, each of shape [1, k]."""
+    names = np.empty(len(labels), dtype=object)
+    names[:] = [name.encode() for name, _, _ in labels]
+    return {
+        "scores": np.array([[score for _, _, score in labels]], np.float32),
+        "class_ids": np.array([[class_id for _, class_id, _ in labels]], np.int32),
+        "labels": names[None],
+    }
+
+
+def echo_size(_model: str, data: bytes) -> Tensors:
+    """One label whose class id is the number of bytes received."""
+    return classification((f"{len(data)} bytes", len(data), 1.0))
+
+
+class FakeTransport:
+    """Answers with ``answer(model, data)``, which may also raise, and remembers what it was asked."""
+
+    def __init__(
+        self,
+        answer: Callable[[str, bytes], Tensors] = echo_size,
+        *,
+        parameters: Mapping[str, str] | None = None,
+        steps: Sequence[str] = (),
+        opens_shared_memory: bool = True,
+    ) -> None:
+        self.answer = answer
+        self.parameters = dict(parameters or {})
+        self.steps = steps
+        self.opens_shared_memory = opens_shared_memory
+        self.ready: Callable[[], bool] = lambda: True
+        self.inferences: list[tuple[InferRequest, float]] = []
+        self.config_calls = 0
+        self.regions: dict[str, Region] = {}
+        self.regions_in_use: set[str] = set()
+        self.is_closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return "fake://server:1"
+
+    def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
+        self._require_open()
+        with self._lock:
+            self.inferences.append((request, timeout_s))
+        return self.answer(request.model, self._bytes_of(request))
+
+    def is_ready(self, _model: str | None, *, timeout_s: float) -> bool:
+        self._require_open()
+        assert timeout_s > 0
+        return self.ready()
+
+    def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
+        self._require_open()
+        assert timeout_s > 0
+        return {"name": "fake", "version": "1", "extensions": ["statistics"]}
+
+    def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
+        self._require_open()
+        assert timeout_s > 0
+        self.config_calls += 1
+        config: dict[str, Any] = {"name": model}
+        if self.parameters:
+            config["parameters"] = {key: {"string_value": value} for key, value in self.parameters.items()}
+        if self.steps:
+            config["ensemble_scheduling"] = {"step": [{"model_name": name} for name in self.steps]}
+        return config
+
+    def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
+        assert timeout_s > 0
+        count = len(self.inferences)
+        phase = {"count": str(count), "ns": str(count * 2_000_000)}
+        return [
+            {
+                "name": model,
+                "inference_count": str(count),
+                "execution_count": str((count + 1) // 2),
+                "inference_stats": {"success": phase, "queue": phase, "compute_infer": phase},
+            }
+        ]
+
+    def register_region(self, region: Region, *, timeout_s: float) -> None:
+        assert timeout_s > 0
+        if not self.opens_shared_memory:
+            raise ServerRefused("Unable to open shared memory region", status="INTERNAL")
+        assert Path(f"/dev/shm/{region.name}").stat().st_size >= region.byte_size
+        self.regions[region.name] = region
+
+    def unregister_region(self, region_name: str, *, timeout_s: float) -> None:
+        assert timeout_s > 0
+        if region_name in self.regions_in_use:
+            raise ServerRefused("it is currently in use", status="INTERNAL")
+        self.regions.pop(region_name, None)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _require_open(self) -> None:
+        if self.is_closed:
+            raise ClientClosed("closed")
+
+    def _bytes_of(self, request: InferRequest) -> bytes:
+        if not isinstance(request.image, RegionSlice):
+            return request.image
+        if request.image.region_name not in self.regions:
+            raise RegionForgotten(f"unknown region {request.image.region_name}")
+        with Path(f"/dev/shm/{request.image.region_name}").open("rb") as file:
+            return file.read(request.image.byte_size)

@@ -1,0 +1,19 @@
+"""A real Triton that serves the toy models, for the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from toy_models import write_toys
+
+from serving.server import Server
+
+
+@pytest.fixture(scope="session")
+def toy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on free ports of this machine."""
+    repository = tmp_path_factory.mktemp("toys")
+    write_toys(repository)
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu") as server:
+        yield server

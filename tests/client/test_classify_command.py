@@ -1,0 +1,215 @@
+"""``onestream classify``: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from client_fakes import FakeTransport, classification
+from typer.testing import CliRunner, Result
+
+import onestream.classify as command
+from client import BadImage, Client, ModelNotFound
+from client.transports.base import Tensors
+from serving.server import Server
+
+app = typer.Typer()
+app.command()(command.classify)
+
+SCRIPT = "import typer; from onestream.classify import classify; typer.run(classify)"
+COMMAND = (sys.executable, "-c", SCRIPT, "--pipeline", "toy_pipeline")
+LABELS = classification(("espresso", 967, 0.953), ("[red]cup", 968, 0.02))
+
+
+def answer(_model: str, data: bytes) -> Tensors:
+    if data == b"bad":
+        raise BadImage("corrupt", "the file ends after 3 bytes")
+    return LABELS
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    (tmp_path / "below").mkdir()
+    for name, data in {
+        "b.jpg": b"good",
+        "a.JPEG": b"good",
+        "c[1].png": b"bad",
+        "below/d.webp": b"good",
+        "notes.txt": b"text",
+        "movie.mp4": b"film",
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+@pytest.fixture
+def transport(monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
+    transport = FakeTransport(answer)
+
+    def connect(*arguments: Any, **options: Any) -> Client:
+        transport.is_closed = False
+        return Client(*arguments, transport=transport, **options)
+
+    monkeypatch.setattr(command, "Client", connect)
+    return transport
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.mark.usefixtures("transport")
+def test_a_table_of_what_was_seen(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos)
+    result = run("b.jpg", "a.JPEG")
+    assert result.exit_code == 0
+    rows = [line for line in result.stdout.splitlines() if "espresso" in line]
+    assert len(rows) == 2
+    assert "b.jpg" in rows[0]
+    assert "0.953" in rows[0]
+    assert "a.JPEG" in rows[1]
+    assert "cup" not in result.stdout
+    assert result.stderr == ""
+
+
+@pytest.mark.usefixtures("transport")
+def test_more_labels_on_demand_and_markup_in_labels_is_text(photos: Path) -> None:
+    result = run(photos / "b.jpg", "--top", 2)
+    assert "[red]cup" in result.stdout
+
+
+@pytest.mark.usefixtures("transport")
+def test_json_has_one_object_for_each_image_and_errors_are_objects_too(photos: Path) -> None:
+    result = run(photos / "b.jpg", photos / "c[1].png", photos / "none.jpg", "--json")
+    good, bad, missing = map(json.loads, result.stdout.splitlines())
+    assert good["source"] == str(photos / "b.jpg")
+    assert good["labels"] == [{"label": "espresso", "class_id": 967, "score": pytest.approx(0.953)}]
+    assert good["model"] == "classify"
+    assert good["latency_ms"] >= 0
+    assert bad["error"] == {
+        "type": "BadImage",
+        "message": "bad image (corrupt): the file ends after 3 bytes",
+        "code": "corrupt",
+        "reason": "the file ends after 3 bytes",
+    }
+    assert missing["error"]["type"] == "UnreadableInput"
+    assert result.exit_code == 1
+    assert "2 of 3 images failed" in result.stderr
+
+
+@pytest.mark.usefixtures("transport")
+def test_a_failed_image_does_not_hide_the_others(photos: Path) -> None:
+    result = run(photos / "c[1].png", photos / "b.jpg")
+    assert result.exit_code == 1
+    assert "corrupt" in result.stdout
+    assert "espresso" in result.stdout
+
+
+@pytest.mark.usefixtures("transport")
+def test_directories_and_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos)
+
+    def sources(*arguments: str) -> list[str]:
+        return [json.loads(line)["source"] for line in run(*arguments, "--json").stdout.splitlines()]
+
+    assert sources(".") == ["a.JPEG", "b.jpg", "below/d.webp", "c[1].png"]
+    assert sources("*.jpg", "below") == ["b.jpg", "below/d.webp"]
+    assert sources("**/*.webp") == ["below/d.webp"]
+    assert sources("c[1].png") == ["c[1].png"]
+    assert sources("notes.txt") == ["notes.txt"]
+    assert sources("*.gif") == ["*.gif"]
+
+
+def test_options_reach_the_client(transport: FakeTransport, photos: Path) -> None:
+    result = run(photos / "b.jpg", "--pipeline", "classify_fused", "--timeout-s", 3, "--shared-memory", "--json")
+    assert json.loads(result.stdout)["model"] == "classify_fused"
+    request, timeout_s = transport.inferences[0]
+    assert request.model == "classify_fused"
+    assert round(timeout_s) == 3
+    assert not isinstance(request.image, bytes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "Missing argument"),
+        (["{photos}/below/empty"], "no images in"),
+        (["{photos}/b.jpg", "--url", "ftp://host"], "scheme 'ftp'"),
+        (["{photos}/b.jpg", "--in-flight", "0"], "in-flight"),
+        (["{photos}/b.jpg", "--url", "http://127.0.0.1:{port}"], "cannot reach http://127.0.0.1"),
+        (["{photos}/b.jpg", "--url", "127.0.0.1:{port}"], "cannot reach grpc://127.0.0.1"),
+    ],
+)
+def test_what_cannot_start_exits_with_two(photos: Path, arguments: list[str], words: str) -> None:
+    (photos / "below" / "empty").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    result = run(*[argument.format(photos=photos, port=port) for argument in arguments])
+    assert result.exit_code == 2
+    assert words in result.stderr.replace("\n", " ")
+    assert result.stdout == ""
+
+
+def test_an_unknown_pipeline_exits_with_two(
+    transport: FakeTransport, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(model: str, *, timeout_s: float) -> dict[str, object]:  # noqa: ARG001
+        raise ModelNotFound(f"model {model!r} is not found", status="NOT_FOUND")
+
+    monkeypatch.setattr(transport, "model_config", unknown)
+    result = run(photos / "b.jpg", "--pipeline", "clasify")
+    assert result.exit_code == 2
+    assert "'clasify'" in result.stderr
+
+
+@pytest.mark.needs_triton
+def test_against_a_real_server_with_progress_on_a_terminal(toy_server: Server, photos: Path) -> None:
+    """Progress goes to the terminal on stderr, results alone to stdout."""
+    terminal, stderr = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, ".", "--url", toy_server.http_url, "--json"],
+        cwd=photos,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    )
+    out, _ = process.communicate(timeout=60)
+    os.close(stderr)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert process.returncode == 0
+    assert [json.loads(line)["labels"][0]["class_id"] for line in out.splitlines()] == [4, 4, 4, 3]
+    assert "Classifying" in shown
+    assert "espresso" not in shown
+
+
+@pytest.mark.needs_triton
+def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: Server, tmp_path: Path) -> None:
+    for index in range(20):
+        (tmp_path / f"{index:02}.jpg").write_bytes(b"quick" if index == 0 else b"sleep 1")
+    process = subprocess.Popen(
+        [*COMMAND, ".", "--url", toy_server.grpc_url, "--json", "--in-flight", "2", "--shared-memory"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["source"] == "00.jpg"
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    _, complaints = process.communicate(timeout=60)
+    assert time.monotonic() - started < 8
+    assert process.returncode == 130
+    assert complaints.strip() == "interrupted"
+    assert list(Path("/dev/shm").glob(f"onestream_{process.pid}_*")) == []

@@ -1,0 +1,287 @@
+"""What a call sends and how its answer is understood."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import time
+
+import numpy as np
+import pytest
+from client_fakes import FakeTransport, classification, echo_size
+
+from client import (
+    DEFAULT_MAX_BODY_BYTES,
+    BadImage,
+    CannotConnect,
+    Classification,
+    Client,
+    ClientClosed,
+    Item,
+    Label,
+    TimedOut,
+    UnexpectedResponse,
+)
+from client.transports.base import Tensors
+
+ESPRESSO = classification(("espresso", 967, 0.95), ("café au lait", 1, 0.03))
+
+
+def test_a_classification_is_typed() -> None:
+    with Client(transport=FakeTransport(lambda *_: ESPRESSO)) as client:
+        result = client.classify(b"image", pipeline="classify_fused")
+    assert result.top == Label(label="espresso", class_id=967, score=pytest.approx(0.95))
+    assert [label.label for label in result.labels] == ["espresso", "café au lait"]
+    assert result.model == "classify_fused"
+    assert result.latency_ms >= 0
+    assert type(result.top.class_id) is int
+    assert type(result.top.score) is float
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.model = "other"  # type: ignore[misc]
+
+
+def test_a_classification_becomes_json() -> None:
+    label = Label(label="espresso", class_id=967, score=0.5)
+    result = Classification(labels=(label,), model="classify", request_id="7", latency_ms=1.5)
+    assert json.loads(json.dumps(result.to_dict())) == {
+        "model": "classify",
+        "request_id": "7",
+        "latency_ms": 1.5,
+        "labels": [{"label": "espresso", "class_id": 967, "score": 0.5}],
+    }
+
+
+def test_an_item_holds_a_result_or_an_error() -> None:
+    with pytest.raises(ValueError, match="exactly one"):
+        Item(0, "cat.jpg")
+
+
+def test_every_request_has_its_own_id_and_the_result_carries_it() -> None:
+    transport = FakeTransport()
+    with Client(transport=transport) as client:
+        results = [client.classify(b"image") for _ in range(3)]
+    sent = [request.request_id for request, _ in transport.inferences]
+    assert [result.request_id for result in results] == sent
+    assert len(set(sent)) == 3
+
+
+def test_infer_hands_out_raw_tensors() -> None:
+    boxes = np.zeros((1, 7, 4), np.float32)
+    with Client(transport=FakeTransport(lambda *_: {"boxes": boxes})) as client:
+        assert client.infer("detect", b"image")["boxes"] is boxes
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {},
+        {"boxes": np.zeros((1, 7, 4), np.float32)},
+        {name: array for name, array in ESPRESSO.items() if name != "labels"},
+        {name: array[0] for name, array in ESPRESSO.items()},
+        {name: array[:, :0] for name, array in ESPRESSO.items()},
+        {**ESPRESSO, "scores": ESPRESSO["scores"][:, :1]},
+        {name: np.repeat(array, 2, axis=0) for name, array in ESPRESSO.items()},
+    ],
+)
+def test_an_answer_of_another_kind_is_refused(tensors: Tensors) -> None:
+    with (
+        Client(transport=FakeTransport(lambda *_: tensors)) as client,
+        pytest.raises(UnexpectedResponse, match=r"expected scores, class_ids, labels, each of shape \[1, k\]"),
+    ):
+        client.classify(b"image")
+
+
+def test_the_size_limit_is_asked_once_for_each_model() -> None:
+    transport = FakeTransport(parameters={"max_body_bytes": "100"})
+    with Client(transport=transport) as client:
+        assert client.max_body_bytes() == 100
+        client.classify(bytes(100))
+        with pytest.raises(BadImage, match="at most 100"):
+            client.classify(bytes(101))
+        assert transport.config_calls == 1
+        client.classify(b"image", pipeline="classify_fused")
+        assert transport.config_calls == 2
+    assert len(transport.inferences) == 2
+
+
+@pytest.mark.parametrize("stated", [None, "", "many", "-1"])
+def test_without_a_stated_limit_a_default_holds(stated: str | None) -> None:
+    parameters = {} if stated is None else {"max_body_bytes": stated}
+    with Client(transport=FakeTransport(parameters=parameters)) as client:
+        assert client.max_body_bytes("classify") == DEFAULT_MAX_BODY_BYTES == 32 * 1024 * 1024
+
+
+def test_the_callers_limit_needs_no_question() -> None:
+    transport = FakeTransport(parameters={"max_body_bytes": "100"})
+    with Client(transport=transport, max_body_bytes=200) as client:
+        client.classify(bytes(200))
+        with pytest.raises(BadImage, match="at most 200"):
+            client.classify(bytes(201))
+    assert transport.config_calls == 0
+
+
+def test_deadlines_reach_the_transport() -> None:
+    transport = FakeTransport()
+    with Client(transport=transport, timeout_s=7) as client:
+        client.classify(b"image")
+        client.classify(b"image", timeout_s=3)
+        client.infer("any", b"image", timeout_s=2)
+    assert [round(timeout_s) for _, timeout_s in transport.inferences] == [7, 3, 2]
+
+
+def test_deadlines_default_to_ten_seconds() -> None:
+    transport = FakeTransport()
+    with Client(transport=transport) as client:
+        client.classify(b"image")
+    assert round(transport.inferences[0][1]) == 10
+
+
+@pytest.mark.parametrize("name", ["timeout_s", "connect_timeout_s", "max_body_bytes"])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_limits_must_be_positive(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        Client(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("url", "full"),
+    [
+        ("localhost:9001", "grpc://localhost:9001"),
+        ("localhost", "grpc://localhost:8001"),
+        ("grpc://10.0.0.1", "grpc://10.0.0.1:8001"),
+        ("grpcs://host:443", "grpcs://host:443"),
+        ("http://host", "http://host:8000"),
+        ("http://host:80/behind/proxy/", "http://host:80/behind/proxy"),
+        ("https://host:443", "https://host:443"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+        ("[::1]:8001", "grpc://[::1]:8001"),
+    ],
+)
+def test_addresses(url: str, full: str) -> None:
+    with Client(url) as client:
+        assert client.url == full
+        assert full in repr(client)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "ftp://host",
+        "grpc://",
+        "host:port",
+        "host:99999",
+        "grpc://host/path",
+        "http://me:secret@host",
+        "http://h?x=1",
+    ],
+)
+def test_other_addresses_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"url '"):
+        Client(url)
+
+
+def test_a_closed_client_says_so() -> None:
+    transport = FakeTransport()
+    client = Client(transport=transport)
+    client.close()
+    client.close()
+    assert transport.is_closed
+    with pytest.raises(ClientClosed):
+        client.classify(b"image")
+    with pytest.raises(ClientClosed):
+        client.is_ready()
+
+
+def test_a_forgotten_client_is_closed() -> None:
+    transport = FakeTransport()
+    Client(transport=transport)
+    gc.collect()
+    assert transport.is_closed
+
+
+def test_ready_or_not() -> None:
+    transport = FakeTransport()
+    with Client(transport=transport) as client:
+        assert client.is_ready()
+        assert client.is_ready("classify")
+        transport.ready = lambda: False
+        assert not client.is_ready()
+
+        def unreachable() -> bool:
+            raise CannotConnect("nobody there")
+
+        transport.ready = unreachable
+        assert not client.is_ready()
+
+
+def test_waiting_until_ready() -> None:
+    transport = FakeTransport()
+    asked = []
+
+    def third_time() -> bool:
+        asked.append(True)
+        if len(asked) == 1:
+            raise CannotConnect("not yet")
+        return len(asked) == 3
+
+    transport.ready = third_time
+    with Client(transport=transport) as client:
+        client.wait_until_ready("classify", timeout_s=10)
+    assert len(asked) == 3
+
+
+def test_waiting_in_vain_tells_an_absent_server_from_an_unready_one() -> None:
+    transport = FakeTransport()
+    with Client(transport=transport) as client:
+        transport.ready = lambda: False
+        started = time.monotonic()
+        with pytest.raises(TimedOut, match=r"model 'classify' at fake://server:1 was not ready within 0\.3 s"):
+            client.wait_until_ready("classify", timeout_s=0.3)
+        assert time.monotonic() - started < 2
+
+        def unreachable() -> bool:
+            raise CannotConnect("nobody there")
+
+        transport.ready = unreachable
+        with pytest.raises(CannotConnect, match="nobody there"):
+            client.wait_until_ready(timeout_s=0.3)
+
+
+def test_server_info() -> None:
+    with Client(transport=FakeTransport()) as client:
+        info = client.server_info()
+    assert (info.name, info.version, info.extensions) == ("fake", "1", ("statistics",))
+    assert info.url == "fake://server:1"
+
+
+def test_the_difference_of_two_snapshots_tells_about_the_time_between() -> None:
+    transport = FakeTransport(echo_size, steps=["classify_preprocess", "classify_model"])
+    with Client(transport=transport) as client:
+        client.classify(b"image")
+        before = client.statistics("classify")
+        for _ in range(5):
+            client.classify(b"image")
+        spent = client.statistics("classify") - before
+        idle = client.statistics("classify") - client.statistics("classify")
+    assert [step.model for step in spent.steps] == ["classify_preprocess", "classify_model"]
+    for part in (spent, *spent.steps):
+        assert part.inference_count == 5
+        assert part.execution_count == 2
+        assert part.mean_batch_size == 2.5
+        assert part.queue_ms == part.compute_infer_ms == part.request_ms == 2.0
+        assert part.compute_input_ms == part.compute_output_ms == 0.0
+        assert part.fail.count == 0
+    assert idle.queue_ms == idle.mean_batch_size == 0.0
+
+
+def test_snapshots_that_do_not_belong_together_are_refused() -> None:
+    with Client(transport=FakeTransport()) as client:
+        before = client.statistics("classify")
+        client.classify(b"image")
+        after = client.statistics("classify")
+        with pytest.raises(ValueError, match="loaded anew"):
+            _ = before - after
+        with pytest.raises(ValueError, match="different models"):
+            _ = client.statistics("classify_fused") - before

@@ -1,0 +1,175 @@
+"""Many images in flight: order, bounds, failures, endless and slow sources."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from client_fakes import FakeTransport, echo_size
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client import BadImage, Client, ClientClosed, UnsupportedInput
+from client.transports.base import Tensors
+
+
+def refuse_bad(model: str, data: bytes) -> Tensors:
+    if data.startswith(b"bad"):
+        raise BadImage("corrupt", "as ordered")
+    return echo_size(model, data)
+
+
+@settings(deadline=None, max_examples=60)
+@given(is_bad=st.lists(st.booleans(), max_size=40), in_flight=st.integers(1, 12), data=st.data())
+def test_results_come_in_order_and_failures_stay_alone(is_bad: list[bool], in_flight: int, data: st.DataObject) -> None:
+    slow = data.draw(st.sets(st.integers(0, 39), max_size=4))
+    running, most_running, lock = 0, 0, threading.Lock()
+
+    def answer(model: str, image: bytes) -> Tensors:
+        nonlocal running, most_running
+        with lock:
+            running += 1
+            most_running = max(most_running, running)
+        if len(image) - 3 in slow:
+            time.sleep(0.002)
+        with lock:
+            running -= 1
+        return refuse_bad(model, image)
+
+    images = [(b"bad" if bad else b"ok ") + bytes(index) for index, bad in enumerate(is_bad)]
+    read = 0
+
+    def source() -> Iterator[bytes]:
+        nonlocal read
+        for image in images:
+            read += 1
+            yield image
+
+    with Client(transport=FakeTransport(answer)) as client:
+        items = []
+        for item in client.classify_many(source(), in_flight=in_flight):
+            items.append(item)
+            assert read <= len(items) + in_flight
+    assert [item.index for item in items] == list(range(len(images)))
+    assert [item.source for item in items] == images
+    assert [item.error is not None for item in items] == is_bad
+    assert all(item.unwrap().top.class_id == len(item.source) for item in items if item.error is None)
+    assert most_running <= in_flight
+
+
+def test_an_endless_source_is_read_only_as_far_as_needed() -> None:
+    read = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal read
+        while True:
+            read += 1
+            yield b"image"
+
+    with Client(transport=FakeTransport()) as client:
+        results = client.classify_many(endless(), in_flight=4)
+        assert read == 0
+        for item in itertools.islice(results, 50):
+            item.unwrap()
+        assert 50 <= read <= 54
+
+
+def test_images_really_are_in_flight_together() -> None:
+    meeting = threading.Barrier(5, timeout=10)
+
+    def answer(model: str, data: bytes) -> Tensors:
+        meeting.wait()
+        return echo_size(model, data)
+
+    with Client(transport=FakeTransport(answer)) as client:
+        assert len([item.unwrap() for item in client.classify_many([b"image"] * 10, in_flight=5)]) == 10
+
+
+def test_a_result_does_not_wait_for_a_slow_source() -> None:
+    wanted = threading.Event()
+
+    def slow_source() -> Iterator[bytes]:
+        yield b"first"
+        # Gives the first image the time to be answered, as a camera would.
+        deadline = time.monotonic() + 10
+        while not transport.inferences and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        yield b"second"
+        assert wanted.wait(10), "the third image was asked for before the first result was handed out"
+        yield b"third"
+
+    transport = FakeTransport()
+    with Client(transport=transport) as client:
+        results = client.classify_many(slow_source(), in_flight=8)
+        assert next(results).source == b"first"
+        wanted.set()
+        assert [item.source for item in results] == [b"second", b"third"]
+
+
+def test_an_error_of_the_source_comes_after_the_results_before_it() -> None:
+    def breaking() -> Iterator[bytes]:
+        yield from (b"one", b"two")
+        raise LookupError("the list of files ended badly")
+
+    seen = []
+    with Client(transport=FakeTransport()) as client, pytest.raises(LookupError, match="ended badly"):  # noqa: PT012
+        for item in client.classify_many(breaking(), in_flight=8):
+            seen.append(item.source)
+    assert seen == [b"one", b"two"]
+
+
+def test_leaving_early_drops_what_has_not_begun() -> None:
+    transport = FakeTransport()
+    with Client(transport=transport) as client:
+        results = client.classify_many([b"image"] * 1000, in_flight=3)
+        next(results)
+        results.close()
+    assert len(transport.inferences) <= 4
+
+
+def test_unwrap_raises_the_items_own_error() -> None:
+    with Client(transport=FakeTransport(refuse_bad)) as client:
+        good, bad = client.classify_many([b"good", b"bad"])
+    assert good.unwrap() is good.result
+    with pytest.raises(BadImage, match="as ordered"):
+        bad.unwrap()
+
+
+def test_local_errors_are_items_too(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    sources = [b"", tmp_path / "none.jpg", 7, b"good"]
+    with Client(transport=FakeTransport()) as client:
+        items = list(client.classify_many(sources))
+    assert [type(item.error).__name__ for item in items] == [
+        "BadImage",
+        "UnreadableInput",
+        "UnsupportedInput",
+        "NoneType",
+    ]
+
+
+def test_a_closed_client_ends_the_iteration() -> None:
+    client = Client(transport=FakeTransport())
+    results = client.classify_many(itertools.repeat(b"image"), in_flight=2)
+    next(results)
+    client.close()
+    with pytest.raises(ClientClosed):
+        for _ in results:
+            pass
+
+
+@pytest.mark.parametrize("one", ["cat.jpg", b"bytes"])
+def test_one_image_is_no_iterable_of_images(one: str | bytes) -> None:
+    with Client(transport=FakeTransport()) as client, pytest.raises(UnsupportedInput, match="use classify"):
+        client.classify_many(one)  # type: ignore[arg-type]
+
+
+def test_wrong_arguments_are_refused_at_the_call() -> None:
+    with Client(transport=FakeTransport()) as client:
+        with pytest.raises(ValueError, match="in_flight=0"):
+            client.classify_many([], in_flight=0)
+        with pytest.raises(ValueError, match="timeout_s=0"):
+            client.classify_many([], timeout_s=0)

@@ -1,0 +1,245 @@
+"""The client against a real Triton, over both protocols, with and without shared memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_models import TOY_LIMIT
+
+from client import (
+    BadImage,
+    CannotConnect,
+    Client,
+    ModelNotFound,
+    OnestreamError,
+    ServerFailed,
+    ServerOverloaded,
+    ServerUnavailable,
+    TimedOut,
+)
+from serving.server import Server
+
+pytestmark = pytest.mark.needs_triton
+
+
+def url_of(server: Server, protocol: str) -> str:
+    return server.grpc_url if protocol == "grpc" else server.http_url
+
+
+@pytest.fixture(params=["grpc", "grpc shared memory", "http", "http shared memory"])
+def client(request: pytest.FixtureRequest, toy_server: Server) -> Iterator[Client]:
+    """Without retries, which would hide a transport that fails now and then."""
+    protocol, *memory = request.param.split(maxsplit=1)
+    with Client(url_of(toy_server, protocol), shared_memory=bool(memory), retries=0) as client:
+        yield client
+
+
+def fingerprint(data: bytes) -> list[int]:
+    return [len(data), zlib.crc32(data) >> 1, 7]
+
+
+def shared_regions(server: Server) -> str:
+    with urllib.request.urlopen(f"{server.http_url}/v2/systemsharedmemory/status", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def test_bytes_arrive_and_labels_return(client: Client, tmp_path: Path) -> None:
+    data = np.random.default_rng(0).bytes(5_000_000)
+    path = tmp_path / "cat.jpg"
+    path.write_bytes(data)
+    for image, sent in ((data, data), (path, data), (data[:1], data[:1])):
+        result = client.classify(image, pipeline="toy")
+        assert [label.class_id for label in result.labels] == fingerprint(sent)
+        assert [label.label for label in result.labels] == ["espresso", "café", "cup"]
+        assert [label.score for label in result.labels] == pytest.approx([0.7, 0.2, 0.1])
+        assert result.model == "toy"
+        assert 0 < result.latency_ms < 10_000
+
+
+def test_raw_tensors(client: Client) -> None:
+    tensors = client.infer("toy_pipeline", b"image")
+    assert {name: (array.dtype.kind, array.shape) for name, array in tensors.items()} == {
+        "scores": ("f", (1, 3)),
+        "class_ids": ("i", (1, 3)),
+        "labels": ("O", (1, 3)),
+    }
+    assert tensors["labels"][0, 1] == "café".encode()
+
+
+def test_each_kind_of_refusal(client: Client) -> None:
+    with pytest.raises(BadImage) as bad:
+        client.classify(b"refuse too_many_pixels", pipeline="toy_pipeline")
+    assert (bad.value.code, bad.value.reason) == ("too_many_pixels", "22 bytes seen")
+    with pytest.raises(ModelNotFound, match="'nope'"):
+        client.classify(b"image", pipeline="nope")
+    with pytest.raises(ServerFailed, match="as ordered") as failed:
+        client.classify(b"fail", pipeline="toy")
+    assert "model.py" not in str(failed.value)
+    assert "At:" not in str(failed.value)
+    assert failed.value.status == "INTERNAL"
+
+
+def test_the_limit_comes_from_the_models_configuration(client: Client) -> None:
+    assert client.max_body_bytes("toy") == TOY_LIMIT
+    with pytest.raises(BadImage, match=f"at most {TOY_LIMIT}"):
+        client.classify(bytes(TOY_LIMIT + 1), pipeline="toy")
+
+
+def test_a_deadline_ends_a_slow_call_and_the_client_goes_on(client: Client) -> None:
+    client.max_body_bytes("toy")
+    started = time.monotonic()
+    with pytest.raises(TimedOut):
+        client.classify(b"sleep 1.5", pipeline="toy", timeout_s=0.3)
+    assert time.monotonic() - started < 1.4
+    result = client.classify(b"image", pipeline="toy")
+    assert result.top.class_id == 5
+
+
+def test_a_full_queue_is_an_overload(client: Client) -> None:
+    items = list(client.classify_many([b"sleep 0.1"] * 24, pipeline="toy_narrow", in_flight=24))
+    errors = [item.error for item in items if item.error is not None]
+    assert errors
+    assert {type(error) for error in errors} == {ServerOverloaded}
+    assert len(errors) < len(items)
+
+
+def test_sixteen_threads_share_a_client(client: Client) -> None:
+    def work(thread: int) -> int:
+        random = np.random.default_rng(thread)
+        for _ in range(25):
+            data = random.bytes(int(random.integers(1, 300_000)))
+            result = client.classify(data, pipeline="toy")
+            assert [label.class_id for label in result.labels] == fingerprint(data)
+        return thread
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(work, range(16))) == list(range(16))
+
+
+def test_many_images_with_a_few_bad_ones(client: Client) -> None:
+    images = [b"refuse corrupt" if index % 20 == 7 else b"x" * (index + 1) for index in range(100)]
+    items = list(client.classify_many(images, pipeline="toy", in_flight=16))
+    assert [item.index for item in items] == list(range(100))
+    for item in items:
+        if item.index % 20 == 7:
+            assert isinstance(item.error, BadImage)
+        else:
+            assert [label.class_id for label in item.unwrap().labels] == fingerprint(images[item.index])
+
+
+def test_regions_are_gone_after_close(toy_server: Server) -> None:
+    for protocol in ("grpc", "http"):
+        with Client(url_of(toy_server, protocol), shared_memory=True) as client:
+            for item in client.classify_many([b"x" * 2_000_000, b"y"] * 10, pipeline="toy", in_flight=4):
+                item.unwrap()
+            assert "onestream_" in shared_regions(toy_server)
+        assert f"onestream_{os.getpid()}" not in shared_regions(toy_server)
+        assert list(Path("/dev/shm").glob(f"onestream_{os.getpid()}_*")) == []
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_regions_are_gone_after_a_process_that_did_not_close(toy_server: Server, protocol: str) -> None:
+    script = f"""
+        from client import Client
+        client = Client({url_of(toy_server, protocol)!r}, shared_memory=True)
+        for item in client.classify_many([b"image"] * 10, pipeline="toy", in_flight=3):
+            item.unwrap()
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stderr=subprocess.PIPE, text=True)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 0, complaints
+    assert complaints == ""
+    assert f"onestream_{process.pid}_" not in shared_regions(toy_server)
+    assert list(Path("/dev/shm").glob(f"onestream_{process.pid}_*")) == []
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_region_in_use_is_removed_when_its_request_ends(toy_server: Server, protocol: str) -> None:
+    with Client(url_of(toy_server, protocol), shared_memory=True, retries=0) as client:
+        client.max_body_bytes("toy")
+        with pytest.raises(TimedOut):
+            client.classify(b"sleep 0.8", pipeline="toy", timeout_s=0.2)
+        assert client.classify(b"image", pipeline="toy").top.class_id == 5
+    assert f"onestream_{os.getpid()}" not in shared_regions(toy_server)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_server_that_forgot_its_regions_is_told_again(toy_server: Server, protocol: str) -> None:
+    with Client(url_of(toy_server, protocol), shared_memory=True, retries=0) as client:
+        client.classify(b"image", pipeline="toy")
+        forget = f"{toy_server.http_url}/v2/systemsharedmemory/unregister"
+        with urllib.request.urlopen(urllib.request.Request(forget, data=b""), timeout=10):
+            assert client.classify(b"image", pipeline="toy").top.class_id == 5
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_closing_ends_calls_in_progress(toy_server: Server, protocol: str) -> None:
+    client = Client(url_of(toy_server, protocol), retries=0)
+    client.max_body_bytes("toy")
+    threading.Timer(0.3, client.close).start()
+    started = time.monotonic()
+    with pytest.raises(OnestreamError):
+        client.classify(b"sleep 2", pipeline="toy")
+    assert time.monotonic() - started < 1.8
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_killed_model_is_bridged_by_retries(toy_server: Server, protocol: str) -> None:
+    url = url_of(toy_server, protocol)
+    with Client(url, retries=0) as impatient, pytest.raises(ServerUnavailable):
+        impatient.classify(b"die", pipeline="toy_mortal")
+    with Client(url, retries=8, timeout_s=30) as patient:
+        assert patient.classify(b"image", pipeline="toy_mortal").top.class_id == 5
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_readiness_and_server_info(toy_server: Server, protocol: str) -> None:
+    with Client(url_of(toy_server, protocol)) as client:
+        client.wait_until_ready("toy")
+        assert client.is_ready()
+        assert client.is_ready("toy")
+        assert not client.is_ready("nope")
+        info = client.server_info()
+    assert info.name == "triton"
+    assert info.version
+    assert "system_shared_memory" in info.extensions
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_statistics_of_an_ensemble_and_its_steps(toy_server: Server, protocol: str) -> None:
+    with Client(url_of(toy_server, protocol)) as client:
+        before = client.statistics("toy_pipeline")
+        for _ in range(3):
+            client.classify(b"sleep 0.02", pipeline="toy_pipeline")
+        # Triton writes its numbers a moment after it has answered.
+        deadline = time.monotonic() + 10
+        while True:
+            spent = client.statistics("toy_pipeline") - before
+            (step,) = spent.steps
+            if step.success.count == spent.success.count == 3:
+                break
+            assert time.monotonic() < deadline, spent
+    assert step.model == "toy_step"
+    assert spent.inference_count == step.inference_count == step.execution_count == 3
+    assert 20 <= step.compute_infer_ms <= step.request_ms <= spent.request_ms < 5_000
+    assert 20 <= spent.compute_infer_ms <= spent.request_ms
+    assert 0 <= step.queue_ms < step.request_ms
+    assert step.mean_batch_size == 1.0
+
+
+def test_http_and_grpc_ports_mixed_up_say_so(toy_server: Server) -> None:
+    for url in (f"http://{toy_server.grpc_address}", toy_server.http_address):
+        with Client(url, retries=0) as client, pytest.raises(CannotConnect, match="expected a Triton server"):
+            client.classify(b"image", pipeline="toy", timeout_s=10)
