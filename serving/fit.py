@@ -1,0 +1,50 @@
+"""Instance counts that fit the machine that serves.
+
+A committed repository cannot know how many cores it will meet. Models whose ``cpu_instances`` parameter says *cores* get
+one process per core, one thread each, in a view of the repository: links to its files, and configurations of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from serving.repository import INSTANCES_PARAMETER
+from serving.triton_config import from_text, proto, to_text
+
+_CPU_CONFIG = Path("configs") / "cpu.pbtxt"
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, which in a container can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0))
+
+
+def fit_instances(repository: Path, view: Path, *, cores: int) -> Path:
+    """The folder to serve from: ``repository`` itself where its counts fit, else ``view``, which is then filled.
+
+    ``view`` must not exist. The repository is not changed.
+    """
+    unfit = {path.parents[1].name for path in repository.glob(f"*/{_CPU_CONFIG}") if _count(path) not in (None, cores)}
+    if not unfit:
+        return repository
+    for model in sorted(path for path in repository.iterdir() if path.is_dir()):
+        copy = view / model.name
+        copy.mkdir(parents=True)
+        for entry in model.iterdir():
+            if not (model.name in unfit and entry.name == _CPU_CONFIG.parent.name):
+                (copy / entry.name).symlink_to(entry.resolve())
+        if model.name in unfit:
+            config = from_text((model / _CPU_CONFIG).read_text())
+            config.instance_group[0].count = cores
+            (copy / _CPU_CONFIG).parent.mkdir()
+            (copy / _CPU_CONFIG).write_text(to_text(config, source=f"{model.name}, for {cores} cores"))
+    return view
+
+
+def _count(path: Path) -> int | None:
+    """Instances in a configuration that asks for one per core; None in any other."""
+    config: proto.ModelConfig = from_text(path.read_text())
+    if config.parameters[INSTANCES_PARAMETER].string_value != "cores":
+        return None
+    return int(config.instance_group[0].count)

@@ -1,0 +1,33 @@
+"""One process per core, whatever machine the repository was generated on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serving.fit import fit_instances
+from serving.triton_config import from_text
+
+COMMITTED = Path(__file__).parents[2] / "model_repository"
+
+
+def test_a_repository_that_fits_is_served_as_it_is(tmp_path: Path) -> None:
+    assert fit_instances(COMMITTED, tmp_path / "view", cores=2) == COMMITTED
+    assert not (tmp_path / "view").exists()
+
+
+@pytest.mark.parametrize("cores", [1, 8])
+def test_counts_follow_the_cores_and_nothing_else_changes(tmp_path: Path, cores: int) -> None:
+    view = fit_instances(COMMITTED, tmp_path / "view", cores=cores)
+    for model in (path for path in COMMITTED.iterdir() if path.is_dir()):
+        for file in (path.relative_to(COMMITTED) for path in model.rglob("*") if path.is_file()):
+            if file.name != "cpu.pbtxt":
+                assert (view / file).read_bytes() == (COMMITTED / file).read_bytes()
+                continue
+            fitted, committed = from_text((view / file).read_text()), from_text((COMMITTED / file).read_text())
+            expected = 1 if model.name == "classify_postprocess" else cores
+            assert fitted.instance_group[0].count == expected
+            fitted.ClearField("instance_group")
+            committed.ClearField("instance_group")
+            assert fitted == committed
