@@ -1,7 +1,7 @@
 """Instance counts that fit the machine that serves.
 
-A committed repository cannot know how many cores it will meet. Models whose ``cpu_instances`` parameter says *cores* get
-one process per core, one thread each, in a view of the repository: links to its files, and configurations of its own.
+A committed repository cannot know how many cores it will meet. Models whose ``cpu_instances`` parameter says *cores*
+get one process per core, one thread each, in a view of the repository: links to its files, and configurations of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from serving.repository import INSTANCES_PARAMETER
-from serving.triton_config import from_text, proto, to_text
+from serving.triton_config import ModelConfig, from_text, to_text
 
 _CPU_CONFIG = Path("configs") / "cpu.pbtxt"
 
@@ -44,7 +44,7 @@ def fit_instances(repository: Path, view: Path, *, cores: int) -> Path:
 
 def _count(path: Path) -> int | None:
     """Instances in a configuration that asks for one per core; None in any other."""
-    config: proto.ModelConfig = from_text(path.read_text())
+    config: ModelConfig = from_text(path.read_text())
     if config.parameters[INSTANCES_PARAMETER].string_value != "cores":
         return None
     return int(config.instance_group[0].count)

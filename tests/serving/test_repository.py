@@ -16,7 +16,7 @@ from serving.build import build
 from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
 from serving.pipeline import Pipeline
-from serving.triton_config import from_text, proto
+from serving.triton_config import ModelConfig, from_text
 
 ROOT = Path(__file__).parents[2]
 PIPELINE_FILE = ROOT / "pipelines" / "classify.yaml"
@@ -85,7 +85,7 @@ def test_every_model_carries_the_stamp(files: dict[str, bytes]) -> None:
             assert Definition.from_json(parameters["definition"].string_value) == definition
 
 
-def _config(files: dict[str, bytes], path: str) -> proto.ModelConfig:
+def _config(files: dict[str, bytes], path: str) -> ModelConfig:
     return from_text(files[path].decode())
 
 
