@@ -1,7 +1,7 @@
 """Instance counts that fit the machine that serves.
 
 A committed repository cannot know how many cores it will meet. Models whose ``cpu_instances`` parameter says *cores*
-get one process per core, one thread each, in a view of the repository: links to its files, and configurations of its own.
+get one process per core, one thread each, in a view of the repository: links to its files, and own configurations.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from serving.repository import INSTANCES_PARAMETER
-from serving.triton_config import ModelConfig, from_text, to_text
+from serving.triton_config import from_text, to_text
 
 _CPU_CONFIG = Path("configs") / "cpu.pbtxt"
 

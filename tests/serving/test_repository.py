@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from networks import mean_color
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from preprocess import Definition
 from serving import network, repository
@@ -16,7 +17,7 @@ from serving.build import build
 from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
 from serving.pipeline import Pipeline
-from serving.triton_config import ModelConfig, from_text
+from serving.triton_config import from_text
 
 ROOT = Path(__file__).parents[2]
 PIPELINE_FILE = ROOT / "pipelines" / "classify.yaml"
