@@ -1,8 +1,11 @@
 # Every target does its own set-up. `make` alone lists them.
-PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3; do \
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
 VENV ?= .venv
+# The default wheel brings CUDA, gigabytes of it; name a CPU build here where you have one.
+TORCH ?= torch
 BIN := $(VENV)/bin
+comma := ,
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -59,9 +62,11 @@ $(VENV)/bin/python:
 
 # One stamp file for each set of packages; pip runs again when pyproject.toml changes.
 define install
-	@echo "installing $(1) into $(VENV) (a few minutes the first time)"
-	@$(PIP) install --progress-bar on --quiet -e '.[$(2)]' || { \
-		echo "pip failed. It needs the network or a mirror (pip config), and $(VENV) on a disk with 3 GB free."; exit 1; }
+	@echo "installing $(1) into $(VENV) (1 to 5 minutes the first time)"
+	@$(PIP) install -e '.[$(2)]' > $(VENV)/install.log 2>&1 & pip=$$!; \
+	while kill -0 $$pip 2>/dev/null; do printf '.'; sleep 2; done; echo; \
+	wait $$pip || { tail -n 5 $(VENV)/install.log; \
+		echo "pip failed (whole log: $(VENV)/install.log). It needs the network or a mirror, and 3 GB of disk."; exit 1; }
 	@touch $@
 endef
 
@@ -69,11 +74,13 @@ $(VENV)/.serve: $(VENV)/bin/python pyproject.toml
 	$(call install,the server,cpu)
 
 $(VENV)/.dev: $(VENV)/.serve
-	$(call install,the test tools,$(strip cpu,dev))
+	$(call install,the test tools,cpu$(comma)dev)
 
 $(VENV)/.bench: $(VENV)/.serve
-	$(call install,the benchmark tools,cpu,bench)
+	$(call install,the benchmark tools,cpu$(comma)bench)
 
 $(VENV)/.train: $(VENV)/.dev
-	$(call install,PyTorch,cpu,dev,train)
+	@echo "installing $(TORCH)"
+	@$(PIP) install --quiet $(TORCH)
+	$(call install,the training tools,cpu$(comma)dev$(comma)train)
 	@$(PIP) install --quiet --no-deps efficientnet-lite-pytorch==0.1.0
