@@ -94,7 +94,8 @@ def serve(
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{line}\n")  # one write, since lines come from several threads
+    sys.stderr.flush()
 
 
 class _Progress:

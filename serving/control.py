@@ -6,7 +6,9 @@ connection threads, and with it the requests of every client on that thread.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,26 +58,42 @@ class TritonControl:
         Raises:
             ControlError: no answer.
         """
-        try:
-            index = self._client.get_model_repository_index(headers=self._headers, client_timeout=_REQUEST_TIMEOUT_S)
-        except self._error as error:
-            raise ControlError(one_line(str(error))) from None
+        index = self._call(self._client.get_model_repository_index, timeout_s=_REQUEST_TIMEOUT_S)
         return {model.name: ModelState(state=model.state, reason=model.reason) for model in index.models}
 
-    def reload(self, model: str, *, timeout_s: float) -> None:
-        """Unload a model and load it again, in new processes.
+    def ensembles(self) -> dict[str, frozenset[str]]:
+        """Read which models every loaded ensemble is made of, by the ensemble's name.
 
-        At once after the call begins the model, and with it the server, is not ready. Requests that the old processes
-        hold do not delay the new ones.
+        Raises:
+            ControlError: no answer.
+        """
+        ensembles: dict[str, frozenset[str]] = {}
+        for name, state in self.model_states().items():
+            if state.state == "READY":
+                config = self._call(self._client.get_model_config, name, timeout_s=_REQUEST_TIMEOUT_S).config
+                ensembles[name] = frozenset(step.model_name for step in config.ensemble_scheduling.step)
+        return {name: steps for name, steps in ensembles.items() if steps}
+
+    def unload(self, model: str, *, timeout_s: float = _REQUEST_TIMEOUT_S) -> None:
+        """Begin to unload a model: at once it, its ensembles and the server are not ready.
+
+        Requests that its processes hold are finished or fail meanwhile; they do not delay a later load. Waits while a
+        model of the same ensemble loads.
+
+        Raises:
+            ControlError: no answer within ``timeout_s`` seconds.
+        """
+        self._call(self._client.unload_model, model, timeout_s=timeout_s)
+
+    def load(self, model: str, *, timeout_s: float) -> None:
+        """Load a model, with all models that it needs, side by side, and all ensembles that need it.
+
+        Models that are loaded already stay as they are.
 
         Raises:
             ControlError: it did not load, or not within ``timeout_s`` seconds.
         """
-        self._unload(model)
-        try:
-            self._client.load_model(model, headers=self._headers, client_timeout=timeout_s)
-        except self._error as error:
-            raise ControlError(one_line(str(error))) from None
+        self._call(self._client.load_model, model, timeout_s=timeout_s)
 
     def keep_unready(self, model: str) -> None:
         """Take a model out of service so that the server is not ready until the model is loaded again.
@@ -86,20 +104,17 @@ class TritonControl:
         Raises:
             ControlError: no answer.
         """
-        self._unload(model)
+        self.unload(model)
         refused = json.dumps({"backend": "stopped-after-crashes"})
-        try:
-            self._client.load_model(model, headers=self._headers, config=refused, client_timeout=_REQUEST_TIMEOUT_S)
-        except self._error:
-            return
-        raise ControlError(f"Triton loaded model '{model}' with a backend that does not exist")
+        with contextlib.suppress(ControlError):
+            self._call(self._client.load_model, model, timeout_s=_REQUEST_TIMEOUT_S, config=refused)
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
 
-    def _unload(self, model: str) -> None:
+    def _call(self, method: Callable[..., Any], *arguments: str, timeout_s: float, **options: str) -> Any:
         try:
-            self._client.unload_model(model, headers=self._headers, client_timeout=_REQUEST_TIMEOUT_S)
+            return method(*arguments, headers=self._headers, client_timeout=timeout_s, **options)
         except self._error as error:
             raise ControlError(one_line(str(error))) from None

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, ServerError
+from serving.control import TritonControl
+from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing
 from serving.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
 from serving.triton import Device, Endpoints, TritonInstallation, find_triton, resolve_device
 from serving.triton_process import StopRequested, TritonProcess, free_port
@@ -197,6 +198,11 @@ class Server:
         return self._running_triton().pid
 
     @property
+    def control(self) -> TritonControl:
+        """Loads and unloads models; nobody else may."""
+        return self._running_triton().control
+
+    @property
     def restarts(self) -> dict[str, int]:
         """How often each model was restarted; models never restarted are absent."""
         return self._history.totals()
@@ -319,5 +325,3 @@ def _check_repository(repository: Path) -> None:
     if not any(repository.glob("*/config.pbtxt")) and not any(repository.glob("*/configs/*.pbtxt")):
         raise RepositoryMissing(f"the model repository {repository} holds no model (NAME/config.pbtxt); {build}")
 
-
-__all__ = ["RestartPolicy", "Server", "ServerError"]

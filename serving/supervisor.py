@@ -7,6 +7,7 @@ Ensembles that use the model come back with it; other models are not touched.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import defaultdict
@@ -77,7 +78,7 @@ class TritonStuck(Exception):
     """Triton waits for ever for a model process that is dead; only a restart of Triton helps.
 
     Attributes:
-        model: the model that it was loading.
+        model: the model that it was loading, or several, separated by commas.
     """
 
     def __init__(self, model: str) -> None:
@@ -87,14 +88,18 @@ class TritonStuck(Exception):
 
 @dataclass(slots=True)
 class _Recovery:
-    """A model that is being restarted."""
+    """Models that are restarted together: one, or several that died at once and share an ensemble.
 
-    model: str
-    reason: str
+    Triton loads the models of an ensemble side by side only when the ensemble is loaded; loaded one by one, they wait
+    for each other.
+    """
+
+    reasons: dict[str, str]
+    ensembles: list[str]
     replaced: frozenset[int]
     already_dead: frozenset[int]
     began: float = field(default_factory=time.monotonic)
-    loading_since: float | None = None
+    is_loading: bool = False
     unnoticed_since: float | None = None
     lost: list[tuple[ModelProcess, str]] = field(default_factory=list)
     thread: threading.Thread | None = None
@@ -128,7 +133,7 @@ class Supervisor:
         self._model_of = {pid: process.model for pid, process in self._watched.items()}
         self._dead_pids: frozenset[int] = frozenset()
         self._retired: dict[int, float] = {}
-        self._recoveries: dict[str, _Recovery] = {}
+        self._recoveries: list[_Recovery] = []
         self._next_scan = 0.0
         self._closed = threading.Event()
 
@@ -159,18 +164,25 @@ class Supervisor:
 
     def _notice_deaths(self) -> None:
         ended = [(process, how) for process in self._watched.values() if (how := process.ending()) is not None]
-        if ended:
-            for process, _ in ended:
-                del self._watched[process.pid]
-                remove_region(process.region, prefix=self._triton.region_prefix)
-            self._scan()
+        if not ended:
+            return
+        for process, _ in ended:
+            del self._watched[process.pid]
+            remove_region(process.region, prefix=self._triton.region_prefix)
+        self._scan()
+        deaths: dict[str, str] = {}
         for process, how in ended:
+            recovery = self._recovery_of(process.model)
             if self._retired.pop(process.pid, None) is not None:
                 continue
-            if process.model in self._recoveries:
-                self._recoveries[process.model].lost.append((process, how))
+            if recovery is not None:
+                recovery.lost.append((process, how))
             elif self._is_needed(process):
-                self._recover(process, how)
+                deaths[process.model] = f"model process {process.pid} {how}"
+        self._recover(deaths)
+
+    def _recovery_of(self, model: str) -> _Recovery | None:
+        return next((recovery for recovery in self._recoveries if model in recovery.reasons), None)
 
     def _is_needed(self, process: ModelProcess) -> bool:
         """Tell a process that died from one that Triton ended: it was replaced, or its model was unloaded."""
@@ -184,65 +196,95 @@ class Supervisor:
             return True
         return state is not None and state.state == "READY"
 
-    def _recover(self, process: ModelProcess, how: str) -> None:
-        recovery = _Recovery(
-            model=process.model,
-            reason=f"model process {process.pid} {how}",
-            replaced=frozenset(p.pid for p in self._watched.values() if p.model == process.model),
-            already_dead=self._dead_pids,
-        )
-        self._recoveries[process.model] = recovery
-        recovery.thread = threading.Thread(
-            target=self._restart, args=(recovery,), name=f"restart-{process.model}", daemon=True
-        )
-        recovery.thread.start()
+    def _recover(self, deaths: dict[str, str]) -> None:
+        """Begin to restart models, each with the others that share an ensemble with it. ``deaths``: why, by model."""
+        steps_of: dict[str, frozenset[str]] = {}
+        if len(deaths) > 1:
+            with contextlib.suppress(ControlError):
+                steps_of = self._control.ensembles()
+        remaining = dict(deaths)
+        while remaining:
+            group = {next(iter(remaining))}
+            ensembles: set[str] = set()
+            while grown := {name for name, steps in steps_of.items() if steps & group} - ensembles:
+                ensembles |= grown
+                group |= {model for name in grown for model in steps_of[name] & remaining.keys()}
+            recovery = _Recovery(
+                reasons={model: remaining.pop(model) for model in sorted(group)},
+                ensembles=sorted(ensembles) if len(group) > 1 else [],
+                replaced=frozenset(p.pid for p in self._watched.values() if p.model in group),
+                already_dead=self._dead_pids,
+            )
+            recovery.thread = threading.Thread(
+                target=self._restart, args=(recovery,), name="restart-" + "-".join(recovery.reasons), daemon=True
+            )
+            self._recoveries.append(recovery)
+            recovery.thread.start()
 
     def _restart(self, recovery: _Recovery) -> None:
-        """Restart a model until it is loaded or given up. Runs in the recovery's thread."""
-        model, policy = recovery.model, self._policy
+        """Restart models until they are loaded or given up. Runs in the recovery's thread."""
+        policy = self._policy
         while not self._closed.is_set():
-            recent = self._history.recent(model, policy.window_s)
+            recent = max(self._history.recent(model, policy.window_s) for model in recovery.reasons)
             try:
                 if recent >= policy.max_restarts:
-                    self._control.keep_unready(model)
-                    self._announce(
-                        f"{model}: {recovery.reason}; given up after {recent} restarts in {policy.window_s:g} s. "
-                        "The server stays not ready until the model is loaded again or the server is restarted"
-                    )
+                    self._give_up(recovery, recent)
                     return
-                delay_s = policy.delay_s(recent)
-                if delay_s > 0:
-                    self._control.keep_unready(model)
-                    self._closed.wait(delay_s)
-                self._history.add(model)
-                recovery.loading_since = time.monotonic()
-                self._control.reload(model, timeout_s=policy.load_timeout_s)
+                self._reload(recovery, delay_s=policy.delay_s(recent))
             except ControlError as error:
                 if not self._closed.is_set():
-                    self._announce(f"{model}: {recovery.reason}; restart {recent + 1} failed: {error}")
+                    self._announce_each(recovery, f"restart {recent + 1} failed: {error}")
                 self._closed.wait(_PAUSE_AFTER_FAILURE_S)
-                continue
-            finally:
-                recovery.loading_since = None
-            took_s = time.monotonic() - recovery.began
-            self._announce(f"{model}: {recovery.reason}; restarted in {took_s:.1f} s")
-            return
+            else:
+                self._announce_each(recovery, f"restarted in {time.monotonic() - recovery.began:.1f} s")
+                return
+
+    def _reload(self, recovery: _Recovery, *, delay_s: float) -> None:
+        """Unload the models and load them again, after a delay during which the server is kept unready."""
+        if delay_s > 0:
+            for model in recovery.reasons:
+                self._control.keep_unready(model)
+            self._closed.wait(delay_s)
+        for model in recovery.reasons:
+            self._history.add(model)
+        recovery.is_loading = True
+        try:
+            for model in recovery.reasons:
+                self._control.unload(model, timeout_s=self._policy.load_timeout_s)
+            for model in (*recovery.ensembles, *recovery.reasons):
+                self._control.load(model, timeout_s=self._policy.load_timeout_s)
+        finally:
+            recovery.is_loading = False
+
+    def _give_up(self, recovery: _Recovery, restarts: int) -> None:
+        for model in recovery.reasons:
+            self._control.keep_unready(model)
+        self._announce_each(
+            recovery,
+            f"given up after {restarts} restarts in {self._policy.window_s:g} s. "
+            "The server stays not ready; find the cause in its log and restart it",
+        )
+
+    def _announce_each(self, recovery: _Recovery, outcome: str) -> None:
+        for model, reason in recovery.reasons.items():
+            self._announce(f"{model}: {reason}; {outcome}")
 
     def _complete_recoveries(self) -> None:
         """Watch the new processes, and retire the ones they replace."""
-        for recovery in list(self._recoveries.values()):
-            if recovery.thread is None or recovery.thread.is_alive():
-                continue
-            del self._recoveries[recovery.model]
+        for recovery in [r for r in self._recoveries if r.thread is not None and not r.thread.is_alive()]:
+            self._recoveries.remove(recovery)
             deadline = time.monotonic() + self._policy.drain_s
             # Triton leaks a reference for every request that a dead process held, so the replaced model, with
             # its surviving processes, would stay for ever.
             self._retired.update({pid: deadline for pid in recovery.replaced if pid in self._watched})
             self._scan()
-            for process, how in recovery.lost:
-                if process.pid not in recovery.replaced and self._is_needed(process):
-                    self._recover(process, how)
-                    break
+            self._recover(
+                {
+                    process.model: f"model process {process.pid} {how}"
+                    for process, how in recovery.lost
+                    if process.pid not in recovery.replaced and self._is_needed(process)
+                }
+            )
 
     def _kill_retired(self) -> None:
         for pid, deadline in self._retired.items():
@@ -250,16 +292,16 @@ class Supervisor:
                 self._watched[pid].kill()
 
     def _check_stuck(self) -> None:
-        for recovery in self._recoveries.values():
+        for recovery in self._recoveries:
             known_before = recovery.already_dead | recovery.replaced
-            fresh_dead = {
+            fresh_dead = [
                 pid
                 for pid in self._dead_pids - known_before
-                if self._model_of.get(pid, recovery.model) == recovery.model
-            }
-            if recovery.loading_since is None or not fresh_dead:
+                if pid not in self._model_of or self._model_of[pid] in recovery.reasons
+            ]
+            if not recovery.is_loading or not fresh_dead:
                 recovery.unnoticed_since = None
             elif recovery.unnoticed_since is None:
                 recovery.unnoticed_since = time.monotonic()
             elif time.monotonic() - recovery.unnoticed_since > _UNNOTICED_DEATH_S:
-                raise TritonStuck(recovery.model)
+                raise TritonStuck(", ".join(recovery.reasons))
