@@ -87,6 +87,17 @@ def explain_exit(log: str, *, returncode: int, host: str, ports: Mapping[str, in
     return TritonDied(describe_exit(returncode), returncode, log_path)
 
 
+def process_complaint(log: str) -> str:
+    """Find what a model process said before it ended too early for Triton to hear of it; empty if nothing."""
+    complaint = re.search(r"Failed to preinitialize Python stub: (.*)", log)
+    return complaint[1] if complaint else ""
+
+
+def services_started(log: str) -> bool:
+    """Tell whether the HTTP, gRPC and metrics services listen. They start when all models are loaded or refused."""
+    return all(f"Started {name} at " in log for name in ("HTTPService", "GRPCInferenceService", "Metrics Service"))
+
+
 def pending_models(log: str) -> list[str]:
     """Find the models that Triton began to load and has neither loaded nor refused, in order of appearance."""
     began = dict.fromkeys(re.findall(r"\"loading: ([^\"]+):\d+\"", log))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from serving.control import ControlError
 from serving.processes import ModelProcess
-from serving.shared_memory import remove_region
+from serving.leftovers import remove_region
 from serving.triton_process import TritonProcess
 
 _RESCAN_S = 1.0

@@ -19,10 +19,17 @@ from typing import Literal
 
 from serving import exec_child
 from serving.control import ControlError, TritonControl
-from serving.load_failures import explain_exit, missing_library, model_reason, pending_models
+from serving.load_failures import (
+    explain_exit,
+    missing_library,
+    model_reason,
+    pending_models,
+    process_complaint,
+    services_started,
+)
 from serving.processes import ModelProcess, ModelProcesses, describe_exit, find_model_processes, read_stat
 from serving.server_errors import MissingLibrary, ModelLoadFailed, PortInUse, ServerError, StartupTimeout
-from serving.shared_memory import new_region_prefix, remove_orphaned_regions, remove_regions
+from serving.leftovers import new_prefix, remove_leftovers, remove_regions
 from serving.triton import ADMIN_HEADER, Endpoints, TritonInstallation, triton_command
 
 _POLL_S = 0.1
@@ -68,15 +75,15 @@ class TritonProcess:
         for service, port in endpoints.ports.items():
             if not can_bind(endpoints.host, port):
                 raise PortInUse(endpoints.host, port, service)
-        remove_orphaned_regions()
+        remove_leftovers()
         self.endpoints = endpoints
-        self.region_prefix = new_region_prefix()
+        self.region_prefix = new_prefix()
         self._repository = repository
         self._models = models
         self._log_path = log_path
         self._on_log = on_log
         self._stop_timeout_s = stop_timeout_s
-        self._run_folder = Path(tempfile.mkdtemp(prefix="onestream-"))
+        self._run_folder = Path(tempfile.mkdtemp(prefix=self.region_prefix))
         admin_token = secrets.token_hex(16)
         self.control = TritonControl(
             f"{endpoints.reachable_host}:{endpoints.grpc_port}", header=ADMIN_HEADER, token=admin_token
@@ -123,7 +130,7 @@ class TritonProcess:
         """
         deadline = time.monotonic() + timeout_s
         deaths: dict[int, float] = {}
-        while not self._answers():
+        while not (services_started(self._log_text()) and self._metrics_answer()):
             if stopping():
                 raise StopRequested
             self.check_running()
@@ -211,15 +218,13 @@ class TritonProcess:
         remove_regions(self.region_prefix)
         shutil.rmtree(self._run_folder, ignore_errors=True)
 
-    def _answers(self) -> bool:
-        """Tell whether the HTTP service is live and the metrics service, which starts last, listens."""
+    def _metrics_answer(self) -> bool:
+        """Tell whether Triton's metrics come back; its log says that the service started before it tries the port."""
         host = self.endpoints.reachable_host.strip("[]")
-        connection = http.client.HTTPConnection(host, self.endpoints.http_port, timeout=2.0)
+        connection = http.client.HTTPConnection(host, self.endpoints.metrics_port, timeout=1.0)
         try:
-            connection.request("GET", "/v2/health/live")
-            live = connection.getresponse().status == 200
-            with socket.create_connection((host, self.endpoints.metrics_port), timeout=2.0):
-                return live
+            connection.request("GET", "/metrics")
+            return connection.getresponse().read().startswith(b"# HELP nv_")
         except (OSError, http.client.HTTPException):
             return False
         finally:
@@ -259,8 +264,9 @@ class TritonProcess:
                 if library is not None:
                     raise MissingLibrary(library, f"model '{models[0]}'" if models else "a model")
                 how = describe_exit(os.waitstatus_to_exitcode(stat.wait_status)) if stat else "ended"
+                reason = process_complaint(log) or f"its process {how} before it began to load"
                 raise ModelLoadFailed(
-                    dict.fromkeys(models or ["(unknown)"], f"its process {how} before it began to load")
+                    {name: model_reason(name, reason, log, self._repository) for name in models or ["(unknown)"]}
                 )
 
     def _log_text(self) -> str:

@@ -8,9 +8,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from serving.processes import ModelProcess, find_model_processes
 from serving.server import Server
@@ -74,6 +76,19 @@ def write_stub(model_folder: Path, script: str) -> None:
     # Triton first runs a stub without arguments, and expects it to exit with 1.
     stub.write_text(f"#!/bin/bash\n[ $# -eq 0 ] && exit 1\n{script}\n")
     stub.chmod(0o755)
+
+
+@contextmanager
+def running(repository: Path, **options: Any) -> Iterator[Server]:
+    """A server on free ports, killed at the end: for tests that are not about stopping, which takes 2 s."""
+    server = Server(repository, **FREE_PORTS, **options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.request_stop()
+        server.request_stop()
+        server.stop()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

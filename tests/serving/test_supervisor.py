@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 from small_models import (
-    FREE_PORTS,
     Load,
     infer,
     is_ready,
     kill_one,
     output,
     processes_of,
+    running,
     wait_until,
     write_ensemble,
     write_model,
     write_stub,
 )
 
+from serving.leftovers import SHM_FOLDER
 from serving.processes import find_model_processes
 from serving.server import Server
-from serving.shared_memory import SHM_FOLDER
 from serving.supervisor import RestartPolicy
 from serving.triton import find_triton
 
@@ -46,8 +46,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, events: list[str]) -> Itera
     write_model(repository, "second", execute=SLOW)
     write_ensemble(repository, "chain", ["first", "second"])
     policy = RestartPolicy(drain_s=0.5)
-    with Server(repository, **FREE_PORTS, device="cpu", policy=policy, on_event=events.append) as running:
-        yield running
+    with running(repository, device="cpu", policy=policy, on_event=events.append) as supervised:
+        yield supervised
 
 
 def kill_under_load(server: Server, victim: str, asked: str) -> Load:
@@ -138,7 +138,7 @@ def test_a_model_that_keeps_crashing_is_given_up(tmp_path: Path) -> None:
     write_model(tmp_path, "healthy")
     events: list[str] = []
     policy = RestartPolicy(max_restarts=3, window_s=60, longest_delay_s=0.3)
-    with Server(tmp_path, **FREE_PORTS, device="cpu", policy=policy, on_event=events.append) as server:
+    with running(tmp_path, device="cpu", policy=policy, on_event=events.append) as server:
         with Load(server, "poisoned", clients=1, x=13):
             wait_until(lambda: "given up" in "".join(events), within_s=20)
         assert server.restarts == {"poisoned": 3}
@@ -160,7 +160,7 @@ def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
     repository, obstacle = tmp_path / "repository", tmp_path / "obstacle"
     write_model(repository, "moody", initialize=f"assert not os.path.exists({str(obstacle)!r}), 'obstacle seen'")
     events: list[str] = []
-    with Server(repository, **FREE_PORTS, device="cpu", on_event=events.append) as server:
+    with running(repository, device="cpu", on_event=events.append) as server:
         obstacle.touch()
         kill_one(server, "moody")
         wait_until(lambda: len(events) >= 2, within_s=10)
@@ -183,7 +183,7 @@ def test_triton_is_replaced_when_it_waits_for_a_dead_process(tmp_path: Path) -> 
     # Dies before its first message, once.
     write_stub(folder, f'[ -e {obstacle} ] && rm {obstacle} && kill -9 $$\nexec {stub} "$@"')
     events: list[str] = []
-    with Server(repository, **FREE_PORTS, device="cpu", on_event=events.append) as server:
+    with running(repository, device="cpu", on_event=events.append) as server:
         url, pid = server.http_url, server.pid
         obstacle.touch()
         kill_one(server, "fragile")
