@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from preprocess.definition import CenterCrop, Definition, Geometric, Pad, Resize
+from preprocess.errors import BadImage
 
 Size = tuple[int, int]
 
@@ -56,13 +57,17 @@ class Window:
 def crop_window(operation: CenterCrop | Pad, size_hw: Size) -> Window:
     """The part of an image of ``size_hw`` that a crop or pad keeps, in the image's own coordinates.
 
-    Raises ``ValueError`` where a pad would have to cut.
+    Raises ``BadImage`` (too_many_pixels) where a pad would have to cut.
     """
     height, width = operation.size
     if isinstance(operation, CenterCrop):
         return Window(_crop_offset(size_hw[0], height), _crop_offset(size_hw[1], width), height, width)
     if size_hw[0] > height or size_hw[1] > width:
-        raise ValueError(f"pad to {operation.size} cannot hold an image of {size_hw}")
+        raise BadImage(
+            "too_many_pixels",
+            f"the definition pads to {width}x{height} pixels, which cannot hold the {size_hw[1]}x{size_hw[0]} of "
+            "this image after the operations before",
+        )
     if operation.align == "top_left":
         return Window(0, 0, height, width)
     return Window(-((height - size_hw[0]) // 2), -((width - size_hw[1]) // 2), height, width)
@@ -113,6 +118,7 @@ def place(definition: Definition, size_hw: Size) -> Placement:
     """Reduce the geometry of ``definition`` for a decoded image of ``size_hw``.
 
     Works for at most one resize, before any crop or pad; ``single_resize`` tells whether a definition is of that kind.
+    Raises ``BadImage`` (too_many_pixels) where a pad would have to cut.
     """
     operations = list(definition.geometry)
     resized = size_hw

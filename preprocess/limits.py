@@ -14,6 +14,8 @@ from preprocess.header import FORMATS, Encoded, Header, ImageFormat, byte_view, 
 MIB = 1024 * 1024
 PILLOW_MAX_PIXELS = 178_956_970
 """Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` Pillow refuses by itself, so no larger limit could be kept."""
+MAX_SIDE = 65_535
+"""Longest side in pixels, as in JPEG: memory for resampling grows with a side, however small the other is."""
 
 
 class Limits(BaseModel):
@@ -22,7 +24,9 @@ class Limits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_body_bytes: int = Field(default=32 * MIB, ge=1, description="largest encoded file, in bytes")
-    max_pixels: int = Field(default=64_000_000, ge=1, le=PILLOW_MAX_PIXELS, description="largest height x width")
+    max_pixels: int = Field(
+        default=64_000_000, ge=1, le=PILLOW_MAX_PIXELS, description="largest height x width, as stored and as resized"
+    )
     formats: tuple[ImageFormat, ...] = Field(default=FORMATS, min_length=1, description="accepted file formats")
 
     def check(self, data: Encoded) -> Header:
@@ -41,7 +45,25 @@ class Limits(BaseModel):
                 f"the header declares {header.width}x{header.height} = {header.width * header.height} pixels; "
                 f"at most {self.max_pixels} are allowed",
             )
+        if max(header.height, header.width) > MAX_SIDE:
+            raise BadImage(
+                "too_many_pixels",
+                f"the header declares {header.width}x{header.height} pixels; at most {MAX_SIDE} a side are allowed",
+            )
         return header
+
+    def check_resized(self, size_hw: tuple[int, int]) -> None:
+        """Raise ``BadImage`` where a resize would give more pixels than an image may have.
+
+        A line of 65535x1 pixels is tiny, but with its shorter side scaled to 256 it is 4 gigapixels.
+        """
+        height, width = size_hw
+        if height * width > self.max_pixels:
+            raise BadImage(
+                "too_many_pixels",
+                f"resized by the definition it would have {width}x{height} = {width * height} pixels; "
+                f"at most {self.max_pixels} are allowed",
+            )
 
     def _allowed(self) -> str:
         return ", ".join(self.formats)

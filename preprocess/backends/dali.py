@@ -30,7 +30,7 @@ from preprocess.geometry import (
 )
 from preprocess.header import Encoded, Header
 from preprocess.limits import Limits
-from preprocess.webp import with_leading_exif
+from preprocess.rewrite import for_decoders
 
 try:
     from nvidia.dali import Pipeline, fn, types
@@ -146,6 +146,16 @@ def refuse_inexact(definition: Definition, *, device: Device) -> None:
         raise CannotCompile(f"dali fills with one value; this definition may fill with {fills}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """An image whose header passed the limits, and what to do with it."""
+
+    image: Encoded
+    header: Header
+    placement: Placement
+    part: Region
+
+
 class Dali(Compiled):
     """DALI on one device. On the CPU it decodes, and ``CpuFinish`` does the rest.
 
@@ -180,15 +190,15 @@ class Dali(Compiled):
     def run(self, images: Sequence[Encoded]) -> list[Sample | BadImage]:
         """See ``Compiled.run``."""
         results: list[Sample | BadImage | None] = [None] * len(images)
-        checked: list[tuple[int, Encoded, Header]] = []
+        checked: list[tuple[int, _Checked]] = []
         for index, image in enumerate(images):
             try:
-                checked.append((index, image, self.limits.check(image)))
+                checked.append((index, self._check(image)))
             except BadImage as error:
                 results[index] = error
         for first in range(0, len(checked), self._max_batch_size):
-            batch = checked[first : first + self._max_batch_size]
-            for (index, _, _), result in zip(batch, self._run_isolated(batch), strict=True):
+            indices, batch = zip(*checked[first : first + self._max_batch_size], strict=True)
+            for index, result in zip(indices, self._run_isolated(batch), strict=True):
                 results[index] = result
         return [result for result in results if result is not None]
 
@@ -196,7 +206,13 @@ class Dali(Compiled):
         """Release the pipeline."""
         del self._pipeline
 
-    def _run_isolated(self, batch: list[tuple[int, Encoded, Header]]) -> list[Sample | BadImage]:
+    def _check(self, image: Encoded) -> _Checked:
+        header = self.limits.check(image)
+        placement = place(self.definition, header.oriented_hw)
+        self.limits.check_resized(placement.resized_hw)
+        return _Checked(image, header, placement, self._finish.region(placement) if self._finish else region(placement))
+
+    def _run_isolated(self, batch: Sequence[_Checked]) -> list[Sample | BadImage]:
         try:
             return self._run_batch(batch)
         except RuntimeError as error:
@@ -204,27 +220,22 @@ class Dali(Compiled):
                 raise
             if len(batch) > 1:
                 return [result for item in batch for result in self._run_isolated([item])]
-            name = batch[0][2].format
-            return [BadImage("corrupt", f"the {name} data is damaged or cut short and cannot be decoded")]
+            return [
+                BadImage("corrupt", f"the {batch[0].header.format} data is damaged or cut short and cannot be decoded")
+            ]
 
-    def _run_batch(self, batch: list[tuple[int, Encoded, Header]]) -> list[Sample | BadImage]:
-        placements = [place(self.definition, header.oriented_hw) for _, _, header in batch]
-        parts = [self._finish.region(placement) if self._finish else region(placement) for placement in placements]
+    def _run_batch(self, batch: Sequence[_Checked]) -> list[Sample | BadImage]:
         columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in self._inputs}
-        for (_, image, header), placement, part in zip(batch, placements, parts, strict=True):
-            whole = with_leading_exif(image, header) if header.exif_span is not None else image
-            columns["encoded"].append(np.frombuffer(whole, np.uint8))
-            for name, value in graph_values(placement, part).items():
+        for item in batch:
+            columns["encoded"].append(np.frombuffer(for_decoders(item.image, item.header), np.uint8))
+            for name, value in graph_values(item.placement, item.part).items():
                 if name in columns:
                     columns[name].append(value)
         (output,) = self._pipeline.run(**columns)
         if self._finish is None:
             on_host = output.as_cpu()
             return [np.array(on_host.at(index)) for index in range(len(batch))]
-        return [
-            self._finish.finish(output.at(index), placement, part)
-            for index, (placement, part) in enumerate(zip(placements, parts, strict=True))
-        ]
+        return [self._finish.finish(output.at(index), item.placement, item.part) for index, item in enumerate(batch)]
 
 
 _DECODE_INPUTS = {"encoded": types.UINT8, "anchor": types.INT32, "shape": types.INT32}

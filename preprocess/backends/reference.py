@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import struct
 import warnings
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from preprocess.backends.base import Compiled, Sample, network_layout
@@ -15,7 +16,8 @@ from preprocess.definition import Color, Geometric, Pad, Resize
 from preprocess.errors import BadImage
 from preprocess.filters import PILLOW_FILTERS
 from preprocess.geometry import crop_window, resized_size
-from preprocess.header import FORMATS, Encoded, byte_view
+from preprocess.header import FORMATS, Encoded, Header, byte_view
+from preprocess.rewrite import for_decoders
 
 
 class Reference(Compiled):
@@ -27,29 +29,35 @@ class Reference(Compiled):
 
     def _one(self, data: Encoded) -> Sample | BadImage:
         try:
-            self.limits.check(data)
-            image = decode(data, self.definition.decode.color)
+            image = decode(data, self.limits.check(data), self.definition.decode.color)
+            for operation in self.definition.geometry:
+                if isinstance(operation, Resize):
+                    self.limits.check_resized(resized_size(operation, (image.height, image.width)))
+                image = move_pixels(operation, image)
         except BadImage as error:
             return error
-        for operation in self.definition.geometry:
-            image = move_pixels(operation, image)
         pixels = np.asarray(image)
         return network_layout(self.definition, pixels if pixels.ndim == 3 else pixels[:, :, None])
 
 
-def decode(data: Encoded, color: Color) -> Image.Image:
+def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
     """Decode to a PIL image in mode RGB or L, oriented and without alpha. Raises ``BadImage`` (corrupt).
 
-    Check ``Limits`` first: this function decodes whatever the header declares.
+    ``header`` is the one of ``Limits.check``: this function decodes whatever it declares.
     """
+    file = bytes(byte_view(for_decoders(data, header)))
     try:
+        if header.format == "PNG":
+            _check_png_data(file)
         with warnings.catch_warnings():
             # Pillow warns about palette transparency and about sizes; limits have judged the size already.
             warnings.simplefilter("ignore")
-            image: Image.Image = Image.open(io.BytesIO(bytes(byte_view(data))), formats=[f.upper() for f in FORMATS])
+            image: Image.Image = Image.open(io.BytesIO(file), formats=[name.upper() for name in FORMATS])
+            # Pillow also takes an orientation from XMP, which is not EXIF.
+            image.info.pop("xmp", None)
             image.load()
             image = ImageOps.exif_transpose(image)
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+    except Exception as error:  # Pillow raises errors of any kind on damaged files
         raise BadImage("corrupt", f"the image cannot be decoded: {_without_object(error)}") from None
     if image.mode.startswith("I;16"):
         # Pillow keeps the high byte of 16-bit RGB but clips 16-bit gray; the high byte is taken of both.
@@ -57,8 +65,40 @@ def decode(data: Encoded, color: Color) -> Image.Image:
     return image.convert("RGB" if color == "rgb" else "L")
 
 
+def _check_png_data(file: bytes) -> None:
+    """Raise ``ValueError`` where checksums or the amount of pixel data are wrong, which Pillow lets pass."""
+    width, height, bits, color, interlaced = *struct.unpack_from(">IIBB", file, 16), file[28]
+    position, kind, data = 8, b"", b""
+    while kind != b"IEND":
+        length, kind = struct.unpack_from(">I4s", file, position)
+        content = file[position + 8 : position + 8 + length]
+        data += content if kind == b"IDAT" else b""
+        (checksum,) = struct.unpack_from(">I", file, position + 8 + length)
+        if kind != b"IEND" and zlib.crc32(kind + content) != checksum:
+            raise ValueError(f"wrong checksum of the PNG chunk at byte {position}")
+        position += 12 + length
+    bits_per_pixel = bits * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
+    expected = 0
+    for top, left, down, right in _ADAM7 if interlaced else ((0, 0, 1, 1),):
+        rows, columns = -(-(height - top) // down), -(-(width - left) // right)
+        if rows > 0 and columns > 0:
+            expected += rows * (1 + (columns * bits_per_pixel + 7) // 8)
+    # Raw deflate after the two bytes of the zlib header: libpng does not insist on the checksum at the end.
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    data_bytes = len(inflate.decompress(data[2:], expected + _PNG_EXCESS_BYTES))
+    if data_bytes < expected or (data_bytes < expected + _PNG_EXCESS_BYTES and not inflate.eof):
+        raise ValueError(f"the PNG holds {data_bytes} bytes of pixels of {expected}, or no end of them")
+
+
+_PNG_EXCESS_BYTES = 1 << 15
+"""Beyond this much more than the picture needs, the rest of a PNG's data does not matter."""
+
+_ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
+"""(top, left, step down, step right) of the seven passes of an interlaced PNG."""
+
+
 def move_pixels(operation: Geometric, image: Image.Image) -> Image.Image:
-    """Execute one resize, crop or pad."""
+    """Execute one resize, crop or pad. Raises ``BadImage`` where a pad would have to cut."""
     size_hw = (image.height, image.width)
     if isinstance(operation, Resize):
         height, width = resized_size(operation, size_hw)
@@ -68,11 +108,6 @@ def move_pixels(operation: Geometric, image: Image.Image) -> Image.Image:
     canvas = Image.new(image.mode, (window.width, window.height), (fill,) * len(image.getbands()))
     canvas.paste(image, (-window.left, -window.top))
     return canvas
-
-
-def oriented_pixels(data: Encoded) -> npt.NDArray[np.uint8]:
-    """Decode to uint8 RGB, (height, width, 3)."""
-    return np.asarray(decode(data, "rgb"))
 
 
 def _without_object(error: Exception) -> str:

@@ -1,0 +1,98 @@
+"""What the readers share: the header they return, and the orientation in an EXIF block (EXIF 2.3, section 4.6)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from preprocess.errors import BadImage
+
+Encoded = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+"""The bytes of an image file."""
+
+ImageFormat = Literal["JPEG", "PNG", "WebP", "TIFF", "BMP"]
+FORMATS: tuple[ImageFormat, ...] = ("JPEG", "PNG", "WebP", "TIFF", "BMP")
+
+MAX_PARTS = 100_000
+"""Segments or chunks in one file; millions of empty ones would only keep the reader busy."""
+
+_ORIENTATION_TAG, _SHORT, _LONG = 0x0112, 3, 4
+
+Span = tuple[int, int]
+"""A byte range, [first, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an encoded image says about itself. Sizes are as stored, before the EXIF orientation is applied."""
+
+    format: ImageFormat
+    height: int
+    width: int
+    orientation: int = 1
+    """EXIF orientation, 1 to 8."""
+    kept: tuple[Span, ...] = ()
+    """Where the pixels are, if the file also holds metadata that decoders read differently (``rewrite.py``); the first
+    span is the file's beginning. Empty where the file is decoded as it is."""
+
+    @property
+    def oriented_hw(self) -> tuple[int, int]:
+        """(height, width) in pixels after the EXIF orientation is applied."""
+        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
+
+
+def byte_view(data: Encoded) -> memoryview:
+    """The bytes of an encoded image, without a copy."""
+    # NumPy declares the buffer protocol to type checkers from Python 3.12 on only.
+    return memoryview(cast(bytes, data)).cast("B")
+
+
+def corrupt(reason: str) -> BadImage:
+    """The error for a file that breaks its format."""
+    return BadImage("corrupt", reason)
+
+
+def unsupported(seen: str, allowed: str) -> BadImage:
+    """The error for a valid file of a form that is not decoded."""
+    return BadImage("unsupported_format", f"got {seen}; allowed: {allowed}")
+
+
+def exif_orientation(exif: memoryview) -> int:
+    """The orientation in a TIFF-structured EXIF block: one SHORT or LONG from 1 to 8 in its first directory.
+
+    1 where it is absent or anything else.
+    """
+    order = {b"II*\x00": "<", b"MM\x00*": ">"}.get(bytes(exif[:4]))
+    if order is None or len(exif) < 8:
+        return 1
+    (offset,) = struct.unpack_from(order + "I", exif, 4)
+    if offset + 2 > len(exif):
+        return 1
+    (count,) = struct.unpack_from(order + "H", exif, offset)
+    complete = min(count, (len(exif) - offset - 2) // 12)
+    entries = exif[offset + 2 : offset + 2 + 12 * complete]
+    for tag, kind, values, value in struct.iter_unpack(order + "HHI4s", entries):
+        if tag == _ORIENTATION_TAG:
+            if values != 1 or kind not in (_SHORT, _LONG):
+                return 1
+            (orientation,) = struct.unpack_from(order + ("H" if kind == _SHORT else "I"), value)
+            return orientation if 1 <= orientation <= 8 else 1
+    return 1
+
+
+def kept_around(dropped: list[Span], *, beginning: int, end: int) -> tuple[Span, ...]:
+    """The spans of a file of ``end`` bytes that remain when others are cut out; the first ends at ``beginning``."""
+    if not dropped:
+        return ()
+    kept, position = [(0, beginning)], beginning
+    for first, last in dropped:
+        if first > position:
+            kept.append((position, first))
+        position = last
+    if position < end:
+        kept.append((position, end))
+    return tuple(kept)

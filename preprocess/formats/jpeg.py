@@ -1,0 +1,78 @@
+"""JPEG (ITU-T T.81 annex B): markers up to the first scan."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+from preprocess.formats.base import (
+    MAX_PARTS,
+    Header,
+    Span,
+    corrupt,
+    exif_orientation,
+    kept_around,
+    unsupported,
+)
+
+_HUFFMAN_FRAMES = (0xC0, 0xC1, 0xC2)
+_TABLES = (0xC4, 0xDB, 0xDD)
+_COMMENT, _APP0, _APP15, _EXIF_APP, _ADOBE_APP = 0xFE, 0xE0, 0xEF, 0xE1, 0xEE
+_SCAN, _END = 0xDA, b"\xff\xd9"
+_ADOBE_BYTES = 12
+_NOT_FILL = re.compile(rb"[^\xff]")
+
+
+def read(view: memoryview) -> Header:
+    """Read a JPEG header and check that the file has its end marker."""
+    position, height, width, components, orientation, adobe = 2, 0, 0, 0, 1, False
+    exif: list[Span] = []
+    for _ in range(MAX_PARTS):
+        if view[position] != 0xFF:
+            raise corrupt(f"expected a JPEG marker at byte {position}, got 0x{view[position]:02x}")
+        marker = view[position + 1]
+        if marker == 0xFF:
+            code = _NOT_FILL.search(view, position)
+            position = code.start() - 1 if code else len(view)
+            marker = view[position + 1]
+        first, end = position + 4, position + 2 + struct.unpack_from(">H", view, position + 2)[0]
+        if end < first:
+            raise corrupt(f"the JPEG segment at byte {position} declares {end - position - 2} bytes; it needs 2")
+        if marker == _SCAN:
+            break
+        if marker == _EXIF_APP and bytes(view[first : first + 6]) == b"Exif\x00\x00":
+            if not exif:
+                orientation = exif_orientation(view[first + 6 : end])
+            exif.append((position, end))
+        elif marker == _ADOBE_APP:
+            adobe = adobe or (end - first >= _ADOBE_BYTES and bytes(view[first : first + 5]) == b"Adobe")
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            if components:
+                raise corrupt("the JPEG has two frame headers")
+            height, width, components = _frame(view, marker, first)
+        elif not (_APP0 <= marker <= _APP15 or marker in _TABLES or marker == _COMMENT):
+            raise corrupt(f"unexpected JPEG marker 0xff{marker:02x} at byte {position}")
+        position = end
+    else:
+        raise corrupt(f"the JPEG has more than {MAX_PARTS} segments before its data")
+    if not components:
+        raise corrupt("the JPEG has no frame header before its data")
+    if components == 4 and not adobe:
+        raise unsupported("a CMYK JPEG without an Adobe marker, which would say if it is inverted", "one with it")
+    if bytes(view[-2:]) != _END and bytes(view[end:]).rfind(_END) < 0:
+        raise corrupt(f"the JPEG is cut short: no end marker in its {len(view)} bytes")
+    return Header("JPEG", height, width, orientation, kept_around(exif, beginning=2, end=len(view)))
+
+
+def _frame(view: memoryview, marker: int, first: int) -> tuple[int, int, int]:
+    """Height, width and number of components."""
+    precision, height, width, components = struct.unpack_from(">BHHB", view, first)
+    if marker not in _HUFFMAN_FRAMES:
+        raise unsupported(
+            f"a JPEG with frame type 0xff{marker:02x} (lossless, hierarchical or arithmetic)", "baseline, progressive"
+        )
+    if precision != 8:
+        raise unsupported(f"a {precision}-bit JPEG", "8-bit JPEG")
+    if components not in (1, 3, 4):
+        raise unsupported(f"a JPEG with {components} components", "1 (gray), 3 (colour) or 4 (CMYK)")
+    return height, width, components

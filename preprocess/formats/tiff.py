@@ -1,0 +1,162 @@
+"""TIFF 6.0: the first directory. Only the forms that every backend decodes alike are let through."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from preprocess.formats.base import Header, corrupt, unsupported
+
+
+class _Tag(IntEnum):
+    WIDTH = 256
+    HEIGHT = 257
+    BITS = 258
+    COMPRESSION = 259
+    PHOTOMETRIC = 262
+    FILL_ORDER = 266
+    STRIP_OFFSETS = 273
+    ORIENTATION = 274
+    SAMPLES = 277
+    ROWS_PER_STRIP = 278
+    STRIP_BYTES = 279
+    PLANAR = 284
+    PREDICTOR = 317
+    COLOR_MAP = 320
+    TILE_WIDTH = 322
+    TILE_HEIGHT = 323
+    TILE_OFFSETS = 324
+    TILE_BYTES = 325
+    EXTRA_SAMPLES = 338
+    SAMPLE_FORMAT = 339
+
+
+_READ = frozenset(_Tag)
+_TYPES = {3: "u2", 4: "u4"}
+"""SHORT and LONG."""
+
+_WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6
+_UNCOMPRESSED, _JPEG = 1, 7
+_COMPRESSIONS = {_UNCOMPRESSED: "none", 5: "LZW", 8: "deflate", 32946: "deflate", _JPEG: "JPEG"}
+"""PackBits is left out: where a run crosses the end of a row, decoders silently differ."""
+_ASSOCIATED_ALPHA = 1
+_MAX_TILE_SIDE = 4096
+
+Tags = dict[int, npt.NDArray[Any]]
+
+
+def read(view: memoryview) -> Header:
+    """Read a TIFF's first directory and check that its data lies inside the file."""
+    tags = _tags(view)
+    width, height = _one(tags, _Tag.WIDTH), _one(tags, _Tag.HEIGHT)
+    if not width or not height:
+        raise corrupt(f"the TIFF header declares {width}x{height} pixels")
+    _check_form(tags)
+    _check_data(tags, height, width, len(view))
+    orientation = _one(tags, _Tag.ORIENTATION, 1)
+    if orientation is None:
+        raise corrupt("the TIFF has an orientation that is not one number")
+    if orientation != 1 and _Tag.TILE_OFFSETS in tags:
+        raise unsupported(f"a tiled TIFF with orientation {orientation}", "strips, or orientation 1")
+    return Header("TIFF", height, width, orientation if 1 <= orientation <= 8 else 1)
+
+
+def _tags(view: memoryview) -> Tags:
+    """The entries of the first directory that matter here, as arrays of their values."""
+    order = "<" if view[0] == ord("I") else ">"
+    (offset,) = struct.unpack_from(order + "I", view, 4)
+    (count,) = struct.unpack_from(order + "H", view, offset)
+    directory = view[offset + 2 : offset + 2 + 12 * count]
+    if len(directory) < 12 * count:
+        raise IndexError
+    tags: Tags = {}
+    for index, (tag, kind, values) in enumerate(struct.iter_unpack(order + "HHI4x", directory)):
+        if tag not in _READ:
+            continue
+        if tag in tags or kind not in _TYPES:
+            raise corrupt(f"the TIFF's tag {tag} comes twice or is not of SHORT or LONG")
+        dtype = np.dtype(order + _TYPES[kind])
+        at = offset + 2 + 12 * index + 8
+        if values * dtype.itemsize > 4:
+            (at,) = struct.unpack_from(order + "I", view, at)
+        tags[tag] = np.frombuffer(view, dtype, values, at) if values else np.empty(0, dtype)
+    return tags
+
+
+def _one(tags: Tags, tag: int, default: int | None = None) -> int | None:
+    """The single value of a tag: its default where it is absent, None where it has another number of values."""
+    values = tags.get(tag)
+    if values is None:
+        return default
+    return int(values[0]) if len(values) == 1 else None
+
+
+def _check_form(tags: Tags) -> None:
+    samples, photometric, compression = (
+        _one(tags, _Tag.SAMPLES, 1),
+        _one(tags, _Tag.PHOTOMETRIC),
+        _one(tags, _Tag.COMPRESSION, 1),
+    )
+    bits = set(tags[_Tag.BITS].tolist()) if _Tag.BITS in tags else {1}
+    extra = tags[_Tag.EXTRA_SAMPLES].tolist() if _Tag.EXTRA_SAMPLES in tags else []
+    if compression not in _COMPRESSIONS:
+        raise unsupported(f"a TIFF with compression {compression}", ", ".join(dict.fromkeys(_COMPRESSIONS.values())))
+    if bits not in ({8}, {16}) or set(tags.get(_Tag.SAMPLE_FORMAT, np.ones(1)).tolist()) != {1}:
+        raise unsupported(
+            f"a TIFF with samples of {sorted(bits)} bit, format {tags.get(_Tag.SAMPLE_FORMAT, [1])[0]}",
+            "unsigned integers of 8 or 16 bit",
+        )
+    gray = photometric in (_WHITE_IS_ZERO, _BLACK_IS_ZERO) and samples == 1
+    color = photometric == _RGB and (samples == 3 or (samples == 4 and extra != [_ASSOCIATED_ALPHA]))
+    palette = photometric == _PALETTE and samples == 1 and bits == {8} and len(tags.get(_Tag.COLOR_MAP, ())) == 3 * 256
+    jpeg_color = photometric == _YCBCR and samples == 3 and bits == {8} and compression == _JPEG
+    if not (gray or color or palette or jpeg_color):
+        raise unsupported(
+            f"a TIFF with photometric interpretation {photometric}, {samples} samples a pixel, extra samples {extra}",
+            "gray, RGB, RGB and unassociated alpha, 8-bit palette, YCbCr in JPEG compression",
+        )
+    if len(tags.get(_Tag.BITS, ())) != samples or len(extra) != (1 if samples == 4 else 0):
+        raise corrupt(
+            f"the TIFF describes {len(tags.get(_Tag.BITS, ()))} samples and {len(extra)} extra ones of {samples}"
+        )
+    for tag, name, allowed in (
+        (_Tag.PLANAR, "planar configuration", (1,)),
+        (_Tag.FILL_ORDER, "fill order", (1,)),
+        (_Tag.PREDICTOR, "predictor", (1, 2)),
+    ):
+        if _one(tags, tag, 1) not in allowed:
+            raise unsupported(f"a TIFF with {name} {_one(tags, tag)}", " or ".join(map(str, allowed)))
+
+
+def _check_data(tags: Tags, height: int, width: int, file_bytes: int) -> None:
+    """Check that as many strips or tiles as the size needs lie inside the file."""
+    tiled = _Tag.TILE_OFFSETS in tags
+    offsets = tags.get(_Tag.TILE_OFFSETS if tiled else _Tag.STRIP_OFFSETS, np.empty(0))
+    lengths = tags.get(_Tag.TILE_BYTES if tiled else _Tag.STRIP_BYTES, np.empty(0))
+    if tiled == (_Tag.STRIP_OFFSETS in tags):
+        raise corrupt("the TIFF does not say where its pixels are, or says it twice")
+    if tiled:
+        block_width, block_height = _one(tags, _Tag.TILE_WIDTH, 0) or 0, _one(tags, _Tag.TILE_HEIGHT, 0) or 0
+        if not all(0 < side <= _MAX_TILE_SIDE and side % 16 == 0 for side in (block_width, block_height)):
+            raise unsupported(
+                f"a TIFF with tiles of {block_width}x{block_height}", f"multiples of 16, up to {_MAX_TILE_SIDE} a side"
+            )
+    else:
+        block_width, block_height = width, min(_one(tags, _Tag.ROWS_PER_STRIP, height) or 0, height)
+    if not block_height:
+        raise corrupt("the TIFF has no rows in a strip")
+    blocks = -(-height // block_height) * -(-width // block_width)
+    if not len(offsets) == len(lengths) == blocks:
+        raise corrupt(f"the TIFF has {len(offsets)} strips or tiles with {len(lengths)} lengths; it needs {blocks}")
+    end = int((offsets.astype(np.int64) + lengths).max())
+    if end > file_bytes:
+        raise corrupt(f"the TIFF is cut short: its pixels end at byte {end} of {file_bytes}")
+    pixel_bytes = len(tags[_Tag.BITS]) * int(tags[_Tag.BITS][0]) // 8
+    expected = (blocks * block_height if tiled else height) * block_width * pixel_bytes
+    held = int(lengths.sum(dtype=np.int64))
+    if _one(tags, _Tag.COMPRESSION, 1) == _UNCOMPRESSED and held < expected:
+        raise corrupt(f"the TIFF holds {held} bytes of pixels of {expected}")
