@@ -7,8 +7,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from serving.server import Server
 
 ROOT = Path(__file__).parent.parent
 NO_SKIPS = "ONESTREAM_NO_SKIPS"
@@ -49,3 +53,12 @@ def repository() -> Path:
     folder = ROOT / "model_repository"
     build(ROOT / "pipelines" / "classify.yaml", folder=folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def server(repository: Path) -> Iterator[Server]:
+    """One real server with the default pipeline, shared by all tests that only ask it."""
+    from serving.server import Server
+
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
+        yield running

@@ -1,4 +1,4 @@
-"""One real server with the default pipeline, for every test of this folder."""
+"""Clients of the one real server, photos, and images that must be refused."""
 
 from __future__ import annotations
 
@@ -14,12 +14,6 @@ from client import Client
 from serving.server import Server
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def server(repository: Path) -> Iterator[Server]:
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
-        yield running
 
 
 @pytest.fixture(scope="session", params=["grpc", "http"])
