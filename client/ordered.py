@@ -17,8 +17,8 @@ def map_in_order(function: Callable[[_T], _R], items: Iterable[_T], *, in_flight
     ``items`` is read in the caller's thread, only when a result is asked for, and never more than
     ``in_flight`` items ahead of the results handed out. A result that is ready is handed out before another
     item is read, so a slow source delays nothing but itself. When reading ``items`` raises, the results of
-    the items before come first, then the error. When the iteration is left early, calls that have not begun are
-    dropped and the running ones end on their own.
+    the items before come first, then the error. When the iteration is left early, the calls
+    in flight end on their own.
     """
     pending: deque[Future[_R]] = deque()
     source_error: Exception | None = None
@@ -39,6 +39,6 @@ def map_in_order(function: Callable[[_T], _R], items: Iterable[_T], *, in_flight
         while pending:
             yield pending.popleft().result()
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
+        executor.shutdown(wait=False)
     if source_error is not None:
         raise source_error

@@ -42,8 +42,8 @@ class ModelStatistics:
     A request that ran in a batch counts the whole batch's time, since that is how long it waited: the ``_ms``
     values are means over requests and say what a request experienced. ``inference_count`` counts images,
     ``execution_count`` counts batches, so their ratio is the mean batch size. Both of an ensemble count
-    requests, because an ensemble does not execute anything itself. An image that a Python model refuses is a
-    success of that model and a failure of the ensemble around it.
+    requests, because an ensemble does not execute anything itself. Triton 2.51 counts an image that a
+    Python model refuses as a success of that model, and twice among the failures of the ensemble around it.
     """
 
     model: str
@@ -95,7 +95,7 @@ class ModelStatistics:
         """
         if self.model != earlier.model or len(self.steps) != len(earlier.steps):
             raise ValueError(f"snapshots of different models: {earlier.model!r} and {self.model!r}")
-        if self.inference_count < earlier.inference_count or self.success.count < earlier.success.count:
+        if self.inference_count < earlier.inference_count:
             raise ValueError(
                 f"{self.model!r} was loaded anew between the snapshots: {earlier.inference_count} inferences "
                 f"before, {self.inference_count} now"

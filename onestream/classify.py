@@ -24,7 +24,7 @@ IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".tif", ".
 
 def classify(
     files: Annotated[
-        list[str], typer.Argument(metavar="FILES...", help="Images, directories of images, or patterns like '*.jpg'.")
+        list[str], typer.Argument(metavar="FILES", help="Images, directories of images, or patterns like '*.jpg'.")
     ],
     *,
     url: Annotated[
@@ -36,7 +36,7 @@ def classify(
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 8,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds that one image may take.")] = 10.0,
     shared_memory: Annotated[
-        bool, typer.Option(help="Hand images over in shared memory (server on this machine).")
+        bool, typer.Option("--shared-memory", help="Hand images over in shared memory (server on this machine).")
     ] = False,
 ) -> None:
     """Classify images on a running server.

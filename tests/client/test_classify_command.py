@@ -44,6 +44,7 @@ def photos(tmp_path: Path) -> Path:
         "b.jpg": b"good",
         "a.JPEG": b"good",
         "c[1].png": b"bad",
+        "c1.png": b"good",
         "below/d.webp": b"good",
         "notes.txt": b"text",
         "movie.mp4": b"film",
@@ -122,7 +123,7 @@ def test_directories_and_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch)
     def sources(*arguments: str) -> list[str]:
         return [json.loads(line)["source"] for line in run(*arguments, "--json").stdout.splitlines()]
 
-    assert sources(".") == ["a.JPEG", "b.jpg", "below/d.webp", "c[1].png"]
+    assert sources(".") == ["a.JPEG", "b.jpg", "below/d.webp", "c1.png", "c[1].png"]
     assert sources("*.jpg", "below") == ["b.jpg", "below/d.webp"]
     assert sources("**/*.webp") == ["below/d.webp"]
     assert sources("c[1].png") == ["c[1].png"]
@@ -188,9 +189,22 @@ def test_against_a_real_server_with_progress_on_a_terminal(toy_server: Server, p
     shown = os.read(terminal, 1 << 16).decode()
     os.close(terminal)
     assert process.returncode == 0
-    assert [json.loads(line)["labels"][0]["class_id"] for line in out.splitlines()] == [4, 4, 4, 3]
+    assert [json.loads(line)["labels"][0]["class_id"] for line in out.splitlines()] == [4, 4, 4, 4, 3]
     assert "Classifying" in shown
     assert "espresso" not in shown
+
+
+@pytest.mark.needs_triton
+def test_no_progress_between_json_lines_on_one_terminal(toy_server: Server, photos: Path) -> None:
+    terminal, both = pty.openpty()
+    subprocess.run(
+        [*COMMAND, ".", "--url", toy_server.http_url, "--json"], cwd=photos, stdout=both, stderr=both, timeout=60
+    )
+    os.close(both)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    sources = [json.loads(line)["source"] for line in shown.splitlines()]
+    assert sources == ["a.JPEG", "b.jpg", "below/d.webp", "c1.png", "c[1].png"]
 
 
 @pytest.mark.needs_triton

@@ -94,6 +94,11 @@ def test_a_pipe_can_be_given_by_its_path(tmp_path: Path) -> None:
     assert encoded.to_bytes() == FILE
 
 
+def test_a_device_without_an_end_is_read_to_the_limit_only() -> None:
+    with pytest.raises(BadImage, match="1001 bytes, allowed are at most 1000"):
+        encode("/dev/zero", max_body_bytes=1000)
+
+
 @given(
     arrays(
         np.uint8,

@@ -122,7 +122,7 @@ def test_an_error_of_the_source_comes_after_the_results_before_it() -> None:
     assert seen == [b"one", b"two"]
 
 
-def test_leaving_early_drops_what_has_not_begun() -> None:
+def test_leaving_early_sends_nothing_more() -> None:
     transport = FakeTransport()
     with Client(transport=transport) as client:
         results = client.classify_many([b"image"] * 1000, in_flight=3)
