@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from preprocess.errors import BadImage
 from preprocess.formats import bmp, jpeg, png, tiff, webp
-from preprocess.formats.base import FORMATS, Encoded, Header, ImageFormat, byte_view
+from preprocess.formats.base import FORMATS, Encoded, Header, ImageFormat, SizeCheck, accept_size, byte_view
 
 __all__ = ["FORMATS", "Encoded", "Header", "ImageFormat", "byte_view", "read_header"]
 
-_READERS: tuple[tuple[bytes, ImageFormat, Callable[[memoryview], Header]], ...] = (
+_READERS: tuple[tuple[bytes, ImageFormat, Callable[[memoryview, SizeCheck], Header]], ...] = (
     (b"\xff\xd8\xff", "JPEG", jpeg.read),
     (b"\x89PNG\r\n\x1a\n", "PNG", png.read),
     (b"RIFF", "WebP", webp.read),
@@ -26,23 +26,29 @@ _READERS: tuple[tuple[bytes, ImageFormat, Callable[[memoryview], Header]], ...] 
 )
 
 
-def read_header(data: Encoded) -> Header:
+def read_header(data: Encoded, check_size: SizeCheck = accept_size) -> Header:
     """Read the header of an encoded image.
+
+    ``check_size`` is called with (height, width) as soon as they are known and may raise ``BadImage``, so that a file
+    that declares too much is refused for that reason, whatever else is wrong with it.
 
     Raises ``BadImage`` with code ``unsupported_format`` for anything but JPEG, PNG, WebP, TIFF and BMP and for forms of
     these that are not decoded, and with ``corrupt`` where the file is cut short or contradicts itself.
     """
     view = byte_view(data)
     head = bytes(view[:8])
+
+    def positive(height: int, width: int) -> None:
+        if height < 1 or width < 1:
+            raise BadImage("corrupt", f"the header declares {width}x{height} pixels")
+        check_size(height, width)
+
     for magic, name, read in _READERS:
         if head.startswith(magic):
             try:
-                header = read(view)
+                return read(view, positive)
             except (struct.error, IndexError, ValueError):
                 raise BadImage("corrupt", f"the {name} header is cut short at {len(view)} bytes") from None
-            if header.height < 1 or header.width < 1:
-                raise BadImage("corrupt", f"the {name} header declares {header.width}x{header.height} pixels")
-            return header
     raise BadImage("unsupported_format", f"got {_describe(view)}; allowed: {', '.join(FORMATS)}")
 
 

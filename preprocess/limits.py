@@ -36,20 +36,9 @@ class Limits(BaseModel):
             raise BadImage("empty", f"got 0 bytes; expected an encoded image ({self._allowed()})")
         if size > self.max_body_bytes:
             raise BadImage("too_large", f"got {size} bytes; at most {self.max_body_bytes} are allowed")
-        header = read_header(data)
+        header = read_header(data, self._check_size)
         if header.format not in self.formats:
             raise BadImage("unsupported_format", f"got {header.format}; allowed: {self._allowed()}")
-        if header.height * header.width > self.max_pixels:
-            raise BadImage(
-                "too_many_pixels",
-                f"the header declares {header.width}x{header.height} = {header.width * header.height} pixels; "
-                f"at most {self.max_pixels} are allowed",
-            )
-        if max(header.height, header.width) > MAX_SIDE:
-            raise BadImage(
-                "too_many_pixels",
-                f"the header declares {header.width}x{header.height} pixels; at most {MAX_SIDE} a side are allowed",
-            )
         return header
 
     def check_resized(self, size_hw: tuple[int, int]) -> None:
@@ -63,6 +52,19 @@ class Limits(BaseModel):
                 "too_many_pixels",
                 f"resized by the definition it would have {width}x{height} = {width * height} pixels; "
                 f"at most {self.max_pixels} are allowed",
+            )
+
+    def _check_size(self, height: int, width: int) -> None:
+        if height * width > self.max_pixels:
+            raise BadImage(
+                "too_many_pixels",
+                f"the header declares {width}x{height} = {height * width} pixels; "
+                f"at most {self.max_pixels} are allowed",
+            )
+        if max(height, width) > MAX_SIDE:
+            raise BadImage(
+                "too_many_pixels",
+                f"the header declares {width}x{height} pixels; at most {MAX_SIDE} a side are allowed",
             )
 
     def _allowed(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -21,6 +22,9 @@ MAX_PARTS = 100_000
 """Segments or chunks in one file; millions of empty ones would only keep the reader busy."""
 
 _ORIENTATION_TAG, _SHORT, _LONG = 0x0112, 3, 4
+
+SizeCheck = Callable[[int, int], None]
+"""Takes height and width in pixels, as stored; raises ``BadImage`` where they cannot be accepted."""
 
 Span = tuple[int, int]
 """A byte range, [first, end)."""
@@ -49,6 +53,10 @@ def byte_view(data: Encoded) -> memoryview:
     """The bytes of an encoded image, without a copy."""
     # NumPy declares the buffer protocol to type checkers from Python 3.12 on only.
     return memoryview(cast(bytes, data)).cast("B")
+
+
+def accept_size(height: int, width: int) -> None:
+    """The ``SizeCheck`` that accepts every size."""
 
 
 def corrupt(reason: str) -> BadImage:

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from preprocess.formats.base import Header, corrupt, unsupported
+from preprocess.formats.base import Header, SizeCheck, corrupt, unsupported
 
 _FILE_HEADER, _CORE_HEADER = 14, 12
 _INFO_HEADERS = (40, 52, 56, 64, 108, 124)
@@ -15,7 +15,7 @@ _BGR_MASKS = (0xFF0000, 0xFF00, 0xFF)
 _DEPTHS = (1, 4, 8, 24, 32)
 
 
-def read(view: memoryview) -> Header:
+def read(view: memoryview, check_size: SizeCheck) -> Header:
     """Read a BMP header and check that its pixels lie inside the file."""
     data_at, header_bytes = struct.unpack_from("<I", view, 10)[0], struct.unpack_from("<I", view, 14)[0]
     compression, colors, entry = _NONE, 0, 4
@@ -26,7 +26,8 @@ def read(view: memoryview) -> Header:
         width, height, _, bits, compression, _, _, _, colors, _ = struct.unpack_from("<iiHHIIiiII", view, 18)
     else:
         raise unsupported(f"a BMP with a header of {header_bytes} bytes", f"{_CORE_HEADER} or one of {_INFO_HEADERS}")
-    width, height = width, abs(height)
+    height = abs(height)
+    check_size(height, width)
     if bits not in _DEPTHS or compression not in (_NONE, _BITFIELDS) or (compression == _BITFIELDS and bits != 32):
         raise unsupported(f"a BMP of {bits} bit with compression {compression}", "1, 4, 8, 24 or 32 bit, uncompressed")
     headers_end = _FILE_HEADER + header_bytes
@@ -41,7 +42,7 @@ def read(view: memoryview) -> Header:
     end = data_at + (width * bits + 31) // 32 * 4 * height
     if end > len(view):
         raise corrupt(f"the BMP is cut short: its pixels end at byte {end} of {len(view)}")
-    if bits <= 8 and width > 0 and _highest_index(view[data_at:end], bits) >= colors:
+    if bits <= 8 and _highest_index(view[data_at:end], bits) >= colors:
         raise corrupt(f"the BMP's pixels name colours beyond the {colors} of its palette")
     return Header("BMP", height, width)
 

@@ -8,6 +8,7 @@ import struct
 from preprocess.formats.base import (
     MAX_PARTS,
     Header,
+    SizeCheck,
     Span,
     corrupt,
     exif_orientation,
@@ -23,7 +24,7 @@ _ADOBE_BYTES = 12
 _NOT_FILL = re.compile(rb"[^\xff]")
 
 
-def read(view: memoryview) -> Header:
+def read(view: memoryview, check_size: SizeCheck) -> Header:
     """Read a JPEG header and check that the file has its end marker."""
     position, height, width, components, orientation, adobe = 2, 0, 0, 0, 1, False
     exif: list[Span] = []
@@ -50,6 +51,7 @@ def read(view: memoryview) -> Header:
             if components:
                 raise corrupt("the JPEG has two frame headers")
             height, width, components = _frame(view, marker, first)
+            check_size(height, width)
         elif not (_APP0 <= marker <= _APP15 or marker in _TABLES or marker == _COMMENT):
             raise corrupt(f"unexpected JPEG marker 0xff{marker:02x} at byte {position}")
         position = end

@@ -7,6 +7,7 @@ import struct
 from preprocess.formats.base import (
     MAX_PARTS,
     Header,
+    SizeCheck,
     Span,
     corrupt,
     exif_orientation,
@@ -20,13 +21,14 @@ _PALETTE_COLOR = 3
 _ANCILLARY_BIT = 0x20
 
 
-def read(view: memoryview) -> Header:
+def read(view: memoryview, check_size: SizeCheck) -> Header:
     """Read a PNG header and check that its chunks are complete."""
     length, kind, width, height, bits, color, compression, filters, interlace = struct.unpack_from(
         ">I4sIIBBBBB", view, _SIGNATURE_BYTES
     )
     if kind != b"IHDR" or length != 13:
         raise corrupt("the PNG does not begin with an IHDR chunk")
+    check_size(height, width)
     if bits not in _DEPTHS.get(color, ()) or compression or filters or interlace > 1:
         raise corrupt(
             f"the PNG header declares colour type {color}, {bits} bit, compression {compression}, filter {filters}, "

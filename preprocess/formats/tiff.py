@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.formats.base import Header, corrupt, unsupported
+from preprocess.formats.base import Header, SizeCheck, corrupt, unsupported
 
 
 class _Tag(IntEnum):
@@ -49,12 +49,13 @@ _MAX_TILE_SIDE = 4096
 Tags = dict[int, npt.NDArray[Any]]
 
 
-def read(view: memoryview) -> Header:
+def read(view: memoryview, check_size: SizeCheck) -> Header:
     """Read a TIFF's first directory and check that its data lies inside the file."""
     tags = _tags(view)
     width, height = _one(tags, _Tag.WIDTH), _one(tags, _Tag.HEIGHT)
-    if not width or not height:
-        raise corrupt(f"the TIFF header declares {width}x{height} pixels")
+    if width is None or height is None:
+        raise corrupt("the TIFF header declares no size")
+    check_size(height, width)
     _check_form(tags)
     _check_data(tags, height, width, len(view))
     orientation = _one(tags, _Tag.ORIENTATION, 1)

@@ -7,6 +7,7 @@ import struct
 from preprocess.formats.base import (
     MAX_PARTS,
     Header,
+    SizeCheck,
     Span,
     corrupt,
     exif_orientation,
@@ -20,26 +21,30 @@ _FIRST_CHUNK = 12
 _PICTURES = (b"VP8 ", b"VP8L")
 
 
-def read(view: memoryview) -> Header:
+def read(view: memoryview, check_size: SizeCheck) -> Header:
     """Read a WebP header and check that its chunks are complete."""
     (riff_bytes,) = struct.unpack_from("<I", view, 4)
     if bytes(view[8:12]) != b"WEBP":
         raise unsupported("a RIFF file that is not WebP", "WebP")
+    kind = bytes(view[_FIRST_CHUNK : _FIRST_CHUNK + 4])
+    if kind in _PICTURES:
+        canvas = _picture_size(view, kind, _FIRST_CHUNK)
+    elif kind == b"VP8X":
+        canvas = int.from_bytes(view[24:27], "little") + 1, int.from_bytes(view[27:30], "little") + 1
+    else:
+        raise corrupt(f"the WebP begins with an unknown chunk {kind!r}")
+    check_size(canvas[1], canvas[0])
     file_end = 8 + riff_bytes
     if file_end > len(view):
         raise corrupt(f"the WebP is cut short: it declares {file_end} bytes and has {len(view)}")
-    kind, end = _chunk(view, _FIRST_CHUNK, file_end)
-    if kind in _PICTURES:
-        width, height = _picture_size(view, kind, _FIRST_CHUNK)
-        return Header("WebP", height, width)
+    _, end = _chunk(view, _FIRST_CHUNK, file_end)
     if kind != b"VP8X":
-        raise corrupt(f"the WebP begins with an unknown chunk {kind!r}")
+        return Header("WebP", canvas[1], canvas[0])
     flags = view[20]
     if flags & ANIMATION_FLAG:
         raise unsupported("an animated WebP", "still images")
     if end != EXTENDED_HEADER_END:
         raise corrupt(f"the WebP's extended header has {end - _FIRST_CHUNK - 8} bytes; it needs 10")
-    canvas = int.from_bytes(view[24:27], "little") + 1, int.from_bytes(view[27:30], "little") + 1
     position, orientation, has_exif, pictures = end, 1, False, 0
     dropped: list[Span] = []
     for _ in range(MAX_PARTS):
