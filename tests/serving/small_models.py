@@ -20,7 +20,7 @@ from serving.server import Server
 FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 _MODEL = """\
-import os, time
+import os, threading, time
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:

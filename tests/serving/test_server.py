@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
 import shutil
 import signal
@@ -316,6 +318,16 @@ def serve(repository: Path, tmp_path: Path) -> subprocess.Popen[str]:
     )
 
 
+def send_and_forget(address: str, model: str) -> None:
+    """Send a request that is never answered."""
+    body = '{"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}'
+    connection = http.client.HTTPConnection(address, timeout=30)
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        connection.request("POST", f"/v2/models/{model}/infer", body)
+        connection.getresponse()
+    connection.close()
+
+
 def ready_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline()
@@ -357,13 +369,18 @@ def test_nothing_outlives_a_killed_command(repository: Path, tmp_path: Path) -> 
     assert not regions & set(os.listdir(SHM_FOLDER))
 
 
-def test_the_command_ends_when_triton_dies(repository: Path, tmp_path: Path) -> None:
-    with serve(repository, tmp_path) as process:
-        assert ready_line(process)
+def test_the_command_ends_when_triton_dies(tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "busy", execute="time.sleep(60)")
+    with serve(tmp_path / "repository", tmp_path) as process:
+        address = ready_line(process).split()[1].removeprefix("http://")
         pids = descendants(process)
+        request = threading.Thread(target=send_and_forget, args=(address, "busy"))
+        request.start()
+        time.sleep(0.5)
         os.kill(pids[0], signal.SIGKILL)
         _, errors = process.communicate(timeout=20)
         assert process.returncode == 1
+        request.join()
     assert "error: tritonserver was killed (SIGKILL); its log is" in errors
     assert "Traceback" not in errors
     assert all(is_gone(pid) for pid in pids)

@@ -108,14 +108,15 @@ def test_all_models_answer_again_when_all_processes_were_killed(server: Server) 
 
 @pytest.mark.needs_triton
 def test_killed_processes_leave_no_shared_memory(server: Server) -> None:
-    kill_one(server, "alone")
-    wait_until(lambda: not is_ready(server), within_s=1)
-    wait_until(lambda: is_ready(server), within_s=5)
+    with Load(server, "alone"):
+        killed = kill_one(server, "alone")
+        wait_until(lambda: not is_ready(server), within_s=1)
+        wait_until(lambda: is_ready(server), within_s=5)
+    prefix = killed.region.rsplit("-", 5)[0]
 
     def regions_match() -> bool:
-        running = {process.region for process in find_model_processes(server.pid).running}
-        prefix = next(iter(running)).rsplit("-", 5)[0]
-        return {path.name for path in SHM_FOLDER.glob(f"{prefix}-*")} == running
+        in_use = {process.region for process in find_model_processes(server.pid).running}
+        return {path.name for path in SHM_FOLDER.glob(f"{prefix}-*")} == in_use
 
     wait_until(regions_match, within_s=5)
 
@@ -134,25 +135,43 @@ def test_a_model_that_is_unloaded_on_purpose_stays_unloaded(server: Server) -> N
 
 @pytest.mark.needs_triton
 def test_a_model_that_keeps_crashing_is_given_up(tmp_path: Path) -> None:
-    write_model(tmp_path, "poisoned", execute="if x.max() == 13: os._exit(3)")
-    write_model(tmp_path, "healthy")
+    repository, poison = tmp_path / "repository", tmp_path / "poison"
+    crash_later = "threading.Timer(0.7, os._exit, (3,)).start()"
+    write_model(repository, "poisoned", initialize=f"if os.path.exists({str(poison)!r}): {crash_later}")
+    write_model(repository, "healthy")
     events: list[str] = []
     policy = RestartPolicy(max_restarts=3, window_s=60, longest_delay_s=0.3)
-    with running(tmp_path, device="cpu", policy=policy, on_event=events.append) as server:
-        with Load(server, "poisoned", clients=1, x=13):
-            wait_until(lambda: "given up" in "".join(events), within_s=20)
+    with running(repository, device="cpu", policy=policy, on_event=events.append) as server:
+        poison.touch()
+        kill_one(server, "poisoned")
+        wait_until(lambda: "given up" in "".join(events), within_s=30)
         assert server.restarts == {"poisoned": 3}
         assert len(events) == 4
-        assert all("exited with code 3; restarted in" in line for line in events[:3])
+        assert "was killed (SIGKILL); restarted in" in events[0]
+        assert "exited with code 3; restarted in" in events[1]
         assert "exited with code 3; given up after 3 restarts in 60 s" in events[3]
-        for _ in range(10):
+        for _ in range(25):  # unloading itself takes more than a second
             assert not is_ready(server)
             assert not is_ready(server, "poisoned")
             time.sleep(0.1)
         assert infer(server, "healthy").status == 200
+        poison.unlink()
         server.control.load("poisoned", timeout_s=10)
         assert infer(server, "poisoned").status == 200
         assert is_ready(server)
+
+
+@pytest.mark.needs_triton
+def test_requests_that_crash_a_model_end_and_the_next_ones_are_answered(tmp_path: Path) -> None:
+    write_model(tmp_path, "fragile", execute="if x.max() == 13: os._exit(3)")
+    with running(tmp_path, device="cpu") as server:
+        for _ in range(2):
+            answer = infer(server, "fragile", 13, timeout_s=8)
+            assert answer.status == 500
+            assert "not healthy" in answer.body
+            wait_until(lambda: is_ready(server), within_s=5)
+            assert output(infer(server, "fragile", 1)) == 2
+        assert server.restarts == {"fragile": 2}
 
 
 @pytest.mark.needs_triton
