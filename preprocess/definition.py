@@ -68,7 +68,7 @@ ENCODED = TensorSpec((None,), "uint8", "BYTES")
 class Operation(BaseModel):
     """Base of the operations: frozen, no unknown fields, output stated from input."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """The specification of this operation's output, given its input's."""
@@ -185,6 +185,12 @@ class Normalize(Operation):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     scale: Annotated[float, Field(gt=0)] = 255.0
+
+    @field_validator("mean")
+    @classmethod
+    def _zero_has_no_sign(cls, mean: tuple[float, ...]) -> tuple[float, ...]:
+        """-0.0 equals 0.0, so it must not have another digest."""
+        return tuple(value + 0.0 for value in mean)
 
     @field_validator("std")
     @classmethod

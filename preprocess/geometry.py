@@ -85,7 +85,8 @@ class Placement:
     """One resize followed by crops and pads, reduced to what a backend executes.
 
     The source is resized to ``resized_hw``; of that, ``window`` (always inside) is kept and put at ``offset`` =
-    (top, left) on a canvas of ``canvas_hw`` filled with a constant.
+    (top, left) on a canvas of ``canvas_hw`` filled with a constant. The window is empty, 0 x 0, where crops and pads
+    leave nothing of the image.
     """
 
     source_hw: Size
@@ -132,6 +133,8 @@ def place(definition: Definition, size_hw: Size) -> Placement:
         window = crop_window(operation, canvas)
         top, left, canvas = top + window.top, left + window.left, (window.height, window.width)
         visible = _intersection(visible, Window(top, left, *canvas))
+    if visible.height < 1 or visible.width < 1:
+        return Placement(size_hw, resized, Window(0, 0, 0, 0), (0, 0), canvas)
     return Placement(size_hw, resized, visible, (visible.top - top, visible.left - left), canvas)
 
 
@@ -141,33 +144,32 @@ def single_resize(operations: tuple[Geometric, ...]) -> bool:
 
 
 def always_visible(operations: tuple[Geometric, ...]) -> bool:
-    """Whether some of the image stays on the canvas whatever its size.
+    """Whether some of the image certainly stays on the canvas: one centre crop at most, before any pad.
 
-    A centre crop after a pad to the top left may keep nothing but padding.
+    A crop of one pixel after a pad may miss an image of one pixel, since the two round the odd pixel differently.
     """
-    padded = False
-    for operation in operations:
-        if padded and isinstance(operation, CenterCrop):
-            return False
-        padded = padded or (isinstance(operation, Pad) and operation.align == "top_left")
-    return True
+    shapes = [type(operation) for operation in operations if not isinstance(operation, Resize)]
+    return CenterCrop not in shapes[1:]
 
 
 def fill_values(definition: Definition) -> tuple[int, ...]:
     """The distinct constants with which a definition may fill, in order of appearance."""
     found: list[int] = []
-    smallest: int = 1
+    smallest = 1
     for operation in definition.geometry:
-        if isinstance(operation, Resize) and operation.mode == "shorter":
-            assert isinstance(operation.size, int)
-            smallest = operation.size
+        if isinstance(operation, CenterCrop) and max(operation.size) > smallest:
+            found.append(0)
         if isinstance(operation, Pad):
             found.append(operation.value)
-        if isinstance(operation, CenterCrop):
-            if max(operation.size) > smallest:
-                found.append(0)
-            smallest = min(operation.size)
+        smallest = _smallest_side(operation)
     return tuple(dict.fromkeys(found))
+
+
+def _smallest_side(operation: Geometric) -> int:
+    """A lower bound of both sides after an operation, whatever the image."""
+    if isinstance(operation.size, tuple):
+        return 1 if isinstance(operation, Resize) and operation.mode == "fit" else min(operation.size)
+    return operation.size if operation.mode == "shorter" else 1
 
 
 def region(placement: Placement, support: int = 1) -> Region:

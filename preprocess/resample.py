@@ -37,14 +37,18 @@ def resample(pixels: Pixels, part: Region, size_hw: Size, filter: Filter) -> Pix
         return np.asarray(resized).reshape(*size_hw, pixels.shape[2])
     height, width, channels = pixels.shape
     out = np.empty((*size_hw, channels), np.uint8)
-    rows = triangle_weights(size_hw[0], part.start[0], part.end[0], height)
-    columns = triangle_weights(size_hw[1], part.start[1], part.end[1], width)
+    rows = _cached_weights(size_hw[0], part.start[0], part.end[0], height)
+    columns = _cached_weights(size_hw[1], part.start[1], part.end[1], width)
     kernel = resample_rgb if channels == 3 else resample_gray
     kernel(pixels.reshape(height, width * channels), out, *rows, *columns)
     return out
 
 
-@lru_cache(maxsize=512)
+def _cached_weights(count: int, start: float, end: float, source: int) -> _Weights:
+    weights = _remembered if source <= _LONGEST_REMEMBERED else triangle_weights
+    return weights(count, start, end, source)
+
+
 def triangle_weights(count: int, start: float, end: float, source: int) -> _Weights:
     """Which source pixels make up each of ``count`` output pixels, and with what weights.
 
@@ -61,3 +65,8 @@ def triangle_weights(count: int, start: float, end: float, source: int) -> _Weig
     weights = np.maximum(1.0 - np.abs(taps + 0.5 - centres[:, None]) / reach, 0.0) * (taps < last[:, None])
     weights /= weights.sum(axis=1, keepdims=True)
     return first.astype(np.int32), (last - first).astype(np.int32), np.ascontiguousarray(weights, np.float32)
+
+
+_remembered = lru_cache(maxsize=512)(triangle_weights)
+_LONGEST_REMEMBERED = 8192
+"""Weights of a line of this many pixels take up to 64 KB; longer ones are rare and are not kept."""

@@ -139,8 +139,8 @@ def refuse_inexact(definition: Definition, *, device: Device) -> None:
             )
     if not single_resize(geometry):
         raise CannotCompile("dali does one resize, before any crop or pad; this definition has another order")
-    if not always_visible(geometry):
-        raise CannotCompile("dali cannot do center_crop after a pad aligned top_left: the crop may miss the image")
+    if device == "gpu" and not always_visible(geometry):
+        raise CannotCompile("dali cannot do center_crop after pad or center_crop on a GPU: it may miss the image")
     fills = fill_values(definition)
     if len(fills) > 1:
         raise CannotCompile(f"dali fills with one value; this definition may fill with {fills}")

@@ -38,7 +38,9 @@ class CpuFinish:
         window = placement.window
         if self._definition.decode.color == "gray":
             pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
-        if self._filter is None:
+        if not window.height:
+            placed = pixels[:0, :0]
+        elif self._filter is None:
             top, left = round(part.start[0]), round(part.start[1])
             placed = pixels[top : top + window.height, left : left + window.width]
         elif self._filter == "nearest":
