@@ -1,0 +1,134 @@
+"""How far a backend may be from the reference, by stage, and why. Tests and parity reports judge with this table.
+
+Differences are in 8-bit levels; normalized output is brought back to levels first. The bounds were measured on photos,
+noise and edges in every format (``tests/preprocess/test_parity.py``) and rounded up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from preprocess.backends.base import BackendName, Sample
+from preprocess.definition import Definition
+
+Stage = Literal["decode", "resize", "crop", "normalize"]
+Source = Literal["plain", "converted"]
+"""*plain* is stored as 8-bit gray or RGB. *converted* is not: CMYK JPEG, 16-bit PNG and TIFF, palette TIFF."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The allowed difference of one backend after one stage, the stages before it included.
+
+    ``max_level`` bounds every value; ``share_different`` and ``share_above_one`` bound the shares, 0 to 1, of values
+    that differ at all and by more than one level.
+    """
+
+    backend: BackendName
+    stage: Stage
+    source: Source
+    max_level: float
+    share_different: float
+    share_above_one: float
+    reason: str
+
+
+TOLERANCES = (
+    Tolerance("dali", "decode", "plain", 0, 0, 0, "the same libjpeg-turbo, libpng and libwebp arithmetic as Pillow"),
+    Tolerance(
+        "dali", "decode", "converted", 1, 0.9, 0,
+        "Pillow keeps the high byte of 16 bit where nvImageCodec rounds; CMYK is multiplied out with other rounding",
+    ),
+    Tolerance(
+        "dali", "resize", "plain", 1, 0.5, 0,
+        "the triangle filter runs in float32 down the columns first; Pillow runs along the rows first and rounds to "
+        "8 bit in between. Hard edges meet the two roundings in up to half of the values, photos in a tenth; other "
+        "filters are Pillow's own",
+    ),
+    Tolerance(
+        "dali", "resize", "converted", 3, 0.9, 0.05,
+        "the level of the conversion, amplified by the negative lobes of bicubic and lanczos, and the level of the "
+        "resize",
+    ),
+    Tolerance(
+        "dali", "crop", "plain", 1, 0.5, 0,
+        "as resize; the filter is computed from the window's corners inside the decoded region, so that bicubic and "
+        "lanczos weights may differ in their last bit",
+    ),
+    Tolerance("dali", "crop", "converted", 3, 0.9, 0.05, "as resize; nothing is added"),
+    Tolerance("dali", "normalize", "plain", 1, 0.5, 0, "as crop: a table holds the reference's own 256 values"),
+    Tolerance("dali", "normalize", "converted", 3, 0.9, 0.05, "as crop"),
+)  # fmt: skip
+"""One entry for every backend, stage and source."""
+
+
+_ROUNDING = {"float32": 1e-3, "float16": 0.25}
+"""Levels that rounding to a dtype may add, for values up to 255 standard deviations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How far a sample is from the reference's, in levels, and whether the table allows it."""
+
+    max: float
+    mean: float
+    percentile_99_9: float
+    share_different: float
+    share_above_one: float
+    within: bool
+
+
+def tolerance(backend: BackendName, stage: Stage, source: Source = "plain") -> Tolerance:
+    """The entry of the table. Raises ``KeyError`` where there is none."""
+    for entry in TOLERANCES:
+        if (entry.backend, entry.stage, entry.source) == (backend, stage, source):
+            return entry
+    raise KeyError(f"no tolerance for backend {backend!r}, stage {stage!r}, source {source!r}")
+
+
+def compare(
+    reference: Sample,
+    other: Sample,
+    *,
+    definition: Definition,
+    stage: Stage,
+    backend: BackendName,
+    source: Source = "plain",
+) -> Comparison:
+    """Compare a backend's sample with the reference's, both as ``definition.stage(stage)`` gives them.
+
+    Raises ``ValueError`` where shape or dtype differ: geometry has no tolerance.
+    """
+    if reference.shape != other.shape or reference.dtype != other.dtype:
+        raise ValueError(
+            f"{backend} gives {other.dtype}{other.shape} after {stage}, "
+            f"the reference {reference.dtype}{reference.shape}"
+        )
+    difference = np.abs(other.astype(np.float64) - reference.astype(np.float64)) * _level_size(definition, stage)
+    # Both samples are rounded to the output's dtype, so that a whole number of levels measures as nearly that.
+    whole = np.rint(difference)
+    difference = np.where(np.abs(difference - whole) < _ROUNDING.get(reference.dtype.name, 0), whole, difference)
+    allowed = tolerance(backend, stage, source)
+    highest, different = float(difference.max(initial=0)), float((difference > 0).mean())
+    above_one = float((difference > 1).mean())
+    return Comparison(
+        max=highest,
+        mean=float(difference.mean()),
+        percentile_99_9=float(np.percentile(difference, 99.9)),
+        share_different=different,
+        share_above_one=above_one,
+        within=highest <= allowed.max_level
+        and different <= allowed.share_different
+        and above_one <= allowed.share_above_one,
+    )
+
+
+def _level_size(definition: Definition, stage: Stage) -> Sample | float:
+    """Levels in a difference of 1 of the output, broadcast along its channels."""
+    if stage != "normalize" or definition.normalize is None:
+        return 1.0
+    levels = np.asarray(definition.normalize.std) * definition.normalize.scale
+    return levels[:, None, None] if definition.network_input.layout == "NCHW" else levels
