@@ -319,9 +319,8 @@ def _ignore(_line: str) -> None:
 
 def _check_repository(repository: Path) -> None:
     """Refuse a repository in which Triton would find nothing."""
-    build = "run `onestream build` to make one"
+    build = "run `onestream build pipelines/classify.yaml` to make one"
     if not repository.is_dir():
         raise RepositoryMissing(f"the model repository {repository} does not exist; {build}")
     if not any(repository.glob("*/config.pbtxt")) and not any(repository.glob("*/configs/*.pbtxt")):
         raise RepositoryMissing(f"the model repository {repository} holds no model (NAME/config.pbtxt); {build}")
-

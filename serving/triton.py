@@ -211,7 +211,7 @@ def triton_command(
         arguments.append(f"--backend-directory={_assemble_backends(installation, run_folder / 'backends')}")
     if installation.caches is not None:
         arguments.append(f"--cache-directory={installation.caches}")
-    return TritonCommand(arguments=tuple(arguments), environment=_environment(installation, run_folder))
+    return TritonCommand(arguments=tuple(arguments), environment=triton_environment(installation, run_folder))
 
 
 ADMIN_HEADER = "onestream-admin"
@@ -230,7 +230,13 @@ def _assemble_backends(installation: TritonInstallation, folder: Path) -> Path:
     return folder
 
 
-def _environment(installation: TritonInstallation, run_folder: Path) -> dict[str, str]:
+def triton_environment(installation: TritonInstallation, run_folder: Path) -> dict[str, str]:
+    """Make the environment in which Triton and its model processes find their libraries and packages.
+
+    Args:
+        installation: which Triton.
+        run_folder: an empty folder for links, that lives as long as the processes.
+    """
     environment = dict(os.environ)
     # The Python backend takes its packages from the python3 found first on PATH.
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
