@@ -55,26 +55,29 @@ def serve(
     from serving.server import Server
     from serving.server_errors import ServerError
 
-    server = Server(
-        repository,
-        host=host,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
-        device=device.value,
-        models=model or None,
-        triton=triton,
-        log_path=log_file or _default_log_path(http_port),
-        startup_timeout_s=startup_timeout_s,
-        on_event=_say,
-        on_log=_say if verbose else _Progress(),
-    )
+    try:
+        server = Server(
+            repository,
+            host=host,
+            http_port=http_port,
+            grpc_port=grpc_port,
+            metrics_port=metrics_port,
+            device=device.value,
+            models=model or None,
+            triton=triton,
+            log_path=log_file or _default_log_path(http_port),
+            startup_timeout_s=startup_timeout_s,
+            on_event=_say,
+            on_log=_say if verbose else _Progress(),
+        )
+    except ValueError as error:
+        fail(f"error: {error}", EXIT_CANNOT_START)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         server.request_stop()
 
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
     _say(f"starting Triton with the models of {repository}")
     try:
         server.start()

@@ -18,7 +18,8 @@ from typing import Literal
 
 from serving.leftovers import SHM_FOLDER
 from serving.load_failures import missing_library
-from serving.server_errors import TritonNotFound
+from serving.ports import check_port
+from serving.server_errors import PortInUse, TritonNotFound
 from serving.triton import (
     INSTALL_COMMAND,
     PYTHON_VERSION,
@@ -29,7 +30,6 @@ from serving.triton import (
     nvidia_driver_visible,
     triton_environment,
 )
-from serving.triton_process import can_bind
 
 OLDEST_GLIBC = (2, 35)
 PYTHON_VERSIONS = ((3, 10), (3, 12))
@@ -304,7 +304,12 @@ def _cores() -> Check:
 
 
 def _ports(host: str, ports: tuple[int, ...]) -> Check:
-    taken = [port for port in ports if not can_bind(host, port)]
+    taken: list[int] = []
+    for port in ports:
+        try:
+            check_port(host, port, "doctor")
+        except PortInUse:
+            taken.append(port)
     if not taken:
         return Check(name="ports", status="ok", found=f"{', '.join(map(str, ports))} are free on {host}")
     return Check(

@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Literal
 
 from serving.control import TritonControl
+from serving.ports import free_port
 from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing
 from serving.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
 from serving.triton import Device, Endpoints, TritonInstallation, find_triton, resolve_device
-from serving.triton_process import StopRequested, TritonProcess, free_port
+from serving.triton_process import StopRequested, TritonProcess
 
 _POLL_S = 0.05
 _LAUNCH_ATTEMPTS = 3
@@ -44,6 +45,9 @@ class Server:
         policy: how persistently a dead model is restarted.
         on_event: receives one line for every event after the start, from any thread; None ignores them.
         on_log: receives every line of Triton's log, from the server's thread; None ignores them.
+
+    Raises:
+        ValueError: the ports are no ports, or two are equal.
     """
 
     def __init__(
@@ -64,6 +68,12 @@ class Server:
         on_event: Callable[[str], None] | None = None,
         on_log: Callable[[str], None] | None = None,
     ) -> None:
+        chosen = [port for port in (http_port, grpc_port, metrics_port) if port != 0]
+        if len(set(chosen)) != len(chosen) or not all(0 < port < 65536 for port in chosen):
+            raise ValueError(
+                f"the ports must be different numbers up to 65535, or 0 for free ones; "
+                f"got {http_port} (http), {grpc_port} (grpc), {metrics_port} (metrics)"
+            )
         self.repository = Path(repository)
         self._host = host
         self._ports = (http_port, grpc_port, metrics_port)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +17,7 @@ from typing import Literal
 
 from serving import exec_child
 from serving.control import ControlError, TritonControl
+from serving.leftovers import new_prefix, remove_leftovers, remove_regions
 from serving.load_failures import (
     explain_exit,
     missing_library,
@@ -27,9 +26,9 @@ from serving.load_failures import (
     process_complaint,
     services_started,
 )
+from serving.ports import check_port
 from serving.processes import ModelProcess, ModelProcesses, describe_exit, find_model_processes, read_stat
-from serving.server_errors import MissingLibrary, ModelLoadFailed, PortInUse, ServerError, StartupTimeout
-from serving.leftovers import new_prefix, remove_leftovers, remove_regions
+from serving.server_errors import MissingLibrary, ModelLoadFailed, ServerError, StartupTimeout
 from serving.triton import ADMIN_HEADER, Endpoints, TritonInstallation, triton_command
 
 _POLL_S = 0.1
@@ -57,7 +56,7 @@ class TritonProcess:
         on_log: receives each new line of the log, while ``wait_until_ready`` or ``follow_log`` runs.
 
     Raises:
-        PortInUse: before anything is started.
+        ServerError: a port cannot be had, PortInUse if another program has it. Nothing is started then.
     """
 
     def __init__(
@@ -73,8 +72,7 @@ class TritonProcess:
         on_log: Callable[[str], None],
     ) -> None:
         for service, port in endpoints.ports.items():
-            if not can_bind(endpoints.host, port):
-                raise PortInUse(endpoints.host, port, service)
+            check_port(endpoints.host, port, service)
         remove_leftovers()
         self.endpoints = endpoints
         self.region_prefix = new_prefix()
@@ -274,30 +272,3 @@ class TritonProcess:
         with self._log_path.open("rb") as log:
             log.seek(max(0, self._log_path.stat().st_size - _LOG_TAIL_BYTES))
             return log.read().decode(errors="replace")
-
-
-def can_bind(host: str, port: int) -> bool:
-    """Tell whether this process could listen on a TCP port now."""
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-        except OSError:
-            return False
-    return True
-
-
-def free_port(host: str) -> int:
-    """Choose a free TCP port below the range from which the kernel takes ports for outgoing connections."""
-    first_ephemeral = 32768
-    with contextlib.suppress(OSError, ValueError):
-        first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    lowest = max(1024, first_ephemeral - 20000)
-    for _ in range(100):
-        port = lowest + secrets.randbelow(max(1, first_ephemeral - lowest))
-        if can_bind(host, port):
-            return port
-    raise ServerError(f"found no free port on {host} between {lowest} and {first_ephemeral}")

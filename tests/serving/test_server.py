@@ -198,11 +198,21 @@ def test_a_taken_port_is_named(repository: Path, service: str) -> None:
 def test_a_port_taken_during_the_start_is_named(
     repository: Path, service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton_process, "can_bind", lambda _host, _port: True)
+    monkeypatch.setattr(triton_process, "check_port", lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         message = start_and_fail(repository, PortInUse, **{f"{service}_port": port})
     assert f"port {port} ({service}) on 127.0.0.1 is in use" in message
+
+
+def test_an_address_that_is_not_here_is_named(repository: Path) -> None:
+    message = start_and_fail(repository, ServerError, host="203.0.113.1")
+    assert "cannot listen on 203.0.113.1" in message
+
+
+def test_equal_ports_are_refused(repository: Path) -> None:
+    with pytest.raises(ValueError, match=r"different numbers .* got 9000 \(http\), 9000 \(grpc\), 0 \(metrics\)"):
+        Server(repository, http_port=9000, grpc_port=9000, metrics_port=0)
 
 
 def test_models_that_fail_are_named_with_their_reasons(tmp_path: Path) -> None:
