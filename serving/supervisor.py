@@ -20,6 +20,7 @@ from serving.leftovers import remove_region
 from serving.triton_process import TritonProcess
 
 _RESCAN_S = 1.0
+_SETTLE_S = 0.05
 _PAUSE_AFTER_FAILURE_S = 0.2
 # A process that dies before its first message leaves Triton waiting for ever; any later death it reports within 2 s.
 _UNNOTICED_DEATH_S = 3.0
@@ -163,9 +164,11 @@ class Supervisor:
         self._next_scan = time.monotonic() + _RESCAN_S
 
     def _notice_deaths(self) -> None:
-        ended = [(process, how) for process in self._watched.values() if (how := process.ending()) is not None]
-        if not ended:
+        if all(process.ending() is None for process in self._watched.values()):
             return
+        # Processes killed together do not end at the same moment, and those of one ensemble are restarted together.
+        time.sleep(_SETTLE_S)
+        ended = [(process, how) for process in self._watched.values() if (how := process.ending()) is not None]
         for process, _ in ended:
             del self._watched[process.pid]
             remove_region(process.region, prefix=self._triton.region_prefix)
