@@ -280,7 +280,7 @@ def _cuda() -> Check:
         name="CUDA libraries",
         status="optional",
         found=f"no lib{', no lib'.join(lacking)}; only a GPU needs them",
-        fix="serve from Triton's container (see the Dockerfile), which has them",
+        fix="serve from Triton's container, which has them",
     )
 
 

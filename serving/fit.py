@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving.repository import INSTANCES_PARAMETER
@@ -46,7 +47,11 @@ def fit_instances(repository: Path, view: Path, *, cores: int) -> Path:
 
 def _count(path: Path) -> int | None:
     """Instances in a configuration that asks for one per core; None in any other."""
-    config: ModelConfig = from_text(path.read_text())
+    try:
+        config: ModelConfig = from_text(path.read_text())
+    except text_format.ParseError:
+        # Triton reads it next and says what is wrong with it.
+        return None
     if config.parameters[INSTANCES_PARAMETER].string_value != "cores":
         return None
     return int(config.instance_group[0].count)

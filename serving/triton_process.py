@@ -17,6 +17,7 @@ from typing import Literal
 
 from serving import exec_child
 from serving.control import ControlError, TritonControl
+from serving.fit import fit_instances, usable_cores
 from serving.leftovers import new_prefix, remove_leftovers, remove_regions
 from serving.load_failures import (
     explain_exit,
@@ -82,6 +83,8 @@ class TritonProcess:
         self._on_log = on_log
         self._stop_timeout_s = stop_timeout_s
         self._run_folder = Path(tempfile.mkdtemp(prefix=self.region_prefix))
+        if device == "cpu":
+            repository = fit_instances(repository, self._run_folder / "repository", cores=usable_cores())
         admin_token = secrets.token_hex(16)
         self.control = TritonControl(
             f"{endpoints.reachable_host}:{endpoints.grpc_port}", header=ADMIN_HEADER, token=admin_token

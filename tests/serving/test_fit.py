@@ -31,3 +31,17 @@ def test_counts_follow_the_cores_and_nothing_else_changes(tmp_path: Path, cores:
             fitted.ClearField("instance_group")
             committed.ClearField("instance_group")
             assert fitted == committed
+
+
+@pytest.mark.needs_triton
+def test_a_server_runs_one_process_per_core(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import psutil
+
+    from serving import triton_process
+    from serving.server import Server
+
+    monkeypatch.setattr(triton_process, "usable_cores", lambda: 3)
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=["classify_fused"]) as server:
+        children = psutil.Process(server.pid).children(recursive=True)
+        running = [child for child in children if any("/classify_fused/" in part for part in child.cmdline())]
+        assert len(running) == 3
