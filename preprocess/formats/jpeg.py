@@ -18,7 +18,7 @@ from preprocess.formats.base import (
 
 _HUFFMAN_FRAMES = (0xC0, 0xC1, 0xC2)
 _TABLES = (0xC4, 0xDB, 0xDD)
-_COMMENT, _APP0, _APP15, _EXIF_APP, _ADOBE_APP = 0xFE, 0xE0, 0xEF, 0xE1, 0xEE
+_COMMENT, _APP0, _APP15, _METADATA_APP, _ADOBE_APP = 0xFE, 0xE0, 0xEF, 0xE1, 0xEE
 _SCAN, _END = 0xDA, b"\xff\xd9"
 _ADOBE_BYTES = 12
 _NOT_FILL = re.compile(rb"[^\xff]")
@@ -26,8 +26,8 @@ _NOT_FILL = re.compile(rb"[^\xff]")
 
 def read(view: memoryview, check_size: SizeCheck) -> Header:
     """Read a JPEG header and check that the file has its end marker."""
-    position, height, width, components, orientation, adobe = 2, 0, 0, 0, 1, False
-    exif: list[Span] = []
+    position, height, width, components, orientation, has_exif, adobe = 2, 0, 0, 0, 1, False, False
+    dropped: list[Span] = []
     for _ in range(MAX_PARTS):
         if view[position] != 0xFF:
             raise corrupt(f"expected a JPEG marker at byte {position}, got 0x{view[position]:02x}")
@@ -41,10 +41,10 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
             raise corrupt(f"the JPEG segment at byte {position} declares {end - position - 2} bytes; it needs 2")
         if marker == _SCAN:
             break
-        if marker == _EXIF_APP and bytes(view[first : first + 6]) == b"Exif\x00\x00":
-            if not exif:
-                orientation = exif_orientation(view[first + 6 : end])
-            exif.append((position, end))
+        if marker == _METADATA_APP:
+            if not has_exif and bytes(view[first : first + 6]) == b"Exif\x00\x00":
+                orientation, has_exif = exif_orientation(view[first + 6 : end]), True
+            dropped.append((position, end))
         elif marker == _ADOBE_APP:
             adobe = adobe or (end - first >= _ADOBE_BYTES and bytes(view[first : first + 5]) == b"Adobe")
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
@@ -63,7 +63,7 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         raise unsupported("a CMYK JPEG without an Adobe marker, which would say if it is inverted", "one with it")
     if bytes(view[-2:]) != _END and bytes(view[end:]).rfind(_END) < 0:
         raise corrupt(f"the JPEG is cut short: no end marker in its {len(view)} bytes")
-    return Header("JPEG", height, width, orientation, kept_around(exif, beginning=2, end=len(view)))
+    return Header("JPEG", height, width, orientation, kept_around(dropped, beginning=2, end=len(view)))
 
 
 def _frame(view: memoryview, marker: int, first: int) -> tuple[int, int, int]:

@@ -33,11 +33,13 @@ class _Tag(IntEnum):
     TILE_BYTES = 325
     EXTRA_SAMPLES = 338
     SAMPLE_FORMAT = 339
+    JPEG_TABLES = 347
 
 
 _READ = frozenset(_Tag)
 _TYPES = {3: "u2", 4: "u4"}
 """SHORT and LONG."""
+_BYTE_TYPES = (1, 7)
 
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6
 _UNCOMPRESSED, _JPEG = 1, 7
@@ -78,9 +80,9 @@ def _tags(view: memoryview) -> Tags:
     for index, (tag, kind, values) in enumerate(struct.iter_unpack(order + "HHI4x", directory)):
         if tag not in _READ:
             continue
-        if tag in tags or kind not in _TYPES:
-            raise corrupt(f"the TIFF's tag {tag} comes twice or is not of SHORT or LONG")
-        dtype = np.dtype(order + _TYPES[kind])
+        if tag in tags or kind not in (_TYPES if tag != _Tag.JPEG_TABLES else _BYTE_TYPES):
+            raise corrupt(f"the TIFF's tag {tag} comes twice or is of type {kind}")
+        dtype = np.dtype(order + _TYPES.get(kind, "u1"))
         at = offset + 2 + 12 * index + 8
         if values * dtype.itemsize > 4:
             (at,) = struct.unpack_from(order + "I", view, at)

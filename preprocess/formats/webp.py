@@ -32,7 +32,7 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
     elif kind == b"VP8X":
         canvas = int.from_bytes(view[24:27], "little") + 1, int.from_bytes(view[27:30], "little") + 1
     else:
-        raise corrupt(f"the WebP begins with an unknown chunk {kind!r}")
+        raise corrupt(f"the WebP begins with an unknown chunk 0x{kind.hex()}")
     check_size(canvas[1], canvas[0])
     file_end = 8 + riff_bytes
     if file_end > len(view):

@@ -1,0 +1,68 @@
+"""Hypothesis strategies for definitions."""
+
+from __future__ import annotations
+
+from hypothesis import reject
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from preprocess import CenterCrop, Decode, Definition, Letterbox, Normalize, Output, Pad, Resize
+from preprocess.definition import Operation
+
+SIDES = st.integers(1, 48)
+BOXES = st.tuples(SIDES, SIDES)
+FILTERS = st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"])
+ROUNDINGS = st.sampled_from(["truncate", "nearest"])
+ALIGNMENTS = st.sampled_from(["center", "top_left"])
+SIZES = st.tuples(st.integers(1, 90), st.integers(1, 90)) | st.tuples(st.integers(1, 3), st.integers(1, 300))
+"""(height, width) of images, extreme aspect ratios among them."""
+
+CROPS = st.builds(CenterCrop, size=BOXES)
+
+
+def resizes(filters: st.SearchStrategy[str] = FILTERS) -> st.SearchStrategy[Resize]:
+    return st.builds(
+        Resize, mode=st.sampled_from(["shorter", "longer"]), size=SIDES, filter=filters, rounding=ROUNDINGS
+    ) | st.builds(Resize, mode=st.sampled_from(["exact", "fit"]), size=BOXES, filter=filters, rounding=ROUNDINGS)
+
+
+def pads(values: st.SearchStrategy[int]) -> st.SearchStrategy[Pad]:
+    return st.builds(Pad, size=st.tuples(st.integers(30, 120), st.integers(30, 120)), value=values, align=ALIGNMENTS)
+
+
+def letterboxes(
+    values: st.SearchStrategy[int], filters: st.SearchStrategy[str] = FILTERS
+) -> st.SearchStrategy[Letterbox]:
+    return st.builds(Letterbox, size=BOXES, value=values, align=ALIGNMENTS, filter=filters, rounding=ROUNDINGS)
+
+
+@st.composite
+def definitions(draw: st.DrawFn, *, one_fill: bool = True, filters: st.SearchStrategy[str] = FILTERS) -> Definition:
+    """Definitions that every backend on a CPU compiles: one resize at most, first, then crops and pads.
+
+    With ``one_fill`` every border is black; a backend that fills with one value only can do all of them.
+    """
+    color = draw(st.sampled_from(["rgb", "gray"]))
+    values = st.just(0) if one_fill else st.integers(0, 255)
+    operations: list[Operation] = [Decode(color=color)]
+    first = draw(st.sampled_from(["none", "resize", "letterbox"]))
+    if first == "resize":
+        operations.append(draw(resizes(filters)))
+    if first == "letterbox":
+        operations.append(draw(letterboxes(values, filters)))
+    operations += draw(st.lists(CROPS | pads(values), max_size=2))
+    channels = 3 if color == "rgb" else 1
+    dtypes = ["float32", "float16", "uint8"]
+    if draw(st.booleans()):
+        levels = st.lists(st.floats(-2, 130, width=32), min_size=channels, max_size=channels)
+        deviations = st.lists(st.floats(0.125, 130, width=32), min_size=channels, max_size=channels)
+        scale = draw(st.sampled_from([1.0, 127.5, 255.0]))
+        operations.append(Normalize(mean=draw(levels), std=draw(deviations), scale=scale))
+        dtypes.remove("uint8")
+    if draw(st.booleans()):
+        operations.append(Output(layout=draw(st.sampled_from(["NCHW", "NHWC"])), dtype=draw(st.sampled_from(dtypes))))
+    try:
+        return Definition(operations=operations)
+    except ValidationError:
+        # A pad below the size of what it must hold; test_definition.py is about these.
+        reject()

@@ -1,0 +1,229 @@
+"""The definition is a value: written in any form it is the same, and what makes no sense is refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from definition_strategies import SIZES, definitions
+from hypothesis import given, settings
+from image_files import encode, png_of
+from pydantic import ValidationError
+from sample_images import card, photo
+
+from preprocess import (
+    BadImage,
+    CenterCrop,
+    Decode,
+    Definition,
+    Letterbox,
+    Normalize,
+    Output,
+    Pad,
+    Resize,
+    TensorSpec,
+    compile,
+    first_difference,
+)
+from preprocess.definition import ENCODED
+
+CLASSIFY = Definition(
+    operations=[
+        Decode(),
+        Resize(mode="shorter", size=256),
+        CenterCrop(size=(224, 224)),
+        Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    ]
+)
+
+
+@given(definitions(one_fill=False))
+def test_json_and_yaml_round_trip_to_an_equal_definition(definition: Definition) -> None:
+    for again in (
+        Definition.from_json(definition.canonical_json()),
+        Definition.from_json(definition.model_dump_json()),
+        Definition.from_yaml(definition.to_yaml()),
+        Definition.from_yaml(definition.canonical_json()),
+    ):
+        assert again == definition
+        assert hash(again) == hash(definition)
+        assert again.digest == definition.digest
+        assert first_difference(again, definition) == ""
+
+
+def test_the_digest_does_not_change_between_versions() -> None:
+    """Models in the field carry digests: this one may change only with the meaning of a definition."""
+    assert CLASSIFY.digest == "082a0281534df81f22c3d0ce1ebd93db9f30547e594a837955de6011682aaa22"
+    assert json.loads(CLASSIFY.canonical_json())["operations"][1] == {
+        "op": "resize",
+        "mode": "shorter",
+        "size": 256,
+        "filter": "bilinear",
+        "antialias": True,
+        "rounding": "truncate",
+    }
+
+
+def test_definitions_are_equal_however_they_are_written() -> None:
+    written = """
+    operations:
+      - op: decode
+      - {op: resize, size: 256, mode: shorter}
+      - {size: [224, 224], op: center_crop}
+      - {op: normalize, std: [0.229, 0.224, 0.225], mean: [0.485, 0.456, 0.406], scale: 255}
+      - {op: output, dtype: float32}
+    """
+    assert Definition.from_yaml(written) == CLASSIFY
+    assert Definition.from_yaml(written).digest == CLASSIFY.digest
+    assert Definition(operations=(*CLASSIFY.operations,)) == CLASSIFY
+    assert Definition(operations=[*CLASSIFY.operations[:-1]]) == CLASSIFY
+    minus_zero, zero = (
+        Definition(operations=[Decode(color="gray"), Normalize(mean=(mean,), std=(1,))]) for mean in (-0.0, 0)
+    )
+    assert minus_zero == zero
+    assert minus_zero.digest == zero.digest
+
+
+def test_definitions_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        CLASSIFY.operations = ()
+    with pytest.raises(ValidationError):
+        CLASSIFY.decode.color = "gray"
+
+
+@pytest.mark.parametrize(
+    ("operations", "named"),
+    [
+        ([], ["operations", "at least 1"]),
+        ([{"op": "blur"}], ["blur", "'decode'", "'letterbox'"]),
+        ([{"op": "decode", "color": "bgr"}], ["color", "'rgb' or 'gray'"]),
+        ([{"op": "decode", "gamma": 2}], ["gamma", "not permitted"]),
+        ([{"op": "resize", "mode": "exact", "size": [2, 2]}], ["operations[0] must be decode, got resize"]),
+        (["decode", {"op": "decode"}], ["operations[1]", "only decode"]),
+        (["decode", {"op": "resize", "mode": "short", "size": 2}], ["mode", "'shorter', 'longer', 'exact' or 'fit'"]),
+        (["decode", {"op": "resize", "mode": "shorter", "size": [2, 2]}], ["'shorter'", "one side", "(2, 2)"]),
+        (["decode", {"op": "resize", "mode": "exact", "size": 2}], ["'exact'", "[height, width]", "got size 2"]),
+        (["decode", {"op": "resize", "mode": "shorter", "size": 0}], ["size", "greater than or equal to 1"]),
+        (["decode", {"op": "resize", "mode": "shorter", "size": 1, "filter": "box"}], ["filter", "'lanczos'"]),
+        (["decode", {"op": "resize", "mode": "shorter", "size": 1, "antialias": False}], ["antialias", "True"]),
+        (["decode", {"op": "center_crop", "size": [1, 20000]}], ["size", "less than or equal to 16384"]),
+        (["decode", {"op": "pad", "size": [1, 1], "value": 256}], ["value", "less than or equal to 255"]),
+        (
+            ["decode", {"op": "resize", "mode": "exact", "size": [30, 30]}, {"op": "pad", "size": [20, 40]}],
+            ["operations[2] pad", "(20, 40)", "(30, 30)"],
+        ),
+        (["decode", {"op": "normalize", "mean": [0], "std": [1, 1, 1]}], ["normalize.mean has 1 values", "3 channels"]),
+        (["decode", {"op": "normalize", "mean": [0, 0, 0], "std": [1, 0, 1]}], ["std must be above 0"]),
+        (["decode", {"op": "normalize", "mean": [0, 0, float("nan")], "std": [1, 1, 1]}], ["mean", "finite"]),
+        (["decode", {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, float("inf")]}], ["std", "finite"]),
+        (["decode", {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1], "scale": 0}], ["scale", "greater than 0"]),
+        (["decode", "normalize", {"op": "center_crop", "size": [1, 1]}], ["operations[2]", "before normalize"]),
+        (["decode", "normalize", "normalize"], ["operations[2]", "once"]),
+        (["decode", {"op": "output"}, {"op": "center_crop", "size": [1, 1]}], ["output must be the last"]),
+        (["decode", "normalize", {"op": "output", "dtype": "uint8"}], ["uint8", "float32 or float16"]),
+    ],
+)  # fmt: skip
+def test_a_chain_that_makes_no_sense_is_refused_by_name(operations: list[Any], named: list[str]) -> None:
+    short = {"decode": {"op": "decode"}, "normalize": {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]}}
+    with pytest.raises(ValidationError) as caught:
+        Definition.model_validate({"operations": [short.get(str(item), item) for item in operations]})
+    for text in named:
+        assert text in str(caught.value)
+
+
+def test_yaml_that_is_no_definition_is_refused() -> None:
+    for text in ("", "just text", "[1, 2]", "operations: 3", "operation: []"):
+        with pytest.raises(ValidationError):
+            Definition.from_yaml(text)
+    with pytest.raises(yaml.YAMLError):
+        Definition.from_yaml("a: [")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda ops: (Decode(color="gray"), *ops[1:3]), "operations[0].color: 'rgb' != 'gray'"),
+        (lambda ops: (ops[0], Resize(mode="shorter", size=232), *ops[2:]), "operations[1].size: 256 != 232"),
+        (lambda ops: (*ops[:2], CenterCrop(size=(224, 192)), *ops[3:]), "operations[2].size[1]: 224 != 192"),
+        (lambda ops: (*ops[:2], Pad(size=(224, 224)), *ops[3:]), "operations[2].op: 'center_crop' != 'pad'"),
+        (lambda ops: (*ops[:4], Output(dtype="float16")), "operations[4].dtype: 'float32' != 'float16'"),
+        (lambda ops: (*ops[:3], *ops[3:4], ops[4]), ""),
+    ],
+)
+def test_first_difference_names_field_and_both_values(change: Any, expected: str) -> None:
+    assert first_difference(CLASSIFY, Definition(operations=change(CLASSIFY.operations))) == expected
+
+
+def test_first_difference_of_a_longer_chain() -> None:
+    shorter = Definition(operations=[Decode(), Output(dtype="uint8")])
+    longer = Definition(operations=[Decode(), CenterCrop(size=(2, 2)), Output(dtype="uint8")])
+    assert first_difference(shorter, longer).startswith("operations[1].op: 'output' != 'center_crop'")
+
+
+def test_specs_are_propagated_and_unknown_sizes_stay_unknown() -> None:
+    specs, spec = [], ENCODED
+    for operation in CLASSIFY.operations:
+        spec = operation.output(spec)
+        specs.append(spec)
+    assert specs == [
+        TensorSpec((None, None, 3), "uint8", "HWC"),
+        TensorSpec((None, None, 3), "uint8", "HWC"),
+        TensorSpec((224, 224, 3), "uint8", "HWC"),
+        TensorSpec((224, 224, 3), "float32", "HWC"),
+        TensorSpec((3, 224, 224), "float32", "CHW"),
+    ]
+    assert CLASSIFY.output_spec.size_hw == (224, 224)
+    assert CLASSIFY.output_spec.channels == 3
+
+
+@settings(max_examples=60)
+@given(definition=definitions(one_fill=False), size_hw=SIZES)
+def test_the_reference_gives_what_the_spec_says(definition: Definition, size_hw: tuple[int, int]) -> None:
+    (sample,) = compile(definition).run([png_of(card(*size_hw))])
+    if isinstance(sample, BadImage):
+        # A pad that is smaller than this image.
+        assert sample.code == "too_many_pixels"
+        return
+    spec = definition.output_spec
+    assert sample.dtype == np.dtype(spec.dtype)
+    assert len(sample.shape) == 3
+    assert all(said in (None, seen) for said, seen in zip(spec.shape, sample.shape, strict=True))
+    assert sample.flags.c_contiguous
+
+
+def test_pixels_stop_at_the_network_door() -> None:
+    pixels = CLASSIFY.pixels()
+    assert pixels.output_spec == TensorSpec((224, 224, 3), "uint8", "HWC")
+    assert pixels.normalize is None
+    assert pixels.pixels() == pixels
+    (whole,) = compile(CLASSIFY).run([encode(photo("coffee"), "JPEG")])
+    (door,) = compile(pixels).run([encode(photo("coffee"), "JPEG")])
+    expected = (door.astype(np.float32) / 255 - np.float32([0.485, 0.456, 0.406])) / np.float32([0.229, 0.224, 0.225])
+    np.testing.assert_array_equal(whole, expected.transpose(2, 0, 1))
+
+
+def test_stages_cut_the_chain() -> None:
+    crop = CenterCrop(size=(8, 8))
+    letterbox = Definition(operations=[Decode(color="gray"), Letterbox(size=(64, 96), value=7), crop])
+    assert letterbox.stage("decode").geometry == ()
+    assert letterbox.stage("decode").decode == Decode(color="gray")
+    (resize,) = letterbox.stage("resize").geometry
+    assert resize == Resize(mode="fit", size=(64, 96), rounding="nearest")
+    assert letterbox.stage("crop").geometry == (resize, Pad(size=(64, 96), value=7), crop)
+    assert letterbox.stage("normalize") is letterbox
+    for name in ("decode", "resize", "crop"):
+        spec = letterbox.stage(name).output_spec
+        assert (spec.dtype, spec.layout) == ("uint8", "HWC")
+    crop_only = Definition(operations=[Decode(), crop])
+    assert crop_only.stage("resize") == crop_only.stage("decode")
+
+
+def test_letterbox_is_fit_and_pad() -> None:
+    image = encode(photo("rocket"), "PNG")
+    letterbox = Letterbox(size=(96, 64), value=9, align="top_left", filter="bicubic", rounding="truncate")
+    (one,) = compile(Definition(operations=[Decode(), letterbox])).run([image])
+    (two,) = compile(Definition(operations=[Decode(), *letterbox.parts()])).run([image])
+    np.testing.assert_array_equal(one, two)

@@ -1,0 +1,264 @@
+"""Sizes and windows against an independent statement of torchvision's and ultralytics' rules.
+
+The statements here use whole numbers and arrays of indices, where the code uses divisions and windows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from definition_strategies import ALIGNMENTS, BOXES, FILTERS, ROUNDINGS, SIDES, SIZES, definitions, resizes
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from preprocess import BadImage, CenterCrop, Decode, Definition, Letterbox, Pad, Resize
+from preprocess.filters import SUPPORT
+from preprocess.geometry import (
+    Placement,
+    Window,
+    always_visible,
+    crop_window,
+    fill_values,
+    place,
+    region,
+    resized_size,
+    single_resize,
+)
+
+REAL_SIDES = st.integers(1, 20_000)
+REAL_SIZES = st.tuples(REAL_SIDES, REAL_SIDES)
+Lines = npt.NDArray[np.int64]
+
+
+def half_even(numerator: int, denominator: int) -> int:
+    """Round a fraction to nearest, halves to even, in whole numbers."""
+    whole, rest = divmod(numerator, denominator)
+    up = 2 * rest > denominator or (2 * rest == denominator and whole % 2 == 1)
+    return whole + up
+
+
+def proportional(size: int, side: int, scaled_side: int, rounding: str) -> int:
+    exact = size * side // scaled_side if rounding == "truncate" else half_even(size * side, scaled_side)
+    return max(1, exact)
+
+
+@given(size_hw=REAL_SIZES, size=SIDES | REAL_SIDES.filter(lambda side: side <= 16384), rounding=ROUNDINGS)
+@example(size_hw=(375, 500), size=256, rounding="truncate")
+@example(size_hw=(1, 20_000), size=256, rounding="truncate")
+def test_shorter_and_longer(size_hw: tuple[int, int], size: int, rounding: str) -> None:
+    """torchvision: ``new_short, new_long = size, int(size * long / short)``."""
+    short, long = sorted(size_hw)
+    for mode, expected in (
+        ("shorter", (size, proportional(size, long, short, rounding))),
+        ("longer", (proportional(size, short, long, rounding), size)),
+    ):
+        seen = resized_size(Resize(mode=mode, size=size, rounding=rounding), size_hw)
+        assert sorted(seen) == sorted(expected)
+        if size_hw[0] != size_hw[1]:
+            # The longer side stays the longer one, unless rounding made them equal.
+            assert seen[0] == seen[1] or (seen[0] < seen[1]) == (size_hw[0] < size_hw[1])
+
+
+@pytest.mark.parametrize(
+    ("size_hw", "expected"),
+    [((375, 500), (256, 341)), ((500, 375), (341, 256)), ((1080, 1920), (256, 455)), ((257, 257), (256, 256)),
+     ((1, 3), (256, 768)), ((683, 1024), (256, 383)), ((255, 256), (256, 257))],
+)  # fmt: skip
+def test_sizes_that_torchvision_gives_for_resize_256(size_hw: tuple[int, int], expected: tuple[int, int]) -> None:
+    assert resized_size(Resize(mode="shorter", size=256), size_hw) == expected
+
+
+@given(size_hw=REAL_SIZES, box=BOXES | st.tuples(st.integers(1, 1280), st.integers(1, 1280)), rounding=ROUNDINGS)
+def test_fit_fills_the_box_in_one_side_and_never_leaves_it(
+    size_hw: tuple[int, int], box: tuple[int, int], rounding: str
+) -> None:
+    seen = resized_size(Resize(mode="fit", size=box, rounding=rounding), size_hw)
+    assert seen[0] == box[0] or seen[1] == box[1]
+    assert seen[0] <= box[0]
+    assert seen[1] <= box[1]
+    assert resized_size(Resize(mode="exact", size=box), size_hw) == box
+
+
+@given(size_hw=REAL_SIZES, box=st.tuples(st.integers(8, 1280), st.integers(8, 1280)))
+def test_letterbox_is_that_of_ultralytics(size_hw: tuple[int, int], box: tuple[int, int]) -> None:
+    """``r = min(...)``, ``round(side * r)``, then ``round(dh - 0.1)`` rows on top, dh being half of what is missing."""
+    ratio = min(box[0] / size_hw[0], box[1] / size_hw[1])
+    exact = [side * ratio for side in size_hw]
+    # They round the ratio first, so that a half may fall on either side.
+    assume(all(abs(side % 1 - 0.5) > 1e-6 and side > 0.5 for side in exact))
+    resize, pad = Letterbox(size=box).parts()
+    inside = resized_size(resize, size_hw)
+    assert inside == (round(exact[0]), round(exact[1]))
+    window = crop_window(pad, inside)
+    halves = [(outer - inner) / 2 for outer, inner in zip(box, inside, strict=True)]
+    assert (-window.top, -window.left) == tuple(round(half - 0.1) for half in halves)
+    assert [box[0] - inside[0] + window.top, box[1] - inside[1] + window.left] == [round(half + 0.1) for half in halves]
+
+
+def test_equal_aspect_ratio_is_not_broken_by_rounding() -> None:
+    for scale in (1, 3, 7, 333):
+        assert resized_size(Resize(mode="fit", size=(480, 640)), (3 * scale, 4 * scale)) == (480, 640)
+
+
+def cropped(line: Lines, size: int) -> Lines:
+    """torchvision's ``center_crop`` of a line: pad ``missing // 2`` in front, or cut from ``round(excess / 2.0)``."""
+    missing = size - len(line)
+    if missing > 0:
+        return np.concatenate([np.full(missing // 2, -1), line, np.full(missing - missing // 2, -1)])
+    first = half_even(len(line) - size, 2)
+    return line[first : first + size]
+
+
+def padded(line: Lines, size: int, align: str) -> Lines:
+    missing = size - len(line)
+    front = missing // 2 if align == "center" else 0
+    return np.concatenate([np.full(front, -1), line, np.full(missing - front, -1)])
+
+
+def expected_lines(definition: Definition, size_hw: tuple[int, int]) -> list[Lines]:
+    """For rows and columns: which row or column of the resized image is at each place of the canvas; -1 is border."""
+    operations = list(definition.geometry)
+    if operations and isinstance(operations[0], Resize):
+        size_hw = resized_size(operations.pop(0), size_hw)
+    lines = [np.arange(side) for side in size_hw]
+    for operation in operations:
+        for axis in (0, 1):
+            if isinstance(operation, CenterCrop):
+                lines[axis] = cropped(lines[axis], operation.size[axis])
+            else:
+                assert isinstance(operation, Pad)
+                lines[axis] = padded(lines[axis], operation.size[axis], operation.align)
+    return lines
+
+
+def held(definition: Definition, size_hw: tuple[int, int]) -> Placement:
+    """The placement, for sizes that the definition's pads can hold."""
+    try:
+        return place(definition, size_hw)
+    except BadImage:
+        assume(False)
+        raise
+
+
+@settings(max_examples=400)
+@given(definition=definitions(one_fill=False), size_hw=SIZES)
+def test_placement_moves_every_row_and_column_where_the_rules_say(
+    definition: Definition, size_hw: tuple[int, int]
+) -> None:
+    placement = held(definition, size_hw)
+    window, offset = placement.window, placement.offset
+    expected = expected_lines(definition, size_hw)
+    assert placement.canvas_hw == (len(expected[0]), len(expected[1]))
+    if all((line >= 0).any() for line in expected):
+        for line, first, kept, at in zip(
+            expected, (window.top, window.left), (window.height, window.width), offset, strict=True
+        ):
+            seen = np.full(len(line), -1)
+            seen[at : at + kept] = np.arange(first, first + kept)
+            np.testing.assert_array_equal(seen, line)
+    else:
+        assert (window.height, window.width) == (0, 0)
+    assert placement.fills == ((window.height, window.width) != placement.canvas_hw)
+
+
+@settings(max_examples=400)
+@given(definition=definitions(one_fill=False), size_hw=SIZES)
+def test_a_window_lies_inside_and_a_border_has_a_known_value(definition: Definition, size_hw: tuple[int, int]) -> None:
+    placement = held(definition, size_hw)
+    window = placement.window
+    assert window.top >= 0
+    assert window.left >= 0
+    assert window.top + window.height <= placement.resized_hw[0]
+    assert window.left + window.width <= placement.resized_hw[1]
+    assert placement.offset[0] + window.height <= placement.canvas_hw[0]
+    assert placement.offset[1] + window.width <= placement.canvas_hw[1]
+    if placement.fills:
+        assert fill_values(definition)
+    if always_visible(definition.geometry):
+        assert window.height > 0
+        assert window.width > 0
+
+
+@settings(max_examples=300)
+@given(
+    resize=resizes(FILTERS.filter(lambda name: name != "nearest")),
+    crop=BOXES,
+    size_hw=SIZES | REAL_SIZES,
+)
+def test_a_region_holds_every_pixel_that_the_filter_reads(
+    resize: Resize, crop: tuple[int, int], size_hw: tuple[int, int]
+) -> None:
+    placement = place(Definition(operations=[Decode(), resize, CenterCrop(size=crop)]), size_hw)
+    part = region(placement, SUPPORT[resize.filter])
+    window = placement.window
+    for axis, (first, kept) in enumerate(((window.top, window.height), (window.left, window.width))):
+        source, resized = size_hw[axis], placement.resized_hw[axis]
+        anchor, end = part.anchor[axis], part.anchor[axis] + part.shape[axis]
+        assert 0 <= anchor < end <= source
+        scale = source / resized
+        reach = SUPPORT[resize.filter] * max(scale, 1)
+        lowest = math.floor((first + 0.5) * scale - reach + 0.5)
+        highest = math.floor((first + kept - 0.5) * scale + reach + 0.5)
+        assert anchor <= max(0, lowest)
+        assert end >= min(source, highest)
+        assert math.isclose(part.anchor[axis] + part.start[axis], first * scale, abs_tol=1e-6)
+        assert math.isclose(part.anchor[axis] + part.end[axis], (first + kept) * scale, rel_tol=1e-9, abs_tol=1e-6)
+
+
+@given(size_hw=REAL_SIZES, pad=BOXES, align=ALIGNMENTS)
+def test_a_pad_never_cuts(size_hw: tuple[int, int], pad: tuple[int, int], align: str) -> None:
+    operation = Pad(size=pad, align=align)
+    if size_hw[0] <= pad[0] and size_hw[1] <= pad[1]:
+        window = crop_window(operation, size_hw)
+        assert window.top <= 0 <= window.top + window.height - size_hw[0]
+        assert window.left <= 0 <= window.left + window.width - size_hw[1]
+        return
+    with pytest.raises(BadImage, match="cannot hold") as caught:
+        crop_window(operation, size_hw)
+    assert caught.value.code == "too_many_pixels"
+
+
+@given(side=REAL_SIDES, cropped_side=st.integers(1, 16384))
+def test_crop_offsets_are_whole_and_centred(side: int, cropped_side: int) -> None:
+    window = crop_window(CenterCrop(size=(cropped_side, 7)), (side, 7))
+    assert (window.height, window.width, window.left) == (cropped_side, 7, 0)
+    assert abs((2 * window.top + cropped_side) - side) <= 1
+
+
+def test_halves_go_to_the_even_row_when_cutting_and_down_when_padding() -> None:
+    assert [crop_window(CenterCrop(size=(2, 2)), (side, 2)).top for side in (3, 5, 7, 9)] == [0, 2, 2, 4]
+    assert [crop_window(CenterCrop(size=(side, 2)), (2, 2)).top for side in (3, 5, 7, 9)] == [0, -1, -2, -3]
+    assert crop_window(Pad(size=(5, 5)), (2, 2)) == Window(-1, -1, 5, 5)
+
+
+def test_kinds_of_geometry() -> None:
+    resize, crop, pad = Resize(mode="exact", size=(4, 4)), CenterCrop(size=(2, 2)), Pad(size=(8, 8))
+    assert single_resize((resize, crop, pad))
+    assert single_resize((crop, pad))
+    assert not single_resize((crop, resize))
+    assert not single_resize((resize, resize))
+    assert always_visible((resize, crop, pad, pad))
+    assert not always_visible((pad, crop))
+    assert not always_visible((crop, crop))
+
+
+@pytest.mark.parametrize(
+    ("operations", "values"),
+    [
+        ([Resize(mode="shorter", size=256), CenterCrop(size=(224, 224))], ()),
+        ([Resize(mode="shorter", size=200), CenterCrop(size=(224, 224))], (0,)),
+        ([Resize(mode="longer", size=256), CenterCrop(size=(224, 224))], (0,)),
+        ([CenterCrop(size=(224, 224))], (0,)),
+        ([Letterbox(size=(640, 640))], (114,)),
+        ([Letterbox(size=(640, 640)), CenterCrop(size=(512, 640))], (114,)),
+        ([Letterbox(size=(640, 640)), Pad(size=(700, 700), value=3)], (114, 3)),
+        ([Resize(mode="exact", size=(32, 64)), CenterCrop(size=(32, 32))], ()),
+        ([Resize(mode="exact", size=(32, 64)), CenterCrop(size=(33, 33))], (0,)),
+        ([Resize(mode="fit", size=(32, 64)), CenterCrop(size=(32, 32)), Pad(size=(40, 40))], (0,)),
+    ],
+)
+def test_fill_values(operations: list[Resize | CenterCrop | Pad | Letterbox], values: tuple[int, ...]) -> None:
+    assert fill_values(Definition(operations=[Decode(), *operations])) == values

@@ -1,0 +1,418 @@
+"""Headers say what Pillow says; forms that the backends would read differently are refused by name."""
+
+from __future__ import annotations
+
+import io
+import struct
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from image_files import (
+    bmp,
+    bmp_of,
+    encode,
+    exif_block,
+    jpeg_exif,
+    jpeg_segment,
+    jpeg_with_segments,
+    png,
+    png_of,
+    tiff,
+    tiff_of_blocks,
+    webp_chunks,
+    webp_extended,
+    webp_file,
+)
+from PIL import Image, ImageOps
+from sample_images import CONVERTED, PLAIN, card, photo
+
+from preprocess import BadImage
+from preprocess.header import Header, read_header
+from preprocess.rewrite import for_decoders
+
+HEIGHT, WIDTH = 47, 61
+PIXELS = card(HEIGHT, WIDTH)
+IMAGE = Image.fromarray(PIXELS)
+JPEG = encode(IMAGE, "JPEG")
+XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="3"/></x:xmpmeta>'
+LOSSY, LOSSLESS = webp_chunks(encode(IMAGE, "WEBP"))[0], webp_chunks(encode(IMAGE, "WEBP", lossless=True))[0]
+ICC = (b"ICCP", b"i" * 301)
+
+
+def exif_chunk(orientation: int, **options: Any) -> tuple[bytes, bytes]:
+    return b"EXIF", exif_block(orientation, **options)
+
+
+def with_thumbnail(orientation: int) -> bytes:
+    """EXIF with a second directory, which has another orientation, and a thumbnail JPEG with its own markers."""
+    thumbnail = encode(IMAGE.resize((16, 12)), "JPEG")
+    first = struct.pack("<4sIHHHIHHI", b"II*\0", 8, 1, 0x0112, 3, 1, orientation, 0, 26)
+    entries = [(0x0112, 3), (0x0201, 26 + 2 + 36 + 4), (0x0202, len(thumbnail))]
+    second = struct.pack("<H", 3) + b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries)
+    return jpeg_segment(0xE1, b"Exif\0\0" + first + second + bytes(4) + thumbnail)
+
+
+ORIENTED: dict[str, Callable[[int, Any], bytes]] = {
+    "jpeg": lambda o, order: jpeg_with_segments(JPEG, jpeg_exif(o, order)),
+    "jpeg, after JFIF": lambda o, order: JPEG[:20] + jpeg_exif(o, order) + JPEG[20:],
+    "jpeg, after its frame header": lambda o, order: JPEG[: JPEG.find(b"\xff\xda")] + jpeg_exif(o, order)
+    + JPEG[JPEG.find(b"\xff\xda") :],
+    "jpeg, after many segments": lambda o, order: jpeg_with_segments(
+        JPEG, *[jpeg_segment(0xE2, bytes(500))] * 60, jpeg_segment(0xFE, b"comment"), jpeg_exif(o, order)),
+    "jpeg, fill bytes": lambda o, order: jpeg_with_segments(JPEG, b"\xff" * 9 + jpeg_exif(o, order)),
+    "jpeg, XMP first": lambda o, order: jpeg_with_segments(
+        JPEG, jpeg_segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + XMP), jpeg_exif(o, order)),
+    "jpeg, second EXIF": lambda o, order: jpeg_with_segments(JPEG, jpeg_exif(o, order), jpeg_exif(3)),
+    "jpeg, thumbnail": lambda o, _: jpeg_with_segments(JPEG, with_thumbnail(o)),
+    "jpeg, trailing bytes": lambda o, order: jpeg_with_segments(JPEG, jpeg_exif(o, order)) + b"\0garbage",
+    "jpeg, restart markers": lambda o, order: jpeg_with_segments(
+        encode(IMAGE, "JPEG", restart_marker_blocks=2), jpeg_exif(o, order)),
+    "png": lambda o, order: png_of(PIXELS, before=[(b"eXIf", exif_block(o, order=order))]),
+    "png, after text": lambda o, order: png_of(
+        PIXELS, before=[(b"tEXt", b"Comment\0hello"), (b"eXIf", exif_block(o, order=order))]),
+    "png, after its pixels": lambda o, order: png_of(PIXELS, after=[(b"eXIf", exif_block(o, order=order))]),
+    "png, six tags before": lambda o, order: png_of(
+        PIXELS, before=[(b"eXIf", exif_block(o, order=order, before=6))]),
+    "webp": lambda o, order: webp_extended([LOSSY, exif_chunk(o, order=order)], (HEIGHT, WIDTH), 0x08),
+    "webp, lossless": lambda o, order: webp_extended([LOSSLESS, exif_chunk(o, order=order)], (HEIGHT, WIDTH), 0x08),
+    "webp, odd ICC": lambda o, order: webp_extended([ICC, LOSSY, exif_chunk(o, order=order)], (HEIGHT, WIDTH), 0x28),
+    "webp, EXIF first": lambda o, order: webp_extended([exif_chunk(o, order=order), LOSSY], (HEIGHT, WIDTH), 0x08),
+    "webp, after XMP": lambda o, order: webp_extended(
+        [LOSSY, (b"XMP ", XMP), exif_chunk(o, order=order)], (HEIGHT, WIDTH), 0x0C),
+    "webp, with JPEG's prefix": lambda o, order: webp_extended(
+        [LOSSY, (b"EXIF", b"Exif\0\0" + exif_block(o, order=order))], (HEIGHT, WIDTH), 0x08),
+    "webp, alpha": lambda o, order: webp_extended(
+        [*webp_chunks(encode(IMAGE.convert("RGBA").rotate(9), "WEBP"))[1:], exif_chunk(o, order=order)],
+        (HEIGHT, WIDTH), 0x18),
+    "tiff": lambda o, order: tiff(PIXELS, order=order, tags={274: (3, [o])}),
+    "tiff, LONG": lambda o, order: tiff(PIXELS, order=order, tags={274: (4, [o])}),
+    "tiff, strips": lambda o, order: tiff(
+        PIXELS, order=order, rows_per_strip=5, compression=8, tags={274: (3, [o])}),
+}  # fmt: skip
+
+
+def pillow_oriented(data: bytes) -> Image.Image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = Image.open(io.BytesIO(data))
+        image.load()
+        return ImageOps.exif_transpose(image).convert("RGB")
+
+
+@pytest.mark.parametrize("form", ORIENTED)
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_is_what_pillow_applies(form: str, order: str, orientation: int) -> None:
+    data = ORIENTED[form](orientation, order)
+    header = read_header(data)
+    assert header.orientation == orientation
+    assert (header.height, header.width) == (HEIGHT, WIDTH)
+    expected = pillow_oriented(data)
+    assert header.oriented_hw == (expected.height, expected.width)
+    # What decoders get to see shows the same picture.
+    np.testing.assert_array_equal(np.asarray(pillow_oriented(bytes(for_decoders(data, header)))), np.asarray(expected))
+
+
+@pytest.mark.parametrize("form", [*PLAIN, *CONVERTED])
+def test_size_is_what_pillow_says(form: str) -> None:
+    for width, height in ((61, 47), (1, 1), (1, 200), (333, 2)):
+        data = (PLAIN | CONVERTED)[form](photo("chelsea").resize((width, height)))
+        header = read_header(data)
+        expected = pillow_oriented(data)
+        assert header.oriented_hw == (expected.height, expected.width)
+        assert header.format.upper() == Image.open(io.BytesIO(data)).format
+
+
+UNCLEAR_EXIF = {
+    "absent value": exif_block(0),
+    "9": exif_block(9),
+    "cut in the value": exif_block(6)[:-6],
+    "wrong magic": b"II\0\0" + exif_block(6)[4:],
+    "directory beyond the end": exif_block(6)[:4] + struct.pack("<I", 1000) + exif_block(6)[8:],
+    "directory at 0": exif_block(6)[:4] + bytes(4) + exif_block(6)[8:],
+    "no values": exif_block(6).replace(struct.pack("<HHI", 0x0112, 3, 1), struct.pack("<HHI", 0x0112, 3, 0)),
+    "two values": exif_block(6).replace(struct.pack("<HHI", 0x0112, 3, 1), struct.pack("<HHI", 0x0112, 3, 2)),
+    "a signed type": exif_block(6).replace(struct.pack("<HHI", 0x0112, 3, 1), struct.pack("<HHI", 0x0112, 8, 1)),
+    "empty": b"",
+    "noise": bytes(range(256)),
+}
+
+
+@pytest.mark.parametrize("name", UNCLEAR_EXIF)
+def test_unclear_exif_counts_as_upright(name: str) -> None:
+    block = UNCLEAR_EXIF[name]
+    for data in (
+        jpeg_with_segments(JPEG, jpeg_segment(0xE1, b"Exif\0\0" + block)),
+        png_of(PIXELS, before=[(b"eXIf", block)]),
+        webp_extended([LOSSY, (b"EXIF", block)], (HEIGHT, WIDTH), 0x08),
+    ):
+        assert read_header(data).orientation == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        jpeg_with_segments(JPEG, jpeg_segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + XMP)),
+        png_of(PIXELS, before=[(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP)]),
+        webp_extended([LOSSY, (b"XMP ", XMP)], (HEIGHT, WIDTH), 0x04),
+        webp_extended([LOSSY, exif_chunk(6)], (HEIGHT, WIDTH), 0),
+        webp_file([LOSSY, exif_chunk(6)]),
+        tiff(PIXELS, tags={700: (1, list(XMP))}),
+        jpeg_with_segments(JPEG, jpeg_segment(0xE2, b"Exif\0\0" + exif_block(6))),
+    ],
+    ids=["jpeg XMP", "png XMP", "webp XMP", "webp EXIF without its flag", "webp EXIF in a simple file", "tiff XMP",
+         "jpeg other segment"],
+)  # fmt: skip
+def test_orientation_comes_from_exif_only(data: bytes) -> None:
+    assert read_header(data).orientation == 1
+
+
+@pytest.mark.parametrize(
+    ("seen", "data"),
+    [
+        ("GIF", encode(IMAGE, "GIF")),
+        ("AVIF", b"\0\0\0\x20ftypavif" + bytes(300)),
+        ("HEIC", b"\0\0\0\x18ftypheic" + bytes(300)),
+        ("an ISO media file", b"\0\0\0\x18ftypmp42" + bytes(300)),
+        ("SVG", b"<svg xmlns='http://www.w3.org/2000/svg'/>"),
+        ("SVG", b"\xef\xbb\xbf<?xml version='1.0'?>\n<!-- -->\n<svg/>"),
+        ("JPEG 2000", b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(60)),
+        ("JPEG XL", b"\xff\x0a" + bytes(60)),
+        ("PDF", b"%PDF-1.7\n" + bytes(60)),
+        ("BigTIFF", b"II+\0" + bytes(60)),
+        ("text", b"Not found\n"),
+        ("text", b"<html><body>404</body></html>"),
+        ("an unknown format beginning with 0x00010203", bytes(range(64))),
+        ("an unknown format beginning with 0xff", b"\xff"),
+        ("a RIFF file that is not WebP", b"RIFF" + struct.pack("<I", 40) + b"WAVEfmt " + bytes(60)),
+    ],
+)
+def test_other_formats_are_named(seen: str, data: bytes) -> None:
+    with pytest.raises(BadImage) as caught:
+        read_header(data)
+    assert caught.value.code == "unsupported_format"
+    assert caught.value.reason.startswith(f"got {seen}; allowed: ")
+
+
+def packed(bits: int) -> list[bytes]:
+    rows = PIXELS[:, :, 0] >> (8 - bits)
+    return [np.packbits(np.unpackbits(row[:, None], axis=1)[:, 8 - bits :]).tobytes() for row in rows]
+
+
+PALETTE = bytes(range(256)) * 4
+GRAY_PALETTE = b"".join(bytes([level, level, level, 0]) for level in range(256))
+NO_EXTRA = {338: (3, [])}
+RGBA = np.dstack([PIXELS, PIXELS[:, :, :1]])
+GRAY_ALPHA = PIXELS[:, :, :2]
+WIDE = PIXELS.astype(np.uint16) * 257
+CMYK_JPEG = encode(IMAGE.convert("CMYK"), "JPEG")
+ANIMATED_PNG = png_of(
+    PIXELS, before=[(b"acTL", struct.pack(">II", 1, 0)), (b"fcTL", struct.pack(">5I2H2B", 0, 61, 47, 0, 0, 1, 9, 0, 0))]
+)
+SOF = JPEG.find(b"\xff\xc0")
+
+FORMS_REFUSED: dict[str, tuple[str, bytes]] = {
+    "animated WebP": ("animated WebP", encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(9)])),
+    "animated PNG": ("animated PNG", ANIMATED_PNG),
+    "12-bit JPEG": ("12-bit JPEG", JPEG[: SOF + 4] + b"\x0c" + JPEG[SOF + 5 :]),
+    "lossless JPEG": ("0xffc3", JPEG[: SOF + 1] + b"\xc3" + JPEG[SOF + 2 :]),
+    "arithmetic JPEG": ("0xffc9", JPEG[: SOF + 1] + b"\xc9" + JPEG[SOF + 2 :]),
+    "JPEG of 2 components": ("2 components", JPEG[: SOF + 9] + b"\x02" + JPEG[SOF + 10 :]),
+    "CMYK JPEG without Adobe marker": ("without an Adobe marker", CMYK_JPEG[:2] + CMYK_JPEG[18:]),
+    "TIFF, gray and alpha": ("2 samples", tiff(GRAY_ALPHA)),
+    "TIFF, premultiplied alpha": ("extra samples [1]", tiff(RGBA, tags={338: (3, [1])})),
+    "TIFF, CMYK": ("photometric interpretation 5", tiff(RGBA, photometric=5, tags=NO_EXTRA)),
+    "TIFF, Lab": ("photometric interpretation 8", tiff(PIXELS, photometric=8)),
+    "TIFF, YCbCr": ("photometric interpretation 6", tiff(PIXELS, photometric=6)),
+    "TIFF, 5 channels": ("5 samples", tiff(np.dstack([PIXELS, GRAY_ALPHA]))),
+    "TIFF, float": ("[32] bit, format 3", tiff(PIXELS[:, :, :1].astype(np.float32))),
+    "TIFF, 32 bit": ("[32] bit", tiff(PIXELS[:, :, :1].astype(np.uint32))),
+    "TIFF, signed": ("format 2", tiff(PIXELS[:, :, :1].astype(np.int8))),
+    "TIFF, fax": ("compression 4", encode(IMAGE.convert("1"), "TIFF", compression="group4")),
+    "TIFF, 1 bit unsaid": ("[1] bit", encode(IMAGE.convert("1"), "TIFF")),
+    "TIFF, planes": ("planar configuration 2", tiff(PIXELS, planar=True)),
+    "TIFF, deep planes": ("planar configuration 2", tiff(WIDE, planar=True)),
+    "TIFF, PackBits": ("compression 32773", encode(IMAGE, "TIFF", compression="packbits")),
+    "TIFF, old JPEG": ("compression 6", tiff(PIXELS, compression=6)),
+    "TIFF, LZMA": ("compression 34925", tiff(PIXELS, compression=34925)),
+    "TIFF, fill order": ("fill order 2", tiff(PIXELS, tags={266: (3, [2])})),
+    "TIFF, oriented tiles": ("tiled TIFF with orientation 6", tiff(PIXELS, tile=16, tags={274: (3, [6])})),
+    "TIFF, huge tiles": ("tiles of 65520x16", tiff(PIXELS, tile=16, tags={322: (4, [65520])})),
+    "BMP, RLE": ("compression 1", bmp([b""] * 4, 4, bits=8, compression=1, palette=GRAY_PALETTE, data=b"\0\1")),
+    "BMP, 16 bit": ("16 bit", bmp([bytes(2 * WIDTH)] * HEIGHT, WIDTH, bits=16)),
+    "BMP, other masks": (
+        "bit masks ['ff', 'ff00', 'ff0000']",
+        bmp_of(RGBA, header_bytes=56, compression=3, masks=struct.pack("<4I", 0xFF, 0xFF00, 0xFF0000, 0)),
+    ),
+    "BMP, JPEG inside": ("compression 4", bmp([b""] * 4, 4, bits=0, compression=4, data=JPEG)),
+    "BMP, unknown header": ("header of 128 bytes", bmp_of(PIXELS, header_bytes=128)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS_REFUSED)
+def test_forms_that_backends_read_differently_are_refused_by_name(form: str) -> None:
+    named, data = FORMS_REFUSED[form]
+    with pytest.raises(BadImage) as caught:
+        read_header(data)
+    assert caught.value.code == "unsupported_format"
+    assert named in caught.value.reason
+    assert "; allowed: " in caught.value.reason
+
+
+GOOD_BMP = bmp_of(PIXELS)
+CONTRADICTIONS: dict[str, bytes] = {
+    "JPEG without a frame": JPEG[:SOF] + JPEG[JPEG.find(b"\xff\xda") :],
+    "JPEG with two frames": JPEG[:SOF] + JPEG[SOF : SOF + 19] + JPEG[SOF:],
+    "JPEG of height 0": JPEG[: SOF + 5] + b"\0\0" + JPEG[SOF + 7 :],
+    "JPEG, bytes between segments": JPEG[:20] + b"\0\1\2" + JPEG[20:],
+    "JPEG, restart marker outside a scan": jpeg_with_segments(JPEG, b"\xff\xd0"),
+    "JPEG, segment of length 1": jpeg_with_segments(JPEG, b"\xff\xe1\0\1"),
+    "JPEG, only fill bytes": JPEG[:2] + b"\xff" * 500,
+    "PNG without IHDR": JPEG and b"\x89PNG\r\n\x1a\n" + bytes(40),
+    "PNG of width 0": png([b""], 0, bits=8, color=2),
+    "PNG of 3 bit": png(packed(8), WIDTH, bits=3, color=0),
+    "PNG, palette missing": png(packed(8), WIDTH, bits=8, color=3),
+    "PNG, two palettes": png(packed(8), WIDTH, bits=8, color=3, before=[(b"PLTE", PALETTE[:768])] * 2),
+    "PNG, unknown critical chunk": png_of(PIXELS, before=[(b"ABCD", b"")]),
+    "PNG without pixels": b"\x89PNG\r\n\x1a\n" + png_of(PIXELS)[8:33] + png_of(PIXELS)[-12:],
+    "WebP, no picture": webp_extended([ICC], (HEIGHT, WIDTH), 0x20),
+    "WebP, two pictures": webp_extended([LOSSY, LOSSY], (HEIGHT, WIDTH), 0),
+    "WebP, other canvas": webp_extended([LOSSY], (HEIGHT + 3, WIDTH), 0),
+    "WebP, no key frame": webp_file([(b"VP8 ", bytes(100))]),
+    "WebP, unknown first chunk": webp_file([(b"EXIF", bytes(100)), LOSSY]),
+    "TIFF without size": tiff(PIXELS, tags={256: None}),
+    "TIFF, size of two": tiff(PIXELS, tags={256: (4, [WIDTH, WIDTH])}),
+    "TIFF without pixels": tiff(PIXELS, tags={273: None}),
+    "TIFF, too few strips": tiff(PIXELS, tags={278: (4, [5])}),
+    "TIFF, no rows in a strip": tiff(PIXELS, tags={278: (4, [0])}),
+    "TIFF, short strip": tiff(PIXELS, tags={279: (4, [100])}),
+    "TIFF, strip beyond the end": tiff(PIXELS, tags={273: (4, [2**32 - 9])}),
+    "TIFF, one bit count for three samples": tiff(PIXELS, tags={258: (3, [8])}),
+    "TIFF, orientation in bytes": tiff(PIXELS, tags={274: (1, [6])}),
+    "TIFF, two orientations": tiff(PIXELS, tags={274: (3, [6, 3])}),
+    "BMP, palette inside its pixels": bmp(packed(8), WIDTH, bits=8),
+    "BMP, indices beyond its palette": bmp(packed(8), WIDTH, bits=8, palette=GRAY_PALETTE[:400]),
+    "BMP, 4-bit indices beyond its palette": bmp(packed(4), WIDTH, bits=4, palette=GRAY_PALETTE[:8]),
+    "BMP, pixels inside its header": GOOD_BMP[:10] + struct.pack("<I", 50) + GOOD_BMP[14:],
+    "BMP of width -61": GOOD_BMP[:18] + struct.pack("<i", -WIDTH) + GOOD_BMP[22:],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", CONTRADICTIONS)
+def test_a_file_that_contradicts_itself_is_corrupt(form: str) -> None:
+    with pytest.raises(BadImage) as caught:
+        read_header(CONTRADICTIONS[form])
+    assert caught.value.code == "corrupt"
+
+
+def test_the_first_page_of_many_is_read() -> None:
+    buffer = io.BytesIO()
+    IMAGE.save(buffer, "TIFF", save_all=True, append_images=[IMAGE.resize((9, 9))])
+    assert read_header(buffer.getvalue()) == Header("TIFF", HEIGHT, WIDTH)
+
+
+def test_jpeg_strips_in_tiff_are_read() -> None:
+    strips = [encode(IMAGE.crop((0, top, WIDTH, min(HEIGHT, top + 16))), "JPEG") for top in (0, 16, 32)]
+    data = tiff_of_blocks(
+        strips, (HEIGHT, WIDTH, 3), np.dtype(np.uint8), photometric=6, compression=7, rows_per_strip=16
+    )
+    assert read_header(data) == Header("TIFF", HEIGHT, WIDTH)
+
+
+def test_every_kind_of_buffer_is_read() -> None:
+    array = np.frombuffer(JPEG, np.uint8)
+    assert not array.flags.writeable
+    for data in (JPEG, bytearray(JPEG), memoryview(JPEG), array, array.reshape(1, -1)):
+        assert read_header(data) == read_header(JPEG)
+
+
+ALL_FILES = [make(photo("chelsea").resize((61, 47))) for make in (PLAIN | CONVERTED).values()] + [
+    make(6, "<") for make in ORIENTED.values()
+]
+
+
+def outcome(data: bytes) -> Header | BadImage:
+    """Read a header; anything but a header or ``BadImage`` fails the test."""
+    begin = time.perf_counter()
+    try:
+        result: Header | BadImage = read_header(data)
+        bytes(for_decoders(data, result))
+    except BadImage as error:
+        result = error
+    assert time.perf_counter() - begin < 2
+    if isinstance(result, BadImage):
+        assert result.reason.isprintable()
+        assert "/" not in result.reason
+        assert len(result.reason) < 400
+    return result
+
+
+@settings(max_examples=500)
+@given(
+    magic=st.sampled_from([b"", JPEG[:3], b"\x89PNG\r\n\x1a\n", b"RIFF\x40\0\0\0WEBP", b"II*\0", b"MM\0*", b"BM"]),
+    body=st.binary(max_size=300),
+)
+def test_random_bytes_raise_nothing_else(magic: bytes, body: bytes) -> None:
+    outcome(magic + body)
+
+
+@settings(max_examples=1500)
+@given(data=st.data())
+def test_mutated_files_raise_nothing_else(data: st.DataObject) -> None:
+    file = bytearray(data.draw(st.sampled_from(ALL_FILES)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, min(len(file) - 1, 400)))
+        match data.draw(st.sampled_from(["byte", "long", "delete", "insert", "copy"])):
+            case "byte":
+                file[at] = data.draw(st.integers(0, 255))
+            case "long":
+                value = st.sampled_from([0, 1, 0x7FFFFFFF, 0xFFFFFFFF, 0x80000000]) | st.integers(0, 100_000)
+                file[at : at + 4] = struct.pack(data.draw(st.sampled_from("<>")) + "I", data.draw(value))
+            case "delete":
+                del file[at : at + data.draw(st.integers(1, 12))]
+            case "insert":
+                file[at:at] = data.draw(st.binary(min_size=1, max_size=12))
+            case "copy":
+                source = data.draw(st.integers(0, len(file)))
+                file[at : at + 12] = file[source : source + 12]
+        if not file:
+            return
+    outcome(bytes(file))
+
+
+@pytest.mark.parametrize("number", range(len(ALL_FILES)))
+def test_a_file_cut_anywhere_is_refused(number: int) -> None:
+    """Only what follows the picture may be missing; nothing that follows is needed in any format but TIFF."""
+    file = ALL_FILES[number]
+    whole = read_header(file)
+    for length in range(0, len(file), max(1, len(file) // 150)):
+        result = outcome(file[:length])
+        if isinstance(result, Header):
+            assert result == whole
+            np.testing.assert_array_equal(np.asarray(pillow_oriented(file[:length])), np.asarray(pillow_oriented(file)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        JPEG[:2] + b"\xff" * 20_000_000,
+        JPEG[:2] + b"\xff\xe2\0\2" * 5_000_000,
+        png_of(PIXELS)[:33] + b"\0\0\0\0tEXt\0\0\0\0" * 1_500_000,
+        b"RIFF\x16\x24\xf4\0" + webp_extended([], (HEIGHT, WIDTH), 0)[8:30] + b"ABCD\0\0\0\0" * 2_000_000,
+        b"II*\0" + struct.pack("<IH", 8, 65535) + struct.pack("<HHII", 9999, 3, 1, 1) * 65535,
+    ],
+    ids=["fill bytes", "segments", "chunks", "WebP chunks", "directory"],
+)  # fmt: skip
+def test_a_file_made_of_millions_of_parts_does_not_keep_the_reader_busy(data: bytes) -> None:
+    assert isinstance(outcome(data), BadImage)
+
+
+def test_a_plain_file_is_not_copied() -> None:
+    for data in (JPEG, png_of(PIXELS), webp_file([LOSSY]), tiff(PIXELS), GOOD_BMP):
+        assert for_decoders(data, read_header(data)) is data
