@@ -23,12 +23,18 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def instances_for(cores: int) -> int:
+    """One per core, and two on a single core: one instance with a bounded queue can stall (``triton_config.Model``)."""
+    return max(2, cores)
+
+
 def fit_instances(repository: Path, view: Path, *, cores: int) -> Path:
     """The folder to serve from: ``repository`` itself where its counts fit, else ``view``, which is then filled.
 
     ``view`` must not exist. The repository is not changed.
     """
-    unfit = {path.parents[1].name for path in repository.glob(f"*/{_CPU_CONFIG}") if _count(path) not in (None, cores)}
+    count = instances_for(cores)
+    unfit = {path.parents[1].name for path in repository.glob(f"*/{_CPU_CONFIG}") if _count(path) not in (None, count)}
     if not unfit:
         return repository
     for model in sorted(path for path in repository.iterdir() if path.is_dir()):
@@ -39,7 +45,7 @@ def fit_instances(repository: Path, view: Path, *, cores: int) -> Path:
                 (copy / entry.name).symlink_to(entry.resolve())
         if model.name in unfit:
             config = from_text((model / _CPU_CONFIG).read_text())
-            config.instance_group[0].count = cores
+            config.instance_group[0].count = count
             (copy / _CPU_CONFIG).parent.mkdir()
             (copy / _CPU_CONFIG).write_text(to_text(config, source=f"{model.name}, for {cores} cores"))
     return view

@@ -108,7 +108,9 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
         warmup: Warmup,
         parameters: dict[str, str],
     ) -> Model:
-        return Model(f"{name}_{role}", inputs, produced, placements, batch, queue, warmup, {**stamp, **parameters})
+        # Postprocessing has one instance and takes what the steps before it let through.
+        limit = None if role == "postprocess" else queue
+        return Model(f"{name}_{role}", inputs, produced, placements, batch, limit, warmup, {**stamp, **parameters})
 
     labelled = _with_labels_file(network_tensors) if labels is not None else network_tensors
     return Repository(

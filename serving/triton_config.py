@@ -62,14 +62,19 @@ class Warmup:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that executes. ``placements`` hold what differs between machines, everything else is shared."""
+    """A model that executes. ``placements`` hold what differs between machines, everything else is shared.
+
+    ``max_queue_size`` is None for an unbounded queue: the better choice for a model with one instance, since with a bound
+    Triton 2.51 can miss the moment when the instance becomes free, and waits 500 ms (``WaitForPayloadSlotAvailable`` in
+    its dynamic_batch_scheduler.cc).
+    """
 
     name: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     placements: dict[Device, Placement]
     max_batch_size: int
-    max_queue_size: int
+    max_queue_size: int | None
     warmup: Warmup
     parameters: dict[str, str] = field(default_factory=dict)
 
@@ -79,10 +84,12 @@ class Model:
         config = proto.ModelConfig(name=self.name, backend=placement.backend, max_batch_size=self.max_batch_size)
         _add_tensors(config, self.inputs, self.outputs)
         # No preferred size and no delay: a batch is whatever waits when an instance becomes free.
-        queue = config.dynamic_batching.default_queue_policy
-        queue.timeout_action = proto.ModelQueuePolicy.REJECT
-        queue.allow_timeout_override = True
-        queue.max_queue_size = self.max_queue_size
+        config.dynamic_batching.SetInParent()
+        if self.max_queue_size is not None:
+            queue = config.dynamic_batching.default_queue_policy
+            queue.timeout_action = proto.ModelQueuePolicy.REJECT
+            queue.allow_timeout_override = True
+            queue.max_queue_size = self.max_queue_size
         group = config.instance_group.add(count=placement.instances)
         group.kind = proto.ModelInstanceGroup.KIND_GPU if placement.kind == "gpu" else proto.ModelInstanceGroup.KIND_CPU
         if placement.cuda_graphs:

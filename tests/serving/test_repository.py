@@ -71,6 +71,9 @@ def test_dims_come_from_the_definition(files: dict[str, bytes]) -> None:
     assert [output.name for output in fused.output] == ["scores", "class_ids", "labels"]
     assert list(fused.output) == list(ensemble.output)
     assert model.output[0].label_filename == "labels.txt"
+    for name in ("preprocess", "model", "fused"):
+        assert _config(files, f"classify_{name}/configs/cpu.pbtxt").instance_group[0].count >= 2
+    assert not _config(files, "classify_postprocess/config.pbtxt").dynamic_batching.HasField("default_queue_policy")
     photo = files["classify_preprocess/warmup/photo.jpg"]
     assert list(preprocess.model_warmup[0].inputs["image"].dims) == [len(photo)]
 
