@@ -34,6 +34,10 @@ class BadImage(PreprocessError):
         self.reason = reason
         super().__init__(f"bad image ({code}): {reason}")
 
+    def __reduce__(self) -> tuple[type[BadImage], tuple[BadImageCode, str]]:
+        """Pickle by code and reason, so that the error crosses processes."""
+        return type(self), (self.code, self.reason)
+
 
 class CannotCompile(PreprocessError):
     """A backend refuses a definition that it cannot execute exactly."""

@@ -34,7 +34,8 @@ def resample(pixels: Pixels, part: Region, size_hw: Size, filter: Filter) -> Pix
         image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
         box = (part.start[1], part.start[0], part.end[1], part.end[0])
         resized = image.resize((size_hw[1], size_hw[0]), PILLOW_FILTERS[filter], box=box)
-        return np.asarray(resized).reshape(*size_hw, pixels.shape[2])
+        # A copy, since the compiled loops take no read-only array.
+        return np.array(resized).reshape(*size_hw, pixels.shape[2])
     height, width, channels = pixels.shape
     out = np.empty((*size_hw, channels), np.uint8)
     rows = _cached_weights(size_hw[0], part.start[0], part.end[0], height)

@@ -65,10 +65,6 @@ TOLERANCES = (
 """One entry for every backend, stage and source."""
 
 
-_ROUNDING = {"float32": 1e-3, "float16": 0.25}
-"""Levels that rounding to a dtype may add, for values up to 255 standard deviations."""
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """How far a sample is from the reference's, in levels, and whether the table allows it."""
@@ -107,10 +103,12 @@ def compare(
             f"{backend} gives {other.dtype}{other.shape} after {stage}, "
             f"the reference {reference.dtype}{reference.shape}"
         )
-    difference = np.abs(other.astype(np.float64) - reference.astype(np.float64)) * _level_size(definition, stage)
-    # Both samples are rounded to the output's dtype, so that a whole number of levels measures as nearly that.
-    whole = np.rint(difference)
-    difference = np.where(np.abs(difference - whole) < _ROUNDING.get(reference.dtype.name, 0), whole, difference)
+    level_size = _level_size(definition, stage)
+    difference = np.abs(other.astype(np.float64) - reference.astype(np.float64)) * level_size
+    if reference.dtype.kind == "f":
+        # Both samples are rounded to their dtype, so that a whole number of levels measures as nearly that.
+        whole, rounding = np.rint(difference), 2 * np.finfo(reference.dtype).eps * np.abs(reference).max() * level_size
+        difference = np.where(np.abs(difference - whole) <= rounding, whole, difference)
     allowed = tolerance(backend, stage, source)
     highest, different = float(difference.max(initial=0)), float((difference > 0).mean())
     above_one = float((difference > 1).mean())

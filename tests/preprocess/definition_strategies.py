@@ -54,10 +54,13 @@ def definitions(draw: st.DrawFn, *, one_fill: bool = True, filters: st.SearchStr
     channels = 3 if color == "rgb" else 1
     dtypes = ["float32", "float16", "uint8"]
     if draw(st.booleans()):
-        levels = st.lists(st.floats(-2, 130, width=32), min_size=channels, max_size=channels)
-        deviations = st.lists(st.floats(0.125, 130, width=32), min_size=channels, max_size=channels)
         scale = draw(st.sampled_from([1.0, 127.5, 255.0]))
-        operations.append(Normalize(mean=draw(levels), std=draw(deviations), scale=scale))
+        # In units of the scaled values, as people choose them.
+        mean, std = st.floats(0, 255 / scale), st.floats(25 / scale, 255 / scale)
+        per_channel = {"min_size": channels, "max_size": channels}
+        operations.append(
+            Normalize(mean=draw(st.lists(mean, **per_channel)), std=draw(st.lists(std, **per_channel)), scale=scale)
+        )
         dtypes.remove("uint8")
     if draw(st.booleans()):
         operations.append(Output(layout=draw(st.sampled_from(["NCHW", "NHWC"])), dtype=draw(st.sampled_from(dtypes))))

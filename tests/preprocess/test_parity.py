@@ -1,0 +1,223 @@
+"""DALI against the reference: every format and stage within the tolerance table, geometry equal to the pixel."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from definition_strategies import SIZES, definitions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from image_files import encode, exif_block, jpeg_exif, jpeg_with_segments, png_of
+from PIL import Image
+from sample_images import CONVERTED, PHOTOS, PLAIN, card, edges, noise, photo, portrait
+
+from preprocess import (
+    BadImage,
+    CannotCompile,
+    CenterCrop,
+    Compiled,
+    Decode,
+    Definition,
+    Letterbox,
+    Normalize,
+    Output,
+    Pad,
+    Resize,
+    compile,
+)
+from preprocess.tolerances import Comparison, Source, Stage, compare
+
+STAGES: tuple[Stage, ...] = ("decode", "resize", "crop", "normalize")
+IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+CLASSIFY = Definition(operations=[Decode(), Resize(mode="shorter", size=256), CenterCrop(size=(224, 224)), IMAGENET])
+
+VARIANTS: dict[str, Definition] = {
+    "classify": CLASSIFY,
+    "classify, gray, NHWC": Definition(
+        operations=[Decode(color="gray"), Resize(mode="shorter", size=128), CenterCrop(size=(112, 96)),
+                    Normalize(mean=(0.4,), std=(0.25,)), Output(layout="NHWC")]),
+    "detect": Definition(
+        operations=[Decode(), Letterbox(size=(320, 320)), Normalize(mean=(0, 0, 0), std=(1, 1, 1)),
+                    Output(dtype="float16")]),
+    "top left, truncated": Definition(
+        operations=[Decode(), Letterbox(size=(96, 160), align="top_left", rounding="truncate", value=0),
+                    Output(layout="NHWC", dtype="uint8")]),
+    "enlarged": Definition(
+        operations=[Decode(), Resize(mode="shorter", size=701), CenterCrop(size=(300, 300)),
+                    Normalize(mean=(127, 127, 127), std=(128, 128, 128), scale=1)]),
+    "one way up, one way down": Definition(
+        operations=[Decode(), Resize(mode="exact", size=(37, 800)), Output(dtype="uint8")]),
+    "no resize": Definition(operations=[Decode(), CenterCrop(size=(131, 160)), Output(dtype="uint8")]),
+    "nothing": Definition(operations=[Decode(), Output(layout="NHWC", dtype="float16")]),
+    "crop larger than the image": Definition(
+        operations=[Decode(color="gray"), Resize(mode="longer", size=77), CenterCrop(size=(90, 41)),
+                    Output(dtype="float32")]),
+    "padded": Definition(
+        operations=[Decode(), Resize(mode="fit", size=(60, 50)), Pad(size=(64, 70), value=200, align="top_left")]),
+    "nearest": Definition(
+        operations=[Decode(), Resize(mode="shorter", size=100, filter="nearest"), CenterCrop(size=(64, 96))]),
+    "bicubic": Definition(
+        operations=[Decode(), Resize(mode="shorter", size=100, filter="bicubic"), CenterCrop(size=(64, 96))]),
+    "lanczos": Definition(
+        operations=[Decode(), Resize(mode="longer", size=300, filter="lanczos"), CenterCrop(size=(90, 90)), IMAGENET]),
+}  # fmt: skip
+
+
+@cache
+def compiled(definition: Definition, backend: str) -> Compiled:
+    return compile(definition, backend=backend)
+
+
+def judged(data: bytes, definition: Definition, stage: Stage, source: Source = "plain") -> Comparison:
+    cut = definition.stage(stage)
+    (reference,) = compiled(cut, "reference").run([data])
+    (other,) = compiled(cut, "dali").run([data])
+    assert not isinstance(reference, BadImage), reference
+    assert not isinstance(other, BadImage), other
+    return compare(reference, other, definition=cut, stage=stage, backend="dali", source=source)
+
+
+@pytest.mark.parametrize("form", PLAIN)
+def test_every_format_at_every_stage(form: str) -> None:
+    for image in (photo("chelsea"), portrait("coffee")):
+        data = PLAIN[form](image)
+        assert judged(data, CLASSIFY, "decode").max == 0
+        for stage in STAGES:
+            comparison = judged(data, CLASSIFY, stage)
+            assert comparison.within, (stage, comparison)
+
+
+@pytest.mark.parametrize("form", CONVERTED)
+def test_formats_that_are_converted_at_every_stage(form: str) -> None:
+    for image in (photo("chelsea"), portrait("coffee")):
+        for variant in ("classify", "lanczos"):
+            for stage in STAGES:
+                comparison = judged(CONVERTED[form](image), VARIANTS[variant], stage, "converted")
+                assert comparison.within, (variant, stage, comparison)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_kind_of_definition_at_every_stage(variant: str) -> None:
+    definition = VARIANTS[variant]
+    images = [*map(photo, PHOTOS), portrait("rocket"), noise(211, 333), edges(301, 203), photo("coffee").resize((9, 7))]
+    for image in images:
+        data = encode(image, "JPEG", quality=90)
+        for stage in STAGES:
+            comparison = judged(data, definition, stage)
+            assert comparison.within, (stage, comparison)
+
+
+@pytest.mark.parametrize("subsampling", [0, 1, 2, "4:1:1"])
+def test_a_decoded_part_is_the_same_part_of_the_whole(subsampling: int | str) -> None:
+    """Chroma is interpolated from neighbours, which a part must bring along."""
+    data = encode(photo("astronaut").resize((333, 251)), "JPEG", quality=95, subsampling=subsampling)
+    for size in [(1, 1), (7, 9), (50, 64), (101, 17), (16, 300), (250, 332), (251, 333)]:
+        definition = Definition(operations=[Decode(), CenterCrop(size=size), Output(layout="NHWC", dtype="uint8")])
+        assert judged(data, definition, "crop").max == 0
+
+
+def test_formats_and_filters_within_one_level_means_most_values_equal() -> None:
+    """What a user sees on photos, far below the table's bounds for the hardest content."""
+    shares = [judged(encode(photo(name), "JPEG", quality=90), CLASSIFY, "crop").share_different for name in PHOTOS]
+    assert max(shares) < 0.2
+
+
+def at_orientation(pixels: Any, orientation: int, form: str) -> bytes:
+    if form == "png":
+        return png_of(pixels, before=[(b"eXIf", exif_block(orientation))])
+    jpeg = encode(Image.fromarray(pixels), "JPEG", quality=100, subsampling=0)
+    return jpeg_with_segments(jpeg, jpeg_exif(orientation))
+
+
+@settings(max_examples=250)
+@given(
+    definition=definitions(),
+    size_hw=SIZES,
+    orientation=st.integers(1, 8),
+    form=st.sampled_from(["png", "jpeg"]),
+)
+def test_geometry_is_equal_to_the_pixel(
+    definition: Definition, size_hw: tuple[int, int], orientation: int, form: str
+) -> None:
+    """The card's neighbouring pixels differ so much that a window off by one pixel fails the tolerance."""
+    definition = definition.stage("crop")
+    data = at_orientation(card(*size_hw), orientation, form)
+    (reference,) = compile(definition).run([data])
+    (other,) = compile(definition, backend="dali").run([data])
+    if isinstance(reference, BadImage):
+        assert isinstance(other, BadImage)
+        assert str(other) == str(reference)
+        return
+    assert other.shape == reference.shape
+    difference = np.abs(other.astype(int) - reference.astype(int))
+    assert difference.max() <= 1
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_shift_by_one_pixel_would_be_seen(axis: int) -> None:
+    definition = Definition(operations=[Decode(), Resize(mode="shorter", size=24)]).pixels()
+    for size_hw in ((24, 24), (30, 47), (90, 31)):
+        (sample,) = compile(definition).run([png_of(card(*size_hw))])
+        shifted = np.abs(np.roll(sample, 1, axis).astype(int) - sample)
+        assert np.median(shifted.max(axis=2)) > 10
+
+
+@settings(max_examples=60)
+@given(definition=definitions(), size_hw=SIZES)
+def test_any_definition_normalizes_alike(definition: Definition, size_hw: tuple[int, int]) -> None:
+    data = png_of(card(*size_hw))
+    (reference,) = compile(definition).run([data])
+    (other,) = compile(definition, backend="dali").run([data])
+    if isinstance(reference, BadImage):
+        assert isinstance(other, BadImage)
+        return
+    comparison = compare(reference, other, definition=definition, stage="normalize", backend="dali")
+    assert comparison.max <= 1
+    spec = definition.output_spec
+    assert other.dtype == np.dtype(spec.dtype)
+    assert all(said in (None, seen) for said, seen in zip(spec.shape, other.shape, strict=True))
+    assert other.flags.c_contiguous
+
+
+def test_a_crop_that_misses_the_image_is_all_border() -> None:
+    definition = Definition(
+        operations=[Decode(), Pad(size=(4, 4), value=9), CenterCrop(size=(1, 1)), Output(layout="NHWC", dtype="uint8")]
+    )
+    for backend in ("reference", "dali"):
+        (sample,) = compile(definition, backend=backend).run([png_of(card(1, 1))])
+        np.testing.assert_array_equal(sample, np.full((1, 1, 3), 9))
+
+
+REFUSED = {
+    "one resize": [Decode(), Resize(mode="exact", size=(9, 9)), Resize(mode="exact", size=(5, 5))],
+    "before any crop or pad": [Decode(), CenterCrop(size=(9, 9)), Resize(mode="exact", size=(5, 5))],
+    "(114, 0)": [Decode(), Letterbox(size=(9, 9)), CenterCrop(size=(12, 12))],
+    "(3, 4)": [Decode(), Pad(size=(9, 9), value=3), Pad(size=(12, 12), value=4)],
+}
+
+
+@pytest.mark.parametrize("named", REFUSED)
+def test_dali_refuses_by_name_what_the_reference_can_do(named: str) -> None:
+    definition = Definition(operations=REFUSED[named])
+    (sample,) = compile(definition).run([png_of(card(5, 5))])
+    assert not isinstance(sample, BadImage)
+    with pytest.raises(CannotCompile) as caught:
+        compile(definition, backend="dali")
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("filter", ["nearest", "bicubic", "lanczos"])
+def test_dali_refuses_other_filters_on_a_gpu(filter: str) -> None:
+    definition = Definition(operations=[Decode(), Resize(mode="exact", size=(9, 9), filter=filter)])
+    with pytest.raises(CannotCompile, match=f"'{filter}'.*supports 'bilinear'"):
+        compile(definition, backend="dali", device="gpu")
+
+
+def test_unknown_backends_and_devices_are_refused_by_name() -> None:
+    with pytest.raises(CannotCompile, match=r"'opencv'.*reference, dali"):
+        compile(CLASSIFY, backend="opencv")
+    with pytest.raises(CannotCompile, match="'cpu'"):
+        compile(CLASSIFY, backend="reference", device="gpu")

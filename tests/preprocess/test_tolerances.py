@@ -1,0 +1,92 @@
+"""The table is complete and the comparison judges by it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from preprocess import Decode, Definition, Normalize, Output
+from preprocess.tolerances import TOLERANCES, compare, tolerance
+
+PIXELS = Definition(operations=[Decode(), Output(layout="NHWC", dtype="uint8")])
+LEVELS = np.random.default_rng(0).integers(10, 240, (40, 50, 3)).astype(np.uint8)
+
+
+def test_every_backend_stage_and_source_has_one_entry_with_a_reason() -> None:
+    keys = [(entry.backend, entry.stage, entry.source) for entry in TOLERANCES]
+    stages, sources = ("decode", "resize", "crop", "normalize"), ("plain", "converted")
+    assert sorted(keys) == sorted(itertools.product(["dali"], stages, sources))
+    for entry in TOLERANCES:
+        assert entry.reason
+        assert tolerance(entry.backend, entry.stage, entry.source) is entry
+        assert 0 <= entry.share_above_one <= entry.share_different <= 1
+    with pytest.raises(KeyError, match="cvcuda"):
+        tolerance("cvcuda", "decode")
+
+
+def test_equal_samples_differ_by_nothing() -> None:
+    seen = compare(LEVELS, LEVELS.copy(), definition=PIXELS, stage="decode", backend="dali")
+    assert (seen.max, seen.mean, seen.percentile_99_9, seen.share_different, seen.share_above_one) == (0, 0, 0, 0, 0)
+    assert seen.within
+
+
+def test_figures_of_a_known_difference() -> None:
+    other = LEVELS.copy()
+    other[0, :10] += 1
+    other[1, :5] -= 3
+    seen = compare(LEVELS, other, definition=PIXELS, stage="resize", backend="dali")
+    assert seen.max == 3
+    assert seen.mean == pytest.approx((30 + 45) / 6000)
+    assert seen.share_different == pytest.approx(45 / 6000)
+    assert seen.share_above_one == pytest.approx(15 / 6000)
+    assert seen.percentile_99_9 == 3
+    assert not seen.within
+    assert compare(LEVELS, other, definition=PIXELS, stage="resize", backend="dali", source="converted").within
+
+
+@pytest.mark.parametrize("bound", ["max_level", "share_different", "share_above_one"])
+def test_each_bound_refuses_alone(bound: str) -> None:
+    other = LEVELS.astype(int)
+    if bound == "max_level":
+        other[0, 0, 0] += 4
+    if bound == "share_different":
+        other += 1
+    if bound == "share_above_one":
+        other[:8] += 2
+    seen = compare(LEVELS, other.astype(np.uint8), definition=PIXELS, stage="crop", backend="dali", source="converted")
+    assert not seen.within
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_normalized_samples_are_judged_in_levels(layout: str, dtype: str) -> None:
+    mean, std, scale = np.float32([0.4, 0.5, 0.6]), np.float32([0.1, 0.25, 0.4]), 255
+    definition = Definition(
+        operations=[
+            Decode(), Normalize(mean=mean.tolist(), std=std.tolist(), scale=scale), Output(layout=layout, dtype=dtype)
+        ]
+    )  # fmt: skip
+
+    def normalized(levels: np.ndarray) -> np.ndarray:
+        values = ((levels.astype(np.float32) / scale - mean) / std).astype(dtype)
+        return values if layout == "NHWC" else values.transpose(2, 0, 1)
+
+    other = LEVELS.copy()
+    other[5, 5] += np.uint8([1, 2, 3])
+    seen = compare(normalized(LEVELS), normalized(other), definition=definition, stage="normalize", backend="dali")
+    assert seen.max == pytest.approx(3, abs=1e-9)
+    assert seen.share_different == pytest.approx(3 / 6000)
+    assert seen.share_above_one == pytest.approx(2 / 6000)
+    if dtype == "float32":
+        shifted = normalized(LEVELS) + np.float32(0.01)
+        drift = compare(normalized(LEVELS), shifted, definition=definition, stage="normalize", backend="dali")
+        assert drift.max == pytest.approx(0.01 * 0.4 * 255, rel=1e-3)
+
+
+def test_another_shape_or_dtype_is_an_error_and_not_a_difference() -> None:
+    with pytest.raises(ValueError, match=r"uint8\(40, 49, 3\) after crop, the reference uint8\(40, 50, 3\)"):
+        compare(LEVELS, LEVELS[:, 1:], definition=PIXELS, stage="crop", backend="dali")
+    with pytest.raises(ValueError, match="float32"):
+        compare(LEVELS, LEVELS.astype(np.float32), definition=PIXELS, stage="crop", backend="dali")
