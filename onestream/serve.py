@@ -52,9 +52,14 @@ def serve(
 
     Exits with 0 when told to stop, 1 when Triton ends by itself, 2 when the server cannot be started.
     """
-    from serving.server import Server
-    from serving.server_errors import ServerError
-
+    try:
+        from serving.server import Server
+        from serving.server_errors import ServerError
+    except ImportError as error:
+        fail(
+            f"cannot serve: {error.name or error} is not installed. Run: pip install 'onestream[cpu]'",
+            EXIT_CANNOT_START,
+        )
     try:
         server = Server(
             repository,

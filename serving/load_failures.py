@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serving.processes import describe_exit
@@ -39,21 +39,23 @@ def missing_library(text: str) -> str | None:
     return (found[1] or found[2]) if found else None
 
 
-def model_reason(model: str, reason: str, log: str, repository: Path) -> str:
+def model_reason(model: str, reason: str, log: str, folders: Sequence[Path]) -> str:
     """Say in one line why a model is not ready.
 
     Args:
         model: its name.
         reason: what Triton's index says; empty for a model whose configuration Triton could not read.
         log: Triton's log, searched where the index says nothing.
-        repository: folder of models; its path is cut from the text.
+        folders: their paths are cut from the text.
     """
     if not reason:
         reason = _poll_failure(model, log)
     if not reason:
         reason = next((m["reason"] for m in _ENSEMBLE_FAILED.finditer(log) if m["model"] == model), "")
     cleaned = one_line(reason or "Triton gave no reason")
-    return cleaned.replace(f"{repository.resolve()}/", "").replace(f"{repository}/", "")
+    for folder in folders:
+        cleaned = cleaned.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
+    return cleaned
 
 
 def _poll_failure(model: str, log: str) -> str:

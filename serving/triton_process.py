@@ -77,12 +77,13 @@ class TritonProcess:
         remove_leftovers()
         self.endpoints = endpoints
         self.region_prefix = new_prefix()
-        self._repository = repository
         self._models = models
         self._log_path = log_path
         self._on_log = on_log
         self._stop_timeout_s = stop_timeout_s
         self._run_folder = Path(tempfile.mkdtemp(prefix=self.region_prefix))
+        # Triton is given the repository itself, a view of it, or a link to it.
+        self._repositories = (repository, self._run_folder / "repository")
         if device == "cpu":
             repository = fit_instances(repository, self._run_folder / "repository", cores=usable_cores())
         admin_token = secrets.token_hex(16)
@@ -241,7 +242,7 @@ class TritonProcess:
         loaded = sorted(name for name, state in states.items() if state.state == "READY")
         log = self._log_text()
         failures = {
-            name: model_reason(name, states[name].reason if name in states else "", log, self._repository)
+            name: model_reason(name, states[name].reason if name in states else "", log, self._repositories)
             for name in sorted(wanted.union(name for name, state in states.items() if state.state) - set(loaded))
         }
         causes = {name: reason for name, reason in failures.items() if not reason.startswith("ensemble")}
@@ -267,7 +268,7 @@ class TritonProcess:
                 how = describe_exit(os.waitstatus_to_exitcode(stat.wait_status)) if stat else "ended"
                 reason = process_complaint(log) or f"its process {how} before it began to load"
                 raise ModelLoadFailed(
-                    {name: model_reason(name, reason, log, self._repository) for name in models or ["(unknown)"]}
+                    {name: model_reason(name, reason, log, self._repositories) for name in models or ["(unknown)"]}
                 )
 
     def _log_text(self) -> str:

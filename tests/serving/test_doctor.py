@@ -156,7 +156,7 @@ def test_a_triton_that_lacks_a_library_is_a_problem(
 
 def test_the_commands_import_nothing_heavy() -> None:
     code = (
-        "import sys, onestream.serve, onestream.doctor, serving.doctor, serving.server\n"
+        "import sys, onestream.serve, onestream.doctor, serving.doctor\n"
         "heavy = {'numpy', 'tritonclient', 'grpc', 'onnx', 'onnxruntime', 'nvidia', 'pytriton', 'torch'}\n"
         "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
     )

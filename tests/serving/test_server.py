@@ -245,9 +245,10 @@ def test_an_ensemble_without_its_step_is_named(tmp_path: Path) -> None:
     assert "absent" in message
 
 
-def test_a_model_without_code_is_named(tmp_path: Path) -> None:
-    (write_model(tmp_path, "hollow") / "1" / "model.py").unlink()
-    message = start_and_fail(tmp_path, ModelLoadFailed)
+@pytest.mark.parametrize("folder", ["plain", "with a space"])
+def test_a_model_without_code_is_named(tmp_path: Path, folder: str) -> None:
+    (write_model(tmp_path / folder, "hollow") / "1" / "model.py").unlink()
+    message = start_and_fail(tmp_path / folder, ModelLoadFailed)
     assert message == "model 'hollow' failed to load: Python model file not found in 'hollow/1/model.py'"
 
 
