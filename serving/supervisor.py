@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from serving.control import ControlError
-from serving.processes import ModelProcess
 from serving.leftovers import remove_region
+from serving.processes import ModelProcess
 from serving.triton_process import TritonProcess
 
 _RESCAN_S = 1.0
