@@ -40,6 +40,7 @@ _READ = frozenset(_Tag)
 _TYPES = {3: "u2", 4: "u4"}
 """SHORT and LONG."""
 _BYTE_TYPES = (1, 7)
+_NEXT_DIRECTORY_BYTES = 4
 
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6
 _UNCOMPRESSED, _JPEG = 1, 7
@@ -73,9 +74,10 @@ def _tags(view: memoryview) -> Tags:
     order = "<" if view[0] == ord("I") else ">"
     (offset,) = struct.unpack_from(order + "I", view, 4)
     (count,) = struct.unpack_from(order + "H", view, offset)
-    directory = view[offset + 2 : offset + 2 + 12 * count]
-    if len(directory) < 12 * count:
-        raise IndexError
+    end = offset + 2 + 12 * count
+    if end + _NEXT_DIRECTORY_BYTES > len(view):
+        raise corrupt(f"the TIFF is cut short: its directory ends at byte {end + _NEXT_DIRECTORY_BYTES} of {len(view)}")
+    directory = view[offset + 2 : end]
     tags: Tags = {}
     for index, (tag, kind, values) in enumerate(struct.iter_unpack(order + "HHI4x", directory)):
         if tag not in _READ:
