@@ -64,7 +64,7 @@ class Warmup:
 class Model:
     """A model that executes. ``placements`` hold what differs between machines, everything else is shared.
 
-    ``max_queue_size`` is None for an unbounded queue: the better choice for a model with one instance, since with a bound
+    ``max_queue_size`` is None for an unbounded queue, better for a model with one instance, since with a bound
     Triton 2.51 can miss the moment when the instance becomes free, and waits 500 ms (``WaitForPayloadSlotAvailable`` in
     its dynamic_batch_scheduler.cc).
     """
