@@ -7,7 +7,7 @@
     ├── BadNetwork        an ONNX file cannot be served by this definition; the message says what was seen
     ├── WeightsError      the built-in network's weights could not be fetched; the message says what to do
     ├── CheckpointError   a weights file is damaged or holds what it may not
-    └── ServerError       the server did not start or died; its subclasses are drawn in serving/server.py
+    └── ServerError       the server did not start or died; its subclasses are drawn in serving/server_errors.py
 """
 
 from __future__ import annotations

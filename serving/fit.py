@@ -12,8 +12,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from serving.repository import INSTANCES_PARAMETER
-from serving.triton_config import from_text, to_text
+from serving.triton_config import INSTANCES_PARAMETER, from_text, to_text
 
 _CPU_CONFIG = Path("configs") / "cpu.pbtxt"
 

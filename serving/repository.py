@@ -21,10 +21,17 @@ from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
 from serving.pipeline import Classification, Pipeline
 from serving.tensors import CLASS_IDS, IMAGE, LABELS, PIXELS, SCORES
-from serving.triton_config import Device, Ensemble, Model, Placement, Step, Tensor, Warmup, to_text
-
-INSTANCES_PARAMETER = "cpu_instances"
-"""Parameter with which a model asks ``onestream serve`` for one instance per core (value *cores*)."""
+from serving.triton_config import (
+    INSTANCES_PARAMETER,
+    Device,
+    Ensemble,
+    Model,
+    Placement,
+    Step,
+    Tensor,
+    Warmup,
+    to_text,
+)
 
 _COMMITTED_INSTANCES = 2
 _WARMUP_FILE = "photo.jpg"
@@ -110,7 +117,17 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
     ) -> Model:
         # Postprocessing has one instance and takes what the steps before it let through.
         limit = None if role == "postprocess" else queue
-        return Model(f"{name}_{role}", inputs, produced, placements, batch, limit, warmup, {**stamp, **parameters})
+        return Model(
+            f"{name}_{role}",
+            inputs,
+            produced,
+            placements,
+            max_batch_size=batch,
+            max_queue_size=limit,
+            max_queue_ms=options.max_queue_ms,
+            warmup=warmup,
+            parameters={**stamp, **parameters},
+        )
 
     labelled = _with_labels_file(network_tensors) if labels is not None else network_tensors
     return Repository(
