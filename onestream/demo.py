@@ -55,7 +55,7 @@ def demo(
         with Client(server.grpc_url) as grpc, Client(server.http_url) as http:
             for file in files:
                 try:
-                    out.print(_table(file.name, _classify_both_ways(grpc, file), _classify_both_ways(http, file)))
+                    out.print(_table(file.name, _classify_both_ways(grpc, file), _classify_both_ways(http, file)), "")
                 except OnestreamError as error:
                     fail(f"{file.name}: {error}", EXIT_FAILED)
     log.print("Triton is stopped")
@@ -94,5 +94,5 @@ def _table(title: str, grpc: _Answer, http: _Answer) -> Table:
     labels = ((label.label, f"{label.score:.3f}") for label in grpc.classification.labels)
     for label, step in zip_longest(labels, steps):
         table.add_row(*(label or ("", "")), *(step or ("", "", "")))
-    table.add_section()
+
     return table
