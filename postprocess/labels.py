@@ -6,8 +6,13 @@ from pathlib import Path
 
 
 def read_labels(path: Path) -> list[str]:
-    """Read a labels file. Raises ``ValueError`` where a line is empty, naming it."""
-    labels = path.read_text(encoding="utf-8").splitlines()
+    """Read a labels file. Raises ``ValueError`` where it is not UTF-8 or a line is empty, naming it."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name} is not UTF-8: byte {error.start} cannot be read") from None
+    # Not splitlines(), which also splits at characters that a name may contain.
+    labels = text.removesuffix("\n").split("\n")
     for number, label in enumerate(labels, start=1):
         if not label.strip():
             raise ValueError(f"{path.name} line {number} is empty; every class needs a name")
