@@ -69,10 +69,10 @@ def _deep(image: Image.Image, channels: int = 3) -> npt.NDArray[np.uint16]:
     return (np.asarray(image).astype(np.uint16) * 256 + low_bytes).astype(np.uint16)[:, :, :channels]
 
 
-def _cmyk(image: Image.Image) -> Image.Image:
+def _cmyk(image: Image.Image, noise_share: float = 0.3) -> Image.Image:
     """A CMYK picture that uses its black channel."""
     ink = np.random.default_rng(4).integers(0, 256, (image.height, image.width, 4)).astype(np.uint8)
-    return Image.blend(image.convert("CMYK"), Image.frombytes("CMYK", image.size, ink.tobytes()), 0.3)
+    return Image.blend(image.convert("CMYK"), Image.frombytes("CMYK", image.size, ink.tobytes()), noise_share)
 
 
 def _palette(image: Image.Image, colors: int = 256) -> Image.Image:
@@ -123,6 +123,7 @@ PLAIN: dict[str, Callable[[Image.Image], bytes]] = {
 
 CONVERTED: dict[str, Callable[[Image.Image], bytes]] = {
     "jpeg CMYK": lambda image: encode(_cmyk(image), "JPEG", quality=90),
+    "jpeg CMYK, any ink": lambda image: encode(_cmyk(image, 1), "JPEG", quality=100),
     "png 16 bit": lambda image: png_of(_deep(image)),
     "png 16-bit gray": lambda image: png_of(_deep(image, 1)),
     "tiff 16 bit": lambda image: tiff(_deep(image)),
