@@ -1,0 +1,172 @@
+"""The photo set: different real photos as JPEGs of two sizes, the same bytes on every run.
+
+The photos come inside the wheels of scikit-image, scikit-learn and matplotlib, so nothing is downloaded. Each source
+gives two pictures per size: *whole*, the largest centred part of the right shape, and *near*, a mirrored part 0.8 as
+large from a corner. All sources are smaller than 1920×1080, and enlarging leaves a picture smoother than a camera's,
+with a smaller file that decodes faster; so grain is added at that size, until a file has the bytes of a camera's, about
+0.4 MB at quality 90.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import json
+import math
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import PIL
+from PIL import Image
+
+Size = Literal["500x375", "1920x1080"]
+SIZES: tuple[Size, ...] = ("500x375", "1920x1080")
+QUALITY = 90
+SEED = 20
+
+_GRAIN_SIGMA = 2.5
+_NEAR = 0.8
+_RECIPE = 2
+_SOURCES = {
+    "skimage/data": (
+        "chelsea.png",
+        "coffee.png",
+        "hubble_deep_field.jpg",
+        "motorcycle_left.png",
+        "motorcycle_right.png",
+        "retina.jpg",
+        "rocket.jpg",
+    ),
+    "sklearn/datasets/images": ("china.jpg", "flower.jpg"),
+    "matplotlib/mpl-data/sample_data": ("grace_hopper.jpg",),
+}
+
+
+class PhotosMissing(Exception):
+    """A package that carries the photos is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Photo:
+    """One JPEG file of the set. ``sha256`` is of its bytes, hexadecimal."""
+
+    name: str
+    size: Size
+    source: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhotoSet:
+    """The photos of one size, and the same photos as an input file of perf_analyzer."""
+
+    photos: tuple[Photo, ...]
+    contents: tuple[bytes, ...]
+    perf_analyzer_input: Path
+
+
+def photo_set(size: Size, *, folder: Path, sources: Sequence[Path] | None = None) -> PhotoSet:
+    """The photos of one size, made in ``folder`` where they are missing or their bytes are not the manifest's.
+
+    ``sources`` are image files to make them from; None takes those of the installed packages. Raises ``PhotosMissing``
+    naming the command that installs them.
+    """
+    files = _source_files() if sources is None else list(sources)
+    own = folder / size
+    manifest = own / "manifest.json"
+    made_by = {
+        "recipe": _RECIPE,
+        "sources": [file.name for file in files],
+        "pillow": PIL.__version__,
+        "numpy": np.__version__,
+    }
+    photos = _read(manifest, made_by)
+    if photos is None:
+        photos = _make(size, own, files)
+        (own / "perf_analyzer.json").write_text(_perf_analyzer_input([(own / p.name).read_bytes() for p in photos]))
+        manifest.write_text(json.dumps({"made_by": made_by, "photos": [asdict(p) for p in photos]}, indent=1) + "\n")
+    return PhotoSet(photos, tuple((own / p.name).read_bytes() for p in photos), own / "perf_analyzer.json")
+
+
+def _read(manifest: Path, made_by: dict[str, object]) -> tuple[Photo, ...] | None:
+    try:
+        found = json.loads(manifest.read_text())
+        if found["made_by"] != made_by:
+            return None
+        photos = tuple(Photo(**entry) for entry in found["photos"])
+        contents = [(manifest.parent / photo.name).read_bytes() for photo in photos]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    whole = all(_sha256(content) == photo.sha256 for content, photo in zip(contents, photos, strict=True))
+    return photos if whole else None
+
+
+def _make(size: Size, folder: Path, sources: Sequence[Path]) -> tuple[Photo, ...]:
+    folder.mkdir(parents=True, exist_ok=True)
+    width, height = (int(side) for side in size.split("x"))
+    rng = np.random.default_rng(SEED)
+    photos = []
+    for source in sources:
+        original = Image.open(source).convert("RGB")
+        for part in ("whole", "near"):
+            content = _jpeg(_picture(original, part, width, height, rng))
+            name = f"{source.stem}-{part}.jpg"
+            (folder / name).write_bytes(content)
+            photos.append(Photo(name, size, source.name, len(content), _sha256(content)))
+    return tuple(photos)
+
+
+def _source_files() -> list[Path]:
+    files = []
+    for location, names in _SOURCES.items():
+        package, _, inside = location.partition("/")
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            raise PhotosMissing(f"the photos come with the package {package}; run: pip install 'onestream[bench]'")
+        files += [Path(spec.origin).parent / inside / name for name in names]
+    return files
+
+
+def _picture(original: Image.Image, part: str, width: int, height: int, rng: np.random.Generator) -> Image.Image:
+    """A part of a photo at the wanted size, filtered so that it neither aliases nor shows blocks."""
+    shrink = min(original.width / width, original.height / height) * (_NEAR if part == "near" else 1)
+    wide, high = width * shrink, height * shrink
+    centred = (max(0.0, (original.width - wide) / 2), max(0.0, (original.height - high) / 2))
+    left, top = (0.0, 0.0) if part == "near" else centred
+    box = (left, top, min(left + wide, original.width), min(top + high, original.height))
+    picture = original.resize((width, height), Image.Resampling.LANCZOS, box=box)
+    if part == "near":
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return _with_grain(picture, rng) if width * height > 1_000_000 else picture
+
+
+def _with_grain(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
+    grain = rng.normal(0, _GRAIN_SIGMA, (picture.height, picture.width, 1))
+    return Image.fromarray(np.clip(np.rint(np.asarray(picture) + grain), 0, 255).astype(np.uint8))
+
+
+def _jpeg(picture: Image.Image) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=QUALITY)
+    return file.getvalue()
+
+
+def _perf_analyzer_input(contents: list[bytes]) -> str:
+    """Every photo as one request for the input ``image``; perf_analyzer takes them in turn."""
+    data = [{"image": {"content": {"b64": b64encode(c).decode()}, "shape": [len(c)]}} for c in contents]
+    return json.dumps({"data": data})
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def mean_kilobytes(photos: tuple[Photo, ...]) -> float:
+    """Mean file size in units of 1000 bytes."""
+    return math.fsum(photo.bytes for photo in photos) / len(photos) / 1000

@@ -1,0 +1,74 @@
+"""The plot: throughput and p99 against concurrency, one column for each size of photo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
+
+from benchmarks.photos import Size
+from benchmarks.plan import COMPETITORS
+from benchmarks.results import Competitor, Results, Served, Where
+from benchmarks.spread import Spread
+
+_COLORS: dict[Competitor, str] = {"plain": "#777777", "classify": "#d98200", "classify_fused": "#1f6fb4"}
+_MARKERS: dict[Competitor, str] = {"plain": "s", "classify": "o", "classify_fused": "D"}
+
+
+def draw(results: Results, path: Path) -> None:
+    """Write a PNG file. Points are medians over rounds, bars their quartiles."""
+    sizes: list[Size] = list(dict.fromkeys(one.size for one in results.served))
+    figure, grid = plt.subplots(
+        2, len(sizes), figsize=(4.9 * len(sizes) + 0.6, 7.2), sharex=True, squeeze=False, layout="constrained"
+    )
+    for column, size in enumerate(sizes):
+        throughput, tail = grid[0][column], grid[1][column]
+        _curves(throughput, results, size, "inferences_per_s")
+        _curves(tail, results, size, "p99_ms")
+        limit = results.limit(size)
+        if limit:
+            most = Spread.of(list(limit.values())).median
+            throughput.axhline(most, color="black", linestyle=":", linewidth=1.2, label="in process")
+        throughput.set_title(f"{size.replace('x', '×')} JPEG", fontsize=12)
+        tail.set_xlabel("requests in flight")
+    grid[0][0].set_ylabel("images per second (more is better)")
+    grid[1][0].set_ylabel("p99 latency, ms (less is better)")
+    handles, names = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+    figure.suptitle(f"{results.machine.cpu}, {results.machine.cores} cores, gRPC", fontsize=11)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _curves(axes: Axes, results: Results, size: Size, quantity: str) -> None:
+    def value(one: Served) -> float:
+        return float(getattr(one.export, quantity))
+
+    loads = [load for load in results.loads(size) if load.kind == "concurrency"]
+    for competitor in COMPETITORS:
+        found = {load.value: results.rounds_of(value, competitor, Where(size, load)) for load in loads}
+        spreads = {at: Spread.of(list(rounds.values())) for at, rounds in found.items() if rounds}
+        medians = [spread.median for spread in spreads.values()]
+        below = [spread.median - spread.low for spread in spreads.values()]
+        above = [spread.high - spread.median for spread in spreads.values()]
+        axes.errorbar(
+            list(spreads),
+            medians,
+            yerr=(below, above),
+            label=competitor,
+            capsize=3,
+            linewidth=1.8,
+            color=_COLORS[competitor],
+            marker=_MARKERS[competitor],
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([load.value for load in loads], [str(load.value) for load in loads])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)

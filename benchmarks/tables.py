@@ -1,0 +1,274 @@
+"""Markdown tables from result files.
+
+python -m benchmarks.tables --write README.md    replaces what stands between the two marker lines
+python -m benchmarks.tables --check README.md    exits with 1 where that differs from the result files
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.cpu_time import Timed
+from benchmarks.perf_analyzer import Load, Transport
+from benchmarks.photos import Size, mean_kilobytes
+from benchmarks.plan import COMPETITORS, MAIN_LOAD, ONE_AT_A_TIME
+from benchmarks.results import Competitor, Part, Results, Served, Where, read
+from benchmarks.spread import Spread, ratio
+
+BEGIN = "<!-- results:begin -->"
+END = "<!-- results:end -->"
+RESULTS = Path(__file__).parent / "results"
+
+_NOT_MEASURED = "–"
+_MUCH_OTHER_USE = 0.05
+_Value = Callable[[Served], float]
+_Quantity = Callable[[Size], "Spread | None"]
+
+
+def full(results: Results) -> str:
+    """Every table of one run."""
+    parts = [_about(results), ratios(results)]
+    if results.served:
+        parts += [_served(results), _plain_trials(results), _agreement(results)]
+    if results.in_process:
+        parts.append(_in_process(results))
+    if results.cpu_time:
+        parts.append(_cpu_time(results))
+    return "\n".join(parts)
+
+
+def summary(results: Sequence[Results], *, link_to: str) -> str:
+    """The block of the README: for each machine the ratios and a few absolute numbers; empty without results.
+
+    ``link_to`` is the folder of results, as the README's links name it.
+    """
+    return "\n".join(
+        f"{_about(one)}\n{ratios(one)}\n{_absolute(one)}\n"
+        f"![Throughput and p99 against concurrency]({link_to}/{one.machine.slug}/throughput.png)\n"
+        for one in results
+    )
+
+
+def ratios(results: Results) -> str:
+    """The ratios that are aimed at, with quartiles over rounds, higher or lower as each row says."""
+
+    def against_plain(
+        value: _Value,
+        competitor: Competitor,
+        *,
+        load: Load = MAIN_LOAD,
+        transport: Transport = "grpc",
+        part: Part = "whole",
+    ) -> _Quantity:
+        def of(size: Size) -> Spread | None:
+            where = Where(size, load, transport, part)
+            return ratio(results.rounds_of(value, competitor, where), results.rounds_of(value, "plain", where))
+
+        return of
+
+    def against_limit(transport: Transport) -> _Quantity:
+        def of(size: Size) -> Spread | None:
+            where = Where(size, MAIN_LOAD, transport)
+            return ratio(results.rounds_of(_throughput, "classify_fused", where), results.limit(size))
+
+        return of
+
+    def of_bare_decode(timed: Timed) -> _Quantity:
+        return lambda size: ratio(_cpu(results, size, timed), _cpu(results, size, "bare decode"))
+
+    fused, shared = "classify_fused ÷ plain", "classify_fused ÷ plain, shared memory"
+    rows: list[tuple[str, str, _Quantity]] = [
+        (f"images/s: {fused}", "higher", against_plain(_throughput, "classify_fused")),
+        ("images/s: classify ÷ plain", "higher", against_plain(_throughput, "classify")),
+        (f"images/s: {fused}, HTTP", "higher", against_plain(_throughput, "classify_fused", transport="http")),
+        (f"images/s: {shared}", "higher", against_plain(_throughput, "classify_fused", transport="grpc+shm")),
+        (
+            "images/s: classify_preprocess ÷ plain preprocessing, each alone",
+            "higher",
+            against_plain(_throughput, "classify", transport="grpc+shm", part="preprocess"),
+        ),
+        (f"p50 at concurrency 1: {fused}", "lower", against_plain(_p50, "classify_fused", load=ONE_AT_A_TIME)),
+        ("p50 at concurrency 1: classify ÷ plain", "lower", against_plain(_p50, "classify", load=ONE_AT_A_TIME)),
+        ("images/s: classify_fused by gRPC ÷ in process", "higher", against_limit("grpc")),
+        ("images/s: classify_fused by shared memory ÷ in process", "higher", against_limit("grpc+shm")),
+        ("CPU time: decode to float32 ÷ bare full decode", "lower", of_bare_decode("definition")),
+        ("CPU time: decode to uint8 pixels ÷ bare full decode", "lower", of_bare_decode("pixels")),
+    ]
+    sizes = _sizes(results)
+    return _table(
+        ["quantity (concurrency 8 where not said)", "better", *(_title(size) for size in sizes)],
+        [[name, better, *(_text(quantity(size), 2) for size in sizes)] for name, better, quantity in rows],
+    )
+
+
+def _about(results: Results) -> str:
+    machine, versions = results.machine, results.versions
+    libraries = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
+    sizes = ", ".join(
+        f"{len(own)} of {_title(size)} ({mean_kilobytes(tuple(own)):.0f} KB each)"
+        for size in _sizes(results)
+        if (own := [photo for photo in results.photos if photo.size == size])
+    )
+    lines = [
+        f"{machine.cpu}, {machine.cores} cores, {machine.memory_gib:.0f} GiB, {machine.system}; "
+        f"{results.started_utc[:10]}, commit {results.commit[:12]}. Photos: {sizes}. "
+        f"Median (quartiles) of {results.rounds} rounds of {results.duration_s:g} s. {libraries}.",
+    ]
+    if results.quick:
+        lines.append("A quick run: short, and no basis for a claim.")
+    others = [one.others_cpu_share for one in results.served]
+    if others and max(others) > _MUCH_OTHER_USE:
+        lines.append(
+            f"Other programs used up to {max(others):.0%} of the machine (median {Spread.of(others).median:.0%})."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _absolute(results: Results) -> str:
+    rows = []
+    for size in _sizes(results):
+        busy, alone = Where(size, MAIN_LOAD), Where(size, ONE_AT_A_TIME)
+        for competitor in COMPETITORS:
+            cells = [
+                _spread_text(results.rounds_of(_throughput, competitor, busy), 0),
+                _spread_text(results.rounds_of(_p99, competitor, busy), 0),
+                _spread_text(results.rounds_of(_p50, competitor, alone), 1),
+            ]
+            rows.append([_title(size), competitor, *cells])
+    return _table(["photos", "served", "images/s", "p99, ms", "p50 at concurrency 1, ms"], rows)
+
+
+def _served(results: Results) -> str:
+    columns: list[tuple[_Value, int]] = [
+        (_throughput, 1),
+        (_p50, 1),
+        (_p99, 1),
+        (lambda one: one.server_cpu_ms, 2),
+        (lambda one: one.images_per_execution, 1),
+    ]
+    rows = []
+    for where in dict.fromkeys(one.where for one in results.served):
+        for competitor in COMPETITORS:
+            if not results.rounds_of(_throughput, competitor, where):
+                continue
+            name = competitor if where.part == "whole" else f"{competitor}, {where.part} alone"
+            cells = [_spread_text(results.rounds_of(value, competitor, where), digits) for value, digits in columns]
+            rows.append([_title(where.size), str(where.load), where.transport, name, *cells])
+    return _table(
+        ["photos", "load", "by", "served", "images/s", "p50, ms", "p99, ms", "server CPU, ms/image", "batch"], rows
+    )
+
+
+def _plain_trials(results: Results) -> str:
+    rows = []
+    for size in _sizes(results):
+        for setting in dict.fromkeys(trial.setting for trial in results.plain_trials):
+            rates = [t.inferences_per_s for t in results.plain_trials if (t.size, t.setting) == (size, setting)]
+            chosen = "chosen" if results.plain_setting.get(size) == setting else ""
+            rows.append([_title(size), setting, _text(Spread.of(rates) if rates else None, 1), chosen])
+    return _table(["photos", "setting of the plain competitor", "images/s", ""], rows)
+
+
+def _agreement(results: Results) -> str:
+    rows = [
+        [_title(one.size), f"{one.best_classes_equal} of {one.photos}", competitor, f"{difference:.4f}"]
+        for one in results.agreement
+        for competitor, difference in one.largest_difference.items()
+    ]
+    return _table(["photos", "same best class by all", "competitor", "largest difference of a score from plain"], rows)
+
+
+def _in_process(results: Results) -> str:
+    keys = dict.fromkeys((one.size, one.batch, one.processes) for one in results.in_process)
+    rows = []
+    for size, batch, processes in keys:
+        rates = [one.images_per_s for one in results.in_process if (one.size, one.batch) == (size, batch)]
+        rows.append([_title(size), str(processes), str(batch), _text(Spread.of(rates), 1)])
+    return _table(["photos", "processes", "batch", "images/s in process"], rows)
+
+
+def _cpu_time(results: Results) -> str:
+    rows = []
+    for size in _sizes(results):
+        for timed in results.cpu_time[0].milliseconds:
+            rows.append([_title(size), timed, _spread_text(_cpu(results, size, timed), 2)])
+    return _table(["photos", "timed", "CPU ms/image"], rows)
+
+
+def _cpu(results: Results, size: Size, timed: Timed) -> dict[int, float]:
+    return {one.round: one.milliseconds[timed] for one in results.cpu_time if one.size == size}
+
+
+def _throughput(one: Served) -> float:
+    return one.export.inferences_per_s
+
+
+def _p50(one: Served) -> float:
+    return one.export.p50_ms
+
+
+def _p99(one: Served) -> float:
+    return one.export.p99_ms
+
+
+def _sizes(results: Results) -> list[Size]:
+    return list(dict.fromkeys(photo.size for photo in results.photos))
+
+
+def _title(size: Size) -> str:
+    return size.replace("x", "×")
+
+
+def _text(spread: Spread | None, digits: int) -> str:
+    return _NOT_MEASURED if spread is None else spread.text(digits)
+
+
+def _spread_text(rounds: dict[int, float], digits: int) -> str:
+    return _text(Spread.of(list(rounds.values())) if rounds else None, digits)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+
+
+def replaced(text: str, block: str) -> str:
+    """``text`` with ``block`` between the marker lines.
+
+    Raises ``ValueError`` where the markers are not there once each, in order.
+    """
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"expected the lines {BEGIN} and {END} once each, in this order")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{block}{END}{after}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description="Results tables of a README.")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--write", type=Path, metavar="FILE", help="put the tables between the markers of FILE")
+    action.add_argument("--check", type=Path, metavar="FILE", help="fail where FILE differs from the results")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", default=RESULTS, help="folder of results")
+    options = parser.parse_args(arguments)
+    path: Path = options.write or options.check
+    text = path.read_text(encoding="utf-8")
+    try:
+        wanted = replaced(text, summary(read(options.results), link_to="benchmarks/results"))
+    except ValueError as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 1
+    if options.write:
+        path.write_text(wanted, encoding="utf-8")
+    elif wanted != text:
+        print(f"{path} differs from the result files; run: python -m benchmarks.tables --write {path}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
