@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.formats.base import Header, SizeCheck, corrupt, unsupported
+from preprocess.formats import jpeg
+from preprocess.formats.base import Header, SizeCheck, accept_size, corrupt, unsupported
 
 
 class _Tag(IntEnum):
@@ -60,7 +62,7 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         raise corrupt("the TIFF header declares no size")
     check_size(height, width)
     _check_form(tags)
-    _check_data(tags, height, width, len(view))
+    _check_data(tags, height, width, view)
     orientation = _one(tags, _Tag.ORIENTATION, 1)
     if orientation is None:
         raise corrupt("the TIFF has an orientation that is not one number")
@@ -137,8 +139,19 @@ def _check_form(tags: Tags) -> None:
             raise unsupported(f"a TIFF with {name} {_one(tags, tag)}", " or ".join(map(str, allowed)))
 
 
-def _check_data(tags: Tags, height: int, width: int, file_bytes: int) -> None:
-    """Check that as many strips or tiles as the size needs lie inside the file."""
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Strips or tiles: where they lie, their lengths in bytes, and their size in pixels."""
+
+    offsets: npt.NDArray[Any]
+    lengths: npt.NDArray[Any]
+    height: int
+    width: int
+    tiled: bool
+
+
+def _blocks(tags: Tags, height: int, width: int) -> _Blocks:
+    """The strips or tiles, as many as the size needs."""
     tiled = _Tag.TILE_OFFSETS in tags
     offsets = tags.get(_Tag.TILE_OFFSETS if tiled else _Tag.STRIP_OFFSETS, np.empty(0))
     lengths = tags.get(_Tag.TILE_BYTES if tiled else _Tag.STRIP_BYTES, np.empty(0))
@@ -154,14 +167,35 @@ def _check_data(tags: Tags, height: int, width: int, file_bytes: int) -> None:
         block_width, block_height = width, min(_one(tags, _Tag.ROWS_PER_STRIP, height) or 0, height)
     if not block_height:
         raise corrupt("the TIFF has no rows in a strip")
-    blocks = -(-height // block_height) * -(-width // block_width)
-    if not len(offsets) == len(lengths) == blocks:
-        raise corrupt(f"the TIFF has {len(offsets)} strips or tiles with {len(lengths)} lengths; it needs {blocks}")
-    end = int((offsets.astype(np.int64) + lengths).max())
-    if end > file_bytes:
-        raise corrupt(f"the TIFF is cut short: its pixels end at byte {end} of {file_bytes}")
-    pixel_bytes = len(tags[_Tag.BITS]) * int(tags[_Tag.BITS][0]) // 8
-    expected = (blocks * block_height if tiled else height) * block_width * pixel_bytes
-    held = int(lengths.sum(dtype=np.int64))
-    if _one(tags, _Tag.COMPRESSION, 1) == _UNCOMPRESSED and held < expected:
-        raise corrupt(f"the TIFF holds {held} bytes of pixels of {expected}")
+    needed = -(-height // block_height) * -(-width // block_width)
+    if not len(offsets) == len(lengths) == needed:
+        raise corrupt(f"the TIFF has {len(offsets)} strips or tiles with {len(lengths)} lengths; it needs {needed}")
+    return _Blocks(offsets, lengths, block_height, block_width, tiled)
+
+
+def _check_data(tags: Tags, height: int, width: int, view: memoryview) -> None:
+    """Check that the strips or tiles lie inside the file and, as far as the compression lets it be seen, are whole."""
+    blocks, compression = _blocks(tags, height, width), _one(tags, _Tag.COMPRESSION, 1)
+    end = int((blocks.offsets.astype(np.int64) + blocks.lengths).max())
+    if end > len(view):
+        raise corrupt(f"the TIFF is cut short: its pixels end at byte {end} of {len(view)}")
+    if compression == _UNCOMPRESSED:
+        rows = len(blocks.offsets) * blocks.height if blocks.tiled else height
+        expected = rows * blocks.width * len(tags[_Tag.BITS]) * int(tags[_Tag.BITS][0]) // 8
+        held = int(blocks.lengths.sum(dtype=np.int64))
+        if held < expected:
+            raise corrupt(f"the TIFF holds {held} bytes of pixels of {expected}")
+    if compression == _JPEG:
+        _check_jpeg_blocks(blocks, height, view)
+
+
+def _check_jpeg_blocks(blocks: _Blocks, height: int, view: memoryview) -> None:
+    """Check that each block is a JPEG of its size: decoders leave memory that a smaller one does not fill as it was."""
+    for number, (offset, length) in enumerate(zip(blocks.offsets.tolist(), blocks.lengths.tolist(), strict=True)):
+        inner = jpeg.read(view[offset : offset + length], accept_size)
+        rows = blocks.height if blocks.tiled else min(blocks.height, height - number * blocks.height)
+        if (inner.height, inner.width) != (rows, blocks.width):
+            raise corrupt(
+                f"the TIFF's strip or tile {number} is a JPEG of {inner.width}x{inner.height} pixels "
+                f"instead of {blocks.width}x{rows}"
+            )

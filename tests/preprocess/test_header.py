@@ -299,6 +299,10 @@ CONTRADICTIONS: dict[str, bytes] = {
     "TIFF, one bit count for three samples": tiff(PIXELS, tags={258: (3, [8])}),
     "TIFF, orientation in bytes": tiff(PIXELS, tags={274: (1, [6])}),
     "TIFF, two orientations": tiff(PIXELS, tags={274: (3, [6, 3])}),
+    "TIFF, smaller JPEG in a strip": tiff_of_blocks(
+        [encode(IMAGE.resize((59, 47)), "JPEG")], PIXELS.shape, PIXELS.dtype, photometric=6, compression=7),
+    "TIFF, cut JPEG in a strip": tiff_of_blocks(
+        [JPEG[:-2]], PIXELS.shape, PIXELS.dtype, photometric=6, compression=7),
     "BMP, palette inside its pixels": bmp(packed(8), WIDTH, bits=8),
     "BMP, indices beyond its palette": bmp(packed(8), WIDTH, bits=8, palette=GRAY_PALETTE[:400]),
     "BMP, 4-bit indices beyond its palette": bmp(packed(4), WIDTH, bits=4, palette=GRAY_PALETTE[:8]),
