@@ -16,17 +16,21 @@ from preprocess.formats.base import (
     unsupported,
 )
 
-_HUFFMAN_FRAMES = (0xC0, 0xC1, 0xC2)
+_PROGRESSIVE_FRAME = 0xC2
+_HUFFMAN_FRAMES = (0xC0, 0xC1, _PROGRESSIVE_FRAME)
 _TABLES = (0xC4, 0xDB, 0xDD)
 _COMMENT, _APP0, _APP15, _METADATA_APP, _ADOBE_APP = 0xFE, 0xE0, 0xEF, 0xE1, 0xEE
-_SCAN, _END = 0xDA, b"\xff\xd9"
+_SCAN, _SCAN_MARKER, _END = 0xDA, b"\xff\xda", b"\xff\xd9"
 _ADOBE_BYTES = 12
+_MAX_SCANS = 64
+"""Encoders write about ten. Each costs a pass over all pixels, and a file of 32 MB could hold 280,000 empty ones."""
 _NOT_FILL = re.compile(rb"[^\xff]")
 
 
 def read(view: memoryview, check_size: SizeCheck) -> Header:
     """Read a JPEG header and check that the file has its end marker."""
-    position, height, width, components, orientation, has_exif, adobe = 2, 0, 0, 0, 1, False, False
+    position, height, width, components, orientation = 2, 0, 0, 0, 1
+    has_exif = adobe = progressive = False
     dropped: list[Span] = []
     for _ in range(MAX_PARTS):
         if view[position] != 0xFF:
@@ -51,6 +55,7 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
             if components:
                 raise corrupt("the JPEG has two frame headers")
             height, width, components = _frame(view, marker, first)
+            progressive = marker == _PROGRESSIVE_FRAME
             check_size(height, width)
         elif not (_APP0 <= marker <= _APP15 or marker in _TABLES or marker == _COMMENT):
             raise corrupt(f"unexpected JPEG marker 0xff{marker:02x} at byte {position}")
@@ -61,6 +66,10 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         raise corrupt("the JPEG has no frame header before its data")
     if components == 4 and not adobe:
         raise unsupported("a CMYK JPEG without an Adobe marker, which would say if it is inverted", "one with it")
+    if progressive or view[first] < components:
+        scans = 1 + bytes(view[end:]).count(_SCAN_MARKER)
+        if scans > _MAX_SCANS:
+            raise unsupported(f"a JPEG with {scans} scans", f"up to {_MAX_SCANS}")
     if bytes(view[-2:]) != _END and bytes(view[end:]).rfind(_END) < 0:
         raise corrupt(f"the JPEG is cut short: no end marker in its {len(view)} bytes")
     return Header("JPEG", height, width, orientation, kept_around(dropped, beginning=2, end=len(view)))

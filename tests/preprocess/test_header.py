@@ -217,9 +217,17 @@ ANIMATED_PNG = png_of(
 )
 SOF = JPEG.find(b"\xff\xc0")
 
+
+def with_scans(jpeg: bytes, more: int) -> bytes:
+    """A JPEG whose last scan is repeated."""
+    end = jpeg.rfind(b"\xff\xd9")
+    return jpeg[:end] + jpeg[jpeg.rfind(b"\xff\xda") : end] * more + jpeg[end:]
+
+
 FORMS_REFUSED: dict[str, tuple[str, bytes]] = {
     "animated WebP": ("animated WebP", encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(9)])),
     "animated PNG": ("animated PNG", ANIMATED_PNG),
+    "JPEG of a hundred scans": ("106 scans", with_scans(encode(IMAGE, "JPEG", progressive=True), 96)),
     "12-bit JPEG": ("12-bit JPEG", JPEG[: SOF + 4] + b"\x0c" + JPEG[SOF + 5 :]),
     "lossless JPEG": ("0xffc3", JPEG[: SOF + 1] + b"\xc3" + JPEG[SOF + 2 :]),
     "arithmetic JPEG": ("0xffc9", JPEG[: SOF + 1] + b"\xc9" + JPEG[SOF + 2 :]),
@@ -418,6 +426,13 @@ def test_a_file_cut_anywhere_is_refused(number: int) -> None:
 )  # fmt: skip
 def test_a_file_made_of_millions_of_parts_does_not_keep_the_reader_busy(data: bytes) -> None:
     assert isinstance(outcome(data), BadImage)
+
+
+def test_as_many_scans_as_encoders_write_are_read() -> None:
+    for more in (0, 20, 54):
+        assert read_header(with_scans(encode(IMAGE, "JPEG", progressive=True), more)).width == WIDTH
+    # A baseline picture ends with its only scan, so that what looks like more of them costs nothing.
+    assert read_header(with_scans(JPEG, 90)).width == WIDTH
 
 
 def test_a_plain_file_is_not_copied() -> None:
