@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -28,14 +27,17 @@ Timed = Literal["bare decode", "definition", "pixels"]
 TIMED: tuple[Timed, ...] = get_args(Timed)
 BATCH = 4
 
+_TIMEOUT_S = 300.0
 _WARMUP_PASSES = 4  # DALI's pools of memory grow during the first ones
 
 
 def measure(pipeline_file: Path, photos: Sequence[bytes], *, passes: int) -> list[dict[Timed, float]]:
-    """Milliseconds of CPU time per image, one entry for every pass over the photos."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as executor:
-        return executor.submit(_measure, pipeline_file, tuple(photos), passes).result()
+    """Milliseconds of CPU time per image, one entry for every pass over the photos.
+
+    Raises ``multiprocessing.TimeoutError`` after five minutes.
+    """
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply_async(_measure, (pipeline_file, tuple(photos), passes)).get(_TIMEOUT_S)
 
 
 def _measure(pipeline_file: Path, photos: tuple[bytes, ...], passes: int) -> list[dict[Timed, float]]:

@@ -17,6 +17,7 @@ import tritonclient.grpc as triton
 
 from benchmarks import agreement, cpu_time, in_process, perf_analyzer
 from benchmarks.competitors import PIPELINE, ROOT, PlainSetting, make_repository, plain_settings
+from benchmarks.perf_analyzer import Export, Load, PerfAnalyzerError, Transport
 from benchmarks.photos import PhotoSet, Size, photo_set
 from benchmarks.plan import MAIN_LOAD, RATE_SHARE, SEED, Plan, Point, points, rotated
 from benchmarks.results import (
@@ -41,53 +42,37 @@ PARTS: tuple[Only, ...] = ("served", "in-process", "cpu-time")
 CACHE = ROOT / ".cache" / "benchmarks"
 
 _SETTLE_S = 0.3
-
-
-@dataclass(slots=True)
-class _Run:
-    """The state of one run: where things are, and what was measured so far."""
-
-    plan: Plan
-    parts: tuple[Only, ...]
-    progress: Callable[[str], None]
-    photos: dict[Size, PhotoSet]
-    network: Path
-    cores: int
-    plain: dict[Size, PlainSetting] = field(default_factory=dict)
-    capacity: dict[Size, float] = field(default_factory=dict)
-    agreement: list[Agreement] = field(default_factory=list)
-    trials: list[PlainTrial] = field(default_factory=list)
-    served: list[Served] = field(default_factory=list)
-    in_process: list[InProcess] = field(default_factory=list)
-    cpu_time: list[CpuTime] = field(default_factory=list)
+_NOTABLE_SHARE = 0.05
 
 
 def run(plan: Plan, *, parts: tuple[Only, ...] = PARTS, progress: Callable[[str], None] = print) -> Results:
     """Measure everything and return it.
 
     Raises ``perf_analyzer.PerfAnalyzerError``, ``agreement.Disagreement``, ``photos.PhotosMissing`` or
-    ``serving.server.ServerError``.
+    ``serving.server_errors.ServerError``.
     """
     started, cores = datetime.now(timezone.utc), os.cpu_count() or 1
     command = perf_analyzer.find_perf_analyzer() if "served" in parts else []
     progress("photos: reading, or making them")
     photos = {size: photo_set(size, folder=CACHE / "photos") for size in plan.sizes}
     settings = plain_settings(cores)
+    versions = library_versions()
     with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
         repository = Path(folder)
         progress("repository: building ours and the plain ensembles")
         make_repository(repository, settings)
-        state = _Run(plan, parts, progress, photos, repository / "classify_model" / "1" / "model.onnx", cores)
-        versions = library_versions()
+        network = repository / "classify_model" / "1" / "model.onnx"
+        state = _Run(plan, parts, progress, photos, network, cores)
         if "served" in parts:
             progress("server: starting")
-            with _serving(repository) as served:
+            with _serving(repository, command) as served:
                 versions["tritonserver"] = served.client.get_server_metadata().version
-                _check_agreement(state, served, settings)
-                _choose_plain(state, served, command, settings)
-                _rounds(state, served, command)
+                versions["perf_analyzer"] = perf_analyzer.version(command)
+                state.check_agreement(served, settings)
+                state.choose_plain(served, settings)
+                state.all_rounds(served)
         else:
-            _rounds(state, None, command)
+            state.all_rounds(None)
     return Results(
         started_utc=started.isoformat(timespec="seconds"),
         quick=plan.quick,
@@ -108,156 +93,171 @@ def run(plan: Plan, *, parts: tuple[Only, ...] = PARTS, progress: Callable[[str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Served:
-    """A running server, and a client for its statistics."""
+class _Serving:
+    """A running server, a client for its statistics, and the command that runs perf_analyzer."""
 
     server: Server
     client: triton.InferenceServerClient
+    command: list[str]
+
+    def usage(self, model: str) -> Usage:
+        return Usage.now(server_pid=self.server.pid, client=self.client, model=model)
+
+    def load(self, model: str, load: Load, transport: Transport, photos: PhotoSet, *, duration_s: float) -> Export:
+        return perf_analyzer.measure(
+            self.command,
+            model=model,
+            address=self.server.http_address if transport == "http" else self.server.grpc_address,
+            transport=transport,
+            load=load,
+            photos=photos.perf_analyzer_input,
+            duration_s=duration_s,
+        )
 
 
 @contextmanager
-def _serving(repository: Path) -> Iterator[_Served]:
+def _serving(repository: Path, command: list[str]) -> Iterator[_Serving]:
     with (
         Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu") as server,
         triton.InferenceServerClient(server.grpc_address) as client,
     ):
-        yield _Served(server, client)
+        yield _Serving(server, client, command)
 
 
-def _check_agreement(state: _Run, served: _Served, settings: tuple[PlainSetting, ...]) -> None:
-    """Ask every competitor about every photo; this also warms up every model."""
-    classify = in_process.make_classifier(Pipeline.from_file(PIPELINE), state.network)
-    for size, photos in state.photos.items():
-        state.progress(f"agreement: {len(photos.photos)} photos of {size}")
-        names = [photo.name for photo in photos.photos]
+@dataclass(slots=True)
+class _Run:
+    """One run: where things are, and what was measured so far."""
+
+    plan: Plan
+    parts: tuple[Only, ...]
+    progress: Callable[[str], None]
+    photos: dict[Size, PhotoSet]
+    network: Path
+    cores: int
+    plain: dict[Size, PlainSetting] = field(default_factory=dict)
+    capacity: dict[Size, float] = field(default_factory=dict)
+    agreement: list[Agreement] = field(default_factory=list)
+    trials: list[PlainTrial] = field(default_factory=list)
+    served: list[Served] = field(default_factory=list)
+    in_process: list[InProcess] = field(default_factory=list)
+    cpu_time: list[CpuTime] = field(default_factory=list)
+
+    def check_agreement(self, serving: _Serving, settings: tuple[PlainSetting, ...]) -> None:
+        """Ask every competitor about every photo; this also warms up every model."""
+        classify = in_process.make_classifier(Pipeline.from_file(PIPELINE), self.network)
         models = [*(setting.name for setting in settings), "classify", "classify_fused"]
-        answers = {
-            model: agreement.ask(model, photos.contents, grpc_address=served.server.grpc_address) for model in models
-        }
-        alone = [classify([photo]) for photo in photos.contents]
-        answers["in process"] = [agreement.answer(class_ids[0], scores[0]) for scores, class_ids in alone]
-        worst = agreement.check(answers, names)
-        best = [{given[index].class_ids[0] for given in answers.values()} for index in range(len(names))]
-        state.agreement.append(
-            Agreement(
-                size=size,
-                tolerance=agreement.TOLERANCE,
-                best_classes_equal=sum(len(classes) == 1 for classes in best),
-                photos=len(names),
-                largest_difference=worst,
+        for size, photos in self.photos.items():
+            self.progress(f"agreement: {len(photos.photos)} photos of {size}")
+            names = [photo.name for photo in photos.photos]
+            address = serving.server.grpc_address
+            answers = {model: agreement.ask(model, photos.contents, grpc_address=address) for model in models}
+            alone = [classify([photo]) for photo in photos.contents]
+            answers["in process"] = [agreement.answer(class_ids[0], scores[0]) for scores, class_ids in alone]
+            worst = agreement.check(answers, names)
+            best = [{given[index].class_ids[0] for given in answers.values()} for index in range(len(names))]
+            self.agreement.append(
+                Agreement(
+                    size=size,
+                    tolerance=agreement.TOLERANCE,
+                    best_classes_equal=sum(len(classes) == 1 for classes in best),
+                    photos=len(names),
+                    largest_difference=worst,
+                )
             )
+
+    def choose_plain(self, serving: _Serving, settings: tuple[PlainSetting, ...]) -> None:
+        """Take, for each size, the setting with which the plain ensemble is fastest at concurrency 8."""
+        for size, photos in self.photos.items():
+            rates: dict[PlainSetting, list[float]] = {setting: [] for setting in settings}
+            for index in range(self.plan.trial_rounds):
+                for setting in settings:
+                    export = serving.load(setting.name, MAIN_LOAD, "grpc", photos, duration_s=self.plan.duration_s)
+                    rate = export.inferences_per_s
+                    rates[setting].append(rate)
+                    self.trials.append(PlainTrial(round=index, size=size, setting=str(setting), inferences_per_s=rate))
+            best = max(settings, key=lambda setting: Spread.of(rates[setting]).median)
+            self.plain[size], self.capacity[size] = best, Spread.of(rates[best]).median
+            self.progress(f"plain competitor at {size}: {best} ({self.capacity[size]:.0f} images/s)")
+
+    def all_rounds(self, serving: _Serving | None) -> None:
+        """In each round every competitor once at every point, next to the limits that it is compared with."""
+        began = time.monotonic()
+        for index in range(self.plan.rounds):
+            for size in self.plan.sizes:
+                self.progress(f"round {index + 1} of {self.plan.rounds}, {size}")
+                if serving is not None:
+                    rate = max(1, math.floor(self.capacity[size] * RATE_SHARE))
+                    for point in points(self.plan, rate=rate):
+                        for competitor in rotated(point.competitors, index):
+                            self.served.append(self._measure(serving, index, size, point, competitor))
+                if "in-process" in self.parts:
+                    self._measure_in_process(index, size)
+                if "cpu-time" in self.parts:
+                    self._measure_cpu_time(index, size)
+            each_s = (time.monotonic() - began) / (index + 1)
+            left_min = each_s * (self.plan.rounds - index - 1) / 60
+            self.progress(f"a round takes {each_s:.0f} s; about {left_min:.0f} minutes left")
+
+    def _measure(self, serving: _Serving, index: int, size: Size, point: Point, competitor: Competitor) -> Served:
+        model, batching_model = self._models(size, point, competitor)
+        time.sleep(_SETTLE_S)
+        for is_last in (False, True):
+            before = serving.usage(batching_model)
+            try:
+                photos, duration_s = self.photos[size], self.plan.duration_s
+                export = serving.load(model, point.load, point.transport, photos, duration_s=duration_s)
+                break
+            except PerfAnalyzerError as error:
+                if is_last:
+                    raise
+                self.progress(f"  once more, since {error}")
+        after = serving.usage(batching_model)
+        others = after.others_cpu_share(before)
+        self.progress(
+            f"  {competitor:<15}{point.part:<11}{point.transport:<9}{point.load!s:<17}"
+            f"{export.inferences_per_s:7.1f} /s  p50 {export.p50_ms:6.1f}  p99 {export.p99_ms:6.1f} ms"
+            + (f"  (other programs use {others:.0%} of the machine)" if others > _NOTABLE_SHARE else "")
+        )
+        return Served(
+            round=index,
+            size=size,
+            competitor=competitor,
+            part=point.part,
+            model=model,
+            transport=point.transport,
+            load=point.load,
+            export=export,
+            images_per_execution=after.images_per_execution(before),
+            server_cpu_ms=after.server_cpu_ms(before),
+            others_cpu_share=others,
         )
 
+    def _models(self, size: Size, point: Point, competitor: Competitor) -> tuple[str, str]:
+        """The model that is asked, and the one of its steps whose batches tell how Triton batched."""
+        name = self.plain[size].name if competitor == "plain" else competitor
+        if point.part == "preprocess":
+            return f"{name}_preprocess", f"{name}_preprocess"
+        steps = {"plain": f"{name}_network", "classify": f"{name}_model", "classify_fused": name}
+        return name, steps[competitor]
 
-def _choose_plain(state: _Run, served: _Served, command: list[str], settings: tuple[PlainSetting, ...]) -> None:
-    """Take, for each size, the setting with which the plain ensemble is fastest at concurrency 8."""
-    for size, photos in state.photos.items():
-        rates: dict[PlainSetting, list[float]] = {setting: [] for setting in settings}
-        for index in range(state.plan.trial_rounds):
-            for setting in settings:
-                export = perf_analyzer.measure(
-                    command,
-                    model=setting.name,
-                    address=served.server.grpc_address,
-                    transport="grpc",
-                    load=MAIN_LOAD,
-                    photos=photos.perf_analyzer_input,
-                    duration_s=state.plan.duration_s,
-                )
-                rates[setting].append(export.inferences_per_s)
-                trial = PlainTrial(
-                    round=index, size=size, setting=str(setting), inferences_per_s=export.inferences_per_s
-                )
-                state.trials.append(trial)
-        best = max(settings, key=lambda setting: Spread.of(rates[setting]).median)
-        state.plain[size], state.capacity[size] = best, Spread.of(rates[best]).median
-        state.progress(f"plain competitor at {size}: {best} ({state.capacity[size]:.0f} images/s)")
+    def _measure_in_process(self, index: int, size: Size) -> None:
+        # Batch 1, and the batch that a server makes at concurrency 8 when every process has its share.
+        batches = sorted({1, max(1, MAIN_LOAD.value // self.cores)})
+        rates = in_process.measure(
+            PIPELINE,
+            self.network,
+            self.photos[size].contents,
+            batches=batches,
+            processes=self.cores,
+            duration_s=self.plan.duration_s,
+        )
+        for batch, rate in rates.items():
+            self.progress(f"  in process, {self.cores} processes, batches of {batch}: {rate:.1f} images/s")
+            self.in_process.append(
+                InProcess(round=index, size=size, batch=batch, processes=self.cores, images_per_s=rate)
+            )
 
-
-def _rounds(state: _Run, served: _Served | None, command: list[str]) -> None:
-    began = time.monotonic()
-    for index in range(state.plan.rounds):
-        for size in state.plan.sizes:
-            state.progress(f"round {index + 1} of {state.plan.rounds}, {size}")
-            if served is not None:
-                rate = max(1, math.floor(state.capacity[size] * RATE_SHARE))
-                for point in points(state.plan, rate=rate):
-                    for competitor in rotated(point.competitors, index):
-                        state.served.append(_measure(state, served, command, index, size, point, competitor))
-            if "in-process" in state.parts:
-                state.in_process += _measure_in_process(state, index, size)
-            if "cpu-time" in state.parts:
-                passes = cpu_time.measure(PIPELINE, state.photos[size].contents, passes=state.plan.cpu_time_passes)
-                first = index * state.plan.cpu_time_passes
-                state.cpu_time += [
-                    CpuTime(round=first + number, size=size, milliseconds=used) for number, used in enumerate(passes)
-                ]
-        per_round_s = (time.monotonic() - began) / (index + 1)
-        left = state.plan.rounds - index - 1
-        state.progress(f"round {index + 1} took {per_round_s:.0f} s; about {per_round_s * left / 60:.0f} minutes left")
-
-
-def _measure(
-    state: _Run, served: _Served, command: list[str], index: int, size: Size, point: Point, competitor: Competitor
-) -> Served:
-    model, batching_model = _models(state, size, point, competitor)
-    server = served.server
-    time.sleep(_SETTLE_S)
-    before = Usage.now(server_pid=server.pid, client=served.client, model=batching_model)
-    export = perf_analyzer.measure(
-        command,
-        model=model,
-        address=server.http_address if point.transport == "http" else server.grpc_address,
-        transport=point.transport,
-        load=point.load,
-        photos=state.photos[size].perf_analyzer_input,
-        duration_s=state.plan.duration_s,
-    )
-    after = Usage.now(server_pid=server.pid, client=served.client, model=batching_model)
-    others = after.others_cpu_share(before)
-    state.progress(
-        f"  {competitor:<15}{point.part:<11}{point.transport:<9}{point.load!s:<17}"
-        f"{export.inferences_per_s:7.1f} /s  p50 {export.p50_ms:6.1f}  p99 {export.p99_ms:6.1f} ms"
-        + (f"  (other programs use {others:.0%} of the machine)" if others > 0.05 else "")
-    )
-    return Served(
-        round=index,
-        size=size,
-        competitor=competitor,
-        part=point.part,
-        model=model,
-        transport=point.transport,
-        load=point.load,
-        export=export,
-        images_per_execution=after.images_per_execution(before),
-        server_cpu_ms=after.server_cpu_ms(before),
-        others_cpu_share=others,
-    )
-
-
-def _models(state: _Run, size: Size, point: Point, competitor: Competitor) -> tuple[str, str]:
-    """The model that is asked, and the one of its steps whose batches tell how Triton batched."""
-    name = state.plain[size].name if competitor == "plain" else competitor
-    if point.part == "preprocess":
-        return f"{name}_preprocess", f"{name}_preprocess"
-    steps = {"plain": f"{name}_network", "classify": f"{name}_model", "classify_fused": name}
-    return name, steps[competitor]
-
-
-def _measure_in_process(state: _Run, index: int, size: Size) -> list[InProcess]:
-    # Batch 1, and the batch that a server makes at concurrency 8 when every process has its share.
-    batches = sorted({1, max(1, MAIN_LOAD.value // state.cores)})
-    rates = in_process.measure(
-        PIPELINE,
-        state.network,
-        state.photos[size].contents,
-        batches=batches,
-        processes=state.cores,
-        duration_s=state.plan.duration_s,
-    )
-    for batch, rate in rates.items():
-        state.progress(f"  in process, {state.cores} processes, batches of {batch}: {rate:.1f} images/s")
-    return [
-        InProcess(round=index, size=size, batch=batch, processes=state.cores, images_per_s=rate)
-        for batch, rate in rates.items()
-    ]
+    def _measure_cpu_time(self, index: int, size: Size) -> None:
+        passes = cpu_time.measure(PIPELINE, self.photos[size].contents, passes=self.plan.cpu_time_passes)
+        first = index * self.plan.cpu_time_passes
+        self.cpu_time += [CpuTime(round=first + n, size=size, milliseconds=used) for n, used in enumerate(passes)]

@@ -29,9 +29,7 @@ def preprocess(encoded: bytes) -> npt.NDArray[np.float32]:
     """Bytes of an image file to float32 (1, 3, 224, 224)."""
     image = Image.open(io.BytesIO(encoded)).convert("RGB")
     shorter = min(image.size)
-    image = image.resize(
-        (image.width * RESIZE // shorter, image.height * RESIZE // shorter), Image.Resampling.BILINEAR
-    )
+    image = image.resize((image.width * RESIZE // shorter, image.height * RESIZE // shorter), Image.Resampling.BILINEAR)
     left, top = round((image.width - CROP) / 2), round((image.height - CROP) / 2)
     image = image.crop((left, top, left + CROP, top + CROP))
     pixels = (np.asarray(image, np.float32) - 127.0) / 128.0

@@ -1,0 +1,74 @@
+"""Results made up for the tests: round numbers, so that every ratio in a table is known."""
+
+from __future__ import annotations
+
+from benchmarks.perf_analyzer import Export, Load, Transport
+from benchmarks.photos import SIZES, Photo, Size
+from benchmarks.plan import COMPETITORS, MAIN_LOAD, ONE_AT_A_TIME
+from benchmarks.results import Competitor, CpuTime, InProcess, Machine, PlainTrial, Results, Served
+
+RATES: dict[Competitor, float] = {"plain": 100.0, "classify": 140.0, "classify_fused": 160.0}
+
+
+def served(
+    competitor: Competitor, size: Size, load: Load, round_index: int, *, transport: Transport = "grpc"
+) -> Served:
+    """A measurement in which every third round runs at half speed."""
+    rate = RATES[competitor] / (2 if round_index % 3 == 2 else 1)
+    return Served(
+        round=round_index,
+        size=size,
+        competitor=competitor,
+        part="whole",
+        model=competitor,
+        transport=transport,
+        load=load,
+        export=Export(
+            inferences_per_s=rate,
+            mean_ms=1000 / rate,
+            p50_ms=1000 / rate,
+            p90_ms=2000 / rate,
+            p95_ms=3000 / rate,
+            p99_ms=4000 / rate,
+            server_ms={},
+        ),
+        images_per_execution=2.0,
+        server_cpu_ms=5.0,
+        others_cpu_share=0.01,
+    )
+
+
+def made_up() -> Results:
+    """Three rounds of both sizes; shared memory and HTTP are left out."""
+    return Results(
+        started_utc="2030-01-02T03:04:05+00:00",
+        quick=False,
+        seed=1,
+        rounds=3,
+        duration_s=6,
+        commit="0123456789abcdef",
+        machine=Machine(cpu="Some CPU (tm)", cores=2, memory_gib=8, kernel="Linux 6", system="Debian"),
+        versions={"python": "3.11"},
+        photos=[Photo("cat.jpg", size, "cat.png", 50_000, "00") for size in SIZES],
+        agreement=[],
+        plain_setting=dict.fromkeys(SIZES, "2 instances"),
+        plain_trials=[PlainTrial(round=0, size=size, setting="2 instances", inferences_per_s=100) for size in SIZES],
+        served=[
+            served(competitor, size, load, index)
+            for index in range(3)
+            for size in SIZES
+            for load in (ONE_AT_A_TIME, MAIN_LOAD)
+            for competitor in COMPETITORS
+        ],
+        in_process=[
+            InProcess(round=index, size=size, batch=batch, processes=2, images_per_s=rate / (2 if index == 2 else 1))
+            for index in range(3)
+            for size in SIZES
+            for batch, rate in ((1, 150.0), (4, 200.0))
+        ],
+        cpu_time=[
+            CpuTime(round=index, size=size, milliseconds={"bare decode": 2.0, "definition": 3.0, "pixels": 2.5})
+            for index in range(3)
+            for size in SIZES
+        ],
+    )

@@ -1,0 +1,45 @@
+"""What is measured, and how CPU time is accounted."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.perf_analyzer import Load
+from benchmarks.plan import COMPETITORS, FULL, points, rotated
+from benchmarks.usage import Usage
+
+
+def test_every_load_is_put_on_every_competitor() -> None:
+    whole = [point for point in points(FULL, rate=70) if point.part == "whole"]
+    assert all(point.competitors == COMPETITORS for point in whole)
+    by_grpc = [point.load for point in whole if point.transport == "grpc"]
+    assert by_grpc == [*(Load(kind="concurrency", value=n) for n in (1, 4, 8, 16)), Load(kind="rate", value=70)]
+    assert {point.transport for point in whole} == {"grpc", "http", "grpc+shm"}
+
+
+def test_preprocessing_is_measured_alone() -> None:
+    (alone,) = [point for point in points(FULL, rate=70) if point.part == "preprocess"]
+    assert alone.competitors == ("plain", "classify")
+
+
+def test_each_competitor_is_first_equally_often() -> None:
+    orders = [rotated(COMPETITORS, index) for index in range(6)]
+    assert all(sorted(order) == sorted(COMPETITORS) for order in orders)
+    assert [order[0] for order in orders] == [*COMPETITORS, *COMPETITORS]
+
+
+def usage(*, server_s: float, own_s: float, busy_s: float, idle_s: float, images: int, executions: int) -> Usage:
+    return Usage(server_s=server_s, own_s=own_s, busy_s=busy_s, idle_s=idle_s, images=images, executions=executions)
+
+
+def test_usage_between_two_moments() -> None:
+    before = usage(server_s=10, own_s=12, busy_s=100, idle_s=50, images=100, executions=90)
+    after = usage(server_s=18, own_s=21, busy_s=111, idle_s=59, images=1100, executions=340)
+    assert after.images_per_execution(before) == 4
+    assert after.server_cpu_ms(before) == 8
+    assert after.others_cpu_share(before) == pytest.approx((11 - 9) / 20)
+
+
+def test_a_model_that_did_not_run_has_no_batches() -> None:
+    still = usage(server_s=10, own_s=12, busy_s=100, idle_s=50, images=100, executions=90)
+    assert (still.images_per_execution(still), still.server_cpu_ms(still), still.others_cpu_share(still)) == (0, 0, 0)

@@ -1,0 +1,77 @@
+"""The whole harness, with a real server and a stand-in for perf_analyzer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from benchmarks import photos, run
+from benchmarks.perf_analyzer import PerfAnalyzerError
+from benchmarks.plan import COMPETITORS, QUICK, Plan
+from benchmarks.tables import full
+
+EXPORT = (Path(__file__).parent / "exports" / "concurrency.csv").read_text()
+WARMUP = Path(__file__).parents[2] / "serving" / "data" / "warmup.jpg"
+TINY = Plan(
+    quick=True,
+    rounds=1,
+    duration_s=0.2,
+    trial_rounds=1,
+    concurrencies=(8,),
+    cpu_time_passes=1,
+    sizes=("500x375",),
+)
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Asks once for the model's readiness instead of loading it; returns the file in which it notes every model."""
+    script, notes = tmp_path / "perf_analyzer", tmp_path / "asked.jsonl"
+    script.write_text(
+        f"#!{sys.executable}\n"
+        "import json, pathlib, sys\n"
+        "import tritonclient.grpc, tritonclient.http\n"
+        "if '--version' in sys.argv: sys.exit(print('Perf Analyzer Version 9'))\n"
+        "of = lambda name: sys.argv[sys.argv.index(name) + 1]\n"
+        "kind = tritonclient.http if of('-i') == 'http' else tritonclient.grpc\n"
+        "assert kind.InferenceServerClient(of('-u')).is_model_ready(of('-m'))\n"
+        "assert json.loads(pathlib.Path(of('--input-data')).read_text())['data']\n"
+        f"with open({str(notes)!r}, 'a') as file: print(json.dumps(sys.argv[1:]), file=file)\n"
+        f"pathlib.Path(of('-f')).write_text({EXPORT!r})\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PERF_ANALYZER", str(script))
+    return notes
+
+
+@pytest.mark.needs_triton
+@pytest.mark.slow
+def test_every_competitor_is_served_compared_and_measured(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = tmp_path / "picture.png"
+    Image.open(WARMUP).save(picture)
+    monkeypatch.setattr(run, "photo_set", lambda size, folder: photos.photo_set(size, folder=folder, sources=[picture]))
+    monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
+    results = run.run(TINY, progress=lambda _: None)
+    assert [one.best_classes_equal for one in results.agreement] == [2]
+    assert {one.competitor for one in results.served} == set(COMPETITORS)
+    asked = [json.loads(line) for line in stand_in.read_text().splitlines()]
+    assert len(asked) == len(results.plain_trials) + len(results.served)
+    assert all(one.images_per_s > 0 for one in results.in_process)
+    assert all(used > 0 for one in results.cpu_time for used in one.milliseconds.values())
+    assert results.versions["perf_analyzer"] == "9"
+    assert "classify_fused" in full(results)
+
+
+def test_without_perf_analyzer_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PERF_ANALYZER", raising=False)
+    said: list[str] = []
+    with pytest.raises(PerfAnalyzerError, match="not on PATH"):
+        run.run(QUICK, progress=said.append)
+    assert said == []
