@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from image_files import bmp_of, encode, exif_block, jpeg_exif, jpeg_with_segments, png_interlaced, png_of, tiff
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, ImageOps
 
 # Pillow's encoder buffer is too small for noise in one progressive scan.
 ImageFile.MAXBLOCK = 1 << 24
@@ -137,3 +139,12 @@ def _pillow_exif(orientation: int) -> Image.Exif:
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif
+
+
+def pillow_oriented(data: bytes) -> Image.Image:
+    """What Pillow alone makes of a file, RGB."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = Image.open(io.BytesIO(data))
+        image.load()
+        return ImageOps.exif_transpose(image).convert("RGB")

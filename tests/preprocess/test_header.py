@@ -4,105 +4,30 @@ from __future__ import annotations
 
 import io
 import struct
-import time
-import warnings
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from image_files import (
     bmp,
     bmp_of,
     encode,
     exif_block,
-    jpeg_exif,
     jpeg_segment,
     jpeg_with_segments,
     png,
     png_of,
     tiff,
     tiff_of_blocks,
-    webp_chunks,
     webp_extended,
     webp_file,
 )
-from PIL import Image, ImageOps
-from sample_images import CONVERTED, PLAIN, card, photo
+from oriented_files import HEIGHT, ICC, IMAGE, JPEG, LOSSY, ORIENTED, PIXELS, WIDTH, XMP, exif_chunk
+from PIL import Image
+from sample_images import CONVERTED, PLAIN, photo, pillow_oriented
 
 from preprocess import BadImage
 from preprocess.header import Header, read_header
 from preprocess.rewrite import for_decoders
-
-HEIGHT, WIDTH = 47, 61
-PIXELS = card(HEIGHT, WIDTH)
-IMAGE = Image.fromarray(PIXELS)
-JPEG = encode(IMAGE, "JPEG")
-XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="3"/></x:xmpmeta>'
-LOSSY, LOSSLESS = webp_chunks(encode(IMAGE, "WEBP"))[0], webp_chunks(encode(IMAGE, "WEBP", lossless=True))[0]
-ICC = (b"ICCP", b"i" * 301)
-
-
-def exif_chunk(orientation: int, **options: Any) -> tuple[bytes, bytes]:
-    return b"EXIF", exif_block(orientation, **options)
-
-
-def with_thumbnail(orientation: int) -> bytes:
-    """EXIF with a second directory, which has another orientation, and a thumbnail JPEG with its own markers."""
-    thumbnail = encode(IMAGE.resize((16, 12)), "JPEG")
-    first = struct.pack("<4sIHHHIHHI", b"II*\0", 8, 1, 0x0112, 3, 1, orientation, 0, 26)
-    entries = [(0x0112, 3), (0x0201, 26 + 2 + 36 + 4), (0x0202, len(thumbnail))]
-    second = struct.pack("<H", 3) + b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries)
-    return jpeg_segment(0xE1, b"Exif\0\0" + first + second + bytes(4) + thumbnail)
-
-
-ORIENTED: dict[str, Callable[[int, Any], bytes]] = {
-    "jpeg": lambda o, order: jpeg_with_segments(JPEG, jpeg_exif(o, order)),
-    "jpeg, after JFIF": lambda o, order: JPEG[:20] + jpeg_exif(o, order) + JPEG[20:],
-    "jpeg, after its frame header": lambda o, order: JPEG[: JPEG.find(b"\xff\xda")] + jpeg_exif(o, order)
-    + JPEG[JPEG.find(b"\xff\xda") :],
-    "jpeg, after many segments": lambda o, order: jpeg_with_segments(
-        JPEG, *[jpeg_segment(0xE2, bytes(500))] * 60, jpeg_segment(0xFE, b"comment"), jpeg_exif(o, order)),
-    "jpeg, fill bytes": lambda o, order: jpeg_with_segments(JPEG, b"\xff" * 9 + jpeg_exif(o, order)),
-    "jpeg, XMP first": lambda o, order: jpeg_with_segments(
-        JPEG, jpeg_segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + XMP), jpeg_exif(o, order)),
-    "jpeg, second EXIF": lambda o, order: jpeg_with_segments(JPEG, jpeg_exif(o, order), jpeg_exif(3)),
-    "jpeg, thumbnail": lambda o, _: jpeg_with_segments(JPEG, with_thumbnail(o)),
-    "jpeg, trailing bytes": lambda o, order: jpeg_with_segments(JPEG, jpeg_exif(o, order)) + b"\0garbage",
-    "jpeg, restart markers": lambda o, order: jpeg_with_segments(
-        encode(IMAGE, "JPEG", restart_marker_blocks=2), jpeg_exif(o, order)),
-    "png": lambda o, order: png_of(PIXELS, before=[(b"eXIf", exif_block(o, order=order))]),
-    "png, after text": lambda o, order: png_of(
-        PIXELS, before=[(b"tEXt", b"Comment\0hello"), (b"eXIf", exif_block(o, order=order))]),
-    "png, after its pixels": lambda o, order: png_of(PIXELS, after=[(b"eXIf", exif_block(o, order=order))]),
-    "png, six tags before": lambda o, order: png_of(
-        PIXELS, before=[(b"eXIf", exif_block(o, order=order, before=6))]),
-    "webp": lambda o, order: webp_extended([LOSSY, exif_chunk(o, order=order)], (HEIGHT, WIDTH), 0x08),
-    "webp, lossless": lambda o, order: webp_extended([LOSSLESS, exif_chunk(o, order=order)], (HEIGHT, WIDTH), 0x08),
-    "webp, odd ICC": lambda o, order: webp_extended([ICC, LOSSY, exif_chunk(o, order=order)], (HEIGHT, WIDTH), 0x28),
-    "webp, EXIF first": lambda o, order: webp_extended([exif_chunk(o, order=order), LOSSY], (HEIGHT, WIDTH), 0x08),
-    "webp, after XMP": lambda o, order: webp_extended(
-        [LOSSY, (b"XMP ", XMP), exif_chunk(o, order=order)], (HEIGHT, WIDTH), 0x0C),
-    "webp, with JPEG's prefix": lambda o, order: webp_extended(
-        [LOSSY, (b"EXIF", b"Exif\0\0" + exif_block(o, order=order))], (HEIGHT, WIDTH), 0x08),
-    "webp, alpha": lambda o, order: webp_extended(
-        [*webp_chunks(encode(IMAGE.convert("RGBA").rotate(9), "WEBP"))[1:], exif_chunk(o, order=order)],
-        (HEIGHT, WIDTH), 0x18),
-    "tiff": lambda o, order: tiff(PIXELS, order=order, tags={274: (3, [o])}),
-    "tiff, LONG": lambda o, order: tiff(PIXELS, order=order, tags={274: (4, [o])}),
-    "tiff, strips": lambda o, order: tiff(
-        PIXELS, order=order, rows_per_strip=5, compression=8, tags={274: (3, [o])}),
-}  # fmt: skip
-
-
-def pillow_oriented(data: bytes) -> Image.Image:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        image = Image.open(io.BytesIO(data))
-        image.load()
-        return ImageOps.exif_transpose(image).convert("RGB")
 
 
 @pytest.mark.parametrize("form", ORIENTED)
@@ -345,87 +270,6 @@ def test_every_kind_of_buffer_is_read() -> None:
     assert not array.flags.writeable
     for data in (JPEG, bytearray(JPEG), memoryview(JPEG), array, array.reshape(1, -1)):
         assert read_header(data) == read_header(JPEG)
-
-
-ALL_FILES = [make(photo("chelsea").resize((61, 47))) for make in (PLAIN | CONVERTED).values()] + [
-    make(6, "<") for make in ORIENTED.values()
-]
-
-
-def outcome(data: bytes) -> Header | BadImage:
-    """Read a header; anything but a header or ``BadImage`` fails the test."""
-    begin = time.perf_counter()
-    try:
-        result: Header | BadImage = read_header(data)
-        bytes(for_decoders(data, result))
-    except BadImage as error:
-        result = error
-    assert time.perf_counter() - begin < 2
-    if isinstance(result, BadImage):
-        assert result.reason.isprintable()
-        assert "/" not in result.reason
-        assert len(result.reason) < 400
-    return result
-
-
-@settings(max_examples=500)
-@given(
-    magic=st.sampled_from([b"", JPEG[:3], b"\x89PNG\r\n\x1a\n", b"RIFF\x40\0\0\0WEBP", b"II*\0", b"MM\0*", b"BM"]),
-    body=st.binary(max_size=300),
-)
-def test_random_bytes_raise_nothing_else(magic: bytes, body: bytes) -> None:
-    outcome(magic + body)
-
-
-@settings(max_examples=1500)
-@given(data=st.data())
-def test_mutated_files_raise_nothing_else(data: st.DataObject) -> None:
-    file = bytearray(data.draw(st.sampled_from(ALL_FILES)))
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, min(len(file) - 1, 400)))
-        match data.draw(st.sampled_from(["byte", "long", "delete", "insert", "copy"])):
-            case "byte":
-                file[at] = data.draw(st.integers(0, 255))
-            case "long":
-                value = st.sampled_from([0, 1, 0x7FFFFFFF, 0xFFFFFFFF, 0x80000000]) | st.integers(0, 100_000)
-                file[at : at + 4] = struct.pack(data.draw(st.sampled_from("<>")) + "I", data.draw(value))
-            case "delete":
-                del file[at : at + data.draw(st.integers(1, 12))]
-            case "insert":
-                file[at:at] = data.draw(st.binary(min_size=1, max_size=12))
-            case "copy":
-                source = data.draw(st.integers(0, len(file)))
-                file[at : at + 12] = file[source : source + 12]
-        if not file:
-            return
-    outcome(bytes(file))
-
-
-@pytest.mark.parametrize("number", range(len(ALL_FILES)))
-def test_a_file_cut_anywhere_is_refused(number: int) -> None:
-    """Only what follows the picture may be missing; nothing that follows is needed in any format but TIFF."""
-    file = ALL_FILES[number]
-    whole = read_header(file)
-    for length in range(0, len(file), max(1, len(file) // 150)):
-        result = outcome(file[:length])
-        if isinstance(result, Header):
-            assert result == whole
-            np.testing.assert_array_equal(np.asarray(pillow_oriented(file[:length])), np.asarray(pillow_oriented(file)))
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        JPEG[:2] + b"\xff" * 20_000_000,
-        JPEG[:2] + b"\xff\xe2\0\2" * 5_000_000,
-        png_of(PIXELS)[:33] + b"\0\0\0\0tEXt\0\0\0\0" * 1_500_000,
-        b"RIFF\x16\x24\xf4\0" + webp_extended([], (HEIGHT, WIDTH), 0)[8:30] + b"ABCD\0\0\0\0" * 2_000_000,
-        b"II*\0" + struct.pack("<IH", 8, 65535) + struct.pack("<HHII", 9999, 3, 1, 1) * 65535,
-    ],
-    ids=["fill bytes", "segments", "chunks", "WebP chunks", "directory"],
-)  # fmt: skip
-def test_a_file_made_of_millions_of_parts_does_not_keep_the_reader_busy(data: bytes) -> None:
-    assert isinstance(outcome(data), BadImage)
 
 
 def test_as_many_scans_as_encoders_write_are_read() -> None:
