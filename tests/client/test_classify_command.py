@@ -225,5 +225,7 @@ def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: Server, tmp_path: P
     _, complaints = process.communicate(timeout=60)
     assert time.monotonic() - started < 8
     assert process.returncode == 130
-    assert complaints.strip() == "interrupted"
+    # On a busy machine a warning may stand before it: the server still holds a region of a sleeping request.
+    assert complaints.strip().splitlines()[-1].strip() == "interrupted"
+    assert "Traceback" not in complaints
     assert list(Path("/dev/shm").glob(f"onestream_{process.pid}_*")) == []
