@@ -40,14 +40,15 @@ class ServingOptions(BaseModel):
     """How Triton runs the pipeline. None of it changes a result.
 
     ``max_batch_size``: images per execution. ``max_queue_size``: waiting requests per step, above which the server
-    answers UNAVAILABLE at once; ``max_queue_ms``: longest wait there, after which it answers the same.
-    ``cpu_instances``: processes on a CPU, one thread each; *cores* is one per core of the machine that serves.
+    answers UNAVAILABLE at once, and ``max_queue_ms``: longest wait there, after which it answers the same. Without a
+    size neither holds: Triton 2.51 serves a bounded queue more slowly (docs/operations.md). ``cpu_instances``:
+    processes on a CPU, one thread each; *cores* is one per core of the machine that serves.
     """
 
     model_config = _Frozen
 
     max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 8
-    max_queue_size: Annotated[int, Field(ge=1)] = 128
+    max_queue_size: Annotated[int, Field(ge=1)] | None = None
     max_queue_ms: Annotated[int, Field(ge=1)] = 5000
     cpu_instances: Literal["cores"] | Annotated[int, Field(ge=1)] = "cores"
 

@@ -66,16 +66,27 @@ def test_dims_come_from_the_definition(files: dict[str, bytes]) -> None:
     ensemble = _config(files, "classify/config.pbtxt")
     assert list(preprocess.output[0].dims) == list(model.input[0].dims) == [224, 224, 3]
     assert preprocess.input[0].allow_ragged_batch
-    assert preprocess.dynamic_batching.default_queue_policy.max_queue_size == 128
+    assert not preprocess.dynamic_batching.HasField("default_queue_policy")
     assert not preprocess.dynamic_batching.preferred_batch_size
     assert [output.name for output in fused.output] == ["scores", "class_ids", "labels"]
     assert list(fused.output) == list(ensemble.output)
     assert model.output[0].label_filename == "labels.txt"
-    for name in ("preprocess", "model", "fused"):
-        assert _config(files, f"classify_{name}/configs/cpu.pbtxt").instance_group[0].count >= 2
-    assert not _config(files, "classify_postprocess/config.pbtxt").dynamic_batching.HasField("default_queue_policy")
     photo = files["classify_preprocess/warmup/photo.jpg"]
     assert list(preprocess.model_warmup[0].inputs["image"].dims) == [len(photo)]
+
+
+def test_queues_are_bounded_where_the_pipeline_says_so() -> None:
+    pipeline = Pipeline.from_file(PIPELINE_FILE)
+    options = pipeline.serving.model_copy(update={"max_queue_size": 64, "max_queue_ms": 2000})
+    bounded = repository.plan(pipeline.model_copy(update={"serving": options}), [LOGITS], labels=LABELS)
+    for model in bounded.models:
+        for device in ("cpu", "gpu"):
+            batching = model.config(device).dynamic_batching
+            if model.name == "classify_postprocess":
+                assert not batching.HasField("default_queue_policy")
+            else:
+                assert batching.default_queue_policy.max_queue_size == 64
+                assert batching.default_queue_policy.default_timeout_microseconds == 2_000_000
 
 
 def test_every_model_carries_the_stamp(files: dict[str, bytes]) -> None:
