@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +33,7 @@ from benchmarks.results import (
 )
 from benchmarks.spread import Spread
 from benchmarks.usage import Usage
+from serving.fit import usable_cores
 from serving.pipeline import Pipeline
 from serving.server import Server
 
@@ -51,7 +51,7 @@ def run(plan: Plan, *, parts: tuple[Only, ...] = PARTS, progress: Callable[[str]
     Raises ``perf_analyzer.PerfAnalyzerError``, ``agreement.Disagreement``, ``photos.PhotosMissing`` or
     ``serving.server_errors.ServerError``.
     """
-    started, cores = datetime.now(timezone.utc), os.cpu_count() or 1
+    started, cores = datetime.now(timezone.utc), usable_cores()
     command = perf_analyzer.find_perf_analyzer() if "served" in parts else []
     progress("photos: reading, or making them")
     photos = {size: photo_set(size, folder=CACHE / "photos") for size in plan.sizes}
