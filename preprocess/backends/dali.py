@@ -235,7 +235,11 @@ class Dali(Compiled):
         if self._finish is None:
             on_host = output.as_cpu()
             return [np.array(on_host.at(index)) for index in range(len(batch))]
-        return [self._finish.finish(output.at(index), item.placement, item.part) for index, item in enumerate(batch)]
+        # Not output.at(index), which copies.
+        regions = [np.asarray(output[index]) for index in range(len(batch))]
+        return [
+            self._finish.finish(pixels, item.placement, item.part) for pixels, item in zip(regions, batch, strict=True)
+        ]
 
 
 _DECODE_INPUTS = {"encoded": types.UINT8, "anchor": types.INT32, "shape": types.INT32}

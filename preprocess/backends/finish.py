@@ -34,7 +34,10 @@ class CpuFinish:
         return region(placement, SUPPORT[self._filter or "bilinear"])
 
     def finish(self, pixels: Pixels, placement: Placement, part: Region) -> Sample:
-        """The network's input from the decoded region, (part.shape[0], part.shape[1], 3) uint8."""
+        """The network's input from the decoded region, (part.shape[0], part.shape[1], 3) uint8.
+
+        The result shares no memory with ``pixels``, which may be the decoder's own.
+        """
         window = placement.window
         if self._definition.decode.color == "gray":
             pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
@@ -42,7 +45,7 @@ class CpuFinish:
             placed = pixels[:0, :0]
         elif self._filter is None:
             top, left = round(part.start[0]), round(part.start[1])
-            placed = pixels[top : top + window.height, left : left + window.width]
+            placed = np.array(pixels[top : top + window.height, left : left + window.width])
         elif self._filter == "nearest":
             whole = resample(pixels, part, placement.resized_hw, "nearest")
             placed = whole[window.top : window.top + window.height, window.left : window.left + window.width]
@@ -58,8 +61,7 @@ class CpuFinish:
     def _to_network(self, pixels: Pixels) -> Sample:
         output = self._definition.network_input
         if output.dtype == "uint8":
-            # The decoder reuses its memory for the next batch.
-            return np.array(pixels if output.layout == "NHWC" else pixels.transpose(2, 0, 1), order="C")
+            return pixels if output.layout == "NHWC" else np.ascontiguousarray(pixels.transpose(2, 0, 1))
         height, width, channels = pixels.shape
         planar = output.layout == "NCHW"
         sample = np.empty((channels, height, width) if planar else pixels.shape, np.float32)

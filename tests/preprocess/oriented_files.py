@@ -1,4 +1,4 @@
-"""Files of every format that carry an orientation, in all the places where writers put it."""
+"""Files that carry an orientation, in all the places where writers put it, and files that only seem to."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from image_files import (
     tiff,
     webp_chunks,
     webp_extended,
+    webp_file,
 )
 from PIL import Image
 from sample_images import card
@@ -41,6 +42,8 @@ def with_thumbnail(orientation: int) -> bytes:
     second = struct.pack("<H", 3) + b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries)
     return jpeg_segment(0xE1, b"Exif\0\0" + first + second + bytes(4) + thumbnail)
 
+
+_RAW_PROFILE = b"\nexif\n%8d\n" % (len(exif_block(6)) + 6) + (b"Exif\0\0" + exif_block(6)).hex().encode() + b"\n"
 
 ORIENTED: dict[str, Callable[[int, Any], bytes]] = {
     "jpeg": lambda o, order: jpeg_with_segments(JPEG, jpeg_exif(o, order)),
@@ -79,3 +82,37 @@ ORIENTED: dict[str, Callable[[int, Any], bytes]] = {
     "tiff, strips": lambda o, order: tiff(
         PIXELS, order=order, rows_per_strip=5, compression=8, tags={274: (3, [o])}),
 }  # fmt: skip
+
+
+_UNCLEAR_BLOCKS = {
+    "absent value": exif_block(0),
+    "9": exif_block(9),
+    "cut in the value": exif_block(6)[:-6],
+    "wrong magic": b"II\0\0" + exif_block(6)[4:],
+    "directory beyond the end": exif_block(6)[:4] + struct.pack("<I", 1000) + exif_block(6)[8:],
+    "directory at 0": exif_block(6)[:4] + bytes(4) + exif_block(6)[8:],
+    "no values": exif_block(6).replace(struct.pack("<HHI", 0x0112, 3, 1), struct.pack("<HHI", 0x0112, 3, 0)),
+    "two values": exif_block(6).replace(struct.pack("<HHI", 0x0112, 3, 1), struct.pack("<HHI", 0x0112, 3, 2)),
+    "a signed type": exif_block(6).replace(struct.pack("<HHI", 0x0112, 3, 1), struct.pack("<HHI", 0x0112, 8, 1)),
+    "empty": b"",
+    "noise": bytes(range(256)),
+}
+
+UNCLEAR_EXIF: dict[str, bytes] = {}
+"""Files whose EXIF says nothing clear, so that the picture is taken as it is stored."""
+for _name, _block in _UNCLEAR_BLOCKS.items():
+    UNCLEAR_EXIF[f"jpeg, {_name}"] = jpeg_with_segments(JPEG, jpeg_segment(0xE1, b"Exif\0\0" + _block))
+    UNCLEAR_EXIF[f"png, {_name}"] = png_of(PIXELS, before=[(b"eXIf", _block)])
+    UNCLEAR_EXIF[f"webp, {_name}"] = webp_extended([LOSSY, (b"EXIF", _block)], (HEIGHT, WIDTH), 0x08)
+
+NOT_EXIF = {
+    "jpeg XMP": jpeg_with_segments(JPEG, jpeg_segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + XMP)),
+    "jpeg, another segment": jpeg_with_segments(JPEG, jpeg_segment(0xE2, b"Exif\0\0" + exif_block(6))),
+    "png XMP": png_of(PIXELS, before=[(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP)]),
+    "png text": png_of(PIXELS, before=[(b"tEXt", b"Raw profile type exif\0" + _RAW_PROFILE)]),
+    "webp XMP": webp_extended([LOSSY, (b"XMP ", XMP)], (HEIGHT, WIDTH), 0x04),
+    "webp EXIF without its flag": webp_extended([LOSSY, exif_chunk(6)], (HEIGHT, WIDTH), 0),
+    "webp EXIF in a simple file": webp_file([LOSSY, exif_chunk(6)]),
+    "tiff XMP": tiff(PIXELS, tags={700: (1, list(XMP))}),
+}
+"""Files with an orientation that is not in EXIF, or not where EXIF belongs."""

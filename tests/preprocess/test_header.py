@@ -11,8 +11,6 @@ from image_files import (
     bmp,
     bmp_of,
     encode,
-    exif_block,
-    jpeg_segment,
     jpeg_with_segments,
     png,
     png_of,
@@ -21,7 +19,18 @@ from image_files import (
     webp_extended,
     webp_file,
 )
-from oriented_files import HEIGHT, ICC, IMAGE, JPEG, LOSSY, ORIENTED, PIXELS, WIDTH, XMP, exif_chunk
+from oriented_files import (
+    HEIGHT,
+    ICC,
+    IMAGE,
+    JPEG,
+    LOSSY,
+    NOT_EXIF,
+    ORIENTED,
+    PIXELS,
+    UNCLEAR_EXIF,
+    WIDTH,
+)
 from PIL import Image
 from sample_images import CONVERTED, PLAIN, photo, pillow_oriented
 
@@ -54,48 +63,14 @@ def test_size_is_what_pillow_says(form: str) -> None:
         assert header.format.upper() == Image.open(io.BytesIO(data)).format
 
 
-UNCLEAR_EXIF = {
-    "absent value": exif_block(0),
-    "9": exif_block(9),
-    "cut in the value": exif_block(6)[:-6],
-    "wrong magic": b"II\0\0" + exif_block(6)[4:],
-    "directory beyond the end": exif_block(6)[:4] + struct.pack("<I", 1000) + exif_block(6)[8:],
-    "directory at 0": exif_block(6)[:4] + bytes(4) + exif_block(6)[8:],
-    "no values": exif_block(6).replace(struct.pack("<HHI", 0x0112, 3, 1), struct.pack("<HHI", 0x0112, 3, 0)),
-    "two values": exif_block(6).replace(struct.pack("<HHI", 0x0112, 3, 1), struct.pack("<HHI", 0x0112, 3, 2)),
-    "a signed type": exif_block(6).replace(struct.pack("<HHI", 0x0112, 3, 1), struct.pack("<HHI", 0x0112, 8, 1)),
-    "empty": b"",
-    "noise": bytes(range(256)),
-}
+@pytest.mark.parametrize("form", UNCLEAR_EXIF)
+def test_unclear_exif_counts_as_upright(form: str) -> None:
+    assert read_header(UNCLEAR_EXIF[form]).orientation == 1
 
 
-@pytest.mark.parametrize("name", UNCLEAR_EXIF)
-def test_unclear_exif_counts_as_upright(name: str) -> None:
-    block = UNCLEAR_EXIF[name]
-    for data in (
-        jpeg_with_segments(JPEG, jpeg_segment(0xE1, b"Exif\0\0" + block)),
-        png_of(PIXELS, before=[(b"eXIf", block)]),
-        webp_extended([LOSSY, (b"EXIF", block)], (HEIGHT, WIDTH), 0x08),
-    ):
-        assert read_header(data).orientation == 1
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        jpeg_with_segments(JPEG, jpeg_segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + XMP)),
-        png_of(PIXELS, before=[(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP)]),
-        webp_extended([LOSSY, (b"XMP ", XMP)], (HEIGHT, WIDTH), 0x04),
-        webp_extended([LOSSY, exif_chunk(6)], (HEIGHT, WIDTH), 0),
-        webp_file([LOSSY, exif_chunk(6)]),
-        tiff(PIXELS, tags={700: (1, list(XMP))}),
-        jpeg_with_segments(JPEG, jpeg_segment(0xE2, b"Exif\0\0" + exif_block(6))),
-    ],
-    ids=["jpeg XMP", "png XMP", "webp XMP", "webp EXIF without its flag", "webp EXIF in a simple file", "tiff XMP",
-         "jpeg other segment"],
-)  # fmt: skip
-def test_orientation_comes_from_exif_only(data: bytes) -> None:
-    assert read_header(data).orientation == 1
+@pytest.mark.parametrize("form", NOT_EXIF)
+def test_orientation_comes_from_exif_only(form: str) -> None:
+    assert read_header(NOT_EXIF[form]).orientation == 1
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import pytest
 from definition_strategies import SIZES, definitions
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_files import encode, exif_block, jpeg_exif, jpeg_with_segments, png_of
+from image_files import encode, exif_block, jpeg_exif, jpeg_with_segments, png_of, webp_file
+from oriented_files import JPEG, LOSSY, NOT_EXIF, ORIENTED, PIXELS, UNCLEAR_EXIF
 from PIL import Image
-from sample_images import CONVERTED, PHOTOS, PLAIN, card, edges, noise, photo, portrait
+from sample_images import CONVERTED, PHOTOS, PLAIN, card, edges, noise, photo, pillow_oriented, portrait
 
 from preprocess import (
     BadImage,
@@ -28,6 +29,8 @@ from preprocess import (
     Resize,
     compile,
 )
+from preprocess.backends.finish import CpuFinish
+from preprocess.geometry import place
 from preprocess.tolerances import Comparison, Source, Stage, compare
 
 STAGES: tuple[Stage, ...] = ("decode", "resize", "crop", "normalize")
@@ -125,6 +128,26 @@ def test_formats_and_filters_within_one_level_means_most_values_equal() -> None:
     assert max(shares) < 0.2
 
 
+@pytest.mark.parametrize("form", ORIENTED)
+def test_orientation_is_the_same_wherever_it_stands(form: str) -> None:
+    for orientation in range(1, 9):
+        data = ORIENTED[form](orientation, ">" if orientation % 2 else "<")
+        assert judged(data, CLASSIFY, "decode").max == 0
+        (seen,) = compiled(CLASSIFY.stage("decode"), "dali").run([data])
+        np.testing.assert_array_equal(seen, np.asarray(pillow_oriented(data)))
+
+
+UPRIGHT = {"jpeg": JPEG, "png": png_of(PIXELS), "webp": webp_file([LOSSY]), "tiff": png_of(PIXELS)}
+
+
+@pytest.mark.parametrize("form", UNCLEAR_EXIF | NOT_EXIF)
+def test_what_only_seems_to_be_an_orientation_turns_nothing(form: str) -> None:
+    (plain,) = compiled(CLASSIFY.stage("decode"), "reference").run([UPRIGHT[form.partition(" ")[0].strip(",")]])
+    for backend in ("reference", "dali"):
+        (seen,) = compiled(CLASSIFY.stage("decode"), backend).run([(UNCLEAR_EXIF | NOT_EXIF)[form]])
+        np.testing.assert_array_equal(seen, plain)
+
+
 def at_orientation(pixels: Any, orientation: int, form: str) -> bytes:
     if form == "png":
         return png_of(pixels, before=[(b"eXIf", exif_block(orientation))])
@@ -189,6 +212,18 @@ def test_a_crop_that_misses_the_image_is_all_border() -> None:
     for backend in ("reference", "dali"):
         (sample,) = compile(definition, backend=backend).run([png_of(card(1, 1))])
         np.testing.assert_array_equal(sample, np.full((1, 1, 3), 9))
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("color", ["rgb", "gray"])
+@pytest.mark.parametrize("operations", [[], [CenterCrop(size=(9, 60))], [Resize(mode="exact", size=(40, 60))]])
+def test_a_result_shares_no_memory_with_the_decoder(operations: list[Any], color: str, layout: str) -> None:
+    definition = Definition(operations=[Decode(color=color), *operations, Output(layout=layout, dtype="uint8")])
+    pixels, placement, finish = card(40, 60), place(definition, (40, 60)), CpuFinish(definition)
+    part = finish.region(placement)
+    rows, columns = slice(part.anchor[0], part.anchor[0] + part.shape[0]), slice(part.anchor[1], None)
+    region = np.ascontiguousarray(pixels[rows, columns][:, : part.shape[1]])
+    assert not np.shares_memory(finish.finish(region, placement, part), region)
 
 
 REFUSED = {
