@@ -83,7 +83,7 @@ def find_perf_analyzer() -> list[str]:
 def version(command: list[str]) -> str:
     """What perf_analyzer says about itself, such as ``0.0.0 (commit 3a49a23)``; *unknown* where it says nothing."""
     said = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=_GRACE_S, check=False)
-    return said.stdout.strip().rpartition("Version ")[2] or "unknown"
+    return (said.stdout + said.stderr).strip().rpartition("Version ")[2] or "unknown"
 
 
 def measure(
