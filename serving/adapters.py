@@ -7,6 +7,9 @@ One request is one image and gets exactly one response.
 from __future__ import annotations
 
 import json
+import os
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +26,8 @@ from serving.pipeline import Classification
 from serving.stamp import check_same
 from serving.tensors import CLASS_IDS, IMAGE, LABELS, PIXELS, SCORES
 
+_PARENT_CHECK_S = 1.0
+
 Tensors = dict[str, npt.NDArray[Any]]
 
 
@@ -31,6 +36,7 @@ class Adapter(ABC):
 
     def initialize(self, args: dict[str, str]) -> None:
         """Called by Triton once per instance. Raises where the model must not be served."""
+        end_with_the_server()
         config = json.loads(args["model_config"])
         folder = Path(args["model_repository"])
         self.version_folder = folder / args["model_version"]
@@ -189,6 +195,18 @@ def run_isolated(compiled: Compiled, requests: Sequence[Any]) -> list[npt.NDArra
     for index, sample in zip(single, compiled.run([images[index][0] for index in single]), strict=True):
         results[index] = sample
     return results
+
+
+def end_with_the_server() -> None:
+    """End this process when its server is gone: one killed at work can leave the stub waiting for ever."""
+    server = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == server:
+            time.sleep(_PARENT_CHECK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-the-server", daemon=True).start()
 
 
 def refuse(error: BadImage) -> Any:

@@ -13,6 +13,7 @@ import pytest
 
 from client import Client, OnestreamError
 from serving.server import Server
+from serving.server_errors import TritonDied
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 DEADLINE_S = 5.0
@@ -67,6 +68,21 @@ def test_a_killed_model_process_is_replaced(
         assert recovered_s < RECOVERY_S
         assert slowest_s[0] < DEADLINE_S + 1.0
         assert server.restarts == {victim: 1}
+
+
+def test_nothing_is_left_of_a_server_that_is_killed_at_work(repository: Path, photos: dict[str, bytes]) -> None:
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+        processes = psutil.Process(server.pid).children(recursive=True)
+        with Client(server.grpc_url, timeout_s=DEADLINE_S, retries=0) as client:
+            items = client.classify_many([photos["coffee"]] * 400, pipeline="classify_fused", in_flight=16)
+            for _ in range(50):
+                next(items)
+            os.kill(server.pid, signal.SIGKILL)
+            assert any(item.error is not None for item in items)
+        _, alive = psutil.wait_procs(processes, timeout=10)
+        assert not alive
+        with pytest.raises(TritonDied, match="SIGKILL"):
+            server.wait(timeout_s=10)
 
 
 def _process_of(server: Server, model: str) -> int:
