@@ -74,7 +74,7 @@ $(VENV)/.serve: $(VENV)/bin/python pyproject.toml
 	$(call install,the server,cpu)
 
 $(VENV)/.dev: $(VENV)/.serve
-	$(call install,the test tools,cpu$(comma)dev)
+	$(call install,the test tools,cpu$(comma)dev$(comma)bench)
 
 $(VENV)/.bench: $(VENV)/.serve
 	$(call install,the benchmark tools,cpu$(comma)bench)
@@ -82,5 +82,5 @@ $(VENV)/.bench: $(VENV)/.serve
 $(VENV)/.train: $(VENV)/.dev
 	@echo "installing $(TORCH)"
 	@$(PIP) install --quiet $(TORCH)
-	$(call install,the training tools,cpu$(comma)dev$(comma)train)
+	$(call install,the training tools,cpu$(comma)dev$(comma)bench$(comma)train)
 	@$(PIP) install --quiet --no-deps efficientnet-lite-pytorch==0.1.0
