@@ -70,7 +70,7 @@ define install
 	@touch $@
 endef
 
-$(VENV)/.serve: $(VENV)/bin/python pyproject.toml
+$(VENV)/.serve: $(VENV)/bin/python pyproject.toml Makefile
 	$(call install,the server,cpu)
 
 $(VENV)/.dev: $(VENV)/.serve
