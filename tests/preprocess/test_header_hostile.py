@@ -95,4 +95,14 @@ def test_a_file_cut_anywhere_is_refused(number: int) -> None:
     ids=["fill bytes", "segments", "chunks", "WebP chunks", "directory"],
 )  # fmt: skip
 def test_a_file_made_of_millions_of_parts_does_not_keep_the_reader_busy(data: bytes) -> None:
-    assert isinstance(outcome(data), BadImage)
+    result = outcome(data)
+    assert isinstance(result, BadImage)
+    if len(data) > 10_000_000 and data[2:4] != b"\xff\xff":
+        assert "more than 100000" in result.reason
+
+
+@pytest.mark.parametrize("form", [*PLAIN, *CONVERTED])
+def test_the_last_byte_is_missed(form: str) -> None:
+    file = (PLAIN | CONVERTED)[form](photo("rocket").resize((31, 22)))
+    for missing in range(1, 9):
+        assert isinstance(outcome(file[:-missing]), BadImage), missing

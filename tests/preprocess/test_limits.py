@@ -27,7 +27,9 @@ from sample_images import card
 from separate_process import run_separately
 
 from preprocess import BadImage, CenterCrop, Decode, Definition, Limits, Output, Pad, Resize, compile
+from preprocess.geometry import Region
 from preprocess.limits import MAX_SIDE, PILLOW_MAX_PIXELS
+from preprocess.resample import resample
 
 BACKENDS = ("reference", "dali")
 CLASSIFY = Definition(
@@ -216,5 +218,16 @@ def test_palette_indices_are_checked_without_a_copy_of_the_pixels() -> None:
     try:
         assert Limits().check(data).width == 4000
         assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_weights_of_long_lines_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        for width in range(60_000, 60_040):
+            whole = Region((0, 0), (1, width), (0.0, 0.0), (1.0, float(width)))
+            resample(np.zeros((1, width, 3), np.uint8), whole, (1, 200), "bilinear")
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
     finally:
         tracemalloc.stop()
