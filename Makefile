@@ -2,14 +2,16 @@
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
 VENV ?= .venv
-# The default wheel brings CUDA, gigabytes of it; name a CPU build here where you have one.
-TORCH ?= torch
+# The wheel on PyPI brings CUDA, gigabytes of it. The small CPU build:
+# make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+TORCH ?= torch==2.13.0
+TORCHVISION ?= torchvision==0.28.0
 BIN := $(VENV)/bin
 comma := ,
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-train lint type format bench build serve doctor clean
+.PHONY: help demo test example lint type format bench bench-training build serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,8 +22,8 @@ demo: $(VENV)/.serve  ## build, serve and classify real photos, then stop
 test: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run every test that can run here
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-train: $(VENV)/.train model_repository/classify_fused/1/model.onnx  ## the tests that compare with PyTorch
-	$(BIN)/python -m pytest tests/serving/test_efficientnet_lite.py $(PYTEST_ARGS)
+example: $(VENV)/.dev  ## train, export and serve a small network, and prove that predictions are equal
+	$(BIN)/python examples/train_classifier/train.py $(EXAMPLE_ARGS)
 
 lint: $(VENV)/.dev  ## ruff: style and format
 	$(BIN)/ruff check .
@@ -36,6 +38,9 @@ format: $(VENV)/.dev  ## let ruff rewrite the sources
 
 bench: $(VENV)/.bench model_repository/classify_fused/1/model.onnx  ## measure with perf_analyzer into benchmarks/results
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-training: $(VENV)/.dev  ## measure the training loaders
+	$(BIN)/python -m benchmarks.training $(BENCH_ARGS)
 
 build: model_repository/classify_fused/1/model.onnx  ## write model_repository from pipelines/classify.yaml
 
@@ -74,13 +79,10 @@ $(VENV)/.serve: $(VENV)/bin/python pyproject.toml Makefile
 	$(call install,the server,cpu)
 
 $(VENV)/.dev: $(VENV)/.serve
-	$(call install,the test tools,cpu$(comma)dev$(comma)bench)
+	@echo "installing $(TORCH)"
+	@$(PIP) install --quiet $(TORCH)
+	$(call install,the test tools,cpu$(comma)train$(comma)dev$(comma)bench)
+	@$(PIP) install --quiet --no-deps $(TORCHVISION) efficientnet-lite-pytorch==0.1.0
 
 $(VENV)/.bench: $(VENV)/.serve
 	$(call install,the benchmark tools,cpu$(comma)bench)
-
-$(VENV)/.train: $(VENV)/.dev
-	@echo "installing $(TORCH)"
-	@$(PIP) install --quiet $(TORCH)
-	$(call install,the training tools,cpu$(comma)dev$(comma)bench$(comma)train)
-	@$(PIP) install --quiet --no-deps efficientnet-lite-pytorch==0.1.0

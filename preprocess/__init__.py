@@ -19,12 +19,22 @@ from preprocess.definition import (
     TensorSpec,
     first_difference,
 )
-from preprocess.errors import BackendMissing, BadImage, CannotCompile, PreprocessError, StampMismatch
+from preprocess.errors import (
+    BackendMissing,
+    BadDataset,
+    BadImage,
+    BadSample,
+    CannotCompile,
+    PreprocessError,
+    StampMismatch,
+)
 from preprocess.limits import Limits
 
 __all__ = [
     "BackendMissing",
+    "BadDataset",
     "BadImage",
+    "BadSample",
     "CannotCompile",
     "CenterCrop",
     "Compiled",

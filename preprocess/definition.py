@@ -330,6 +330,15 @@ class Definition(BaseModel):
                 geometry.pop()
         return Definition(operations=(self.decode, *geometry, Output(layout="NHWC", dtype="uint8")))
 
+    def to_torchvision(self) -> Any:
+        """A ``torchvision.transforms.v2`` callable from a PIL image to a tensor, equal to the reference backend.
+
+        Raises ``BackendMissing`` where torchvision is not installed.
+        """
+        from preprocess.to_torchvision import to_torchvision
+
+        return to_torchvision(self)
+
     def canonical_json(self) -> str:
         """JSON with every field written out, sorted keys and no spaces: equal definitions have equal text."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))

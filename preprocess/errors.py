@@ -6,6 +6,8 @@
     ├── BadImage          this image cannot be processed; its batch-mates are not affected
     ├── CannotCompile     a backend cannot execute a definition exactly
     ├── BackendMissing    a backend's package is not installed; the message names the command
+    ├── BadDataset        there is nothing to train on where a source points, or it is malformed
+    ├── BadSample         a sample of a training set cannot be used; the message names it
     └── StampMismatch     two stamped definitions differ; the message names the first field
 
 A malformed definition raises ``pydantic.ValidationError``, which names the field and what it accepts.
@@ -45,6 +47,14 @@ class CannotCompile(PreprocessError):
 
 class BackendMissing(PreprocessError):
     """A backend's package is not installed."""
+
+
+class BadDataset(PreprocessError):
+    """A source of training data that holds no samples, or is malformed."""
+
+
+class BadSample(PreprocessError):
+    """A sample of a training set that cannot be used."""
 
 
 class StampMismatch(PreprocessError):

@@ -108,3 +108,20 @@ def look_up_interleaved(pixels: _Bytes, table: _Floats, out: _Floats) -> None:
         for x in range(width):
             for channel in range(channels):
                 out[y, x, channel] = table[channel, pixels[y, x, channel]]
+
+
+@_jit("void(uint8[:,:,::1], float32[:,::1])")
+def recolor(pixels: _Bytes, color: _Floats) -> None:
+    """``variation.recolored`` in place, with the same sums in the same order."""
+    height, width, channels = pixels.shape
+    levels = np.empty(channels, np.float32)
+    for y in range(height):
+        for x in range(width):
+            for channel in range(channels):
+                levels[channel] = np.float32(pixels[y, x, channel])
+            for channel in range(channels):
+                value = levels[0] * color[channel, 0]
+                for source in range(1, channels):
+                    value += levels[source] * color[channel, source]
+                value = value + color[channel, channels] + np.float32(0.5)
+                pixels[y, x, channel] = np.uint8(min(max(value, np.float32(0.0)), np.float32(255.0)))

@@ -7,6 +7,7 @@ of its configuration.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from preprocess import Definition, StampMismatch, first_difference
 
@@ -17,6 +18,16 @@ DIGEST_KEY = "onestream.definition_digest"
 def stamp_of(definition: Definition) -> dict[str, str]:
     """Metadata entries that carry a definition."""
     return {DEFINITION_KEY: definition.canonical_json(), DIGEST_KEY: definition.digest}
+
+
+def stamp_onnx(path: Path, definition: Definition) -> None:
+    """Write a definition into an ONNX file, in place, for the build to check. Raises ``OSError`` or ONNX's own errors."""
+    import onnx
+
+    model = onnx.load(str(path))
+    kept = {entry.key: entry.value for entry in model.metadata_props}
+    onnx.helper.set_model_props(model, kept | stamp_of(definition))
+    onnx.save(model, str(path))
 
 
 def read_stamp(metadata: Mapping[str, str], *, where: str) -> Definition | None:

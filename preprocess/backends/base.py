@@ -13,6 +13,7 @@ from preprocess.definition import Definition
 from preprocess.errors import BadImage, CannotCompile
 from preprocess.header import Encoded
 from preprocess.limits import Limits
+from preprocess.variation import Vary, canvas_of
 
 BackendName = Literal["reference", "dali"]
 Device = Literal["cpu", "gpu"]
@@ -30,11 +31,12 @@ class Compiled(ABC):
         self.limits = limits
 
     @abstractmethod
-    def run(self, images: Sequence[Encoded]) -> list[Sample | BadImage]:
+    def run(self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None) -> list[Sample | BadImage]:
         """Process encoded images; the result has the same length and order.
 
         A good image gives an array as ``definition.output_spec`` says. A bad one gives its ``BadImage``, returned and
-        not raised, and does not change the results of the others.
+        not raised, and does not change the results of the others. ``varies`` gives each image a variation in place of
+        the definition's geometry; it needs ``compile(varied=True)``.
         """
 
     def close(self) -> None:  # noqa: B027 (most backends hold nothing)
@@ -49,14 +51,21 @@ def compile(
     limits: Limits | None = None,
     max_batch_size: int = 8,
     threads: int = 1,
+    varied: bool = False,
 ) -> Compiled:
     """Make a definition executable on a backend.
 
     ``max_batch_size`` is the largest number of images that the backend processes at once (``run`` accepts more and
-    splits them); ``threads`` are CPU threads. Raises ``CannotCompile`` naming what the backend cannot do exactly, and
+    splits them); ``threads`` are CPU threads; ``varied`` prepares for variations (``Compiled.run``), which need an output
+    size that does not depend on the image. Raises ``CannotCompile`` naming what the backend cannot do exactly, and
     ``BackendMissing`` naming the command that installs it.
     """
     limits = limits or Limits()
+    if varied:
+        try:
+            canvas_of(definition)
+        except ValueError as error:
+            raise CannotCompile(f"images cannot vary: {error}") from None
     if backend == "reference":
         from preprocess.backends.reference import Reference
 
@@ -66,7 +75,9 @@ def compile(
     if backend == "dali":
         from preprocess.backends.dali import Dali
 
-        return Dali(definition, limits, device=device, max_batch_size=max_batch_size, threads=threads)
+        return Dali(
+            definition, limits, device=device, max_batch_size=max_batch_size, threads=threads, varied=varied
+        )
     raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali")
 
 

@@ -10,8 +10,9 @@ from preprocess.backends.base import Sample, network_layout
 from preprocess.definition import Definition, Filter, Resize
 from preprocess.filters import SUPPORT
 from preprocess.geometry import Placement, Region, fill_values, region
-from preprocess.kernels import look_up_interleaved, look_up_planar
+from preprocess.kernels import look_up_interleaved, look_up_planar, recolor
 from preprocess.resample import resample
+from preprocess.variation import Variation, canvas_of, filter_of
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -57,6 +58,23 @@ class CpuFinish:
             canvas[top : top + window.height, left : left + window.width] = placed
             placed = canvas
         return self._to_network(np.ascontiguousarray(placed))
+
+    def vary(self, pixels: Pixels, variation: Variation, part: Region) -> Sample:
+        """The same for a variation, whose box is at ``part.start`` of the decoded region ``pixels``."""
+        if self._definition.decode.color == "gray":
+            pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
+        height, width = variation.box.height, variation.box.width
+        top, left = round(part.start[0]), round(part.start[1])
+        # Pillow cuts and then resizes, so nothing outside the box may reach the filter.
+        cut = np.array(pixels[top : top + height, left : left + width])
+        whole = Region((0, 0), (height, width), (0.0, 0.0), (float(height), float(width)))
+        placed = resample(cut, whole, canvas_of(self._definition), filter_of(self._definition))
+        if variation.flip:
+            placed = placed[:, ::-1]
+        placed = np.ascontiguousarray(placed)
+        if variation.color is not None:
+            recolor(placed, variation.color)
+        return self._to_network(placed)
 
     def _to_network(self, pixels: Pixels) -> Sample:
         output = self._definition.network_input

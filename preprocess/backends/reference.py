@@ -7,8 +7,10 @@ import struct
 import warnings
 import zlib
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from preprocess.backends.base import Compiled, Sample, network_layout
@@ -18,26 +20,39 @@ from preprocess.filters import PILLOW_FILTERS
 from preprocess.geometry import crop_window, resized_size
 from preprocess.header import FORMATS, Encoded, Header, byte_view
 from preprocess.rewrite import for_decoders
+from preprocess.variation import Vary, canvas_of, filter_of, recolored
 
 
 class Reference(Compiled):
     """Executes a definition literally. Slow, and right by definition."""
 
-    def run(self, images: Sequence[Encoded]) -> list[Sample | BadImage]:
+    def run(self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None) -> list[Sample | BadImage]:
         """See ``Compiled.run``."""
-        return [self._one(image) for image in images]
+        return [self._one(image, vary) for image, vary in zip(images, varies or repeat(None, len(images)), strict=True)]
 
-    def _one(self, data: Encoded) -> Sample | BadImage:
+    def _one(self, data: Encoded, vary: Vary | None) -> Sample | BadImage:
         try:
             image = decode(data, self.limits.check(data), self.definition.decode.color)
-            for operation in self.definition.geometry:
-                if isinstance(operation, Resize):
-                    self.limits.check_resized(resized_size(operation, (image.height, image.width)))
-                image = move_pixels(operation, image)
+            pixels = self._pixels(image) if vary is None else self._varied(image, vary)
         except BadImage as error:
             return error
-        pixels = np.asarray(image)
-        return network_layout(self.definition, pixels if pixels.ndim == 3 else pixels[:, :, None])
+        return network_layout(self.definition, pixels)
+
+    def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
+        for operation in self.definition.geometry:
+            if isinstance(operation, Resize):
+                self.limits.check_resized(resized_size(operation, (image.height, image.width)))
+            image = move_pixels(operation, image)
+        return _array(image)
+
+    def _varied(self, image: Image.Image, vary: Vary) -> npt.NDArray[np.uint8]:
+        variation, (height, width) = vary((image.height, image.width)), canvas_of(self.definition)
+        box = variation.box
+        cut = image.crop((box.left, box.top, box.left + box.width, box.top + box.height))
+        pixels = _array(cut.resize((width, height), PILLOW_FILTERS[filter_of(self.definition)]))
+        if variation.flip:
+            pixels = pixels[:, ::-1]
+        return pixels if variation.color is None else recolored(pixels, variation.color)
 
 
 def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
@@ -53,12 +68,17 @@ def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
             # Pillow warns about palette transparency and about sizes; limits have judged the size already.
             warnings.simplefilter("ignore")
             image: Image.Image = Image.open(io.BytesIO(file), formats=[name.upper() for name in FORMATS])
-            # Pillow also takes an orientation from XMP, which is not EXIF.
-            image.info.pop("xmp", None)
             image.load()
-            image = ImageOps.exif_transpose(image)
+            return to_8_bit(image, color)
     except Exception as error:  # Pillow raises errors of any kind on damaged files
         raise BadImage("corrupt", f"the image cannot be decoded: {_without_object(error)}") from None
+
+
+def to_8_bit(image: Image.Image, color: Color) -> Image.Image:
+    """A PIL image as it was opened, in mode RGB or L, oriented and without alpha."""
+    # Pillow also takes an orientation from XMP, which is not EXIF.
+    image.info.pop("xmp", None)
+    image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         # Pillow keeps the high byte of 16-bit RGB but clips 16-bit gray; the high byte is taken of both.
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
@@ -108,6 +128,11 @@ def move_pixels(operation: Geometric, image: Image.Image) -> Image.Image:
     canvas = Image.new(image.mode, (window.width, window.height), (fill,) * len(image.getbands()))
     canvas.paste(image, (-window.left, -window.top))
     return canvas
+
+
+def _array(image: Image.Image) -> npt.NDArray[np.uint8]:
+    pixels = np.asarray(image)
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
 def _without_object(error: Exception) -> str:

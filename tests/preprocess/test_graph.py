@@ -14,7 +14,7 @@ from sample_images import PHOTOS, photo, portrait
 
 from preprocess import CenterCrop, Decode, Definition, Letterbox, Limits, Normalize, Output, Pad, Resize, compile
 from preprocess.backends.base import Sample
-from preprocess.backends.dali import build_graph, external_inputs, graph_inputs, graph_values
+from preprocess.backends.dali_graph import build_graph, external_inputs, graph_inputs, graph_values
 from preprocess.geometry import place, region
 from preprocess.tolerances import compare
 

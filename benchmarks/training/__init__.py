@@ -1,0 +1,1 @@
+"""What the training loader costs: ``python -m benchmarks.training``; its method is in ../README.md."""

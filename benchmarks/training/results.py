@@ -1,0 +1,90 @@
+"""What a run of the training benchmarks writes down, and its tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from benchmarks.photos import Size
+from benchmarks.results import Machine
+from benchmarks.spread import Spread, ratio
+
+FILE_NAME = "training.json"
+_Frozen = ConfigDict(frozen=True, extra="forbid")
+
+
+class CaseResult(BaseModel):
+    """One comparison at one photo size: images/s of each loader by round, the first loader being ours.
+
+    ``differences``: mean difference of each loader's images from ours, in units of the output.
+    """
+
+    model_config = _Frozen
+
+    name: str
+    size: Size
+    images: int
+    images_per_s: dict[str, list[float]]
+    differences: dict[str, float]
+
+    def ours_over(self, other: str) -> Spread | None:
+        """Our images/s divided by another loader's, round by round."""
+        ours, theirs = self.images_per_s["ours"], self.images_per_s[other]
+        return ratio(dict(enumerate(ours)), dict(enumerate(theirs)))
+
+
+class TrainingResults(BaseModel):
+    """Everything of one run.
+
+    ``equal_to_serving``: share of the images of each size for which the loader gives what serving computes, bit by bit.
+    ``resident_mib``: memory after each epoch of the soak; ``growth`` as ``soak.growth`` states it.
+    """
+
+    model_config = _Frozen
+
+    started_utc: str
+    commit: str
+    machine: Machine
+    versions: dict[str, str]
+    workers: int
+    rounds: int
+    cases: list[CaseResult]
+    equal_to_serving: dict[Size, float]
+    resident_mib: list[float]
+    growth: float
+
+
+def table(results: TrainingResults) -> str:
+    """The README's table of one run."""
+    sizes = list(results.equal_to_serving)
+    lines = [
+        f"Training loader, {results.workers} threads against {results.workers} worker processes; "
+        f"{results.started_utc[:10]}, commit {results.commit[:12]}. Median (quartiles) of {results.rounds} rounds.",
+        "",
+        f"| quantity | {' | '.join(size.replace('x', '×') for size in sizes)} |",
+        f"| --- |{' --- |' * len(sizes)}",
+    ]
+    rows: dict[str, dict[str, str]] = {}
+    for case in results.cases:
+        for name, rates in case.images_per_s.items():
+            row = rows.setdefault(f"images/s: {name} ({case.name})", {})
+            row[case.size] = Spread.of(rates).text(0)
+            if name != "ours" and not name.startswith("ours,"):
+                spread = case.ours_over(name)
+                rows.setdefault(f"**ours ÷ {name}** ({case.name})", {})[case.size] = spread.text(2) if spread else "–"
+    rows["images equal to serving in every bit"] = {
+        size: f"{share:.0%}" for size, share in results.equal_to_serving.items()
+    }
+    lines += [f"| {name} | {' | '.join(row.get(size, '–') for size in sizes)} |" for name, row in rows.items()]
+    lines += [
+        "",
+        f"Memory over {len(results.resident_mib)} epochs, growth after the third: {results.growth:+.2%} "
+        f"(at the end {results.resident_mib[-1]:.0f} MiB).",
+    ]
+    return "\n".join(lines)
+
+
+def read(folder: Path) -> list[TrainingResults]:
+    """All results below a folder, by path."""
+    return [TrainingResults.model_validate_json(path.read_text()) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]

@@ -1,0 +1,201 @@
+"""The DALI graphs: a definition, or a definition with its geometry varied, from input nodes to an output node.
+
+Whoever feeds the nodes decides what they are built for: requests (``external_source``), a training loader, a proxy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from preprocess.backends.base import Device
+from preprocess.definition import Definition, Resize
+from preprocess.errors import BackendMissing, CannotCompile
+from preprocess.geometry import Placement, Region, fill_values
+from preprocess.variation import Variation, canvas_of, filter_of
+
+try:
+    from nvidia.dali import Pipeline, fn, types
+except ImportError as error:
+    raise BackendMissing("the dali backend needs nvidia-dali: pip install 'onestream[cpu]'") from error
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInputs:
+    """Nodes that a source feeds to the graph, one value per sample.
+
+    ``encoded``: uint8 bytes. ``anchor``, ``shape``: int32 (y, x) of the region to decode. ``start``, ``end``: float32
+    (y, x) of the window inside that region. ``size``: float32 (height, width) of the window after the resize.
+    ``offset``: int32 (y, x) of the canvas's corner relative to the window. Of a variation: ``flip``, int32 (1,), and
+    ``color``, float32 (channels, channels + 1). What a graph does not need may be None.
+    """
+
+    encoded: Any
+    anchor: Any
+    shape: Any
+    start: Any
+    end: Any
+    size: Any
+    offset: Any
+    flip: Any = None
+    color: Any = None
+
+
+def decode_region(inputs: GraphInputs, *, device: Device) -> Any:
+    """Node of the decoded region, RGB uint8 HWC, oriented and without alpha."""
+    return fn.decoders.image_slice(
+        inputs.encoded,
+        inputs.anchor,
+        inputs.shape,
+        normalized_anchor=False,
+        normalized_shape=False,
+        axes=[0, 1],
+        device="mixed" if device == "gpu" else "cpu",
+        output_type=types.RGB,
+        adjust_orientation=True,
+    )
+
+
+def build_graph(inputs: GraphInputs, definition: Definition, *, device: Device) -> Any:
+    """Build the whole graph of ``definition`` from its input nodes and return its output node.
+
+    The same function serves requests (fed by ``external_source``) and training loaders. On the CPU the decoded region
+    is finished outside the graph (``finish.py``), which is faster and closer to Pillow.
+    """
+    sample = decode_region(inputs, device=device)
+    if definition.decode.color == "gray":
+        # Decoding to gray directly takes a JPEG's own luma, up to 12 levels from the luma of its RGB.
+        sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
+    canvas = definition.output_spec.size_hw
+    fill = fill_values(definition)
+    if any(isinstance(operation, Resize) for operation in definition.geometry):
+        sample = fn.resize(
+            sample,
+            size=list(canvas) if _static_window(definition) else inputs.size,
+            roi_start=inputs.start,
+            roi_end=inputs.end,
+            roi_relative=False,
+            antialias=True,
+            interp_type=types.INTERP_LINEAR,
+        )
+    else:
+        sample = fn.slice(
+            sample,
+            start=fn.cast(inputs.start, dtype=types.INT32),
+            shape=fn.cast(inputs.size, dtype=types.INT32),
+            axes=[0, 1],
+        )
+    if fill:
+        sample = fn.slice(
+            sample,
+            start=inputs.offset,
+            shape=list(canvas),
+            axes=[0, 1],
+            out_of_bounds_policy="pad",
+            fill_values=fill[0],
+        )
+    return _to_network(sample, definition)
+
+
+def build_varied_graph(inputs: GraphInputs, definition: Definition, *, device: Device) -> Any:
+    """Build the graph of ``definition`` with a variation in place of its geometry: ``anchor`` and ``shape`` are the box.
+
+    Raises ``CannotCompile`` for a filter that DALI has not exactly.
+    """
+    if filter_of(definition) != "bilinear":
+        raise CannotCompile(f"dali cannot resize with filter {filter_of(definition)!r} exactly in a graph")
+    sample = decode_region(inputs, device=device)
+    if definition.decode.color == "gray":
+        sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
+    sample = fn.resize(sample, size=list(canvas_of(definition)), antialias=True, interp_type=types.INTERP_LINEAR)
+    sample = fn.flip(sample, horizontal=inputs.flip)
+    sample = fn.coord_transform(sample, MT=inputs.color, dtype=types.UINT8)
+    return _to_network(fn.reinterpret(sample, layout="HWC"), definition)
+
+
+def _to_network(sample: Any, definition: Definition) -> Any:
+    output, normalize = definition.network_input, definition.normalize
+    dtype = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT}[output.dtype]
+    if normalize is not None:
+        return fn.crop_mirror_normalize(
+            sample,
+            dtype=dtype,
+            output_layout=output.layout[1:],
+            mean=[value * normalize.scale for value in normalize.mean],
+            std=[value * normalize.scale for value in normalize.std],
+        )
+    if output.layout == "NCHW":
+        sample = fn.transpose(sample, perm=[2, 0, 1])
+    return sample if output.dtype == "uint8" else fn.cast(sample, dtype=dtype)
+
+
+DECODE_INPUTS = {"encoded": types.UINT8, "anchor": types.INT32, "shape": types.INT32}
+
+
+def graph_inputs(definition: Definition) -> dict[str, Any]:
+    """Names and DALI types of the inputs that the whole graph reads; feeding another one is an error."""
+    resizes = any(isinstance(operation, Resize) for operation in definition.geometry)
+    used = {**DECODE_INPUTS, "start": types.FLOAT}
+    if resizes:
+        used["end"] = types.FLOAT
+    if not resizes or not _static_window(definition):
+        used["size"] = types.FLOAT
+    if fill_values(definition):
+        used["offset"] = types.INT32
+    return used
+
+
+def graph_values(placement: Placement, part: Region) -> dict[str, npt.NDArray[Any]]:
+    """What to feed for one image, beside its bytes; see ``GraphInputs``."""
+    return {
+        "anchor": np.array(part.anchor, np.int32),
+        "shape": np.array(part.shape, np.int32),
+        "start": np.array(part.start, np.float32),
+        "end": np.array(part.end, np.float32),
+        "size": np.array((placement.window.height, placement.window.width), np.float32),
+        "offset": np.array((-placement.offset[0], -placement.offset[1]), np.int32),
+    }
+
+
+VARIED_INPUTS = {**DECODE_INPUTS, "flip": types.INT32, "color": types.FLOAT}
+"""Names and DALI types of the inputs of the varied graph."""
+
+
+def varied_values(variation: Variation, channels: int) -> dict[str, npt.NDArray[Any]]:
+    """What to feed to the varied graph for one image, beside its bytes."""
+    box, color = variation.box, variation.color
+    return {
+        "anchor": np.array((box.top, box.left), np.int32),
+        "shape": np.array((box.height, box.width), np.int32),
+        "flip": np.array([variation.flip], np.int32),
+        "color": np.eye(channels, channels + 1, dtype=np.float32) if color is None else color,
+    }
+
+
+def new_pipeline(*, device: Device, max_batch_size: int, threads: int) -> Pipeline:
+    """An empty pipeline that gives back what it is fed and survives a batch that cannot be decoded."""
+    # A depth of 1 keeps request and response together; the dynamic executor survives a failed batch.
+    return Pipeline(
+        batch_size=max_batch_size,
+        num_threads=threads,
+        device_id=0 if device == "gpu" else None,
+        prefetch_queue_depth=1,
+        exec_dynamic=True,
+    )
+
+
+def external_inputs(used: dict[str, Any]) -> GraphInputs:
+    """Input nodes that are fed by name with ``Pipeline.run``."""
+    nodes = {
+        name: fn.external_source(name=name, dtype=dtype, ndim=2 if name == "color" else 1)
+        for name, dtype in used.items()
+    }
+    return GraphInputs(**{name: nodes.get(name) for name in GraphInputs.__slots__})
+
+
+def _static_window(definition: Definition) -> bool:
+    """Whether the kept window has the canvas's size for every image."""
+    return not fill_values(definition) and None not in definition.output_spec.size_hw

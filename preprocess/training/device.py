@@ -1,0 +1,75 @@
+"""Batches on the training device: copied on a stream of their own and, on request, normalized there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from preprocess.definition import Definition
+
+if TYPE_CHECKING:
+    from preprocess.training.loader import Batch
+
+
+def normalized(pixels: torch.Tensor, definition: Definition) -> torch.Tensor:
+    """uint8 (batch, height, width, channels) to the definition's output, equal to the reference in every bit.
+
+    Runs on the device of ``pixels``.
+    """
+    images, output, normalize = pixels, definition.network_input, definition.normalize
+    if normalize is not None:
+        # Tensors, not numbers: CUDA divides by a number as a product with its rounded inverse.
+        scale, mean, std = (
+            torch.tensor(value, dtype=torch.float32, device=pixels.device)
+            for value in (normalize.scale, normalize.mean, normalize.std)
+        )
+        images = (images.to(torch.float32) / scale - mean) / std
+    if output.layout == "NCHW":
+        images = images.permute(0, 3, 1, 2)
+    return images.to(getattr(torch, output.dtype)).contiguous()
+
+
+class ToDevice:
+    """Brings finished batches to ``device``; None leaves them where they are."""
+
+    def __init__(self, definition: Definition, *, device: torch.device | str | None, normalize: bool) -> None:
+        self._definition, self._normalize = definition, normalize
+        self._device = torch.device(device) if device is not None else None
+        on_cuda = self._device is not None and self._device.type == "cuda"
+        self._stream = torch.cuda.Stream(self._device) if on_cuda else None
+
+    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches on the device. On CUDA the next one is copied while the current one is used."""
+        if self._stream is None:
+            for batch in batches:
+                yield self._moved(batch)
+            return
+        waiting: tuple[Batch, torch.cuda.Event] | None = None
+        for batch in batches:
+            with torch.cuda.stream(self._stream):
+                moved = self._moved(batch), self._stream.record_event()
+            if waiting is not None:
+                yield self._ready(*waiting)
+            waiting = moved
+        if waiting is not None:
+            yield self._ready(*waiting)
+
+    def _moved(self, batch: Batch) -> Batch:
+        images, labels, indices = batch
+        if self._device is not None:
+            images = images.to(self._device, non_blocking=True)
+            labels = labels.to(self._device, non_blocking=True)
+            indices = indices.to(self._device, non_blocking=True)
+        if self._normalize:
+            images = normalized(images, self._definition)
+        return type(batch)(images, labels, indices)
+
+    def _ready(self, batch: Batch, copied: torch.cuda.Event) -> Batch:
+        """Make the consumer's stream wait for the copy, and keep the memory until it is done with it."""
+        consumer = torch.cuda.current_stream(self._device)
+        consumer.wait_event(copied)
+        for tensor in batch:
+            tensor.record_stream(consumer)
+        return batch

@@ -1,0 +1,163 @@
+"""Where training images come from: a folder, a file list, or bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from preprocess.errors import BadDataset
+from preprocess.header import Encoded
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp")
+NO_LABEL = -1
+"""The label of a sample that has none."""
+
+
+class Samples(Protocol):
+    """Encoded images with labels, in a fixed order. Reading must be safe from several threads."""
+
+    classes: tuple[str, ...]
+    """Names of the labels 0, 1, …; empty where they have none."""
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def read(self, index: int) -> Encoded:
+        """The bytes of a sample's image. Raises ``OSError`` where they cannot be read."""
+        ...
+
+    def label(self, index: int) -> int:
+        """The label of a sample."""
+        ...
+
+    def name(self, index: int) -> str:
+        """What to call a sample in messages."""
+        ...
+
+
+class Files:
+    """Image files with labels; see ``from_folder`` and ``from_list``."""
+
+    def __init__(self, paths: Sequence[Path], labels: Sequence[int], classes: Sequence[str] = ()) -> None:
+        self.paths = tuple(paths)
+        self.labels = tuple(labels)
+        self.classes = tuple(classes)
+        if len(self.paths) != len(self.labels):
+            raise BadDataset(f"{len(self.paths)} files have {len(self.labels)} labels")
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Files:
+        """One folder of images per class, labelled in the order of their names; files in a flat folder have no label.
+
+        Raises ``BadDataset`` where there is no such folder or no image in it.
+        """
+        if not folder.is_dir():
+            raise BadDataset(f"{folder} is not a folder")
+        classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        found: list[tuple[Path, int]] = []
+        if classes:
+            for label, name in enumerate(classes):
+                found += [(path, label) for path in _images(folder / name)]
+            loose = [path.name for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
+            if loose:
+                raise BadDataset(f"{folder} has folders of classes and images beside them, such as {loose[0]}")
+        else:
+            found = [(path, NO_LABEL) for path in _images(folder)]
+        if not found:
+            raise BadDataset(f"no image in {folder}; expected files that end in {', '.join(SUFFIXES)}")
+        return cls([path for path, _ in found], [label for _, label in found], classes)
+
+    @classmethod
+    def from_list(cls, file: Path) -> Files:
+        """Lines of a path, a space or tab and a label; paths are relative to the list's folder, # starts a comment.
+
+        Raises ``BadDataset`` naming the line where it is anything else.
+        """
+        paths, labels = [], []
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadDataset(f"{file} cannot be read as a list of images: {error}") from None
+        for number, line in enumerate(lines, start=1):
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            path, _, label = line.strip().replace("\t", " ").rpartition(" ")
+            if not path or not label.isdigit():
+                raise BadDataset(f"{file} line {number}: expected a path and a label of 0 or more, got {line!r}")
+            paths.append(file.parent / path.strip())
+            labels.append(int(label))
+        if not paths:
+            raise BadDataset(f"{file} names no image")
+        return cls(paths, labels)
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return len(self.paths)
+
+    def read(self, index: int) -> Encoded:
+        """See ``Samples.read``."""
+        return self.paths[index].read_bytes()
+
+    def label(self, index: int) -> int:
+        """See ``Samples.label``."""
+        return self.labels[index]
+
+    def name(self, index: int) -> str:
+        """The file's path."""
+        return str(self.paths[index])
+
+
+class InMemory:
+    """Encoded images that are in memory already, with or without labels."""
+
+    def __init__(self, items: Iterable[Encoded | tuple[Encoded, int]]) -> None:
+        self.classes: tuple[str, ...] = ()
+        self._items: list[tuple[Encoded, int]] = []
+        for position, item in enumerate(items):
+            image, label = item if isinstance(item, tuple) else (item, NO_LABEL)
+            if not isinstance(image, bytes | bytearray | memoryview | np.ndarray):
+                raise BadDataset(f"item {position} is {type(image).__name__}; expected bytes, or (bytes, label)")
+            self._items.append((image, int(label)))
+        if not self._items:
+            raise BadDataset("got no image")
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self._items)
+
+    def read(self, index: int) -> Encoded:
+        """See ``Samples.read``."""
+        return self._items[index][0]
+
+    def label(self, index: int) -> int:
+        """See ``Samples.label``."""
+        return self._items[index][1]
+
+    def name(self, index: int) -> str:
+        """The position in the iterable."""
+        return f"item {index}"
+
+
+Source = str | os.PathLike[str] | Samples | Iterable[Encoded | tuple[Encoded, int]]
+"""A folder, a file list, samples of one's own, or an iterable of bytes or (bytes, label), which is kept in memory."""
+
+
+def samples_of(source: Source) -> Samples:
+    """The samples that a source stands for. Raises ``BadDataset`` naming what was seen and what is expected."""
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        return Files.from_list(path) if path.is_file() else Files.from_folder(path)
+    if all(hasattr(source, name) for name in ("__len__", "read", "label", "name", "classes")):
+        return source  # type: ignore[return-value]
+    if isinstance(source, bytes | bytearray | memoryview | np.ndarray) or not isinstance(source, Iterable):
+        raise BadDataset(f"got {type(source).__name__}; expected a folder, a file list, or an iterable of bytes")
+    return InMemory(source)
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())

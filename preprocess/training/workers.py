@@ -1,0 +1,285 @@
+"""What makes batches: threads with one compiled definition each, or the processes of a PyTorch ``DataLoader``."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.utils.data
+
+from preprocess.backends.base import BackendName, Compiled, Device, Sample, compile
+from preprocess.definition import Definition
+from preprocess.errors import BadImage, BadSample
+from preprocess.header import Encoded
+from preprocess.limits import Limits
+from preprocess.training.order import Slot
+from preprocess.training.samples import Samples
+from preprocess.variation import Variation, Vary
+
+Draw = Callable[[int, int, tuple[int, int]], Variation]
+"""Draws the variation of an epoch, a sample's index and an image's (height, width)."""
+
+
+Bad = BadImage | BadSample
+"""Why a sample cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The files of samples that could be read, what varies each, their places among all, and why the others are bad."""
+
+    images: list[Encoded]
+    varies: list[Vary] | None
+    places: list[int]
+    bad: dict[int, Bad]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What every worker needs to make batches."""
+
+    definition: Definition
+    samples: Samples
+    backend: BackendName
+    device: Device
+    limits: Limits
+    batch_size: int
+    vary: Draw | None
+    pin_memory: bool
+
+    def compile(self, max_batch_size: int, threads: int) -> Compiled:
+        """The definition, compiled for one worker."""
+        return compile(
+            self.definition,
+            backend=self.backend,
+            device=self.device,
+            limits=self.limits,
+            max_batch_size=max_batch_size,
+            threads=threads,
+            varied=self.vary is not None,
+        )
+
+    def make(self, compiled: Compiled, slots: Sequence[Slot], epoch: int) -> list[Sample | Bad]:
+        """Read and process samples."""
+        read = self.read(slots, epoch)
+        results = iter(compiled.run(read.images, read.varies))
+        return [read.bad[place] if place in read.bad else next(results) for place in range(len(slots))]
+
+    def read(self, slots: Sequence[Slot], epoch: int) -> Read:
+        """Read the files of samples."""
+        images: list[Encoded] = []
+        bad: dict[int, Bad] = {}
+        for place, slot in enumerate(slots):
+            try:
+                images.append(self.samples.read(slot.index))
+            except OSError as error:
+                bad[place] = BadSample(f"the file cannot be read: {error.strerror or error}")
+        places = [place for place in range(len(slots)) if place not in bad]
+        varies: list[Vary] | None = None
+        if self.vary is not None:
+            varies = [partial(self.vary, epoch, slots[place].index) for place in places]
+        return Read(images, varies, places, bad)
+
+    def empty(self, count: int) -> torch.Tensor:
+        """A batch to be filled."""
+        spec = self.definition.output_spec
+        shape = [count, *(side for side in spec.shape if side is not None)]
+        return torch.empty(shape, dtype=getattr(torch, spec.dtype), pin_memory=self.pin_memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A batch as it comes from the workers: the images, what they are, and by place those that are bad."""
+
+    images: torch.Tensor
+    slots: Sequence[Slot]
+    bad: dict[int, Bad]
+
+
+class Workers(Protocol):
+    """Makes the batches of an epoch, some of them ahead."""
+
+    def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[Made]:
+        """The batches, in order. Closing the iterator ends the epoch."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+
+class ThreadWorkers:
+    """Threads of this process: the decoders and the compiled loops release the interpreter's lock.
+
+    On the CPU every thread has a compiled definition of its own with one thread, as serving has in each process. A GPU
+    gets one, which has ``threads`` threads itself and leaves its batches on the device.
+    """
+
+    def __init__(self, recipe: Recipe, *, threads: int, prefetch: int) -> None:
+        self._recipe, self._prefetch = recipe, prefetch
+        self._on_gpu = recipe.device == "gpu"
+        self._parts = 1 if self._on_gpu else threads
+        part = -(-recipe.batch_size // self._parts)
+        inner = threads if self._on_gpu else 1
+        # Compiled once here, so that a refusal is raised where the loader is made.
+        first = recipe.compile(part, inner)
+        self._compiled: list[Compiled] = [first]
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._compile: Callable[[], Compiled] = partial(recipe.compile, part, inner)
+        self._spare: list[Compiled] = [first]
+        self._pool = ThreadPoolExecutor(self._parts, thread_name_prefix="onestream-loader", initializer=self._begin)
+
+    def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[Made]:
+        """See ``Workers.run``."""
+        running: deque[tuple[list[Slot], torch.Tensor | None, list[Future[Any]]]] = deque()
+        todo = iter(batches)
+        try:
+            while True:
+                while len(running) <= self._prefetch and (slots := next(todo, None)) is not None:
+                    running.append(self._start(slots, epoch))
+                if not running:
+                    return
+                slots, images, parts = running.popleft()
+                bad: dict[int, Bad] = {}
+                for part in parts:
+                    made, found = part.result()
+                    images = made if images is None else images
+                    bad.update(found)
+                assert images is not None
+                yield Made(images, slots, bad)
+        finally:
+            for _, _, parts in running:
+                for part in parts:
+                    part.cancel()
+
+    def close(self) -> None:
+        """See ``Workers.close``."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for compiled in self._compiled:
+            compiled.close()
+        self._compiled.clear()
+        self._spare.clear()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._spare:
+                self._local.compiled = self._spare.pop()
+                return
+        compiled = self._compile()
+        with self._lock:
+            self._compiled.append(compiled)
+        self._local.compiled = compiled
+
+    def _start(self, slots: list[Slot], epoch: int) -> tuple[list[Slot], torch.Tensor | None, list[Future[Any]]]:
+        if self._on_gpu:
+            return slots, None, [self._pool.submit(self._on_device, slots, epoch)]
+        images = self._recipe.empty(len(slots))
+        shared = images.numpy()
+        size = -(-len(slots) // self._parts)
+        firsts = range(0, len(slots), size)
+        parts = [self._pool.submit(self._fill, shared, slots[n : n + size], n, epoch) for n in firsts]
+        return slots, images, parts
+
+    def _fill(
+        self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int
+    ) -> tuple[None, dict[int, Bad]]:
+        bad = {}
+        for place, sample in enumerate(self._recipe.make(self._local.compiled, slots, epoch), start=first):
+            if isinstance(sample, Bad):
+                # Never what happened to be in the memory, even if nobody looks.
+                shared[place], bad[place] = 0, sample
+            else:
+                shared[place] = sample
+        return None, bad
+
+    def _on_device(self, slots: list[Slot], epoch: int) -> tuple[torch.Tensor, dict[int, Bad]]:
+        read = self._recipe.read(slots, epoch)
+        made, refused = self._local.compiled.run_on_device(read.images, read.varies)
+        bad: dict[int, Bad] = {**read.bad, **{read.places[index]: error for index, error in refused.items()}}
+        kept = [place for place in range(len(slots)) if place not in bad]
+        spec = self._recipe.definition.output_spec
+        images = torch.zeros(
+            [len(slots), *(side for side in spec.shape if side is not None)],
+            dtype=getattr(torch, spec.dtype),
+            device="cuda",
+        )
+        if kept:
+            images[kept] = torch.from_dlpack(made)
+            # The next call reuses the memory that is copied from.
+            torch.cuda.current_stream().synchronize()
+        return images, bad
+
+
+class ProcessWorkers:
+    """The processes of a ``torch.utils.data.DataLoader``, for the reference: it works wherever Pillow and PyTorch do."""
+
+    def __init__(self, recipe: Recipe, *, threads: int, prefetch: int) -> None:
+        recipe.compile(1, 1).close()
+        self._batches = _Batches()
+        self._recipe = recipe
+        self._loader = torch.utils.data.DataLoader(
+            _MadeInProcess(recipe),
+            batch_size=None,
+            sampler=self._batches,
+            num_workers=threads,
+            prefetch_factor=max(1, -(-prefetch // threads)),
+            persistent_workers=True,
+            pin_memory=recipe.pin_memory,
+        )
+        self._iterator: Any = None
+
+    def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[Made]:
+        """See ``Workers.run``."""
+        self._batches.of(batches, epoch)
+        for slots, (images, bad) in zip(batches, self._loader, strict=True):
+            yield Made(images, slots, bad)
+
+    def close(self) -> None:
+        """See ``Workers.close``."""
+        iterator = getattr(self._loader, "_iterator", None)
+        if iterator is not None:
+            iterator._shutdown_workers()
+            self._loader._iterator = None
+
+
+class _Batches:
+    """The sampler: whole batches, each with its epoch."""
+
+    def __init__(self) -> None:
+        self._items: list[tuple[list[Slot], int]] = []
+
+    def of(self, batches: list[list[Slot]], epoch: int) -> None:
+        self._items = [(slots, epoch) for slots in batches]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[tuple[list[Slot], int]]:
+        return iter(self._items)
+
+
+class _MadeInProcess:
+    """The dataset: item (slots, epoch) is the batch made of them."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._compiled: Compiled | None = None
+
+    def __getitem__(self, item: tuple[list[Slot], int]) -> tuple[torch.Tensor, dict[int, Bad]]:
+        slots, epoch = item
+        if self._compiled is None:
+            self._compiled = self._recipe.compile(len(slots), 1)
+        made = self._recipe.make(self._compiled, slots, epoch)
+        bad = {place: sample for place, sample in enumerate(made) if isinstance(sample, Bad)}
+        spec = self._recipe.definition.output_spec
+        blank = np.zeros([side for side in spec.shape if side is not None], spec.dtype)
+        return torch.from_numpy(np.stack([blank if isinstance(one, Bad) else one for one in made])), bad
