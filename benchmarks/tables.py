@@ -76,6 +76,9 @@ def ratios(results: Results) -> str:
 
         return of
 
+    def limit_against_plain(size: Size) -> Spread | None:
+        return ratio(results.limit(size), results.rounds_of(_throughput, "plain", Where(size, MAIN_LOAD)))
+
     def of_bare_decode(timed: Timed) -> _Quantity:
         return lambda size: ratio(_cpu(results, size, timed), _cpu(results, size, "bare decode"))
 
@@ -92,6 +95,7 @@ def ratios(results: Results) -> str:
         ),
         (f"p50 at concurrency 1: {fused}", "lower", against_plain(_p50, "classify_fused", load=ONE_AT_A_TIME)),
         ("p50 at concurrency 1: classify ÷ plain", "lower", against_plain(_p50, "classify", load=ONE_AT_A_TIME)),
+        ("images/s: in process, without any server ÷ plain", "–", limit_against_plain),
         ("images/s: classify_fused by gRPC ÷ in process", "higher", against_limit("grpc")),
         ("images/s: classify_fused by shared memory ÷ in process", "higher", against_limit("grpc+shm")),
         ("CPU time: decode to float32 ÷ bare full decode", "lower", of_bare_decode("definition")),
