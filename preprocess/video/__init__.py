@@ -1,0 +1,1 @@
+"""Clips of video: which frames, decoding, and colour. No PyTorch in it."""
