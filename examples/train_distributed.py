@@ -40,7 +40,9 @@ def main() -> None:
     dist.init_process_group("nccl" if on_gpu else "gloo")
     device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
     torch.manual_seed(0)
-    with ImageLoader(DEFINITION, options.folder, batch_size=options.batch_size, train=True, to=device, threads=1) as loader:
+    with ImageLoader(
+        DEFINITION, options.folder, batch_size=options.batch_size, train=True, to=device, threads=1
+    ) as loader:
         network = DistributedDataParallel(small_network(len(loader.classes)).to(device))
         optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
         for epoch in range(options.epochs):

@@ -22,8 +22,8 @@ _INTERPOLATION: dict[Filter, str] = {
 def to_torchvision(definition: Definition) -> v2.Compose:
     """The definition as a ``transforms.v2.Compose`` from a PIL image to a tensor, equal to the reference backend.
 
-    Where torchvision has the operation it is torchvision's own; what it has not (a longer side, a box to fit, a pad to a
-    size) is a small callable of ours. Raises ``BackendMissing`` where torchvision is not installed.
+    Where torchvision has the operation it is torchvision's own; what it has not (a longer side, a box to fit, a pad to
+    a size) is a small callable of ours. Raises ``BackendMissing`` where torchvision is not installed.
     """
     try:
         import torch
@@ -41,11 +41,10 @@ def to_torchvision(definition: Definition) -> v2.Compose:
     steps.append(v2.PILToTensor())
     output, normalize = definition.network_input, definition.normalize
     if normalize is not None:
-        is_unit = normalize.scale == 255
-        steps.append(v2.ToDtype(torch.float32, scale=is_unit))
-        if not is_unit:
-            channels = len(normalize.mean)
-            steps.append(v2.Normalize([0.0] * channels, [normalize.scale] * channels))
+        channels = len(normalize.mean)
+        steps.append(v2.ToDtype(torch.float32, scale=False))
+        # Not ToDtype(scale=True), which rounds otherwise in the last bit.
+        steps.append(v2.Normalize([0.0] * channels, [normalize.scale] * channels))
         steps.append(v2.Normalize(list(normalize.mean), list(normalize.std)))
     if output.layout == "NHWC":
         steps.append(_ChannelsLast())
@@ -84,11 +83,17 @@ class _Move:
         operation = self.operation
         if isinstance(operation, Resize):
             size = list(resized_size(operation, (image.height, image.width)))
-            return v2.functional.resize(image, size, v2.InterpolationMode[_INTERPOLATION[operation.filter]])
+            resized: Image.Image = v2.functional.resize(
+                image, size, v2.InterpolationMode[_INTERPOLATION[operation.filter]]
+            )
+            return resized
         window = crop_window(operation, (image.height, image.width))
         left, top = -window.left, -window.top
         border = [left, top, window.width - image.width - left, window.height - image.height - top]
-        return v2.functional.pad(image, border, fill=operation.value if isinstance(operation, Pad) else 0)
+        padded: Image.Image = v2.functional.pad(
+            image, border, fill=operation.value if isinstance(operation, Pad) else 0
+        )
+        return padded
 
     def __repr__(self) -> str:
         return repr(self.operation)

@@ -26,8 +26,9 @@ _CHROMA_MARGIN = 2
 class Variation:
     """What is done to one image.
 
-    ``box`` lies inside the oriented image, in pixels. ``color`` is None or (channels, channels + 1) float32: the factors
-    of the input channels, in levels, and what is added; the result is rounded to nearest and clipped to 0 to 255.
+    ``box`` lies inside the oriented image, in pixels. ``color`` is None or (channels, channels + 1) float32: the
+    factors of the input channels, in levels, and what is added; the result is rounded to nearest and clipped to 0 to
+    255.
     """
 
     box: Window

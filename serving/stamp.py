@@ -21,7 +21,7 @@ def stamp_of(definition: Definition) -> dict[str, str]:
 
 
 def stamp_onnx(path: Path, definition: Definition) -> None:
-    """Write a definition into an ONNX file, in place, for the build to check. Raises ``OSError`` or ONNX's own errors."""
+    """Write a definition into an ONNX file, in place, for the build to check. Raises ONNX's own errors."""
     import onnx
 
     model = onnx.load(str(path))

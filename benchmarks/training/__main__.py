@@ -45,9 +45,7 @@ def main() -> int:
                 differences = measure.differences(case, once.paths, workers)
                 rates = measure.rounds(case, many.paths, workers, count=options.rounds, progress=print)
                 found.append(
-                    CaseResult(
-                        name=case.name, size=size, images=len(many), images_per_s=rates, differences=differences
-                    )
+                    CaseResult(name=case.name, size=size, images=len(many), images_per_s=rates, differences=differences)
                 )
     except (PhotosMissing, ValueError) as error:
         print(f"benchmarks.training: {error}", file=sys.stderr)

@@ -24,15 +24,13 @@ CLASSIFY = Definition(
     )
 )
 SIDE = 640
-WHOLE = Definition(
-    operations=(Decode(), Resize(mode="exact", size=(SIDE, SIDE)), Output(layout="NHWC", dtype="uint8"))
-)
+WHOLE = Definition(operations=(Decode(), Resize(mode="exact", size=(SIDE, SIDE)), Output(layout="NHWC", dtype="uint8")))
 """Resized to 640x640 without a crop, as public comparisons of DALI and OpenCV do."""
 
 BATCH = 32
 
 
-class PillowDataset(Dataset[torch.Tensor]):
+class PillowDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
     """Pillow and NumPy: what torchvision's evaluation transforms do to a PIL image."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -53,7 +51,7 @@ class PillowDataset(Dataset[torch.Tensor]):
         return pixels.sub_(_column(MEAN)).div_(_column(STD))
 
 
-class TransformDataset(Dataset[torch.Tensor]):
+class TransformDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
     """torchvision's own transforms, as its documentation composes them."""
 
     def __init__(self, paths: Sequence[Path], transform: Any) -> None:
@@ -69,7 +67,7 @@ class TransformDataset(Dataset[torch.Tensor]):
         return image
 
 
-class OpenCvDataset(Dataset[torch.Tensor]):
+class OpenCvDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
     """OpenCV: read, resize to 640x640 (no antialiasing), RGB."""
 
     def __init__(self, paths: Sequence[Path]) -> None:

@@ -30,7 +30,7 @@ Loader = Iterable[Any]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Loaders that do the same work. ``close_enough`` bounds their mean difference from the first, in their own unit."""
+    """Loaders that do the same work. ``close_enough`` bounds their mean difference from the first, in output units."""
 
     name: str
     loaders: dict[str, Callable[[Sequence[Path], int], Loader]]

@@ -2,9 +2,9 @@
 
     python examples/train_classifier/train.py --out runs/digits
 
-The images are scikit-learn's handwritten digits, 1,797 scans of 8x8 pixels (E. Alpaydin and C. Kaynak, CC BY 4.0), written
-as JPEG files; a fifth of them is never trained on. Exits with 1 unless the network in the training loop and the served one
-predict the same class for every one of those.
+The images are scikit-learn's handwritten digits, 1,797 scans of 8x8 pixels (E. Alpaydin and C. Kaynak, CC BY 4.0),
+written as JPEG files; a fifth of them is never trained on. Exits with 1 unless the network in the training loop and the
+served one predict the same class for every one of those.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> int:
     by_loader = predict(network, pipeline, tested)
     build(PIPELINE_FILE, folder=options.out / "model_repository", onnx_file=export(network, pipeline, options.out))
     served = predict_served(options.out / "model_repository", tested)
-    by_server = [answer.class_ids[0] for answer in served]
+    by_server = [answer.top.class_id for answer in served]
 
     equal = sum(one == other for one, other in zip(by_loader, by_server, strict=True))
     CONSOLE.print(f"training loop: accuracy {accuracy(by_loader, tested)}")
@@ -105,11 +105,18 @@ def predict(network: torch.nn.Module, pipeline: Pipeline, files: Files) -> list[
 def export(network: torch.nn.Module, pipeline: Pipeline, folder: Path) -> Path:
     """Write the network as ONNX with the definition stamped inside."""
     path = folder / "digits.onnx"
-    example = torch.zeros(1, *(side or 1 for side in pipeline.preprocess.output_spec.shape))
+    example = torch.zeros(2, *(side or 1 for side in pipeline.preprocess.output_spec.shape))
     torch.onnx.export(
-        network, (example,), str(path), input_names=["input"], output_names=["logits"], dynamo=False,
-        dynamic_axes={"input": {0: "batch"}, "logits": {0: "batch"}},
-    )  # fmt: skip
+        network,
+        (example,),
+        str(path),
+        dynamo=True,
+        external_data=False,
+        input_names=["input"],
+        output_names=["logits"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        verbose=False,
+    )
     stamp_onnx(path, pipeline.preprocess)
     return path
 
@@ -132,14 +139,14 @@ def draw(files: Files, answers: list[Classification], path: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    order = sorted(range(len(files)), key=lambda n: (answers[n].class_ids[0] == files.labels[n], answers[n].scores[0]))
+    order = sorted(range(len(files)), key=lambda n: (answers[n].top.class_id == files.labels[n], answers[n].top.score))
     figure, axes = pyplot.subplots(2, 6, figsize=(11, 4.4), layout="constrained")
     for axis, index in zip(axes.flat, [*order[:6], *order[-6:]], strict=True):
-        answer = answers[index]
+        top, label = answers[index].top, files.labels[index]
         axis.imshow(Image.open(files.paths[index]))
         axis.set_axis_off()
-        color = "tab:green" if answer.class_ids[0] == files.labels[index] else "tab:red"
-        axis.set_title(f"is {files.labels[index]}, seen {answer.class_ids[0]} ({answer.scores[0]:.2f})", color=color)
+        color = "tab:green" if top.class_id == label else "tab:red"
+        axis.set_title(f"is {label}, seen {top.class_id} ({top.score:.2f})", color=color)
     figure.suptitle("Served predictions: the six least certain or wrong, and the six most certain")
     figure.savefig(path, dpi=120)
     CONSOLE.print(f"figure: {path}")

@@ -56,9 +56,9 @@ def compile(
     """Make a definition executable on a backend.
 
     ``max_batch_size`` is the largest number of images that the backend processes at once (``run`` accepts more and
-    splits them); ``threads`` are CPU threads; ``varied`` prepares for variations (``Compiled.run``), which need an output
-    size that does not depend on the image. Raises ``CannotCompile`` naming what the backend cannot do exactly, and
-    ``BackendMissing`` naming the command that installs it.
+    splits them); ``threads`` are CPU threads; ``varied`` prepares for variations (``Compiled.run``), which need an
+    output size that does not depend on the image. Raises ``CannotCompile`` naming what the backend cannot do exactly,
+    and ``BackendMissing`` naming the command that installs it.
     """
     limits = limits or Limits()
     if varied:
@@ -75,9 +75,7 @@ def compile(
     if backend == "dali":
         from preprocess.backends.dali import Dali
 
-        return Dali(
-            definition, limits, device=device, max_batch_size=max_batch_size, threads=threads, varied=varied
-        )
+        return Dali(definition, limits, device=device, max_batch_size=max_batch_size, threads=threads, varied=varied)
     raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali")
 
 

@@ -37,6 +37,7 @@ from preprocess.limits import Limits
 from preprocess.rewrite import for_decoders
 from preprocess.variation import Variation, Vary, box_region
 
+
 def refuse_inexact(definition: Definition, *, device: Device) -> None:
     """Raise ``CannotCompile`` for what cannot be done exactly on a device."""
     geometry = definition.geometry

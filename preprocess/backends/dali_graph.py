@@ -101,7 +101,7 @@ def build_graph(inputs: GraphInputs, definition: Definition, *, device: Device) 
 
 
 def build_varied_graph(inputs: GraphInputs, definition: Definition, *, device: Device) -> Any:
-    """Build the graph of ``definition`` with a variation in place of its geometry: ``anchor`` and ``shape`` are the box.
+    """Build the graph of ``definition`` with a variation for its geometry: ``anchor`` and ``shape`` are the box.
 
     Raises ``CannotCompile`` for a filter that DALI has not exactly.
     """

@@ -29,8 +29,8 @@ class Augmentation(BaseModel):
     ``saturation``: a factor is drawn from 1 - value to 1 + value; contrast turns around level 128. ``hue``: largest
     turn to either side, in turns, up to 0.5.
 
-    Colour is one linear map of the levels in YIQ, so that every backend computes the same; torchvision's ``ColorJitter``
-    mixes with the picture's mean instead and turns the hue in HSV.
+    Colour is one linear map of the levels in YIQ, so that every backend computes the same; torchvision's
+    ``ColorJitter`` mixes with the picture's mean instead and turns the hue in HSV.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -98,7 +98,7 @@ class Augmentation(BaseModel):
             ]
         )
         matrix = factor * (np.linalg.inv(_YIQ) @ turn @ _YIQ)
-        return np.concatenate([matrix, np.full((3, 1), added)], axis=1).astype(np.float32)
+        return np.hstack([matrix, np.full((3, 1), added)]).astype(np.float32)
 
 
 def generator(*, seed: int, epoch: int, index: int, purpose: int = 0) -> np.random.Generator:

@@ -99,7 +99,8 @@ class ImageLoader:
             raise ValueError("augmentation needs train=True")
         if normalize not in ("backend", "torch") or bad_files not in ("fail", "skip"):
             raise ValueError(
-                f"normalize must be 'backend' or 'torch', got {normalize!r}; bad_files 'fail' or 'skip', got {bad_files!r}"
+                f"normalize must be 'backend' or 'torch', got {normalize!r}; "
+                f"bad_files 'fail' or 'skip', got {bad_files!r}"
             )
         if prefetch < 1 or (threads is not None and threads < 1):
             raise ValueError(f"prefetch and threads must be at least 1, got {prefetch} and {threads}")
@@ -226,5 +227,3 @@ def _vary(
 ) -> Variation:
     channels = definition.output_spec.channels
     return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, channels=channels)
-
-

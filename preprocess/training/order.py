@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -12,14 +13,16 @@ LastBatch = Literal["partial", "pad", "drop"]
 _SHUFFLE = 1
 
 
-class Slot(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Slot:
     """One place in a batch: a sample's index in the dataset, and whether it only fills the batch up."""
 
     index: int
     is_padding: bool = False
 
 
-class Order(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Order:
     """How a dataset of ``count`` samples is cut into batches.
 
     Every sample comes once per epoch over all shards, and all shards have the same number of batches. What does not

@@ -34,8 +34,8 @@ class DaliProxy:
     ...     for images, labels in proxy.loader(data, num_workers=4): ...
 
     ``transform`` takes a path or encoded bytes. Everything runs as one DALI graph, on the *cpu* within a level of the
-    reference (``tolerances.py``), except in the outermost pixels of an image that is not cropped. A file that is refused
-    raises ``BadImage`` in its worker, before it is sent.
+    reference (``tolerances.py``), except in the outermost pixels of an image that is not cropped. A file that is
+    refused raises ``BadImage`` in its worker, before it is sent.
     """
 
     def __init__(

@@ -189,9 +189,7 @@ class ThreadWorkers:
         parts = [self._pool.submit(self._fill, shared, slots[n : n + size], n, epoch) for n in firsts]
         return slots, images, parts
 
-    def _fill(
-        self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int
-    ) -> tuple[None, dict[int, Bad]]:
+    def _fill(self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int) -> tuple[None, dict[int, Bad]]:
         bad = {}
         for place, sample in enumerate(self._recipe.make(self._local.compiled, slots, epoch), start=first):
             if isinstance(sample, Bad):
@@ -220,7 +218,7 @@ class ThreadWorkers:
 
 
 class ProcessWorkers:
-    """The processes of a ``torch.utils.data.DataLoader``, for the reference: it works wherever Pillow and PyTorch do."""
+    """The processes of a ``torch.utils.data.DataLoader``, for the reference: all it needs are Pillow and PyTorch."""
 
     def __init__(self, recipe: Recipe, *, threads: int, prefetch: int) -> None:
         recipe.compile(1, 1).close()

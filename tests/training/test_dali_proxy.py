@@ -58,7 +58,9 @@ def test_a_bad_file_is_named_by_the_worker(photos: Path, tmp_path: Path) -> None
 
 
 def test_what_the_graph_cannot_do_is_refused() -> None:
-    operations = [op if op.op != "resize" else op.model_copy(update={"filter": "bicubic"}) for op in DEFINITION.operations]
+    operations = [
+        op if op.op != "resize" else op.model_copy(update={"filter": "bicubic"}) for op in DEFINITION.operations
+    ]
     with pytest.raises(CannotCompile, match="bicubic"):
         DaliProxy(Definition(operations=operations), batch_size=2)
     with pytest.raises(CannotCompile, match="depends on the image"):

@@ -16,7 +16,6 @@ from preprocess import (
     BadDataset,
     BadSample,
     CannotCompile,
-    CenterCrop,
     Decode,
     Definition,
     Letterbox,
@@ -28,7 +27,12 @@ from preprocess import (
 from preprocess.training import NO_LABEL, PADDING_LABEL, Augmentation, Batch, Files, ImageLoader
 
 GRAY = Definition(
-    operations=(Decode(color="gray"), Letterbox(size=(48, 64)), Normalize(mean=(0.4,), std=(0.3,)), Output(layout="NHWC"))
+    operations=(
+        Decode(color="gray"),
+        Letterbox(size=(48, 64)),
+        Normalize(mean=(0.4,), std=(0.3,)),
+        Output(layout="NHWC"),
+    )
 )
 HALF = Definition(operations=(*DEFINITION.operations[:-1], Output(dtype="float16")))
 BYTES = Definition(operations=(Decode(), Resize(mode="exact", size=(40, 44), filter="bicubic"), Output(dtype="uint8")))
@@ -86,7 +90,11 @@ def test_training_images_depend_on_seed_and_epoch_only(photos: Path) -> None:
         with ImageLoader(
             DEFINITION, photos, batch_size=4, train=True, seed=9, augmentation=STRONG, shard_id=shard, num_shards=2
         ) as loader:
-            parts += [(i, image) for batch in loader for i, image in zip(batch.indices.tolist(), batch.images.numpy(), strict=True)]
+            parts += [
+                (i, image)
+                for batch in loader
+                for i, image in zip(batch.indices.tolist(), batch.images.numpy(), strict=True)
+            ]
     assert sorted(index for index, _ in parts) == list(range(23))
     for index, image in parts:
         np.testing.assert_array_equal(image, first[index])
@@ -96,7 +104,13 @@ def test_backends_agree_on_augmented_images(photos: Path) -> None:
     pixels = {}
     for backend in ("dali", "reference"):
         with ImageLoader(
-            DEFINITION.pixels(), photos, batch_size=6, train=True, seed=2, augmentation=STRONG, backend=backend  # type: ignore[arg-type]
+            DEFINITION.pixels(),
+            photos,
+            batch_size=6,
+            train=True,
+            seed=2,
+            augmentation=STRONG,
+            backend=backend,  # type: ignore[arg-type]
         ) as loader:
             pixels[backend] = collect(loader)[0].astype(int)
     difference = np.abs(pixels["dali"] - pixels["reference"])
@@ -169,13 +183,17 @@ def test_bad_files_are_skipped_and_listed(with_bad_files: Path, photos: Path, ba
 
 def listed(folder: Path, files: Files) -> Path:
     """A list of the files in ``folder``, with those that are links to nothing."""
-    lines = [f"{path.relative_to(path.parents[1])} {label}" for path, label in zip(files.paths, files.labels, strict=True)]
+    lines = [
+        f"{path.relative_to(path.parents[1])} {label}" for path, label in zip(files.paths, files.labels, strict=True)
+    ]
     (folder / "list.txt").write_text("# photos\n\n" + "\n".join(lines))
     return folder / "list.txt"
 
 
 @pytest.mark.parametrize("last_batch", ["pad", "drop"])
-def test_batches_keep_their_size_when_bad_files_are_skipped(with_bad_files: Path, photos: Path, last_batch: Any) -> None:
+def test_batches_keep_their_size_when_bad_files_are_skipped(
+    with_bad_files: Path, photos: Path, last_batch: Any
+) -> None:
     source = listed(with_bad_files, Files.from_folder(photos))
     with ImageLoader(DEFINITION, source, batch_size=6, bad_files="skip", last_batch=last_batch) as loader:
         first = next(iter(loader))

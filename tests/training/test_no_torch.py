@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
+
 def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
 
 def test_only_training_imports_torch() -> None:
-    code = "import sys, preprocess, preprocess.backends.dali, preprocess.to_torchvision; assert 'torch' not in sys.modules"
+    code = (
+        "import sys, preprocess, preprocess.backends.dali, preprocess.to_torchvision; assert 'torch' not in sys.modules"
+    )
     done = run(code)
     assert done.returncode == 0, done.stderr
 

@@ -15,7 +15,8 @@ def load() -> None:
         torch.ops.torchvision.nms  # noqa: B018
     except (AttributeError, RuntimeError):
         library = torch.library.Library("torchvision", "DEF")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         # Kept for the life of the process: the declaration goes when the library does.
         torch.__dict__.setdefault("_declared_for_torchvision", library)
     pytest.importorskip("torchvision")
