@@ -21,6 +21,7 @@ import triton_python_backend_utils as pb_utils
 
 from postprocess import read_labels, top_k
 from preprocess import BadImage, Compiled, Definition, Limits, StampMismatch, compile, first_difference
+from serving import certificate
 from serving.engine import OnnxRuntimeEngine
 from serving.pipeline import Classification
 from serving.stamp import check_same
@@ -47,6 +48,10 @@ class Adapter(ABC):
         self.device = "gpu" if args["model_instance_kind"] == "GPU" else "cpu"
         self.definition = Definition.from_json((folder / "definition.json").read_text())
         self._check_stamp()
+        for warning in certificate.check(folder, self.definition, model=self.name):
+            # Once for all instances of the model.
+            if args["model_instance_name"].endswith("_0"):
+                pb_utils.Logger.log_warn(warning)
         self.folder = folder
         self.prepare()
 

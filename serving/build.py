@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 
-from serving import network, repository
+from serving import certificate, network, repository
 from serving.errors import BadNetwork, BadPipeline
 from serving.pipeline import Classification, Pipeline
 
@@ -58,6 +58,8 @@ def build(
     written = repository.write(planned, folder, source=f"{pipeline_file.parent.name}/{pipeline_file.name}")
     if fresh or not (folder / f"{pipeline.name}_fused" / "1" / "model.onnx").exists():
         written += repository.install_network(served.SerializeToString(), pipeline, folder)
+    progress("measuring parity with the reference")
+    written += certificate.install(pipeline.preprocess, [folder / name for name in planned.model_names])
     return Built(pipeline, folder, written)
 
 

@@ -89,6 +89,7 @@ def run_checks(
         ("cores", _cores),
         ("ports", lambda: _ports(host, ports)),
         ("model repository", lambda: _repository(repository)),
+        ("parity", lambda: _parity(repository)),
         ("perf_analyzer", _perf_analyzer),
     ]
     return [_guarded(name, check) for name, check in checks if only is None or name in only]
@@ -330,6 +331,29 @@ def _repository(repository: Path) -> Check:
         found = f"{repository}: the networks are not built (no model.onnx)"
         return Check(name="model repository", status="problem", found=found, fix=build)
     return Check(name="model repository", status="ok", found=f"{repository}: {', '.join(models)}")
+
+
+def _parity(repository: Path) -> Check:
+    """What the certificates beside the generated models say, in the words that a model says when it loads."""
+    # These import NumPy, and the doctor must also run where that is missing.
+    from preprocess import Definition, PreprocessError
+    from serving import certificate
+
+    build = "onestream build pipelines/classify.yaml"
+    folders = sorted(path.parent for path in repository.glob("*/definition.json"))
+    if not folders:
+        return Check(name="parity", status="optional", found=f"no generated models in {repository}", fix=build)
+    warnings: list[str] = []
+    for folder in folders:
+        try:
+            definition = Definition.from_json((folder / "definition.json").read_text(encoding="utf-8"))
+            warnings += certificate.check(folder, definition, model=folder.name)
+        except (PreprocessError, ValueError) as error:
+            return Check(name="parity", status="problem", found=str(error), fix=build)
+    if not warnings:
+        return Check(name="parity", status="ok", found=f"{len(folders)} models certified on these library versions")
+    more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+    return Check(name="parity", status="optional", found=f"{warnings[0]}{more}", fix=build)
 
 
 def _perf_analyzer() -> Check:

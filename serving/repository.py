@@ -4,7 +4,8 @@
     NAME_fused        the same in one process
     each with         config.pbtxt (GPU), configs/cpu.pbtxt, definition.json, 1/model.py
 
-Networks (``1/model.onnx``) are built beside these files and are not committed.
+Networks (``1/model.onnx``) and parity certificates (``certificate.json``) are built beside these files and are not
+committed.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ class Repository:
     models: tuple[Model, ...]
     ensemble: Ensemble
     labels: str | None
+
+    @property
+    def model_names(self) -> list[str]:
+        """Names of the models, which are those of their folders: the ensemble, then its steps and the fused form."""
+        return [self.pipeline.name, *(model.name for model in self.models)]
 
     def files(self, *, source: str) -> dict[str, bytes]:
         """Every file by its path in the repository. ``source`` names the pipeline file in the headers."""
