@@ -28,7 +28,7 @@ def at(server: Server, text: str) -> str:
 @pytest.mark.needs_triton
 def test_python_blocks_run(server: Server) -> None:
     found = blocks("python")
-    assert len(found) == 3
+    assert len(found) == 4
     printed = []
     for block in found:
         command = [sys.executable, "-c", at(server, block)]
@@ -39,6 +39,23 @@ def test_python_blocks_run(server: Server) -> None:
     assert "1 unsupported_format" in printed[0]
     assert printed[1].endswith("True\n")
     assert printed[2] == "['class_ids', 'labels', 'scores']\n"
+    assert printed[3].startswith("(4, 3, 224, 224) [")
+
+
+def test_python_blocks_of_the_training_page_run() -> None:
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(found) == 2
+    declare = "import sys; sys.path.insert(0, 'tests/training'); import torchvision_alone; torchvision_alone.load()\n"
+    printed = []
+    for block in found:
+        done = subprocess.run(
+            [sys.executable, "-c", declare + block], cwd=ROOT, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert printed[0].endswith("2 batches, exactly what serving computes\n")
+    assert printed[1] == "torch.Size([3, 224, 224])\n"
 
 
 @pytest.mark.needs_triton

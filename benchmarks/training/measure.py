@@ -21,7 +21,7 @@ from benchmarks.training.competitors import (
     our_loader,
     plain_loader,
 )
-from preprocess import BadImage, Definition, compile
+from preprocess import BadImage, compile
 from preprocess.training import Files
 from serving.pipeline import Pipeline
 
@@ -91,9 +91,13 @@ def differences(case: Case, paths: Sequence[Path], workers: int) -> dict[str, fl
         seen = np.concatenate([images.numpy() for images in images_of(loader)]).astype(np.float32)
         _close(loader)
         expected = seen if expected is None else expected
+        if seen.shape != expected.shape:
+            raise ValueError(f"{case.name}: {name} gives {seen.shape}, expected {expected.shape}")
         found[name] = float(np.abs(seen - expected).mean())
-        if seen.shape != expected.shape or found[name] > case.close_enough:
-            raise ValueError(f"{case.name}: {name} differs by {found[name]:.3g} in the mean, {seen.shape}")
+        if found[name] > case.close_enough:
+            raise ValueError(
+                f"{case.name}: {name} differs by {found[name]:.3g}, at most {case.close_enough} is allowed"
+            )
     return found
 
 
@@ -119,10 +123,7 @@ def rounds(
 
 def share_equal_to_serving(pipeline: Pipeline, paths: Sequence[Path]) -> float:
     """Share of the images for which the loader gives, bit by bit, what the served definition computes."""
-    return _share_equal(pipeline.preprocess, paths)
-
-
-def _share_equal(definition: Definition, paths: Sequence[Path]) -> float:
+    definition = pipeline.preprocess
     served = compile(definition, backend="dali", max_batch_size=4).run([path.read_bytes() for path in paths])
     loader = our_loader(definition, paths, workers=2)
     loaded = torch.cat(list(images_of(loader))).numpy()

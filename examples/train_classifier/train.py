@@ -42,7 +42,7 @@ def main() -> int:
     options = _options()
     torch.manual_seed(SEED)
     pipeline = Pipeline.from_file(PIPELINE_FILE)
-    write_images(options.out / "images")
+    write_images(options.out / "images", count=options.images)
     network = train(pipeline, options.out / "images" / "train", epochs=options.epochs)
     tested = Files.from_folder(options.out / "images" / "test")
     by_loader = predict(network, pipeline, tested)
@@ -58,10 +58,10 @@ def main() -> int:
     return 0 if equal == len(tested) else 1
 
 
-def write_images(folder: Path) -> None:
-    """Write the digits as JPEG files into ``train`` and ``test``, a folder for each class."""
+def write_images(folder: Path, *, count: int) -> None:
+    """Write ``count`` digits as JPEG files into ``train`` and ``test``, a folder for each class."""
     digits = load_digits()
-    shuffled = np.random.default_rng(SEED).permutation(len(digits.images))
+    shuffled = np.random.default_rng(SEED).permutation(len(digits.images))[:count]
     for place, number in enumerate(track(shuffled, "writing the images", console=CONSOLE)):
         part = "test" if place < len(shuffled) // 5 else "train"
         path = folder / part / str(digits.target[number]) / f"{number:04}.jpg"
@@ -156,6 +156,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/digits"), help="folder for all that is written")
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--images", type=int, default=1797, help="how many of the 1,797 to take")
     return parser.parse_args()
 
 
