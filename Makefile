@@ -39,7 +39,7 @@ format: $(VENV)/.dev  ## let ruff rewrite the sources
 bench: $(VENV)/.bench model_repository/classify_fused/1/model.onnx  ## measure with perf_analyzer into benchmarks/results
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-bench-training: $(VENV)/.dev  ## measure the training loaders
+bench-training: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## measure the training loaders
 	$(BIN)/python -m benchmarks.training $(BENCH_ARGS)
 
 build: model_repository/classify_fused/1/model.onnx  ## write model_repository from pipelines/classify.yaml

@@ -17,6 +17,7 @@ from benchmarks.photos import Size, mean_kilobytes
 from benchmarks.plan import COMPETITORS, MAIN_LOAD, ONE_AT_A_TIME
 from benchmarks.results import Competitor, Part, Results, Served, Where, read
 from benchmarks.spread import Spread, ratio
+from benchmarks.training import results as training
 
 BEGIN = "<!-- results:begin -->"
 END = "<!-- results:end -->"
@@ -262,7 +263,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path: Path = options.write or options.check
     text = path.read_text(encoding="utf-8")
     try:
-        wanted = replaced(text, summary(read(options.results), link_to="benchmarks/results"))
+        blocks = [
+            summary(read(options.results), link_to="benchmarks/results"),
+            *(f"{training.table(one)}\n" for one in training.read(options.results)),
+        ]
+        wanted = replaced(text, "\n".join(block for block in blocks if block))
     except ValueError as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 1

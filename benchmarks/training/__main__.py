@@ -14,11 +14,12 @@ from benchmarks.competitors import PIPELINE, ROOT
 from benchmarks.photos import SIZES, PhotosMissing, Size, photo_set
 from benchmarks.results import commit, this_machine
 from benchmarks.training import measure, soak
-from benchmarks.training.results import FILE_NAME, CaseResult, TrainingResults, table
+from benchmarks.training.results import FILE_NAME, CaseResult, Parity, TrainingResults, table
 from serving.pipeline import Pipeline
 
 CACHE = ROOT / ".cache" / "benchmarks"
 RESULTS = ROOT / "benchmarks" / "results"
+NETWORK = ROOT / "model_repository" / "classify_model" / "1" / "model.onnx"
 _PACKAGES = ("torch", "torchvision", "nvidia-dali-cuda120", "pillow", "opencv-python-headless", "numpy")
 _REPEAT: dict[Size, int] = {"500x375": 20, "1920x1080": 8}
 _SOAK_REPEAT = 4
@@ -33,13 +34,16 @@ def main() -> int:
         print("torchvision is not installed: the comparison is with Pillow and NumPy only")
     found: list[CaseResult] = []
     equal: dict[Size, float] = {}
+    agreement: dict[Size, Parity] = {}
+    pipeline = Pipeline.from_file(PIPELINE)
     try:
         for size in SIZES:
             photos = photo_set(size, folder=CACHE / "photos")
             folder = CACHE / "training" / size
             once = measure.files(folder, photos.contents, repeat=1)
             many = measure.files(folder, photos.contents, repeat=_REPEAT[size])
-            equal[size] = measure.share_equal_to_serving(Pipeline.from_file(PIPELINE), once.paths)
+            agreement[size] = measure.parity(pipeline, NETWORK, once.paths)
+            equal[size] = measure.share_equal_to_serving(pipeline, once.paths)
             for case in measure.cases(transform):
                 print(f"{size}, {case.name}")
                 differences = measure.differences(case, once.paths, workers)
@@ -66,6 +70,7 @@ def main() -> int:
         rounds=options.rounds,
         cases=found,
         equal_to_serving=equal,
+        parity=agreement,
         resident_mib=resident,
         growth=soak.growth(resident),
     )

@@ -21,11 +21,15 @@ from benchmarks.training.competitors import (
     our_loader,
     plain_loader,
 )
+from benchmarks.training.results import Parity
 from preprocess import BadImage, compile
+from preprocess.backends.base import BackendName
 from preprocess.training import Files
+from serving.engine import OnnxRuntimeEngine
 from serving.pipeline import Pipeline
 
 Loader = Iterable[Any]
+BACKENDS: tuple[BackendName, BackendName] = ("reference", "dali")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,25 @@ def share_equal_to_serving(pipeline: Pipeline, paths: Sequence[Path]) -> float:
         not isinstance(one, BadImage) and bool((one == other).all()) for one, other in zip(served, loaded, strict=True)
     ]
     return sum(equal) / len(equal)
+
+
+def parity(pipeline: Pipeline, network: Path, paths: Sequence[Path]) -> Parity:
+    """DALI on the CPU against the reference after the crop, and whether the network's best class changes."""
+    contents = [path.read_bytes() for path in paths]
+    engine = OnnxRuntimeEngine(network, threads=0)
+    pixels: list[np.ndarray[Any, Any]] = []
+    for backend in BACKENDS:
+        compiled = compile(pipeline.preprocess.pixels(), backend=backend, limits=pipeline.limits)
+        pixels.append(np.stack([one for one in compiled.run(contents) if not isinstance(one, BadImage)]))
+    difference = np.abs(pixels[0].astype(int) - pixels[1].astype(int))
+    best = [next(iter(engine.run(one).values())).argmax(axis=1) for one in pixels]
+    return Parity(
+        images=len(paths),
+        largest_level=int(difference.max()),
+        share_equal=float((difference == 0).mean()),
+        share_within_one=float((difference <= 1).mean()),
+        flipped=int((best[0] != best[1]).sum()),
+    )
 
 
 def files(folder: Path, contents: Sequence[bytes], *, repeat: int) -> Files:

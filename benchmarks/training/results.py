@@ -34,6 +34,18 @@ class CaseResult(BaseModel):
         return ratio(dict(enumerate(ours)), dict(enumerate(theirs)))
 
 
+class Parity(BaseModel):
+    """DALI against the reference after the crop: levels, shares of the values, images with another best class."""
+
+    model_config = _Frozen
+
+    images: int
+    largest_level: int
+    share_equal: float
+    share_within_one: float
+    flipped: int
+
+
 class TrainingResults(BaseModel):
     """Everything of one run.
 
@@ -51,6 +63,7 @@ class TrainingResults(BaseModel):
     rounds: int
     cases: list[CaseResult]
     equal_to_serving: dict[Size, float]
+    parity: dict[Size, Parity]
     resident_mib: list[float]
     growth: float
 
@@ -75,6 +88,15 @@ def table(results: TrainingResults) -> str:
                 rows.setdefault(f"**ours ÷ {name}** ({case.name})", {})[case.size] = spread.text(2) if spread else "–"
     rows["images equal to serving in every bit"] = {
         size: f"{share:.0%}" for size, share in results.equal_to_serving.items()
+    }
+    rows["DALI against the reference after the crop: largest difference, levels"] = {
+        size: f"{one.largest_level}" for size, one in results.parity.items()
+    }
+    rows["values equal / within one level"] = {
+        size: f"{one.share_equal:.2%} / {one.share_within_one:.2%}" for size, one in results.parity.items()
+    }
+    rows["images with another best class"] = {
+        size: f"{one.flipped} of {one.images}" for size, one in results.parity.items()
     }
     lines += [f"| {name} | {' | '.join(row.get(size, '–') for size in sizes)} |" for name, row in rows.items()]
     lines += [

@@ -6,6 +6,7 @@ Whoever feeds the nodes decides what they are built for: requests (``external_so
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -176,7 +177,12 @@ def varied_values(variation: Variation, channels: int) -> dict[str, npt.NDArray[
 
 
 def new_pipeline(*, device: Device, max_batch_size: int, threads: int) -> Pipeline:
-    """An empty pipeline that gives back what it is fed and survives a batch that cannot be decoded."""
+    """An empty pipeline that gives back what it is fed and survives a batch that cannot be decoded.
+
+    Raises ``CannotCompile`` for a GPU where there is none.
+    """
+    if device == "gpu" and not Path("/proc/driver/nvidia/version").exists() and not Path("/dev/dxg").exists():
+        raise CannotCompile("dali cannot run on a GPU here: no NVIDIA driver is loaded; use device='cpu'")
     # A depth of 1 keeps request and response together; the dynamic executor survives a failed batch.
     return Pipeline(
         batch_size=max_batch_size,

@@ -38,6 +38,8 @@ class ToDevice:
         self._definition, self._normalize = definition, normalize
         self._device = torch.device(device) if device is not None else None
         on_cuda = self._device is not None and self._device.type == "cuda"
+        if on_cuda and not torch.cuda.is_available():
+            raise ValueError(f"batches cannot go to {str(device)!r}: PyTorch sees no CUDA device here")
         self._stream = torch.cuda.Stream(self._device) if on_cuda else None
 
     def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -63,7 +63,8 @@ class ImageLoader:
 
     ``to``: the PyTorch device to which batches are copied, on a CUDA stream of the loader's own. ``normalize``:
     *backend*, or *torch*: uint8 pixels are copied and normalized on ``to``, with the same result and a quarter of the
-    bytes. ``pin_memory``: page-locked batches, which CUDA copies faster.
+    bytes. ``pin_memory``: page-locked batches, which CUDA copies faster; without a
+    GPU it does nothing.
 
     ``last_batch``: *partial*, *pad* or *drop*. ``shard_id`` and ``num_shards``: None takes the rank and world size of
     ``torch.distributed`` or of torchrun's environment. ``bad_files``: *fail* raises ``BadSample``; *skip* leaves bad
@@ -132,7 +133,8 @@ class ImageLoader:
             limits=limits or Limits(),
             batch_size=batch_size,
             vary=partial(_vary, augmentation or Augmentation(), seed, definition) if train else None,
-            pin_memory=pin_memory,
+            # As PyTorch's DataLoader: without a GPU there is nothing to copy to.
+            pin_memory=pin_memory and torch.cuda.is_available(),
         )
         threads = threads or len(os.sched_getaffinity(0))
         make: Callable[..., Workers] = ProcessWorkers if backend == "reference" else ThreadWorkers

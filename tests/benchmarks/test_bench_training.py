@@ -9,11 +9,12 @@ import pytest
 
 from benchmarks.results import Machine
 from benchmarks.training import measure
-from benchmarks.training.results import CaseResult, TrainingResults, read, table
+from benchmarks.training.results import CaseResult, Parity, TrainingResults, read, table
 from benchmarks.training.soak import growth, soak
 from serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[2]
+PARITY = Parity(images=9, largest_level=1, share_equal=0.9, share_within_one=1, flipped=2)
 PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
 
 
@@ -41,6 +42,13 @@ def test_the_loader_equals_serving() -> None:
 
 
 @pytest.mark.slow
+def test_dali_is_within_a_level_and_flips_nothing(repository: Path) -> None:
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
+    found = measure.parity(pipeline, repository / "classify_model" / "1" / "model.onnx", PHOTOS)
+    assert (found.images, found.largest_level, found.share_within_one, found.flipped) == (len(PHOTOS), 1, 1.0, 0)
+    assert 0.8 < found.share_equal < 1
+
+
 def test_a_soak_reports_every_epoch(tmp_path: Path) -> None:
     for photo in PHOTOS:
         shutil.copy(photo, tmp_path)
@@ -64,10 +72,12 @@ def test_the_table_shows_wins_and_losses(tmp_path: Path) -> None:
     machine = Machine(cpu="Some CPU", cores=2, memory_gib=8, kernel="Linux", system="Debian")
     results = TrainingResults(
         started_utc="2026-01-02T03:04:05+00:00", commit="0123456789abcdef", machine=machine, versions={}, workers=2,
-        rounds=2, cases=[case], equal_to_serving={"500x375": 1.0}, resident_mib=[300.0, 301.5], growth=0.005,
+        rounds=2, cases=[case], equal_to_serving={"500x375": 1.0},
+        parity={"500x375": PARITY}, resident_mib=[300.0, 301.5], growth=0.005,
     )  # fmt: skip
     assert "| **ours ÷ OpenCV** (resize) | 0.55 (0.53–0.57) |" in table(results)
     assert "| images equal to serving in every bit | 100% |" in table(results)
+    assert "| images with another best class | 2 of 9 |" in table(results)
     (tmp_path / machine.slug).mkdir()
     (tmp_path / machine.slug / "training.json").write_text(results.model_dump_json())
     assert read(tmp_path) == [results]

@@ -36,6 +36,7 @@ GRAY = Definition(
 )
 HALF = Definition(operations=(*DEFINITION.operations[:-1], Output(dtype="float16")))
 BYTES = Definition(operations=(Decode(), Resize(mode="exact", size=(40, 44), filter="bicubic"), Output(dtype="uint8")))
+ON_GPU = torch.cuda.is_available()
 STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 
 
@@ -263,6 +264,13 @@ def test_an_epoch_that_is_left_early_leaves_nothing_behind(photos: Path) -> None
         ({"source": []}, BadDataset, "got no image"),
         ({"source": [1, 2]}, BadDataset, "item 0 is int; expected bytes"),
         ({"definition": DEFINITION.stage("resize")}, CannotCompile, "output size depends on the image"),
+        pytest.param(
+            {"to": "cuda"}, ValueError, "PyTorch sees no CUDA device", marks=pytest.mark.skipif(ON_GPU, reason="a GPU")
+        ),
+        pytest.param(
+            {"device": "gpu"}, CannotCompile, "no NVIDIA driver", marks=pytest.mark.skipif(ON_GPU, reason="a GPU")
+        ),
+        ({"backend": "reference", "device": "gpu"}, CannotCompile, "runs on the device 'cpu' only"),
         ({"backend": "opencv"}, CannotCompile, "unknown backend 'opencv'"),
     ],
 )
