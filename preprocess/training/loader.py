@@ -103,6 +103,8 @@ class ImageLoader:
                 f"normalize must be 'backend' or 'torch', got {normalize!r}; "
                 f"bad_files 'fail' or 'skip', got {bad_files!r}"
             )
+        if seed < 0:
+            raise ValueError(f"seed must be 0 or more, got {seed}")
         if prefetch < 1 or (threads is not None and threads < 1):
             raise ValueError(f"prefetch and threads must be at least 1, got {prefetch} and {threads}")
         try:

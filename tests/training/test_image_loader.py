@@ -257,6 +257,7 @@ def test_an_epoch_that_is_left_early_leaves_nothing_behind(photos: Path) -> None
         ({"augmentation": Augmentation()}, ValueError, "augmentation needs train=True"),
         ({"normalize": "gpu"}, ValueError, "normalize must be 'backend' or 'torch', got 'gpu'"),
         ({"bad_files": "ignore"}, ValueError, "'fail' or 'skip', got 'ignore'"),
+        ({"seed": -1}, ValueError, "seed must be 0 or more, got -1"),
         ({"prefetch": 0}, ValueError, "at least 1, got 0"),
         ({"shard_id": 1}, ValueError, "give both shard_id and num_shards"),
         ({"source": "/no/such/folder"}, BadDataset, "/no/such/folder is not a folder"),
