@@ -1,0 +1,81 @@
+"""Makes small videos whose frames carry their number as bars of light and dark, so that it can be read back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import numpy.typing as npt
+
+HEIGHT, WIDTH = 96, 128
+BAR = 16
+COUNT = 40
+_QUIET = {"libx264": {"x264-params": "log-level=none"}, "libx265": {"x265-params": "log-level=none"}}
+Pixels = npt.NDArray[np.uint8]
+
+
+def picture(number: int, size_hw: tuple[int, int] = (HEIGHT, WIDTH)) -> Pixels:
+    """RGB: 8 bars with the bits of ``number`` at the top, and below them colours that move."""
+    height, width = size_hw
+    rows, columns = np.mgrid[0:height, 0:width]
+    pixels = np.stack([rows * 2, columns + 3 * number, 255 - rows - columns], axis=2) % 160 + 40
+    for bit in range(8):
+        pixels[:24, bit * BAR : (bit + 1) * BAR] = 215 if number >> bit & 1 else 40
+    return pixels.astype(np.uint8)
+
+
+def number_in(pixels: Pixels) -> int:
+    """The number in a decoded RGB picture."""
+    return sum(int(pixels[8:16, bit * BAR + 4 : bit * BAR + 12].mean() > 128) << bit for bit in range(8))
+
+
+def write_video(
+    path: Path,
+    codec: str,
+    *,
+    count: int = COUNT,
+    options: dict[str, str] | None = None,
+    container_options: dict[str, str] | None = None,
+    format: str | None = None,
+    pixel_format: str = "yuv420p",
+    size_hw: tuple[int, int] = (HEIGHT, WIDTH),
+    times: Sequence[int] | None = None,
+    time_base: Fraction = Fraction(1, 25),
+    change: Callable[[Any], object] | None = None,
+) -> Path:
+    """Encode ``count`` numbered pictures. ``times``: when each is shown, in ``time_base``."""
+    with av.open(str(path), "w", format=format, options=container_options or {}) as container:
+        stream: Any = container.add_stream(codec, rate=25, options={**_QUIET.get(codec, {}), **(options or {})})
+        stream.height, stream.width, stream.pix_fmt = *size_hw, pixel_format
+        stream.codec_context.time_base = stream.time_base = time_base
+        if change is not None:
+            change(stream)
+        for number in range(count):
+            frame = av.VideoFrame.from_ndarray(picture(number, size_hw), format="rgb24")
+            frame = frame.reformat(format=pixel_format)
+            frame.pts = times[number] if times else number
+            frame.time_base = time_base
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+def turn(path: Path, source: Path, matrix: tuple[int, int, int, int]) -> Path:
+    """A copy of an MP4 whose track is displayed with the matrix (a, b, c, d)."""
+    data = bytearray(source.read_bytes())
+    a, b, c, d = (value * 65536 for value in matrix)
+    # Version 0 of the box: 4 bytes of version, 20 of times and numbers, 16 of layer and volume, then the matrix.
+    struct.pack_into(">9i", data, data.find(b"tkhd") + 4 + 4 + 20 + 16, a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+    return path
+
+
+def every_frame(path: Path) -> list[Any]:
+    """All frames by one plain decoding from the start: what chosen frames must equal."""
+    with av.open(str(path)) as container:
+        return list(container.decode(video=0))

@@ -1,0 +1,224 @@
+"""Decoding chosen frames: the same pictures as one decoding from the start, whatever the codec and container."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from clip_files import COUNT, HEIGHT, WIDTH, every_frame, number_in, write_video
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preprocess import BadSample, Limits
+from preprocess.video.clips import Clip, choose_frames
+from preprocess.video.color import ColorRule, planes_of, to_rgb
+from preprocess.video.decode import VideoFile
+from preprocess.video.probe import declared_bytes
+
+KINDS = (
+    "h264", "h264-open-gop", "h264-ts", "h264-avi", "h264-raw", "hevc", "av1", "vp8", "vp9", "mjpeg", "mpeg4",
+    "mpeg4-avi",
+)  # fmt: skip
+
+
+def numbers_of(video: VideoFile, wanted: list[int]) -> list[int]:
+    """The numbers that are painted into the frames that come back."""
+    return [number_in(to_rgb(planes_of(frame), ColorRule())) for _, frame in video.frames(wanted)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_frames_are_counted_and_are_the_ones_painted(videos: dict[str, Path], kind: str) -> None:
+    with VideoFile(videos[kind]) as video:
+        assert len(video) == COUNT
+        assert numbers_of(video, list(range(COUNT))) == list(range(COUNT))
+        times = np.diff(video.index.timeline.pts)
+        assert (times == times[0]).all()
+        assert video.index.timeline.end_pts - video.index.timeline.pts[-1] == times[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_frames_equal_those_of_a_decoding_from_the_start(videos: dict[str, Path], kind: str) -> None:
+    expected = [frame.to_ndarray() for frame in every_frame(videos[kind])]
+    with VideoFile(videos[kind]) as video:
+
+        @settings(max_examples=20)
+        @given(wanted=st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=8))
+        def equal(wanted: list[int]) -> None:
+            found = list(video.frames(wanted))
+            assert [number for number, _ in found] == sorted(set(wanted))
+            for number, frame in found:
+                assert np.array_equal(frame.to_ndarray(), expected[number])
+
+        equal()
+
+
+@pytest.mark.parametrize("kind", ["h264", "h264-open-gop", "hevc", "vp9"])
+def test_threads_change_no_picture(videos: dict[str, Path], kind: str) -> None:
+    wanted = [3, 4, 17, 30, 39]
+    with VideoFile(videos[kind]) as one, VideoFile(videos[kind], threads=3) as three:
+        pairs = zip(one.frames(wanted), three.frames(wanted), strict=True)
+        assert all(np.array_equal(a.to_ndarray(), b.to_ndarray()) for (_, a), (_, b) in pairs)
+
+
+def test_bytes_are_read_as_the_file_is(videos: dict[str, Path]) -> None:
+    with VideoFile(videos["h264"].read_bytes()) as video:
+        assert numbers_of(video, [39, 20, 1]) == [1, 20, 39]
+
+
+def test_a_variable_rate_is_chosen_by_time(tmp_path: Path) -> None:
+    # Three fast frames, a long one, and two fast ones, in hundredths of a second.
+    times = [0, 4, 8, 12, 52, 56]
+    path = write_video(tmp_path / "v.mkv", "libx264", count=6, times=times, time_base=Fraction(1, 100))
+    with VideoFile(path) as video:
+        shown = choose_frames(Clip(fps=10, num_frames=6), video.index.timeline)
+        # At 0, 100, 200, 300, 400 and 500 ms.
+        assert shown == [0, 2, 3, 3, 3, 3]
+        assert choose_frames(Clip(fps=Fraction(100, 26)), video.index.timeline) == [0, 3, 4]
+
+
+def test_edited_frames_are_not_counted(tmp_path: Path) -> None:
+    """An MP4 whose edit list leaves out the beginning still needs those frames to decode the others."""
+    path = write_video(
+        tmp_path / "cut.mp4", "libx264", times=[n - 3 for n in range(COUNT)], options={"bf": "0"},
+        container_options={"use_editlist": "1", "avoid_negative_ts": "disabled"},
+    )  # fmt: skip
+    shown = every_frame(path)
+    assert len(shown) < COUNT
+    with VideoFile(path) as video:
+        assert len(video) == len(shown)
+        found = [frame.to_ndarray() for _, frame in video.frames(range(len(shown)))]
+        assert all(np.array_equal(one, other.to_ndarray()) for one, other in zip(found, shown, strict=True))
+
+
+def test_hidden_vp8_frames_are_not_counted(videos: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "hidden.webm"
+    with av.open(str(videos["vp8"])) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size:
+                data = bytearray(bytes(packet))
+                data[0] &= ~0x10 if packet.pts == 9 * 40 else 0xFF
+                changed = av.Packet(bytes(data))
+                changed.pts, changed.dts, changed.time_base = packet.pts, packet.dts, packet.time_base
+                changed.is_keyframe, changed.stream = packet.is_keyframe, stream
+                target.mux(changed)
+    with VideoFile(path) as video:
+        assert len(video) == COUNT - 1
+        assert numbers_of(video, [8, 9, 20]) == [8, 10, 21]
+
+
+def test_a_size_that_changes_is_named(tmp_path: Path) -> None:
+    parts = [
+        write_video(tmp_path / f"{n}.h264", "libx264", count=5, size_hw=size, options={"g": "5"}).read_bytes()
+        for n, size in enumerate([(HEIGHT, WIDTH), (48, 160)])
+    ]
+    path = tmp_path / "joined.h264"
+    path.write_bytes(b"".join(parts))
+    with VideoFile(path) as video:
+        assert len(video) == 10
+        assert numbers_of(video, [0, 4]) == [0, 4]
+        with pytest.raises(BadSample, match=r"joined\.h264: frame 5: has 160x48 pixels in a video of 128x96"):
+            list(video.frames([1, 5]))
+
+
+def test_a_size_that_changes_within_packets_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "joined.mkv"
+    with av.open(str(path), "w") as target:
+        stream = None
+        for number, size in enumerate([(HEIGHT, WIDTH), (48, 160)]):
+            part = write_video(tmp_path / "part.mkv", "mjpeg", count=5, size_hw=size, pixel_format="yuvj420p")
+            with av.open(str(part)) as source:
+                stream = stream or target.add_stream_from_template(source.streams.video[0])
+                for packet in source.demux(video=0):
+                    if packet.size:
+                        packet.pts = packet.dts = (packet.pts or 0) + number * 200
+                        packet.stream = stream
+                        target.mux(packet)
+    with VideoFile(path) as video:
+        assert len(list(video.frames([0, 4]))) == 2
+        with pytest.raises(BadSample, match=r"joined\.mkv: frame 7: has 160x48 pixels in a video of 128x96"):
+            list(video.frames([1, 7]))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", ["h264", "hevc", "mpeg4"])
+def test_damage_is_named_by_file_and_frame(
+    videos: dict[str, Path], tmp_path: Path, kind: str, threads: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with av.open(str(videos[kind])) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    damaged = [packet for packet in packets if packet.is_keyframe][1]
+    number = sorted(packet.pts for packet in packets).index(damaged.pts)
+    data = bytearray(videos[kind].read_bytes())
+    # Inside an HEVC slice, nothing tells altered data from other data.
+    at = damaged.pos + (0 if kind == "hevc" else damaged.size // 3)
+    data[at : at + 60] = bytes(range(60))
+    path = tmp_path / f"damaged{videos[kind].suffix}"
+    path.write_bytes(data)
+    with (
+        pytest.raises(BadSample, match=rf"damaged\.\w+: frame {number}: (cannot be decoded|is damaged)"),
+        VideoFile(path, threads=threads) as video,
+    ):
+        list(video.frames(range(COUNT)))
+    assert capfd.readouterr().err == ""
+
+
+def test_damage_in_a_stream_without_times_is_named_nearly(videos: dict[str, Path], tmp_path: Path) -> None:
+    """Nothing says which frame is stored where: the message names the first that did not come out."""
+    data = bytearray(videos["h264-raw"].read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 500] = bytes(500)
+    path = tmp_path / "damaged.h264"
+    path.write_bytes(data)
+    with pytest.raises(BadSample, match=r"damaged\.h264: frame 1\d or one soon after it: cannot be decoded"):
+        VideoFile(path)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("kind", ["h264", "h264-open-gop", "vp9", "mjpeg"])
+def test_a_truncated_file_is_refused_with_the_frame(
+    videos: dict[str, Path], tmp_path: Path, kind: str, share: float
+) -> None:
+    source = videos[kind]
+    if kind == "h264":
+        # The index in front, as files for the network have it; behind, nothing could be opened.
+        source = write_video(tmp_path / "front.mp4", "libx264", container_options={"movflags": "faststart"})
+    data = source.read_bytes()
+    path = tmp_path / f"short{source.suffix}"
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(BadSample, match=r"short\.\w+: frame \d+: the file (ends there|is cut|cannot be read)"):
+        VideoFile(path)
+
+
+def test_a_file_of_no_video_says_so(tmp_path: Path) -> None:
+    for name, content in {"empty.mp4": b"", "text.mp4": b"not a video at all" * 50}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(BadSample, match=f"{name}: the video cannot be opened"):
+            VideoFile(tmp_path / name)
+    with pytest.raises(
+        BadSample, match=r"nowhere\.mp4: the (file cannot be read|video cannot be opened): No such file"
+    ):
+        VideoFile(tmp_path / "nowhere.mp4")
+
+
+def test_large_frames_are_refused_before_they_are_decoded(videos: dict[str, Path]) -> None:
+    with pytest.raises(BadSample, match=r"frame 0: has 128x96 = 12288 pixels; at most 12287 are allowed"):
+        VideoFile(videos["h264"], limits=Limits(max_pixels=12287))
+    VideoFile(videos["h264"], limits=Limits(max_pixels=12288)).close()
+
+
+def test_frames_that_do_not_exist_are_refused(videos: dict[str, Path]) -> None:
+    with VideoFile(videos["h264"]) as video, pytest.raises(ValueError, match="from 0 to 39, got 3 to 40"):
+        list(video.frames([40, 3]))
+
+
+def test_declared_length_is_read_where_there_is_one() -> None:
+    assert declared_bytes(b"RIFF\x10\x00\x00\x00AVI LIST") == 24
+    ebml = b"\x1a\x45\xdf\xa3\x83abc\x18\x53\x80\x67"
+    assert declared_bytes(ebml + b"\x40\xff") == 8 + 4 + 2 + 255
+    # Written by who does not know the length yet.
+    assert declared_bytes(ebml + b"\x01" + b"\xff" * 7) is None
+    assert declared_bytes(ebml) is None
+    assert declared_bytes(b"") is None
