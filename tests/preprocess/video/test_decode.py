@@ -169,7 +169,9 @@ def test_damage_is_named_by_file_and_frame(
 def test_damage_in_a_stream_without_times_is_named_nearly(videos: dict[str, Path], tmp_path: Path) -> None:
     """Nothing says which frame is stored where: the message names the first that did not come out."""
     data = bytearray(videos["h264-raw"].read_bytes())
-    data[len(data) // 2 : len(data) // 2 + 500] = bytes(500)
+    # Inside the second keyframe, which is an IDR slice (NAL type 5).
+    at = data.find(b"\x00\x00\x01\x65", data.find(b"\x00\x00\x01\x65") + 1) + 300
+    data[at : at + 60] = bytes(range(60))
     path = tmp_path / "damaged.h264"
     path.write_bytes(data)
     with pytest.raises(BadSample, match=r"damaged\.h264: frame 1\d or one soon after it: cannot be decoded"):

@@ -1,0 +1,50 @@
+"""How far another decoder's RGB may be from ours, in 8-bit levels, and why. Tests judge with this table.
+
+The YUV samples are equal: H.264, HEVC, AV1, VP8, VP9 and MPEG-4 define them bit by bit. Differences come from the
+conversion to RGB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Other = Literal["swscale-444", "swscale-subsampled", "dali-cpu", "dali-gpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class ColorTolerance:
+    """Bounds on every value and on the mean of the absolute differences."""
+
+    other: Other
+    max_level: float
+    mean_level: float
+    reason: str
+
+
+TOLERANCES = (
+    ColorTolerance(
+        "swscale-444", 1, 0.01,
+        "the same matrix on the same samples; swscale's factors are shorter, which now and then rounds the other way",
+    ),
+    ColorTolerance(
+        "swscale-subsampled", 3, 1.3,
+        "8-bit 4:2:0 and 4:2:2 by swscale's default flags: chroma not interpolated, as ours, but sums in 16 bits that "
+        "are cut and not rounded, for which its pictures are about one level darker",
+    ),
+    ColorTolerance(
+        "dali-cpu", 16, 0.5,
+        "photos: DALI lets swscale interpolate chroma between pixels, and we do not, which shows at edges of colour",
+    ),
+    ColorTolerance(
+        "dali-gpu", 16, 2.0,
+        "photos: NVDEC gives the same YUV, and DALI's kernel may interpolate chroma. Not measured: it has not run on a "
+        "GPU yet",
+    ),
+)  # fmt: skip
+"""Measured on photos and noise (swscale) and on photos (DALI), and rounded up."""
+
+
+def tolerance(other: Other) -> ColorTolerance:
+    """The entry of the table."""
+    return next(entry for entry in TOLERANCES if entry.other == other)
