@@ -15,6 +15,7 @@ from numba import njit
 
 _Bytes = npt.NDArray[np.uint8]
 _Indices = npt.NDArray[np.int32]
+_Positions = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float32]
 _Loop = TypeVar("_Loop", bound=Callable[..., Any])
 
@@ -35,9 +36,9 @@ def blend_rows(source: _Bytes, first: int, count: int, weights: _Floats, line: _
             line[x] += weight * np.float32(row[x])
 
 
-_RESAMPLE = (
-    "void(uint8[:,::1], uint8[:,:,::1], int32[::1], int32[::1], float32[:,::1], int32[::1], int32[::1], float32[:,::1])"
-)
+_RESAMPLE = "void(uint8[:,::1], uint8[:,:,::1], int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1])"
+_ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
+"""Indices are unsigned where it counts: a signed one is checked for a count from the end, which takes half the time."""
 
 
 @_jit(_RESAMPLE)
@@ -47,25 +48,33 @@ def resample_rgb(
     row_first: _Indices,
     row_count: _Indices,
     row_weights: _Floats,
-    column_first: _Indices,
-    column_count: _Indices,
+    column_first: _Positions,
     column_weights: _Floats,
 ) -> None:
-    """Resample (height, width x 3) to ``out`` (height, width, 3) with the weights of ``resample.triangle_weights``."""
+    """Resample (height, width x 3) to ``out`` (height, width, 3).
+
+    Rows have the weights of ``resample.triangle_weights``, columns those of ``resample.padded_weights``.
+    """
     line = np.empty(source.shape[1], np.float32)
+    levels = np.empty(out.shape[1] * 3, np.float32)
     for y in range(out.shape[0]):
         blend_rows(source, row_first[y], row_count[y], row_weights[y], line)
+        place = np.uint64(0)
         for x in range(out.shape[1]):
             # Half a level, then cut: rounds to nearest.
             red, green, blue = np.float32(0.5), np.float32(0.5), np.float32(0.5)
-            at = column_first[x] * 3
-            for tap in range(column_count[x]):
+            at = column_first[x] * _THREE
+            for tap in range(column_weights.shape[1]):
                 weight = column_weights[x, tap]
                 red += weight * line[at]
-                green += weight * line[at + 1]
-                blue += weight * line[at + 2]
-                at += 3
-            out[y, x, 0], out[y, x, 1], out[y, x, 2] = np.uint8(red), np.uint8(green), np.uint8(blue)
+                green += weight * line[at + _ONE]
+                blue += weight * line[at + _TWO]
+                at += _THREE
+            levels[place], levels[place + _ONE], levels[place + _TWO] = red, green, blue
+            place += _THREE
+        row = out[y].reshape(levels.size)
+        for x in range(levels.size):
+            row[x] = np.uint8(levels[x])
 
 
 @_jit(_RESAMPLE)
@@ -75,8 +84,7 @@ def resample_gray(
     row_first: _Indices,
     row_count: _Indices,
     row_weights: _Floats,
-    column_first: _Indices,
-    column_count: _Indices,
+    column_first: _Positions,
     column_weights: _Floats,
 ) -> None:
     """The same for one channel."""
@@ -84,9 +92,10 @@ def resample_gray(
     for y in range(out.shape[0]):
         blend_rows(source, row_first[y], row_count[y], row_weights[y], line)
         for x in range(out.shape[1]):
-            level = np.float32(0.5)
-            for tap in range(column_count[x]):
-                level += column_weights[x, tap] * line[column_first[x] + tap]
+            level, at = np.float32(0.5), column_first[x]
+            for tap in range(column_weights.shape[1]):
+                level += column_weights[x, tap] * line[at]
+                at += _ONE
             out[y, x, 0] = np.uint8(level)
 
 

@@ -21,7 +21,8 @@ from preprocess.geometry import Region, Size
 from preprocess.kernels import resample_gray, resample_rgb
 
 Pixels = npt.NDArray[np.uint8]
-_Weights = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]
+_Triangles = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]
+_Padded = tuple[npt.NDArray[np.uint64], npt.NDArray[np.float32]]
 
 
 def resample(pixels: Pixels, part: Region, size_hw: Size, filter: Filter) -> Pixels:
@@ -38,19 +39,14 @@ def resample(pixels: Pixels, part: Region, size_hw: Size, filter: Filter) -> Pix
         return np.array(resized).reshape(*size_hw, pixels.shape[2])
     height, width, channels = pixels.shape
     out = np.empty((*size_hw, channels), np.uint8)
-    rows = _cached_weights(size_hw[0], part.start[0], part.end[0], height)
-    columns = _cached_weights(size_hw[1], part.start[1], part.end[1], width)
+    rows = _row_weights(size_hw[0], part.start[0], part.end[0], height)
+    columns = _column_weights(size_hw[1], part.start[1], part.end[1], width)
     kernel = resample_rgb if channels == 3 else resample_gray
     kernel(pixels.reshape(height, width * channels), out, *rows, *columns)
     return out
 
 
-def _cached_weights(count: int, start: float, end: float, source: int) -> _Weights:
-    weights = _remembered if source <= _LONGEST_REMEMBERED else triangle_weights
-    return weights(count, start, end, source)
-
-
-def triangle_weights(count: int, start: float, end: float, source: int) -> _Weights:
+def triangle_weights(count: int, start: float, end: float, source: int) -> _Triangles:
     """Which source pixels make up each of ``count`` output pixels, and with what weights.
 
     The output spans ``start`` to ``end`` of a line of ``source`` pixels, with half-pixel centres; a shrinking filter
@@ -68,6 +64,31 @@ def triangle_weights(count: int, start: float, end: float, source: int) -> _Weig
     return first.astype(np.int32), (last - first).astype(np.int32), np.ascontiguousarray(weights, np.float32)
 
 
-_remembered = lru_cache(maxsize=512)(triangle_weights)
+def padded_weights(count: int, start: float, end: float, source: int) -> _Padded:
+    """The same with equally many weights for each output pixel, some of them 0, which is faster to loop over.
+
+    Returns first indices, (count,) uint64, and weights, (count, longest).
+    """
+    first, counts, weights = triangle_weights(count, start, end, source)
+    longest = int(counts.max())
+    # Where the last of them would lie outside, the zeros come first.
+    padded_first = np.minimum(first, source - longest)
+    places = np.arange(longest) - (first - padded_first)[:, None]
+    inside = (places >= 0) & (places < counts[:, None])
+    padded = np.where(inside, np.take_along_axis(weights, np.clip(places, 0, weights.shape[1] - 1), axis=1), 0)
+    return padded_first.astype(np.uint64), np.ascontiguousarray(padded, np.float32)
+
+
+_remembered_triangles, _remembered_padded = lru_cache(512)(triangle_weights), lru_cache(512)(padded_weights)
 _LONGEST_REMEMBERED = 8192
 """Weights of a line of this many pixels take up to 64 KB; longer ones are rare and are not kept."""
+
+
+def _row_weights(count: int, start: float, end: float, source: int) -> _Triangles:
+    make = _remembered_triangles if source <= _LONGEST_REMEMBERED else triangle_weights
+    return make(count, start, end, source)
+
+
+def _column_weights(count: int, start: float, end: float, source: int) -> _Padded:
+    make = _remembered_padded if source <= _LONGEST_REMEMBERED else padded_weights
+    return make(count, start, end, source)

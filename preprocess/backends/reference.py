@@ -68,7 +68,6 @@ def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
             # Pillow warns about palette transparency and about sizes; limits have judged the size already.
             warnings.simplefilter("ignore")
             image: Image.Image = Image.open(io.BytesIO(file), formats=[name.upper() for name in FORMATS])
-            image.load()
             return to_8_bit(image, color)
     except Exception as error:  # Pillow raises errors of any kind on damaged files
         raise BadImage("corrupt", f"the image cannot be decoded: {_without_object(error)}") from None
@@ -76,8 +75,9 @@ def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
 
 def to_8_bit(image: Image.Image, color: Color) -> Image.Image:
     """A PIL image as it was opened, in mode RGB or L, oriented and without alpha."""
-    # Pillow also takes an orientation from XMP, which is not EXIF.
+    # Pillow also takes an orientation from XMP, which is not EXIF; it reads it when a TIFF is loaded.
     image.info.pop("xmp", None)
+    image.load()
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         # Pillow keeps the high byte of 16-bit RGB but clips 16-bit gray; the high byte is taken of both.
