@@ -1,0 +1,116 @@
+"""The DALI graph of varied images, as a GPU trains with it, on a CPU: the same boxes, flips and colours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from image_files import encode
+from sample_images import PHOTOS, photo, portrait
+
+from preprocess import CannotCompile, CenterCrop, Decode, Definition, Normalize, Output, Resize, compile
+from preprocess.backends.base import Sample
+from preprocess.backends.dali_graph import (
+    VARIED_INPUTS,
+    build_varied_graph,
+    external_inputs,
+    new_pipeline,
+    varied_values,
+)
+from preprocess.training.augmentation import Augmentation
+from preprocess.variation import Variation
+
+SIDES = (96, 112)
+RGB = Definition(
+    operations=(
+        Decode(),
+        Resize(mode="shorter", size=128),
+        CenterCrop(size=SIDES),
+        Output(layout="NHWC", dtype="uint8"),
+    )
+)
+GRAY = Definition(operations=(Decode(color="gray"), *RGB.operations[1:]))
+IMAGES = [photo(name) for name in PHOTOS] + [portrait("coffee")]
+FILES = [encode(image, "JPEG", quality=90) for image in IMAGES]
+PLAIN = Augmentation()
+STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+
+
+def variations(augmentation: Augmentation, channels: int) -> list[Variation]:
+    return [
+        augmentation.draw((image.height, image.width), seed=3, epoch=0, index=index, channels=channels)
+        for index, image in enumerate(IMAGES)
+    ]
+
+
+def run_graph(definition: Definition, drawn: list[Variation]) -> list[Sample]:
+    pipeline = new_pipeline(device="cpu", max_batch_size=len(FILES), threads=1)
+    with pipeline:
+        pipeline.set_outputs(build_varied_graph(external_inputs(VARIED_INPUTS), definition, device="cpu"))
+    pipeline.build()
+    columns: dict[str, list[Sample]] = {name: [] for name in VARIED_INPUTS}
+    for file, variation in zip(FILES, drawn, strict=True):
+        columns["encoded"].append(np.frombuffer(file, np.uint8))
+        for name, value in varied_values(variation, definition.output_spec.channels).items():
+            columns[name].append(value)
+    (output,) = pipeline.run(**columns)
+    return [np.array(output.at(index)) for index in range(len(FILES))]
+
+
+def reference(definition: Definition, drawn: list[Variation]) -> list[Sample]:
+    varies = [lambda _, one=variation: one for variation in drawn]
+    samples = compile(definition, varied=True).run(FILES, varies)
+    return [sample for sample in samples if isinstance(sample, np.ndarray)]
+
+
+@pytest.mark.parametrize(
+    ("definition", "augmentation", "levels"),
+    [
+        (RGB, PLAIN, 1),
+        # A level of the resize times 1.4 x 1.4 and what the turn of hue adds.
+        (RGB, STRONG, 4),
+        # One more for the luma, which DALI rounds and Pillow cuts.
+        (GRAY, PLAIN, 2),
+        (GRAY, STRONG, 4),
+    ],
+)
+def test_inside_the_box_the_graph_is_the_references(
+    definition: Definition, augmentation: Augmentation, levels: int
+) -> None:
+    drawn = variations(augmentation, definition.output_spec.channels)
+    assert {variation.flip for variation in drawn} == {False, True}
+    expected, seen = reference(definition, drawn), run_graph(definition, drawn)
+    assert len(expected) == len(seen) == len(FILES)
+    for right, one in zip(expected, seen, strict=True):
+        assert one.shape == right.shape
+        # At the border of the box DALI repeats pixels where Pillow renormalizes its filter.
+        difference = np.abs(one.astype(int) - right.astype(int))[1:-1, 1:-1]
+        assert difference.max() <= levels
+        assert difference.mean() < 0.5
+
+
+def test_normalized_output_has_the_networks_layout() -> None:
+    definition = Definition(
+        operations=(*RGB.operations[:3], Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)))
+    )
+    drawn = variations(PLAIN, 3)
+    for right, one in zip(reference(definition, drawn), run_graph(definition, drawn), strict=True):
+        assert one.shape == right.shape == (3, *SIDES)
+        assert one.dtype == right.dtype == np.float32
+        # One level, divided by 255 and the smallest standard deviation.
+        assert np.abs(one - right)[:, 1:-1, 1:-1].max() < 1.01 / 255 / 0.224
+
+
+def test_a_filter_without_an_exact_form_is_refused() -> None:
+    definition = Definition(operations=(Decode(), Resize(mode="exact", size=SIDES, filter="lanczos")))
+    with pytest.raises(CannotCompile, match="filter 'lanczos' exactly"):
+        run_graph(definition, variations(PLAIN, 3))
+
+
+def test_variations_are_asked_for_when_compiling() -> None:
+    vary = [lambda _: variations(PLAIN, 3)[0]]
+    with pytest.raises(ValueError, match=r"compile\(varied=True\)"):
+        compile(RGB, backend="dali").run(FILES[:1], vary)
+    with pytest.raises(ValueError, match=r"compile\(varied=True\)"):
+        compile(RGB, backend="dali", varied=True).run(FILES[:1])
+    with pytest.raises(CannotCompile, match="images cannot vary: the definition's output size depends on the image"):
+        compile(RGB.stage("resize"), varied=True)
