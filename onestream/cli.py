@@ -8,10 +8,11 @@ from onestream.build import build
 from onestream.classify import classify
 from onestream.demo import demo
 from onestream.doctor import doctor
+from onestream.parity.command import parity
 from onestream.serve import serve
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-for command in (build, serve, classify, demo, doctor):
+for command in (build, serve, classify, demo, doctor, parity):
     app.command()(command)
 
 

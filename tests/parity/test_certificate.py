@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
-import yaml
-from networks import mean_color
+from own_pipeline import OPERATIONS, Own
 
 from preprocess import CenterCrop, Decode, Definition, Normalize, Pad, Resize, StampMismatch
 from serving import certificate
-from serving.build import build
 from serving.certificate import FILE_NAME, Certificate
 from serving.doctor import Check, run_checks
 
-ROOT = Path(__file__).parents[2]
-OPERATIONS: list[dict[str, object]] = [
-    {"op": "decode"},
-    {"op": "resize", "mode": "shorter", "size": 40},
-    {"op": "center_crop", "size": [32, 32]},
-    {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]},
-]
 DEFINITION = Definition.model_validate({"operations": OPERATIONS})
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("built")
-    (folder / "mine.onnx").write_bytes(mean_color((1, 3, 32, 32)).SerializeToString())
-    own = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": "raw"}}
-    (folder / "mine.yaml").write_text(yaml.safe_dump(own))
-    build(folder / "mine.yaml", folder=folder / "repository", onnx_file=folder / "mine.onnx")
-    return folder / "repository"
-
-
 @pytest.fixture
-def repository(built: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(built, tmp_path / "repository"))
+def repository(own: Own) -> Path:
+    return own.repository
 
 
 def edit(folder: Path, **changes: object) -> None:

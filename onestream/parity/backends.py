@@ -1,0 +1,56 @@
+"""Our own backends as subjects."""
+
+from __future__ import annotations
+
+from onestream.parity.subject import Observation, Photo, Refused, Subject
+from preprocess import BadImage, Definition, Limits, PreprocessError, compile
+from preprocess.backends.base import BackendName, Device
+from serving.certificate import STAGES
+from serving.triton import nvidia_driver_visible
+
+
+class Backend(Subject):
+    """One backend, with the definition compiled once for each stage. Raises as ``preprocess.compile`` does."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        *,
+        backend: BackendName,
+        device: Device = "cpu",
+        limits: Limits | None = None,
+        name: str = "",
+    ) -> None:
+        super().__init__(name or f"{backend} ({device})", judged=True)
+        self._compiled = {
+            stage: compile(definition.stage(stage), backend=backend, device=device, limits=limits, max_batch_size=1)
+            for stage in STAGES
+        }
+
+    def observe(self, photo: Photo) -> Observation:
+        """All four stages."""
+        samples = {}
+        for stage, compiled in self._compiled.items():
+            (sample,) = compiled.run([photo.data])
+            if isinstance(sample, BadImage):
+                raise Refused(str(sample))
+            samples[stage] = sample
+        return Observation(samples)
+
+    def close(self) -> None:
+        """Close all that was compiled."""
+        for compiled in self._compiled.values():
+            compiled.close()
+
+
+def available_backends(definition: Definition, limits: Limits) -> tuple[list[Subject], dict[str, str]]:
+    """Every backend but the reference that can run the definition here, and why the others cannot, by name."""
+    found: list[Subject] = []
+    absent: dict[str, str] = {}
+    devices: tuple[Device, ...] = ("cpu", "gpu") if nvidia_driver_visible() else ("cpu",)
+    for device in devices:
+        try:
+            found.append(Backend(definition, backend="dali", device=device, limits=limits))
+        except PreprocessError as error:
+            absent[f"dali ({device})"] = str(error)
+    return found, absent
