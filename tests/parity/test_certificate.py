@@ -128,7 +128,8 @@ def test_the_server_refuses_another_digest_in_one_line(repository: Path) -> None
     from serving.server_errors import ModelLoadFailed
 
     edit(repository / "mine_fused", definition_digest="0" * 64)
-    with pytest.raises(ModelLoadFailed) as caught, Server(repository, http_port=0, grpc_port=0, metrics_port=0):
+    one_model = Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=["mine_fused"])
+    with pytest.raises(ModelLoadFailed) as caught, one_model:
         pass
     message = str(caught.value)
     assert "mine_fused: certificate.json was issued for definition 000000000000" in message
@@ -144,8 +145,9 @@ def test_the_server_warns_of_other_versions_once_for_each_model(repository: Path
     versions = {**certificate.library_versions(), "pillow": "1.0"}
     edit(repository / "mine_preprocess", versions=versions)
     log = tmp_path / "triton.log"
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, log_path=log) as server:
-        assert "mine_preprocess" in server.models
+    models = ["mine_preprocess"]
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models, log_path=log) as server:
+        assert server.models == models
     assert log.read_text().count("mine_preprocess: parity was certified with pillow 1.0") == 1
 
 
