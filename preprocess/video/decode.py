@@ -51,7 +51,7 @@ class VideoFile:
         if threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
         self.name = name or ("video" if isinstance(source, bytes) else os.fspath(source))
-        self._source, self._threads, self._limits = source, threads, limits or Limits()
+        self.source, self._threads, self._limits = source, threads, limits or Limits()
         self._container, self._stream = open_video(source, self.name, threads=threads)
         try:
             context = self._stream.codec_context
@@ -201,7 +201,7 @@ class VideoFile:
 
     def _reopen(self) -> None:
         self._container.close()
-        self._container, self._stream = open_video(self._source, self.name, threads=self._threads)
+        self._container, self._stream = open_video(self.source, self.name, threads=self._threads)
 
     def _number(self, frame: VideoFrame) -> int:
         times = self.index.timeline.pts

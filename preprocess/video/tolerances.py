@@ -33,12 +33,12 @@ TOLERANCES = (
         "are cut and not rounded, for which its pictures are about one level darker",
     ),
     ColorTolerance(
-        "dali-cpu", 16, 0.5,
+        "dali-cpu", 16, 0.6,
         "photos: DALI lets swscale interpolate chroma between pixels, and we do not, which shows at edges of colour",
     ),
     ColorTolerance(
         "dali-gpu", 16, 2.0,
-        "photos: NVDEC gives the same YUV, and DALI's kernel may interpolate chroma. Not measured: it has not run on a "
+        "photos: NVDEC gives the same YUV, and DALI's kernel interpolates chroma too. Not measured: it has not run on a "
         "GPU yet",
     ),
 )  # fmt: skip

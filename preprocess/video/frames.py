@@ -1,0 +1,67 @@
+"""What every backend of the video part offers: RGB of chosen frames of an open video."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from preprocess.backends.base import Device
+from preprocess.errors import BadSample, CannotCompile
+from preprocess.geometry import Size, Window
+from preprocess.video.color import ColorRule, Pixels, planes_of, to_rgb, to_rgb_reference
+from preprocess.video.decode import VideoFile
+from preprocess.video.orientation import orientation_of
+
+VideoBackend = Literal["reference", "pyav", "dali"]
+WindowOf = Callable[[Size], Window]
+"""From the (height, width) of a video as displayed, the part that is needed."""
+
+
+class Frames(ABC):
+    """Reads frames. An instance is not thread-safe."""
+
+    @abstractmethod
+    def read(self, video: VideoFile, numbers: Sequence[int], window_of: WindowOf) -> Iterator[tuple[int, Pixels, Size]]:
+        """Frames by number, each once, as (number, RGB of the window, displayed (height, width) of the whole).
+
+        Raises ``BadSample`` naming file and frame.
+        """
+
+    def close(self) -> None:  # noqa: B027 (most backends hold nothing)
+        """Release what the backend holds."""
+
+
+class PyavFrames(Frames):
+    """Decoded by PyAV on the CPU; only the window is converted to RGB.
+
+    ``literally``: by the NumPy specification of the colour conversion instead of the compiled one.
+    """
+
+    def __init__(self, rule: ColorRule, *, literally: bool = False) -> None:
+        self._rule = rule
+        self._to_rgb = to_rgb_reference if literally else to_rgb
+
+    def read(self, video: VideoFile, numbers: Sequence[int], window_of: WindowOf) -> Iterator[tuple[int, Pixels, Size]]:
+        """See ``Frames.read``."""
+        for number, frame in video.frames(numbers):
+            try:
+                orientation, planes = orientation_of(frame), planes_of(frame)
+                displayed = orientation.displayed_size(planes.size_hw)
+                stored = orientation.stored_window(window_of(displayed), planes.size_hw)
+                yield number, orientation.turn(self._to_rgb(planes, self._rule, stored)), displayed
+            except ValueError as error:
+                raise BadSample(f"{video.name}: frame {number}: {error}") from None
+
+
+def frames_by(backend: VideoBackend, rule: ColorRule, *, device: Device, threads: int) -> Frames:
+    """The backend by name. Raises ``CannotCompile`` or ``BackendMissing``."""
+    if backend == "dali":
+        from preprocess.video.dali import DaliFrames
+
+        return DaliFrames(rule, device=device, threads=threads)
+    if backend not in ("reference", "pyav"):
+        raise CannotCompile(f"unknown video backend {backend!r}; available: reference, pyav, dali")
+    if device != "cpu":
+        raise CannotCompile(f"the video backend {backend} runs on the device 'cpu' only")
+    return PyavFrames(rule, literally=backend == "reference")

@@ -1,0 +1,144 @@
+"""Clips as a network gets them: the compiled path against the literal one, padding, turning, and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clip_files import COUNT, HEIGHT, WIDTH, number_in, turn, write_video
+
+from preprocess import BadSample, CannotCompile, Definition, Limits
+from preprocess.definition import CenterCrop, Decode, Letterbox, Normalize, Output, Pad, Resize
+from preprocess.tolerances import compare
+from preprocess.video.clips import Clip
+from preprocess.video.maker import ClipMaker
+
+AS_IT_IS = Definition(operations=(Decode(), Output(layout="NHWC", dtype="uint8")))
+CLASSIFY = Definition(
+    operations=(
+        Decode(),
+        Resize(mode="shorter", size=72),
+        CenterCrop(size=(64, 56)),
+        Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    )
+)
+DEFINITIONS = {
+    "classify": CLASSIFY,
+    "letterbox": Definition(operations=(Decode(), Letterbox(size=(80, 80)), Output(layout="NHWC", dtype="uint8"))),
+    "gray": Definition(operations=(Decode(color="gray"), Resize(mode="exact", size=(40, 60)), Output(dtype="float16"))),
+    "cut": Definition(operations=(Decode(), CenterCrop(size=(33, 47)), Output(layout="NHWC", dtype="uint8"))),
+    "lanczos": Definition(
+        operations=(Decode(), Resize(mode="shorter", size=50, filter="lanczos"), CenterCrop(size=(30, 30)))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+@pytest.mark.parametrize("kind", ["h264", "mjpeg"])
+def test_the_compiled_path_is_within_the_images_tolerances(videos: dict[str, Path], kind: str, name: str) -> None:
+    definition, clip = DEFINITIONS[name], Clip(frames=(7, 30, 7, 0))
+    expected = ClipMaker(definition, clip, backend="reference").make(videos[kind])
+    found = ClipMaker(definition, clip).make(videos[kind])
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    for one, other in zip(expected, found, strict=True):
+        compared = compare(one, other, definition=definition, stage="normalize", backend="dali")
+        assert compared.within, compared
+
+
+def test_frames_come_as_asked(videos: dict[str, Path]) -> None:
+    clip = ClipMaker(AS_IT_IS, Clip(frames=(39, 0, 12, 39))).make(videos["h264"])
+    assert [number_in(frame) for frame in clip] == [39, 0, 12, 39]
+
+
+def test_padding_is_what_was_chosen(videos: dict[str, Path]) -> None:
+    def made(mode: str, level: int = 0) -> np.ndarray:
+        clip = Clip(num_frames=6, start_frame=37, pad_mode=mode, pad_level=level)  # type: ignore[arg-type]
+        return ClipMaker(AS_IT_IS, clip).make(videos["h264"])
+
+    assert [number_in(frame) for frame in made("edge")] == [37, 38, 39, 39, 39, 39]
+    assert [number_in(frame) for frame in made("reflect")] == [37, 38, 39, 38, 37, 38]
+    constant = made("constant", 77)
+    assert [number_in(frame) for frame in constant[:3]] == [37, 38, 39]
+    assert (constant[3:] == 77).all()
+    assert len(made("none")) == 3
+
+
+def test_a_constant_frame_goes_through_the_definition(videos: dict[str, Path]) -> None:
+    clip = Clip(num_frames=3, start_frame=38, pad_mode="constant", pad_level=255)
+    found = ClipMaker(DEFINITIONS["letterbox"], clip).make(videos["h264"])
+    assert found[2][0, 0, 0] == 114
+    assert found[2][40, 40, 0] == 255
+    assert np.array_equal(
+        found[2], ClipMaker(DEFINITIONS["letterbox"], clip, backend="reference").make(videos["h264"])[2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("matrix", "turned"),
+    [
+        ((0, 1, -1, 0), lambda pixels: np.rot90(pixels, -1)),
+        ((-1, 0, 0, -1), lambda pixels: np.rot90(pixels, 2)),
+        ((0, -1, 1, 0), lambda pixels: np.rot90(pixels, 1)),
+        ((-1, 0, 0, 1), np.fliplr),
+        ((1, 0, 0, -1), np.flipud),
+        ((0, 1, 1, 0), lambda pixels: pixels.transpose(1, 0, 2)),
+    ],
+)
+def test_a_video_is_turned_as_it_says(videos: dict[str, Path], tmp_path: Path, matrix: tuple, turned: object) -> None:
+    path = turn(tmp_path / "turned.mp4", videos["h264"], matrix)
+    clip = Clip(frames=(5,))
+    upright = ClipMaker(AS_IT_IS, clip).make(videos["h264"])[0]
+    found = ClipMaker(AS_IT_IS, clip).make(path)[0]
+    assert np.array_equal(found, turned(upright))  # type: ignore[operator]
+    # Cut out of the stored picture, the window must be turned back first.
+    cut = DEFINITIONS["cut"]
+    expected = ClipMaker(cut, clip, backend="reference").make(path)
+    assert np.array_equal(ClipMaker(cut, clip).make(path), expected)
+
+
+def test_a_skewed_video_is_refused(videos: dict[str, Path], tmp_path: Path) -> None:
+    path = turn(tmp_path / "skewed.mp4", videos["h264"], (1, 1, -1, 1))
+    with pytest.raises(BadSample, match=r"skewed\.mp4: frame 0: is displayed turned by 45 degrees; only quarter turns"):
+        ClipMaker(AS_IT_IS, Clip(frames=(0,))).make(path)
+
+
+def test_what_cannot_be_done_is_refused_by_name(videos: dict[str, Path]) -> None:
+    two = Definition(operations=(Decode(), CenterCrop(size=(40, 40)), Resize(mode="shorter", size=20)))
+    with pytest.raises(CannotCompile, match="the video backend pyav does one resize, before any crop"):
+        ClipMaker(two, Clip(num_frames=1))
+    assert ClipMaker(two, Clip(num_frames=1), backend="reference").make(videos["h264"]).shape == (1, 3, 20, 20)
+    with pytest.raises(CannotCompile, match="unknown video backend 'decord'"):
+        ClipMaker(AS_IT_IS, Clip(num_frames=1), backend="decord")  # type: ignore[arg-type]
+    with pytest.raises(CannotCompile, match="pyav runs on the device 'cpu' only"):
+        ClipMaker(AS_IT_IS, Clip(num_frames=1), device="gpu")
+
+
+def test_errors_name_the_file(videos: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(BadSample, match=r"h264\.mp4: start_frame 40 is past the end of a video of 40 frames"):
+        ClipMaker(AS_IT_IS, Clip(start_frame=40)).make(videos["h264"])
+    small = Definition(operations=(Decode(), Pad(size=(100, 100))))
+    with pytest.raises(BadSample, match=r"h264\.mp4: the definition pads to 100x100 pixels"):
+        ClipMaker(small, Clip(num_frames=1)).make(videos["h264"])
+    large = Definition(operations=(Decode(), Resize(mode="longer", size=512)))
+    with pytest.raises(BadSample, match=r"h264\.mp4: resized by the definition it would have 512x384"):
+        ClipMaker(large, Clip(num_frames=1), limits=Limits(max_pixels=HEIGHT * WIDTH)).make(videos["h264"])
+    path = write_video(tmp_path / "rgb.mkv", "libx264rgb", count=3, pixel_format="rgb24")
+    with pytest.raises(BadSample, match=r"rgb\.mkv: frame 0: has the pixel format gbrp; supported are yuv420p"):
+        ClipMaker(AS_IT_IS, Clip(num_frames=1)).make(path)
+
+
+@pytest.mark.parametrize("pixel_format", ["yuv422p", "yuv444p", "yuv420p10le"])
+def test_other_formats_are_read(tmp_path: Path, pixel_format: str) -> None:
+    path = write_video(tmp_path / "v.mp4", "libx264", pixel_format=pixel_format)
+    clip = ClipMaker(AS_IT_IS, Clip(num_frames=None, stride=13)).make(path)
+    assert [number_in(frame) for frame in clip] == list(range(0, COUNT, 13))
+
+
+def test_a_clip_is_written_where_it_is_wanted(videos: dict[str, Path]) -> None:
+    out = np.zeros((2, 3, 64, 56), np.float32)
+    assert ClipMaker(CLASSIFY, Clip(num_frames=2)).make(videos["h264"], out=out) is out
+    assert np.array_equal(out, ClipMaker(CLASSIFY, Clip(num_frames=2)).make(videos["h264"].read_bytes()))
+    with pytest.raises(BadSample, match=r"h264\.mp4: gives 1 frames of 2; choose a pad_mode"):
+        ClipMaker(CLASSIFY, Clip(num_frames=2, start_frame=39)).make(videos["h264"], out=out)
