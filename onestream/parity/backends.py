@@ -51,6 +51,6 @@ def available_backends(definition: Definition, limits: Limits) -> tuple[list[Sub
     for device in devices:
         try:
             found.append(Backend(definition, backend="dali", device=device, limits=limits))
-        except PreprocessError as error:
+        except (PreprocessError, RuntimeError) as error:  # DALI's own error on a GPU that cannot be used
             absent[f"dali ({device})"] = str(error)
     return found, absent

@@ -45,7 +45,7 @@ def parity(
 ) -> None:
     """Compare every backend, and a server, with the reference, stage by stage, and say where differences come from.
 
-    Exits with 0 when all is within the tolerances, 1 when something is outside, 2 when nothing could be compared.
+    Exits with 0 when all is within the tolerances, 1 when something is outside, 2 when nothing could be judged.
     """
     if url is not None and serve:
         fail(
@@ -85,6 +85,9 @@ def parity(
             bar.stop()
             fail(str(error), EXIT_CANNOT_START)
     _show(report, json_file, out)
+    if not report.judges:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in report.not_compared.items())
+        fail(f"nothing is judged, since no backend but the reference can run here: {reasons}", EXIT_CANNOT_START)
     flips = report.flips(judged=True) if fail_on_flip else []
     if flips or not report.within:
         raise typer.Exit(EXIT_FAILED)

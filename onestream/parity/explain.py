@@ -63,8 +63,7 @@ def explain(report: Report) -> str:
     sentences += [f"Problem: {problem}." for problem in report.problems]
     judged = [subject for subject in report.subjects if subject.judged]
     others = [subject for subject in report.subjects if not subject.judged]
-    if judged:
-        sentences.append(_verdict(judged))
+    sentences.append(_verdict(judged) if judged else "Nothing is judged: no backend but the reference can run here.")
     equal = [subject.name for subject in others if subject.photos and blame(subject) is None]
     if equal:
         sentences.append(f"{_listed(equal)} {'equals' if len(equal) == 1 else 'equal'} it to the last bit.")

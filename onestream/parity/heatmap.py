@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,11 @@ def draw(path: Path, report: Report, reference: Subject, subjects: Sequence[Subj
     """
     pyplot, colors = _matplotlib()
     flipped = {flip.photo for judged in (True, False) for flip in report.flips(judged=judged)}
-    rows = sorted(
+    rows = nlargest(
+        MOST_PHOTOS,
         ((photo, *_differences(photo, reference, subjects)) for photo in photos if photo.name not in report.bad_images),
         key=lambda row: (row[0].name in flipped, sum(float(d.mean()) for d in row[2] if d is not None)),
-        reverse=True,
-    )[:MOST_PHOTOS]
+    )
     count = 1 + len(subjects)
     figure, grid = pyplot.subplots(
         len(rows),

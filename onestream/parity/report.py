@@ -85,6 +85,11 @@ class Report(BaseModel):
         return not self.problems and all(subject.within for subject in self.subjects)
 
     @property
+    def judges(self) -> bool:
+        """Whether there is anything to judge: where DALI is missing and no server is asked, there is not."""
+        return any(subject.judged for subject in self.subjects)
+
+    @property
     def compared(self) -> int:
         """How many photos the reference takes."""
         return len(self.photos) - len(self.bad_images)

@@ -11,6 +11,9 @@ from preprocess.tolerances import Stage, tolerance
 from serving.certificate import STAGES
 from serving.figures import Figures
 
+_MOST_LISTED = 10
+"""Photos named below one subject."""
+
 
 def tabulate(report: Report) -> Table:
     """One block for each subject: a row for each stage that it shows, the network's outputs and the predictions."""
@@ -43,13 +46,16 @@ def tabulate(report: Report) -> Table:
             forms = f" ({', '.join(subject.forms)})" if subject.forms else ""
             told = Text(f"{flips} of {subject.predictions} flipped{forms}", style="yellow" if flips else "")
             table.add_row("  top-1", "", "", "", "", told)
-        for flip in subject.flips:
-            form = f"{flip.form}: " if flip.form else ""
-            table.add_row(Text(f"    {flip.photo}"), "", "", "", "", Text(f"{form}{flip.expected} → {flip.got}"))
-        for photo, reason in subject.refused.items():
-            table.add_row(
-                Text(f"    {photo}"), "", "", "", "", Text(reason, style="red" if subject.judged else "yellow")
-            )
+        told_of = [
+            (flip.photo, Text(f"{flip.form}: " if flip.form else "").append(f"{flip.expected} → {flip.got}"))
+            for flip in subject.flips
+        ]
+        style = "red" if subject.judged else "yellow"
+        told_of += [(photo, Text(reason, style=style)) for photo, reason in subject.refused.items()]
+        for photo, what in told_of[:_MOST_LISTED]:
+            table.add_row(Text(f"    {photo}"), "", "", "", "", what)
+        if len(told_of) > _MOST_LISTED:
+            table.add_row(f"    and {len(told_of) - _MOST_LISTED} more; --json lists all", "", "", "", "", "")
     return table
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from own_pipeline import Own
 from PIL import Image
 from typer.testing import CliRunner, Result
@@ -126,6 +127,18 @@ def test_without_a_network_pixels_are_still_compared(own: Own) -> None:
     assert "flipped" not in result.stdout
 
 
+def test_where_nothing_is_judged_nothing_passes(own: Own) -> None:
+    """DALI refuses a second resize; the report is shown all the same."""
+    content = yaml.safe_load(own.file.read_text())
+    content["preprocess"]["operations"][2] = {"op": "resize", "mode": "exact", "size": [32, 32]}
+    own.file.write_text(yaml.safe_dump(content))
+    (own.repository / "mine_model" / "1" / "model.onnx").unlink()
+    result = parity(own, "--against", "pillow")
+    assert result.exit_code == 2
+    assert "Nothing is judged" in " ".join(result.stdout.split())
+    assert "dali does one resize" in result.stderr
+
+
 def test_a_transform_of_ones_own(own: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "parity_own_transforms.py").write_text(
         "import numpy as np\n"
@@ -186,8 +199,27 @@ def test_a_flip_fails_only_where_that_is_asked_for(own: Own, monkeypatch: pytest
     assert result.exit_code == 0
     assert "cat → dog" in result.stdout
     assert parity(own, "--fail-on-flip").exit_code == 1
-    monkeypatch.setattr(run_module, "run", lambda _options, **_more: flipped(judged=False))
+    theirs, ours = flipped(judged=False).subjects[0], flipped(judged=True).subjects[0]
+    both = flipped(judged=True).model_copy(update={"subjects": [ours.model_copy(update={"flips": []}), theirs]})
+    monkeypatch.setattr(run_module, "run", lambda _options, **_more: both)
     assert parity(own, "--fail-on-flip").exit_code == 0
+
+
+def test_a_long_list_of_flips_is_cut(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    flips = [Flip(photo=f"{number}.jpg", form="", expected="cat", got="dog") for number in range(13)]
+    subject = SubjectReport(
+        name="dali (cpu)", judged=True, photos=13, stages={}, other_shape={}, refused={}, logits=None,
+        predictions=13, forms=[], flips=flips,
+    )  # fmt: skip
+    report = Report(
+        pipeline="mine", definition_digest="0" * 64, versions={}, photos=[flip.photo for flip in flips], bad_images={},
+        problems=[], not_compared={}, subjects=[subject],
+    )  # fmt: skip
+    monkeypatch.setattr(run_module, "run", lambda _options, **_more: report)
+    result = parity(own)
+    assert result.stdout.count("cat → dog") == 10
+    assert "and 3 more; --json lists all" in result.stdout
+    assert "13 of 13 predictions flip." in " ".join(result.stdout.split())
 
 
 def test_nothing_optional_is_needed_unless_asked_for(own: Own) -> None:
