@@ -38,8 +38,8 @@ TOLERANCES = (
     ),
     ColorTolerance(
         "dali-gpu", 16, 2.0,
-        "photos: NVDEC gives the same YUV, and DALI's kernel interpolates chroma too. Not measured: it has not run on a "
-        "GPU yet",
+        "photos: NVDEC gives the same YUV, and DALI's kernel interpolates chroma too. Not measured: it has not run "
+        "on a GPU yet",
     ),
 )  # fmt: skip
 """Measured on photos and noise (swscale) and on photos (DALI), and rounded up."""

@@ -1,0 +1,101 @@
+"""The threads that make clips: decoder and compiled loops release the interpreter's lock."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import torch
+
+from preprocess.errors import BadSample
+from preprocess.training.order import Slot
+from preprocess.video.maker import ClipMaker
+
+
+@dataclass(frozen=True, slots=True)
+class MadeClips:
+    """A batch as it comes from the threads: (batch, frames, …), what it holds, and by place the clips that are bad."""
+
+    clips: torch.Tensor
+    slots: Sequence[Slot]
+    bad: dict[int, BadSample]
+
+
+class ClipWorkers:
+    """Makes batches of clips, some of them ahead; every clip is one task.
+
+    ``make`` gives each thread a maker of its own. ``clip_shape`` is (frames, …).
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], ClipMaker],
+        paths: Sequence[Path],
+        *,
+        clip_shape: Sequence[int],
+        dtype: torch.dtype,
+        threads: int,
+        prefetch: int,
+    ) -> None:
+        self._make, self._paths, self._prefetch = make, paths, prefetch
+        self._clip_shape, self._dtype = tuple(clip_shape), dtype
+        # Made once here, so that a refusal is raised where the loader is made.
+        self._makers = [make()]
+        self._spare = list(self._makers)
+        self._local, self._lock = threading.local(), threading.Lock()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="onestream-clips", initializer=self._begin)
+
+    def run(self, batches: list[list[Slot]]) -> Iterator[MadeClips]:
+        """The batches, in order. Closing the iterator ends the epoch."""
+        running: deque[tuple[list[Slot], torch.Tensor, list[Future[BadSample | None]]]] = deque()
+        todo = iter(batches)
+        try:
+            while True:
+                while len(running) <= self._prefetch and (slots := next(todo, None)) is not None:
+                    running.append(self._start(slots))
+                if not running:
+                    return
+                slots, clips, tasks = running[0]
+                results = [task.result() for task in tasks]
+                running.popleft()
+                yield MadeClips(clips, slots, {place: bad for place, bad in enumerate(results) if bad is not None})
+        finally:
+            for _, _, tasks in running:
+                for task in tasks:
+                    task.cancel()
+
+    def close(self) -> None:
+        """Wait for the clips that are being made, and release everything."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for maker in self._makers:
+            maker.close()
+        self._makers.clear()
+        self._spare.clear()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if not self._spare:
+                self._spare.append(self._make())
+                self._makers.append(self._spare[0])
+            self._local.maker = self._spare.pop()
+
+    def _start(self, slots: list[Slot]) -> tuple[list[Slot], torch.Tensor, list[Future[BadSample | None]]]:
+        clips = torch.empty((len(slots), *self._clip_shape), dtype=self._dtype)
+        shared = clips.numpy()
+        return slots, clips, [self._pool.submit(self._fill, shared[n], slot.index) for n, slot in enumerate(slots)]
+
+    def _fill(self, out: npt.NDArray[Any], index: int) -> BadSample | None:
+        maker: ClipMaker = self._local.maker
+        try:
+            maker.make(self._paths[index], out=out)
+        except BadSample as error:
+            # Never what happened to be in the memory, even if nobody looks.
+            out[...] = 0
+            return error
+        return None
