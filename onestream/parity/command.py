@@ -103,13 +103,13 @@ def _show(report: Report, json_file: str | None, out: Console) -> None:
         except OSError as error:
             fail(f"--json: {error}", EXIT_CANNOT_START)
     from onestream.parity.explain import explain
-    from onestream.parity.table import tabulate
+    from onestream.parity.table import lists, tabulate
 
     out.print(tabulate(report))
-    for heading, entries in (("Bad images", report.bad_images), ("Not compared", report.not_compared)):
-        if entries:
+    for heading, lines in lists(report).items():
+        if lines:
             out.print(f"\n[bold]{heading}[/bold]")
-            for name, reason in entries.items():
-                out.print(f"  {name}: {reason}", highlight=False, markup=False)
+            for line in lines:
+                out.print(f"  {line}", highlight=False, markup=False)
     out.print()
     out.print(explain(report), highlight=False, markup=False)

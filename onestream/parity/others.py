@@ -126,7 +126,7 @@ class Torchvision(_Usual):
     """``transforms.v2`` on PIL images, as its documentation composes them."""
 
     def __init__(self, definition: Definition, *, on_tensors: bool = False) -> None:
-        super().__init__("torchvision, tensors" if on_tensors else "torchvision", definition)
+        super().__init__("torchvision on tensors" if on_tensors else "torchvision", definition)
         command = "pip install torchvision"
         self._functional = _import("torchvision.transforms.v2.functional", "torchvision", command)
         self._interpolation = _import("torchvision.transforms", "torchvision", command).InterpolationMode

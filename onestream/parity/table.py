@@ -1,6 +1,8 @@
-"""A report as a table for the terminal."""
+"""A report as a table and lists for the terminal."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
@@ -12,18 +14,18 @@ from serving.certificate import STAGES
 from serving.figures import Figures
 
 _MOST_LISTED = 10
-"""Photos named below one subject."""
+"""Photos named for one subject under one heading."""
 
 
 def tabulate(report: Report) -> Table:
     """One block for each subject: a row for each stage that it shows, the network's outputs and the predictions."""
     table = Table(
-        Column("against the reference", no_wrap=True),
+        Column("against the reference", overflow="fold", max_width=36, min_width=22),
         Column("max", justify="right", no_wrap=True),
         Column("mean", justify="right", no_wrap=True),
         Column("99.9 %", justify="right", no_wrap=True),
         Column("above 1", justify="right", no_wrap=True),
-        Column("verdict", overflow="fold"),
+        Column("verdict", overflow="fold", min_width=16),
         title=f"{report.pipeline}, definition {report.definition_digest[:12]}, {report.compared} photos",
         title_justify="left",
         title_style="bold",
@@ -33,7 +35,8 @@ def tabulate(report: Report) -> Table:
     )
     for subject in report.subjects:
         table.add_section()
-        table.add_row(Text(subject.name, style="bold"), "", "", "", "", "" if subject.judged else _dim("not judged"))
+        remark = ", ".join(subject.forms) if subject.judged else "not judged"
+        table.add_row(Text(subject.name, style="bold"), "", "", "", "", Text(remark, style="dim"))
         for stage in STAGES:
             if stage in subject.stages or stage in subject.other_shape:
                 table.add_row(*_stage_row(subject, stage))
@@ -43,20 +46,34 @@ def tabulate(report: Report) -> Table:
             table.add_row("  logits", *columns, "–", "")
         if subject.predictions:
             flips = len(subject.flips)
-            forms = f" ({', '.join(subject.forms)})" if subject.forms else ""
-            told = Text(f"{flips} of {subject.predictions} flipped{forms}", style="yellow" if flips else "")
+            told = Text(f"{flips} of {subject.predictions} flipped", style="yellow" if flips else "")
             table.add_row("  top-1", "", "", "", "", told)
-        told_of = [
-            (flip.photo, Text(f"{flip.form}: " if flip.form else "").append(f"{flip.expected} → {flip.got}"))
-            for flip in subject.flips
-        ]
-        style = "red" if subject.judged else "yellow"
-        told_of += [(photo, Text(reason, style=style)) for photo, reason in subject.refused.items()]
-        for photo, what in told_of[:_MOST_LISTED]:
-            table.add_row(Text(f"    {photo}"), "", "", "", "", what)
-        if len(told_of) > _MOST_LISTED:
-            table.add_row(f"    and {len(told_of) - _MOST_LISTED} more; --json lists all", "", "", "", "", "")
     return table
+
+
+def lists(report: Report) -> dict[str, list[str]]:
+    """What a table has no room for: lines by heading."""
+    flips, refused = [], []
+    for subject in report.subjects:
+        flips += _cut(
+            [
+                f"{flip.form or subject.name}: {Path(flip.photo).name}: {flip.expected} → {flip.got}"
+                for flip in subject.flips
+            ],
+            subject,
+        )
+        refused += _cut([f"{subject.name}: {photo}: {reason}" for photo, reason in subject.refused.items()], subject)
+    return {
+        "Flipped predictions": flips,
+        "Refused, though the reference takes them": refused,
+        "Bad images": [f"{name}: {reason}" for name, reason in report.bad_images.items()],
+        "Not compared": [f"{name}: {reason}" for name, reason in report.not_compared.items()],
+    }
+
+
+def _cut(lines: list[str], subject: SubjectReport) -> list[str]:
+    more = len(lines) - _MOST_LISTED
+    return lines if more <= 0 else [*lines[:_MOST_LISTED], f"{subject.name}: {more} more; --json lists all"]
 
 
 def _stage_row(subject: SubjectReport, stage: Stage) -> tuple[str | Text, ...]:
@@ -86,7 +103,3 @@ def _verdict(figures: Figures, stage: Stage) -> Text:
         f"different, {allowed.share_above_one:.0%} above 1",
         style="red",
     )
-
-
-def _dim(text: str) -> Text:
-    return Text(text, style="dim")

@@ -206,7 +206,9 @@ def test_a_flip_fails_only_where_that_is_asked_for(own: Own, monkeypatch: pytest
 
 
 def test_a_long_list_of_flips_is_cut(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
-    flips = [Flip(photo=f"{number}.jpg", form="", expected="cat", got="dog") for number in range(13)]
+    flips = [
+        Flip(photo=f"a/long/path/to/the/photo/{number}.jpg", form="", expected="cat", got="dog") for number in range(13)
+    ]
     subject = SubjectReport(
         name="dali (cpu)", judged=True, photos=13, stages={}, other_shape={}, refused={}, logits=None,
         predictions=13, forms=[], flips=flips,
@@ -218,7 +220,8 @@ def test_a_long_list_of_flips_is_cut(own: Own, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(run_module, "run", lambda _options, **_more: report)
     result = parity(own)
     assert result.stdout.count("cat → dog") == 10
-    assert "and 3 more; --json lists all" in result.stdout
+    assert "dali (cpu): 0.jpg: cat → dog" in result.stdout
+    assert "dali (cpu): 3 more; --json lists all" in result.stdout
     assert "13 of 13 predictions flip." in " ".join(result.stdout.split())
 
 
