@@ -38,13 +38,16 @@ def yuv_to_rgb(
     horizontal_shift: int,
     factors: npt.NDArray[np.int32],
 ) -> None:
-    """``out`` (height, width, 3) = RGB from ``top``, ``left`` on, with the factors of ``color.coefficients``."""
+    """``out`` (height, width, 3) = RGB from ``top``, ``left`` on, with the factors of ``color.coefficients``.
+
+    The shifts are 0 or 1.
+    """
     luma, v_red, u_green, v_green = factors[0], factors[1], factors[2], factors[3]
     u_blue, y_offset, c_offset, bits = factors[4], factors[5], factors[6], factors[7]
     height, width = out.shape[0], out.shape[1]
     half, zero, highest = _int32(1 << (bits - 1)), _int32(0), _int32(255)
     first = left >> horizontal_shift
-    odd = left - (first << horizontal_shift)
+    odd = left != first << horizontal_shift
     count = ((left + width - 1) >> horizontal_shift) - first + 1
     sums = np.empty((3, count), np.int32)
     chroma = np.empty((3, width), np.int32)
@@ -62,14 +65,25 @@ def yuv_to_rgb(
                 sums[1, at] = _int32(_int32(u_green * from_u) + _int32(v_green * from_v) + half)
                 sums[2, at] = _int32(_int32(u_blue * from_u) + half)
             for channel in range(3):
-                for column in range(width):
-                    chroma[channel, column] = sums[channel, (column + odd) >> horizontal_shift]
+                shared, spread = sums[channel], chroma[channel]
+                if horizontal_shift == 0:
+                    for at in range(count):
+                        spread[at] = shared[at]
+                elif not odd:
+                    for at in range(width >> 1):
+                        spread[2 * at] = shared[at]
+                        spread[2 * at + 1] = shared[at]
+                    if width & 1:
+                        spread[width - 1] = shared[count - 1]
+                else:
+                    for column in range(width):
+                        spread[column] = shared[(column + 1) >> 1]
         line_y = y[top + row, left:]
         for channel in range(3):
-            shared, level = chroma[channel], levels[channel]
+            spread, level = chroma[channel], levels[channel]
             for column in range(width):
                 luma_part = _int32(_int32(_int32(line_y[column]) - y_offset) * luma)
-                value = _int32(_int32(luma_part + shared[column]) >> bits)
+                value = _int32(_int32(luma_part + spread[column]) >> bits)
                 level[column] = np.uint8(min(max(value, zero), highest))
         pixels = out[row]
         for column in range(width):
