@@ -38,7 +38,7 @@ def test_the_commands_run_and_the_example_is_their_output(
     assert shown == now
 
 
-def judged_rows(text: str) -> list[list[str]]:
+def judged_rows(text: str) -> list[tuple[str, str, str]]:
     """The words of each row that says *within*: four stages of DALI and the server's one."""
     return [
         line.split() for line in text.splitlines() if re.match(r"  (decode|resize|crop|normalize) .*within *$", line)
