@@ -11,10 +11,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from preprocess.backends.base import Device, Sample, network_layout
-from preprocess.backends.finish import CpuFinish
 from preprocess.backends.reference import move_pixels
 from preprocess.definition import Definition, Resize
-from preprocess.errors import BadImage, BadSample, CannotCompile
+from preprocess.errors import BackendMissing, BadImage, BadSample, CannotCompile
 from preprocess.geometry import Placement, Region, Size, Window, fill_values, place, resized_size, single_resize
 from preprocess.limits import Limits
 from preprocess.video.clips import Chosen, Clip, choose_frames
@@ -139,6 +138,10 @@ class _Compiled(_Finish):
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)
+        try:
+            from preprocess.backends.finish import CpuFinish
+        except ImportError as error:
+            raise BackendMissing("the compiled resize needs numba: pip install 'onestream[cpu]'") from error
         self._finish = CpuFinish(definition)
 
     def window(self, size_hw: Size) -> Window:

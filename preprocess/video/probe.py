@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 VideoSource = str | os.PathLike[str] | bytes
 """A file's path, or its content."""
 
+CODECS = ("h264", "hevc", "av1", "vp8", "vp9", "mjpeg", "mpeg4")
+"""What is decoded, by FFmpeg's names."""
+
+_FORMATS = "mov,matroska,webm,mpegts,flv,avi,h264,hevc,ivf,obu,m4v,mjpeg"
+"""Containers that FFmpeg may open. Playlists and lists of files, which lead to other files, are not among them."""
+
 _STORES_PTS = {"mov", "matroska", "mpegts", "flv"}
 _SHOWN_AS_STORED = {"mjpeg"}
 _HEAD_BYTES = 4096
@@ -57,8 +63,10 @@ def open_video(source: VideoSource, name: str, *, threads: int) -> tuple[InputCo
 
     Raises ``BadSample`` where there is no such file or stream.
     """
+    # As "file:", a path cannot name another protocol.
+    file = io.BytesIO(source) if isinstance(source, bytes) else f"file:{os.fspath(source)}"
     try:
-        container = av.open(io.BytesIO(source) if isinstance(source, bytes) else os.fspath(source), mode="r")
+        container = av.open(file, mode="r", options={"format_whitelist": _FORMATS})
     except av.FFmpegError as error:
         raise BadSample(f"{name}: the video cannot be opened: {error.strerror}") from None
     except OSError as error:
@@ -70,6 +78,10 @@ def open_video(source: VideoSource, name: str, *, threads: int) -> tuple[InputCo
         container.close()
         raise BadSample(f"{name}: the file holds no video that can be decoded")
     stream = streams[0]
+    codec = stream.codec_context.codec.canonical_name
+    if codec not in CODECS:
+        container.close()
+        raise BadSample(f"{name}: the video is coded in {codec}; supported are {', '.join(CODECS)}")
     stream.codec_context.thread_count = threads
     stream.codec_context.thread_type = "AUTO"
     stream.codec_context.options = {"err_detect": "explode"}

@@ -153,6 +153,15 @@ def test_the_reference_is_a_backend(clips: Path) -> None:
     assert (literal.clips - compiled.clips).abs().max() <= 1.01 / 255 / 0.224
 
 
+def test_dali_is_a_backend(tmp_path: Path) -> None:
+    pytest.importorskip("nvidia.dali")
+    for number in range(5):
+        write_video(tmp_path / f"{number}.webm", "libvpx-vp9", count=6 + number, options={"cpu-used": "8"})
+    with VideoLoader(PIXELS, tmp_path, batch_size=5, frames=(5, 2), backend="dali", threads=2) as loader:
+        (batch,) = loader
+    assert [[number_in(frame.numpy()) for frame in clip] for clip in batch.clips] == [[5, 2]] * 5
+
+
 @pytest.mark.needs_gpu
 def test_dali_on_a_gpu_feeds_the_loader(clips: Path) -> None:
     with VideoLoader(DEFINITION, clips, batch_size=7, num_frames=2, backend="dali", device="gpu") as loader:

@@ -205,6 +205,24 @@ def test_a_file_of_no_video_says_so(tmp_path: Path) -> None:
         VideoFile(tmp_path / "nowhere.mp4")
 
 
+def test_a_file_that_leads_to_others_is_not_followed(videos: dict[str, Path], tmp_path: Path) -> None:
+    for name, content in {
+        "list.mp4": f"ffconcat version 1.0\nfile '{videos['h264']}'\n",
+        "play.mp4": f"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nfile:{videos['h264-ts']}\n#EXT-X-ENDLIST\n",
+    }.items():
+        (tmp_path / name).write_text(content)
+        with pytest.raises(BadSample, match=f"{name}: the video cannot be opened"):
+            VideoFile(tmp_path / name)
+    with pytest.raises(BadSample, match="cannot be opened: No such file"):
+        VideoFile(f"concat:{videos['h264-ts']}|{videos['h264-ts']}")
+
+
+def test_other_codecs_are_named(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "v.mkv", "mpeg2video", count=3)
+    with pytest.raises(BadSample, match=r"v\.mkv: the video is coded in mpeg2video; supported are h264, hevc, av1"):
+        VideoFile(path)
+
+
 def test_large_frames_are_refused_before_they_are_decoded(videos: dict[str, Path]) -> None:
     with pytest.raises(BadSample, match=r"frame 0: has 128x96 = 12288 pixels; at most 12287 are allowed"):
         VideoFile(videos["h264"], limits=Limits(max_pixels=12287))
