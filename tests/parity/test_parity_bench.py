@@ -136,6 +136,52 @@ def test_usual_code_departs_at_the_resize_only() -> None:
     assert equal.stages["normalize"].max == 0
 
 
+OTHER_DEFINITIONS = {
+    "letterbox": [{"op": "letterbox", "size": [48, 64]}],
+    "gray, padded": [{"op": "resize", "mode": "fit", "size": [50, 40]}, {"op": "pad", "size": [60, 60], "value": 7}],
+    "crop larger than the image": [
+        {"op": "resize", "mode": "longer", "size": 33, "filter": "bicubic"},
+        {"op": "center_crop", "size": [40, 20]},
+    ],
+    "no resize": [{"op": "center_crop", "size": [100, 90]}],
+    "NHWC, uint8": [
+        {"op": "resize", "mode": "exact", "size": [30, 50], "filter": "nearest"},
+        {"op": "output", "layout": "NHWC", "dtype": "uint8"},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_DEFINITIONS)
+def test_usual_code_runs_every_kind_of_definition(name: str) -> None:
+    """Shape and border are the reference's, so what differs is the filter."""
+    color = "gray" if "gray" in name else "rgb"
+    operations = [{"op": "decode", "color": color}, *OTHER_DEFINITIONS[name]]
+    definition = Definition.model_validate({"operations": operations})
+    for subject in (
+        Backend(definition, backend="dali"),
+        Torchvision(definition),
+        Torchvision(definition, on_tensors=True),
+        OpenCv(definition),
+        PlainPillow(definition),
+    ):
+        (report,), _ = Bench(definition, Backend(definition, backend="reference"), None).measure([subject], BUNDLED[:2])
+        assert (report.photos, report.refused, report.other_shape) == (2, {}, {}), subject.name
+        assert list(report.stages) == list(STAGES)
+        if subject.name in ("dali (cpu)", "torchvision"):
+            assert report.stages["normalize"].max <= 1
+        if name == "no resize" and color == "rgb":
+            assert report.stages["crop"].max == 0
+
+
+def test_what_a_library_cannot_do_is_told_in_its_own_words() -> None:
+    operations = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [30, 50], "filter": "lanczos"}]
+    definition = Definition.model_validate({"operations": operations})
+    bench = Bench(definition, Backend(definition, backend="reference"), None)
+    (report,), _ = bench.measure([Torchvision(definition, on_tensors=True)], BUNDLED[:1])
+    assert report.photos == 0
+    assert "lanczos" in report.refused[BUNDLED[0].name].lower()
+
+
 def test_a_forgotten_orientation_is_blamed_on_the_decoder() -> None:
     file, exif = io.BytesIO(), Image.Exif()
     exif[0x0112] = 6
