@@ -11,7 +11,7 @@ comma := ,
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test example lint type format bench bench-training build serve doctor clean
+.PHONY: help demo test example lint type format bench bench-training build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ bench-training: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## me
 
 build: model_repository/classify_fused/1/model.onnx  ## write model_repository from pipelines/classify.yaml
 
+parity: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## compare the backends and a server with the reference
+	$(BIN)/onestream parity --serve
+
 serve: $(VENV)/.serve model_repository/classify_fused/1/model.onnx  ## start the server; stop with Ctrl-C
 	$(BIN)/onestream serve
 
@@ -52,7 +55,7 @@ doctor: $(VENV)/.serve  ## what this machine has and lacks
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
-	rm -f model_repository/*/1/model.onnx
+	rm -f model_repository/*/1/model.onnx model_repository/*/certificate.json
 
 model_repository/classify_fused/1/model.onnx: $(VENV)/.serve pipelines/classify.yaml
 	$(BIN)/onestream build pipelines/classify.yaml

@@ -46,7 +46,7 @@ def test_python_blocks_of_the_training_page_run() -> None:
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     found = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     assert len(found) == 2
-    declare = "import sys; sys.path.insert(0, 'tests/training'); import torchvision_alone; torchvision_alone.load()\n"
+    declare = "import sys; sys.path.insert(0, 'tests'); import torchvision_alone; torchvision_alone.load()\n"
     printed = []
     for block in found:
         done = subprocess.run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,6 @@ from networks import mean_color
 from own_pipeline import OPERATIONS, Own
 
 from serving.build import build
-
-# torchvision_alone lives there, and a run of this folder alone must find it too.
-sys.path.append(str(Path(__file__).parents[1] / "training"))
 
 
 @pytest.fixture(scope="session")
