@@ -95,8 +95,8 @@ class DaliFrames(Frames):
             )
         _, frame = next(video.frames([0]))
         try:
-            upright = orientation_of(frame) == Orientation()
             planes = planes_of(frame)
+            upright = orientation_of(frame) == Orientation()
             matrix, _ = self._rule.resolve(
                 matrix_tag=planes.matrix_tag, full_range=planes.full_range, height=planes.size_hw[0]
             )

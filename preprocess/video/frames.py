@@ -11,7 +11,7 @@ from preprocess.errors import BadSample, CannotCompile
 from preprocess.geometry import Size, Window
 from preprocess.video.color import ColorRule, Pixels, planes_of, to_rgb, to_rgb_reference
 from preprocess.video.decode import VideoFile
-from preprocess.video.orientation import orientation_of
+from preprocess.video.orientation import Orientation, orientation_of
 
 VideoBackend = Literal["reference", "pyav", "dali"]
 WindowOf = Callable[[Size], Window]
@@ -44,9 +44,12 @@ class PyavFrames(Frames):
 
     def read(self, video: VideoFile, numbers: Sequence[int], window_of: WindowOf) -> Iterator[tuple[int, Pixels, Size]]:
         """See ``Frames.read``."""
+        orientation: Orientation | None = None
         for number, frame in video.frames(numbers):
             try:
-                orientation, planes = orientation_of(frame), planes_of(frame)
+                planes = planes_of(frame)
+                # It belongs to the track, not to the frame.
+                orientation = orientation or orientation_of(frame)
                 displayed = orientation.displayed_size(planes.size_hw)
                 stored = orientation.stored_window(window_of(displayed), planes.size_hw)
                 yield number, orientation.turn(self._to_rgb(planes, self._rule, stored)), displayed

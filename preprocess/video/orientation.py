@@ -50,7 +50,8 @@ def orientation_of(frame: VideoFrame) -> Orientation:
     The matrix maps (x, y) to (a x + c y, b x + d y) in 16.16 fixed point (ISO/IEC 14496-12, 8.3.2). Raises
     ``ValueError`` where it does anything but quarter turns and mirrors.
     """
-    matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+    # Side data ties a frame to itself until the garbage collector comes. A tiny copy has the same and holds no picture.
+    matrix: Any = frame.reformat(8, 8, "gray").side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return Orientation()
     a, b, _, c, d = (int(value) for value in np.frombuffer(memoryview(matrix), np.int32)[:5])

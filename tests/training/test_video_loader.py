@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -167,6 +170,21 @@ def test_dali_on_a_gpu_feeds_the_loader(clips: Path) -> None:
     with VideoLoader(DEFINITION, clips, batch_size=7, num_frames=2, backend="dali", device="gpu") as loader:
         (batch,) = loader
     assert batch.clips.shape == (7, 2, 3, 64, 56)
+
+
+def test_python_blocks_of_the_page_run() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "video-loader.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    command = [sys.executable, "-c", "\n".join(blocks)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "(1, 16, 3, 224, 224) [0] ('coffee',)",
+        "(8, 3, 112, 112) float32",
+        "50 [3, 40]",
+    ]
 
 
 @pytest.mark.parametrize(
