@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from preprocess.errors import BadSample
 from preprocess.limits import Limits
-from preprocess.video.probe import Index, VideoSource, index_of, open_video
+from preprocess.video.probe import Index, VideoSource, index_of, open_video, packets_of
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -172,7 +172,7 @@ class VideoFile:
         place = {int(times[number]): at for at, number in enumerate(order) if number >= 0}
         self._container.seek(target, stream=self._stream)
         self._stream.codec_context.flush_buffers()
-        packets = self._container.demux(self._stream)
+        packets = packets_of(self._container, self._stream)
         for packet in packets:
             at = -1 if packet.pts is None else place.get(packet.pts, -1)
             if at >= first:
@@ -180,7 +180,7 @@ class VideoFile:
         if at != first:
             # The container's own index led past the keyframe.
             self._reopen()
-            packets = self._container.demux(self._stream)
+            packets = packets_of(self._container, self._stream)
             packet = next(islice(packets, first, None))
         yield first, packet
         yield from ((at, packet) for at, packet in enumerate(packets, start=first + 1) if packet.size)
@@ -189,7 +189,8 @@ class VideoFile:
         self._reopen()
         wanted, count = set(numbers), 0
         try:
-            for count, frame in enumerate(self._container.decode(self._stream)):
+            decoded = (frame for packet in packets_of(self._container, self._stream) for frame in packet.decode())
+            for count, frame in enumerate(decoded):
                 if count in wanted:
                     yield count, self._checked(count, frame)
                 if numbers and count == numbers[-1]:

@@ -6,8 +6,10 @@ streams) do not say in which order their frames are shown, so that they are deco
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -66,7 +68,7 @@ def open_video(source: VideoSource, name: str, *, threads: int) -> tuple[InputCo
     # As "file:", a path cannot name another protocol.
     file = io.BytesIO(source) if isinstance(source, bytes) else f"file:{os.fspath(source)}"
     try:
-        container = av.open(file, mode="r", options={"format_whitelist": _FORMATS})
+        container = av.open(file, mode="r", metadata_errors="replace", options={"format_whitelist": _FORMATS})
     except av.FFmpegError as error:
         raise BadSample(f"{name}: the video cannot be opened: {error.strerror}") from None
     except OSError as error:
@@ -86,6 +88,18 @@ def open_video(source: VideoSource, name: str, *, threads: int) -> tuple[InputCo
     stream.codec_context.thread_type = "AUTO"
     stream.codec_context.options = {"err_detect": "explode"}
     return container, stream
+
+
+def packets_of(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
+    """The packets of a stream from where the container stands, and an empty one at the end.
+
+    Raises ``av.FFmpegError`` or ``OSError``.
+    """
+    try:
+        yield from container.demux(stream)
+    except IndexError:
+        # PyAV's answer to a stream that was not there when the file was opened.
+        raise OSError(errno.EINVAL, "another stream begins within the file") from None
 
 
 def index_of(source: VideoSource, name: str, *, threads: int) -> Index:
@@ -119,7 +133,7 @@ def _read_packets(container: InputContainer, stream: VideoStream, name: str) -> 
     found: list[_Packet] = []
     is_vp8 = stream.codec_context.name in ("vp8", "libvpx")
     try:
-        for packet in container.demux(stream):
+        for packet in packets_of(container, stream):
             if packet.size:
                 shows = not packet.is_discard and not (is_vp8 and _is_hidden_vp8(packet))
                 found.append(_Packet(packet.pts, packet.duration or 0, packet.is_keyframe, shows, packet.is_corrupt))
@@ -151,9 +165,10 @@ def _by_decoding(container: InputContainer, stream: VideoStream, name: str) -> I
     times: list[int | None] = []
     duration = 0
     try:
-        for frame in container.decode(stream):
-            times.append(frame.pts)
-            duration = frame.duration
+        for packet in packets_of(container, stream):
+            for frame in packet.decode():
+                times.append(frame.pts)
+                duration = frame.duration
     except (av.FFmpegError, OSError) as error:
         raise BadSample(
             f"{name}: frame {len(times)} or one soon after it: cannot be decoded: {error.strerror}"

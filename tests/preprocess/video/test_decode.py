@@ -217,6 +217,40 @@ def test_a_file_that_leads_to_others_is_not_followed(videos: dict[str, Path], tm
         VideoFile(f"concat:{videos['h264-ts']}|{videos['h264-ts']}")
 
 
+@pytest.mark.parametrize("kind", ["h264", "h264-ts", "h264-avi", "vp9", "mjpeg", "mpeg4"])
+def test_whatever_is_altered_gives_frames_or_a_bad_sample(videos: dict[str, Path], kind: str) -> None:
+    whole = videos[kind].read_bytes()
+
+    @settings(max_examples=60)
+    @given(
+        places=st.lists(st.integers(0, 1200) | st.integers(0, len(whole) - 1), min_size=1, max_size=30),
+        value=st.integers(0, 255),
+        removed=st.sampled_from([0, 0, 1, 40]),
+    )
+    def survives(places: list[int], value: int, removed: int) -> None:
+        data = bytearray(whole)
+        for place in places:
+            data[place] = value
+        del data[places[0] : places[0] + removed]
+        message = ""
+        try:
+            with VideoFile(bytes(data)) as video:
+                found = {number for number, _ in video.frames([0, len(video) - 1])}
+                assert found == {0, len(video) - 1}
+        except BadSample as error:
+            message = str(error)
+        assert not message or message.startswith("video: ")
+
+    survives()
+
+
+def test_text_in_another_encoding_does_not_matter(videos: dict[str, Path]) -> None:
+    data = videos["vp9"].read_bytes()
+    assert b"Lavf" in data
+    with VideoFile(data.replace(b"Lavf", b"\xe9\xff\xe9\xff")) as video:
+        assert len(video) == COUNT
+
+
 def test_other_codecs_are_named(tmp_path: Path) -> None:
     path = write_video(tmp_path / "v.mkv", "mpeg2video", count=3)
     with pytest.raises(BadSample, match=r"v\.mkv: the video is coded in mpeg2video; supported are h264, hevc, av1"):
