@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.skipped and os.environ.get(NO_SKIPS) == "1" and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped, and {NO_SKIPS}=1 forbids that: {report.longrepr}"
+
+
+def pytest_sessionfinish() -> None:
+    """Let go of tensors that came from other processes while PyTorch can still free them: at exit it only complains."""
+    reductions = sys.modules.get("torch.multiprocessing.reductions")
+    if reductions is not None:
+        reductions.shared_cache.clear()
 
 
 @pytest.fixture(scope="session")
