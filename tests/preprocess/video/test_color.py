@@ -132,9 +132,7 @@ def test_what_cannot_be_converted_is_named() -> None:
 def test_swscale_is_within_the_table(name: str, pixels: np.ndarray, rule: ColorRule) -> None:
     frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format=name)
     matrix, range_ = _SWSCALE[rule.matrix], _SWSCALE[rule.range]
-    theirs = frame.reformat(
-        format="rgb24", src_colorspace=matrix, dst_colorspace=matrix, src_color_range=range_, dst_color_range=2
-    ).to_ndarray()
+    theirs = frame.reformat(format="rgb24", src_colorspace=matrix, src_color_range=range_).to_ndarray()
     allowed = tolerance("swscale-444" if "444" in name else "swscale-subsampled")
     difference = np.abs(to_rgb(planes_of(frame), rule).astype(int) - theirs)
     assert difference.max() <= allowed.max_level
