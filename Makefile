@@ -11,7 +11,7 @@ comma := ,
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test example lint type format bench bench-training build parity serve doctor clean
+.PHONY: help demo test example lint type format bench bench-training bench-video build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench: $(VENV)/.bench model_repository/classify_fused/1/model.onnx  ## measure w
 
 bench-training: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## measure the training loaders
 	$(BIN)/python -m benchmarks.training $(BENCH_ARGS)
+
+bench-video: $(VENV)/.dev  ## measure the video loader against decord
+	$(BIN)/python -m benchmarks.video_clips $(BENCH_ARGS)
 
 build: model_repository/classify_fused/1/model.onnx  ## write model_repository from pipelines/classify.yaml
 
@@ -84,7 +87,7 @@ $(VENV)/.serve: $(VENV)/bin/python pyproject.toml Makefile
 $(VENV)/.dev: $(VENV)/.serve
 	@echo "installing $(TORCH)"
 	@$(PIP) install --quiet $(TORCH)
-	$(call install,the test tools,cpu$(comma)train$(comma)dev$(comma)bench)
+	$(call install,the test tools,cpu$(comma)train$(comma)video$(comma)dev$(comma)bench)
 	@$(PIP) install --quiet --no-deps $(TORCHVISION) efficientnet-lite-pytorch==0.1.0
 
 $(VENV)/.bench: $(VENV)/.serve

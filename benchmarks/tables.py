@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks import video_table
 from benchmarks.cpu_time import Timed
 from benchmarks.perf_analyzer import Load, Transport
 from benchmarks.photos import Size, mean_kilobytes
@@ -266,6 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         blocks = [
             summary(read(options.results), link_to="benchmarks/results"),
             *(f"{training.table(one)}\n" for one in training.read(options.results)),
+            *(f"{video_table.table(one)}\n" for one in video_table.read(options.results)),
         ]
         wanted = replaced(text, "\n".join(block for block in blocks if block))
     except ValueError as error:

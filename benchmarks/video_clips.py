@@ -37,6 +37,7 @@ from PIL import Image
 from benchmarks.photos import photo_set
 from benchmarks.results import commit, this_machine
 from benchmarks.spread import Spread, ratio
+from benchmarks.video_table import FILE_NAME
 from preprocess import Decode, Definition, Resize
 from preprocess.definition import Output
 from preprocess.training.video import VideoBatch, VideoLoader
@@ -236,9 +237,7 @@ def main() -> None:
     """Measure, print, and write video-clips.json."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.video_clips", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="where to write; without it .cache/benchmarks/results"
-    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write; without it benchmarks/results")
     options = parser.parse_args()
     started, paths, workers = datetime.now(timezone.utc), videos(), len(os.sched_getaffinity(0))
     psnr = agreement(paths)
@@ -267,10 +266,10 @@ def main() -> None:
         "ratio": {name: asdict(spread) for name, spread in ratios.items() if spread},
         "cpu_s_per_clip": parts,
     }
-    folder = options.out or CACHE / "results"
+    folder = (options.out or ROOT / "benchmarks" / "results") / machine.slug
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "video-clips.json").write_text(json.dumps(results, indent=1) + "\n")
-    print(f"written to {folder / 'video-clips.json'}")
+    (folder / FILE_NAME).write_text(json.dumps(results, indent=1) + "\n")
+    print(f"written to {folder / FILE_NAME}")
 
 
 def _ratio(ours_: Sequence[Measured], others: Sequence[Measured], field: str) -> Spread | None:
