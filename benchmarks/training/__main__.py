@@ -21,8 +21,7 @@ CACHE = ROOT / ".cache" / "benchmarks"
 RESULTS = ROOT / "benchmarks" / "results"
 NETWORK = ROOT / "model_repository" / "classify_model" / "1" / "model.onnx"
 _PACKAGES = ("torch", "torchvision", "nvidia-dali-cuda120", "pillow", "opencv-python-headless", "numpy")
-_REPEAT: dict[Size, int] = {"500x375": 20, "1920x1080": 8}
-_SOAK_REPEAT = 4
+_REPEAT: dict[Size, int] = {"500x375": 80, "1920x1080": 24}
 
 
 def main() -> int:
