@@ -41,6 +41,10 @@ class PlainSetting:
         return f"{instances}, ONNX Runtime threads: {self.threads or 'default'}"
 
 
+DEFAULT_PLAIN = PlainSetting(instances=1, threads=0)
+"""What a plain ensemble gets where its configuration says nothing about instances and threads."""
+
+
 def plain_settings(cores: int) -> tuple[PlainSetting, ...]:
     """The settings that are tried; the best becomes the plain competitor."""
     return tuple(PlainSetting(instances, threads) for instances in sorted({1, cores}) for threads in (0, 1))

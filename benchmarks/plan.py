@@ -10,6 +10,7 @@ from benchmarks.photos import SIZES, Size
 from benchmarks.results import Competitor, Part
 
 COMPETITORS: tuple[Competitor, ...] = ("plain", "classify", "classify_fused")
+AT_MAIN_LOAD: tuple[Competitor, ...] = ("plain_default", *COMPETITORS)
 MAIN_LOAD = Load(kind="concurrency", value=8)
 ONE_AT_A_TIME = Load(kind="concurrency", value=1)
 SEED = 20
@@ -53,7 +54,7 @@ def points(plan: Plan, *, rate: int) -> list[Point]:
     """The points of one size. ``rate`` is in requests per second."""
     concurrencies = [Load(kind="concurrency", value=value) for value in plan.concurrencies]
     return [
-        *(Point(load) for load in concurrencies),
+        *(Point(load, competitors=AT_MAIN_LOAD if load == MAIN_LOAD else COMPETITORS) for load in concurrencies),
         Point(Load(kind="rate", value=rate)),
         Point(MAIN_LOAD, transport="http"),
         Point(MAIN_LOAD, transport="grpc+shm"),

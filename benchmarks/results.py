@@ -20,7 +20,8 @@ from benchmarks.photos import Photo, Size
 
 SCHEMA = 1
 FILE_NAME = "results.json"
-Competitor = Literal["plain", "classify", "classify_fused"]
+Competitor = Literal["plain", "plain_default", "classify", "classify_fused"]
+"""*plain* is the plain ensemble in its fastest setting, *plain_default* with Triton's and ONNX Runtime's defaults."""
 Part = Literal["whole", "preprocess"]
 
 _PACKAGES = ("nvidia-dali-cuda120", "nvidia-pytriton", "numpy", "onnxruntime", "pillow")

@@ -15,7 +15,7 @@ from typing import Literal
 import tritonclient.grpc as triton
 
 from benchmarks import agreement, cpu_time, in_process, perf_analyzer
-from benchmarks.competitors import PIPELINE, ROOT, PlainSetting, make_repository, plain_settings
+from benchmarks.competitors import DEFAULT_PLAIN, PIPELINE, ROOT, PlainSetting, make_repository, plain_settings
 from benchmarks.perf_analyzer import Export, Load, PerfAnalyzerError, Transport
 from benchmarks.photos import PhotoSet, Size, photo_set
 from benchmarks.plan import MAIN_LOAD, RATE_SHARE, SEED, Plan, Point, points, rotated
@@ -234,11 +234,13 @@ class _Run:
 
     def _models(self, size: Size, point: Point, competitor: Competitor) -> tuple[str, str]:
         """The model that is asked, and the one of its steps whose batches tell how Triton batched."""
-        name = self.plain[size].name if competitor == "plain" else competitor
+        plain = {"plain": self.plain[size], "plain_default": DEFAULT_PLAIN}
+        name = plain[competitor].name if competitor in plain else competitor
         if point.part == "preprocess":
             return f"{name}_preprocess", f"{name}_preprocess"
-        steps = {"plain": f"{name}_network", "classify": f"{name}_model", "classify_fused": name}
-        return name, steps[competitor]
+        if competitor == "classify_fused":
+            return name, name
+        return name, f"{name}_model" if competitor == "classify" else f"{name}_network"
 
     def _measure_in_process(self, index: int, size: Size) -> None:
         # Batch 1, and the batch that a server makes at concurrency 8 when every process has its share.

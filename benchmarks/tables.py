@@ -15,7 +15,7 @@ from benchmarks import video_table
 from benchmarks.cpu_time import Timed
 from benchmarks.perf_analyzer import Load, Transport
 from benchmarks.photos import Size, mean_kilobytes
-from benchmarks.plan import COMPETITORS, MAIN_LOAD, ONE_AT_A_TIME
+from benchmarks.plan import AT_MAIN_LOAD, MAIN_LOAD, ONE_AT_A_TIME
 from benchmarks.results import Competitor, Part, Results, Served, Where, read
 from benchmarks.spread import Spread, ratio
 from benchmarks.training import results as training
@@ -64,10 +64,11 @@ def ratios(results: Results) -> str:
         load: Load = MAIN_LOAD,
         transport: Transport = "grpc",
         part: Part = "whole",
+        plain: Competitor = "plain",
     ) -> _Quantity:
         def of(size: Size) -> Spread | None:
             where = Where(size, load, transport, part)
-            return ratio(results.rounds_of(value, competitor, where), results.rounds_of(value, "plain", where))
+            return ratio(results.rounds_of(value, competitor, where), results.rounds_of(value, plain, where))
 
         return of
 
@@ -88,6 +89,16 @@ def ratios(results: Results) -> str:
     rows: list[tuple[str, str, _Quantity]] = [
         (f"images/s: {fused}", "higher", against_plain(_throughput, "classify_fused")),
         ("images/s: classify ÷ plain", "higher", against_plain(_throughput, "classify")),
+        (
+            "images/s: classify_fused ÷ plain with default settings",
+            "higher",
+            against_plain(_throughput, "classify_fused", plain="plain_default"),
+        ),
+        (
+            "images/s: classify ÷ plain with default settings",
+            "higher",
+            against_plain(_throughput, "classify", plain="plain_default"),
+        ),
         (f"images/s: {fused}, HTTP", "higher", against_plain(_throughput, "classify_fused", transport="http")),
         (f"images/s: {shared}", "higher", against_plain(_throughput, "classify_fused", transport="grpc+shm")),
         (
@@ -137,7 +148,9 @@ def _absolute(results: Results) -> str:
     rows = []
     for size in _sizes(results):
         busy, alone = Where(size, MAIN_LOAD), Where(size, ONE_AT_A_TIME)
-        for competitor in COMPETITORS:
+        for competitor in AT_MAIN_LOAD:
+            if not results.rounds_of(_throughput, competitor, busy):
+                continue
             cells = [
                 _spread_text(results.rounds_of(_throughput, competitor, busy), 0),
                 _spread_text(results.rounds_of(_p99, competitor, busy), 0),
@@ -157,7 +170,7 @@ def _served(results: Results) -> str:
     ]
     rows = []
     for where in dict.fromkeys(one.where for one in results.served):
-        for competitor in COMPETITORS:
+        for competitor in AT_MAIN_LOAD:
             if not results.rounds_of(_throughput, competitor, where):
                 continue
             name = competitor if where.part == "whole" else f"{competitor}, {where.part} alone"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.perf_analyzer import Load
-from benchmarks.plan import COMPETITORS, FULL, points, rotated
+from benchmarks.plan import AT_MAIN_LOAD, COMPETITORS, FULL, points, rotated
 from benchmarks.usage import Usage
 
 
 def test_every_load_is_put_on_every_competitor() -> None:
     whole = [point for point in points(FULL, rate=70) if point.part == "whole"]
-    assert all(point.competitors == COMPETITORS for point in whole)
+    assert all(
+        point.competitors == (AT_MAIN_LOAD if point == whole[list(FULL.concurrencies).index(8)] else COMPETITORS)
+        for point in whole
+    )
     by_grpc = [point.load for point in whole if point.transport == "grpc"]
     assert by_grpc == [*(Load(kind="concurrency", value=n) for n in (1, 4, 8, 16)), Load(kind="rate", value=70)]
     assert {point.transport for point in whole} == {"grpc", "http", "grpc+shm"}

@@ -11,7 +11,7 @@ from PIL import Image
 
 from benchmarks import photos, run
 from benchmarks.perf_analyzer import PerfAnalyzerError
-from benchmarks.plan import COMPETITORS, QUICK, Plan
+from benchmarks.plan import AT_MAIN_LOAD, QUICK, Plan
 from benchmarks.tables import full
 
 EXPORT = (Path(__file__).parent / "exports" / "concurrency.csv").read_text()
@@ -59,7 +59,7 @@ def test_every_competitor_is_served_compared_and_measured(
     monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
     results = run.run(TINY, progress=lambda _: None)
     assert [one.best_classes_equal for one in results.agreement] == [2]
-    assert {one.competitor for one in results.served} == set(COMPETITORS)
+    assert {one.competitor for one in results.served} == set(AT_MAIN_LOAD)
     asked = [json.loads(line) for line in stand_in.read_text().splitlines()]
     assert len(asked) == len(results.plain_trials) + len(results.served)
     assert all(one.images_per_s > 0 for one in results.in_process)
