@@ -85,10 +85,12 @@ $(VENV)/.serve: $(VENV)/bin/python pyproject.toml Makefile
 	$(call install,the server,cpu)
 
 $(VENV)/.dev: $(VENV)/.serve
-	@echo "installing $(TORCH)"
-	@$(PIP) install --quiet $(TORCH)
+	@echo "installing $(TORCH) (a minute; with CUDA several, and 6 GB of disk)"
+	@$(PIP) install --quiet $(TORCH) && \
+	$(PIP) install --quiet --no-deps $(TORCHVISION) efficientnet-lite-pytorch==0.1.0 || { \
+		echo "pip could not install it. The small CPU build:"; \
+		echo "  make $(MAKECMDGOALS) TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'"; exit 1; }
 	$(call install,the test tools,cpu$(comma)train$(comma)video$(comma)dev$(comma)bench)
-	@$(PIP) install --quiet --no-deps $(TORCHVISION) efficientnet-lite-pytorch==0.1.0
 
 $(VENV)/.bench: $(VENV)/.serve
 	$(call install,the benchmark tools,cpu$(comma)bench)
