@@ -35,6 +35,7 @@ def draw(results: Results, path: Path) -> None:
         if limit:
             most = Spread.of(list(limit.values())).median
             throughput.axhline(most, color="black", linestyle=":", linewidth=1.2, label="in process")
+            throughput.set_ylim(top=max(throughput.get_ylim()[1], most * 1.05))
         throughput.set_title(f"{size.replace('x', '×')} JPEG", fontsize=12)
         tail.set_xlabel("requests in flight")
     grid[0][0].set_ylabel("images per second (more is better)")
