@@ -16,7 +16,8 @@ except ImportError as error:
     raise BackendMissing("preprocess.training needs PyTorch: pip install 'onestream[train]'") from error
 
 from preprocess.training.augmentation import Augmentation
-from preprocess.training.loader import PADDING_LABEL, Batch, ImageLoader, Skipped
+from preprocess.training.epochs import PADDING_LABEL, Skipped
+from preprocess.training.loader import Batch, ImageLoader
 from preprocess.training.samples import NO_LABEL, Files, InMemory, Samples
 
 __all__ = [

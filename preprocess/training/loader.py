@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Literal, NamedTuple
 
 import torch
@@ -18,15 +15,12 @@ from preprocess.errors import BadSample, CannotCompile
 from preprocess.limits import Limits
 from preprocess.training.augmentation import Augmentation
 from preprocess.training.device import ToDevice
+from preprocess.training.epochs import Bad, Epochs, Made
 from preprocess.training.order import LastBatch, Order, Slot
 from preprocess.training.samples import Samples, Source, samples_of
 from preprocess.training.shards import this_shard
-from preprocess.training.workers import Bad, Made, ProcessWorkers, Recipe, ThreadWorkers, Workers
+from preprocess.training.workers import ProcessWorkers, Recipe, ThreadWorkers, Workers
 from preprocess.variation import Variation, canvas_of
-
-PADDING_LABEL = -100
-"""The label of a sample that only fills a batch up: PyTorch's losses ignore it (``ignore_index`` of cross entropy)."""
-PADDING_INDEX = -1
 
 
 class Batch(NamedTuple):
@@ -41,16 +35,7 @@ class Batch(NamedTuple):
     indices: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A sample that could not be used: its position in the dataset, its name, and why."""
-
-    index: int
-    name: str
-    reason: str
-
-
-class ImageLoader:
+class ImageLoader(Epochs[Batch]):
     """An iterator over batches; each ``for`` loop is one epoch.
 
     ``source``: a folder with one folder per class, a file list, or an iterable of bytes or (bytes, label).
@@ -114,7 +99,7 @@ class ImageLoader:
         self.definition = definition
         self.samples: Samples = samples_of(source)
         shard_id, num_shards = this_shard(shard_id, num_shards)
-        self.order = Order(
+        order = Order(
             len(self.samples),
             batch_size,
             shuffle=train if shuffle is None else shuffle,
@@ -123,9 +108,7 @@ class ImageLoader:
             num_shards=num_shards,
             last_batch=last_batch,
         ).check()
-        self.skipped: list[Skipped] = []
-        self._epoch = 0
-        self._skip, self._skipped_indices = bad_files == "skip", set[int]()
+        super().__init__(self.samples, order, bad_files=bad_files, batch=Batch, things="images")
         self._to_device = ToDevice(definition, device=to, normalize=normalize == "torch")
         recipe = Recipe(
             definition=definition.pixels() if normalize == "torch" else definition,
@@ -141,89 +124,18 @@ class ImageLoader:
         threads = threads or len(os.sched_getaffinity(0))
         make: Callable[..., Workers] = ProcessWorkers if backend == "reference" else ThreadWorkers
         self._workers = make(recipe, threads=threads, prefetch=prefetch)
-        self._running: Iterator[Made] | None = None
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the labels 0, 1, …; empty where the source gives none."""
-        return self.samples.classes
+    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[Made]:
+        return self._workers.run(batches, epoch)
 
-    @property
-    def epoch(self) -> int:
-        """Number of the epoch that the next ``for`` loop runs, from 0."""
-        return self._epoch
+    def _delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        return self._to_device.ahead(batches)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next loop runs, for a run that is resumed."""
-        if epoch < 0:
-            raise ValueError(f"epoch must be 0 or more, got {epoch}")
-        self._epoch = epoch
+    def _named(self, slot: Slot, error: Bad) -> BadSample:
+        return BadSample(f"{self.samples.name(slot.index)}: {error}")
 
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return self.order.batches_per_epoch
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Run the next epoch. One that still runs is ended: the workers serve one at a time."""
-        self.reset()
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        self._running = self._workers.run(self.order.batches(epoch), epoch)
-        return self._to_device.ahead(map(self._finished, self._running))
-
-    def reset(self) -> None:
-        """End the running epoch, if there is one, and drop what was made ahead."""
-        if self._running is not None:
-            close = getattr(self._running, "close", None)
-            if close is not None:
-                close()
-            self._running = None
-
-    def close(self) -> None:
-        """End the workers and release all they hold. The loader cannot be used afterwards."""
-        self.reset()
+    def _close_workers(self) -> None:
         self._workers.close()
-
-    def __enter__(self) -> ImageLoader:
-        """The loader itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
-
-    def __del__(self) -> None:
-        """Close a loader that was forgotten."""
-        with suppress(Exception):
-            self.close()
-
-    def _finished(self, made: Made) -> Batch:
-        """Check what the workers made, and add labels and indices."""
-        for place, error in sorted(made.bad.items()):
-            self._note(made.slots[place], error)
-        slots, images = list(made.slots), made.images
-        if made.bad:
-            good = [place for place in range(len(slots)) if place not in made.bad]
-            if not good:
-                first = self.samples.name(slots[0].index)
-                raise BadSample(f"all {len(slots)} images of a batch are bad, the first is {first}: {made.bad[0]}")
-            if self.order.last_batch == "partial":
-                images, slots = images[good], [slots[place] for place in good]
-            else:
-                for place in made.bad:
-                    images[place], slots[place] = images[good[0]], Slot(slots[good[0]].index, is_padding=True)
-        indices = [PADDING_INDEX if slot.is_padding else slot.index for slot in slots]
-        labels = [PADDING_LABEL if slot.is_padding else self.samples.label(slot.index) for slot in slots]
-        return Batch(images, torch.tensor(labels, dtype=torch.int64), torch.tensor(indices, dtype=torch.int64))
-
-    def _note(self, slot: Slot, error: Bad) -> None:
-        name = self.samples.name(slot.index)
-        if not self._skip:
-            raise BadSample(f"{name}: {error}")
-        if slot.index not in self._skipped_indices:
-            self._skipped_indices.add(slot.index)
-            self.skipped.append(Skipped(slot.index, name, str(error)))
 
 
 def _vary(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from functools import partial
-from types import TracebackType
 from typing import Literal, NamedTuple
 
 import torch
@@ -16,11 +14,11 @@ from preprocess.backends.base import Device
 from preprocess.definition import Definition
 from preprocess.errors import BadSample, CannotCompile
 from preprocess.limits import Limits
-from preprocess.training.loader import PADDING_INDEX, PADDING_LABEL, Skipped
+from preprocess.training.epochs import Bad, Epochs, Made
 from preprocess.training.order import LastBatch, Order, Slot
 from preprocess.training.shards import this_shard
 from preprocess.training.video_files import VideoFilesSource, video_files_of
-from preprocess.training.video_workers import ClipWorkers, MadeClips
+from preprocess.training.video_workers import ClipWorkers
 from preprocess.variation import canvas_of
 from preprocess.video.clips import Clip, PadMode
 from preprocess.video.color import ColorRule
@@ -41,7 +39,7 @@ class VideoBatch(NamedTuple):
     indices: torch.Tensor
 
 
-class VideoLoader:
+class VideoLoader(Epochs[VideoBatch]):
     """An iterator over batches of clips, one clip of each video; each ``for`` loop is one epoch.
 
     ``source``: a folder with one folder of videos per class, a file list, or an iterable of paths or (path, label).
@@ -113,7 +111,7 @@ class VideoLoader:
         )
         self.files = video_files_of(source)
         shard_id, num_shards = this_shard(shard_id, num_shards)
-        self.order = Order(
+        order = Order(
             len(self.files),
             batch_size,
             shuffle=shuffle,
@@ -122,9 +120,7 @@ class VideoLoader:
             num_shards=num_shards,
             last_batch=last_batch,
         ).check()
-        self.skipped: list[Skipped] = []
-        self._skip, self._skipped_indices = bad_files == "skip", set[int]()
-        self._epoch = 0
+        super().__init__(self.files, order, bad_files=bad_files, batch=VideoBatch, things="videos")
         make = partial(
             ClipMaker,
             definition,
@@ -144,85 +140,13 @@ class VideoLoader:
             threads=threads or len(os.sched_getaffinity(0)),
             prefetch=prefetch,
         )
-        self._running: Iterator[MadeClips] | None = None
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the labels 0, 1, …; empty where the source gives none."""
-        return self.files.classes
+    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[Made]:  # noqa: ARG002 (clips do not vary)
+        return self._workers.run(batches)
 
-    @property
-    def epoch(self) -> int:
-        """Number of the epoch that the next ``for`` loop runs, from 0."""
-        return self._epoch
+    def _named(self, slot: Slot, error: Bad) -> BadSample:  # noqa: ARG002 (the error names file and frame)
+        assert isinstance(error, BadSample)
+        return error
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next loop runs, for a run that is resumed."""
-        if epoch < 0:
-            raise ValueError(f"epoch must be 0 or more, got {epoch}")
-        self._epoch = epoch
-
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return self.order.batches_per_epoch
-
-    def __iter__(self) -> Iterator[VideoBatch]:
-        """Run the next epoch. One that still runs is ended: the threads serve one at a time."""
-        self.reset()
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        self._running = self._workers.run(self.order.batches(epoch))
-        return map(self._finished, self._running)
-
-    def reset(self) -> None:
-        """End the running epoch, if there is one, and drop what was made ahead."""
-        if self._running is not None:
-            close = getattr(self._running, "close", None)
-            if close is not None:
-                close()
-            self._running = None
-
-    def close(self) -> None:
-        """End the threads and release all they hold. The loader cannot be used afterwards."""
-        self.reset()
+    def _close_workers(self) -> None:
         self._workers.close()
-
-    def __enter__(self) -> VideoLoader:
-        """The loader itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
-
-    def __del__(self) -> None:
-        """Close a loader that was forgotten."""
-        with suppress(Exception):
-            self.close()
-
-    def _finished(self, made: MadeClips) -> VideoBatch:
-        """Check what the threads made, and add labels and indices."""
-        slots, clips = list(made.slots), made.clips
-        for place, error in made.bad.items():
-            self._note(slots[place], error)
-        if made.bad:
-            good = [place for place in range(len(slots)) if place not in made.bad]
-            if not good:
-                raise BadSample(f"all {len(slots)} videos of a batch are bad, the first is {made.bad[0]}")
-            if self.order.last_batch == "partial":
-                clips, slots = clips[good], [slots[place] for place in good]
-            else:
-                for place in made.bad:
-                    clips[place], slots[place] = clips[good[0]], Slot(slots[good[0]].index, is_padding=True)
-        indices = [PADDING_INDEX if slot.is_padding else slot.index for slot in slots]
-        labels = [PADDING_LABEL if slot.is_padding else self.files.label(slot.index) for slot in slots]
-        return VideoBatch(clips, torch.tensor(labels, dtype=torch.int64), torch.tensor(indices, dtype=torch.int64))
-
-    def _note(self, slot: Slot, error: BadSample) -> None:
-        """Raise the error, or list the video as skipped, once."""
-        if not self._skip:
-            raise error
-        if slot.index not in self._skipped_indices:
-            self._skipped_indices.add(slot.index)
-            self.skipped.append(Skipped(slot.index, self.files.name(slot.index), str(error)))

@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,9 @@ import numpy.typing as npt
 import torch
 
 from preprocess.errors import BadSample
+from preprocess.training.epochs import Made
 from preprocess.training.order import Slot
 from preprocess.video.maker import ClipMaker
-
-
-@dataclass(frozen=True, slots=True)
-class MadeClips:
-    """A batch as it comes from the threads: (batch, frames, …), what it holds, and by place the clips that are bad."""
-
-    clips: torch.Tensor
-    slots: Sequence[Slot]
-    bad: dict[int, BadSample]
 
 
 class ClipWorkers:
@@ -51,7 +42,7 @@ class ClipWorkers:
         self._local, self._lock = threading.local(), threading.Lock()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="onestream-clips", initializer=self._begin)
 
-    def run(self, batches: list[list[Slot]]) -> Iterator[MadeClips]:
+    def run(self, batches: list[list[Slot]]) -> Iterator[Made]:
         """The batches, in order. Closing the iterator ends the epoch."""
         running: deque[tuple[list[Slot], torch.Tensor, list[Future[BadSample | None]]]] = deque()
         todo = iter(batches)
@@ -64,7 +55,7 @@ class ClipWorkers:
                 slots, clips, tasks = running[0]
                 results = [task.result() for task in tasks]
                 running.popleft()
-                yield MadeClips(clips, slots, {place: bad for place, bad in enumerate(results) if bad is not None})
+                yield Made(clips, slots, {place: bad for place, bad in enumerate(results) if bad is not None})
         finally:
             for _, _, tasks in running:
                 for task in tasks:

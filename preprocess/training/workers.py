@@ -17,19 +17,16 @@ import torch.utils.data
 
 from preprocess.backends.base import BackendName, Compiled, Device, Sample, compile
 from preprocess.definition import Definition
-from preprocess.errors import BadImage, BadSample
+from preprocess.errors import BadSample
 from preprocess.header import Encoded
 from preprocess.limits import Limits
+from preprocess.training.epochs import Bad, Made
 from preprocess.training.order import Slot
 from preprocess.training.samples import Samples
 from preprocess.variation import Variation, Vary
 
 Draw = Callable[[int, int, tuple[int, int]], Variation]
 """Draws the variation of an epoch, a sample's index and an image's (height, width)."""
-
-
-Bad = BadImage | BadSample
-"""Why a sample cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +85,20 @@ class Recipe:
             varies = [partial(self.vary, epoch, slots[place].index) for place in places]
         return Read(images, varies, places, bad)
 
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape of one sample, of which no side depends on the image."""
+        return tuple(side for side in self.definition.output_spec.shape if side is not None)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the samples."""
+        dtype: torch.dtype = getattr(torch, self.definition.output_spec.dtype)
+        return dtype
+
     def empty(self, count: int) -> torch.Tensor:
         """A batch to be filled."""
-        spec = self.definition.output_spec
-        shape = [count, *(side for side in spec.shape if side is not None)]
-        return torch.empty(shape, dtype=getattr(torch, spec.dtype), pin_memory=self.pin_memory)
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A batch as it comes from the workers: the images, what they are, and by place those that are bad."""
-
-    images: torch.Tensor
-    slots: Sequence[Slot]
-    bad: dict[int, Bad]
+        return torch.empty((count, *self.sample_shape), dtype=self.dtype, pin_memory=self.pin_memory)
 
 
 class Workers(Protocol):
@@ -204,12 +201,7 @@ class ThreadWorkers:
         made, refused = self._local.compiled.run_on_device(read.images, read.varies)
         bad: dict[int, Bad] = {**read.bad, **{read.places[index]: error for index, error in refused.items()}}
         kept = [place for place in range(len(slots)) if place not in bad]
-        spec = self._recipe.definition.output_spec
-        images = torch.zeros(
-            [len(slots), *(side for side in spec.shape if side is not None)],
-            dtype=getattr(torch, spec.dtype),
-            device="cuda",
-        )
+        images = torch.zeros((len(slots), *self._recipe.sample_shape), dtype=self._recipe.dtype, device="cuda")
         if kept:
             images[kept] = torch.from_dlpack(made)
             # The next call reuses the memory that is copied from.
@@ -223,7 +215,6 @@ class ProcessWorkers:
     def __init__(self, recipe: Recipe, *, threads: int, prefetch: int) -> None:
         recipe.compile(1, 1).close()
         self._batches = _Batches()
-        self._recipe = recipe
         self._loader = torch.utils.data.DataLoader(
             _MadeInProcess(recipe),
             batch_size=None,
@@ -233,7 +224,6 @@ class ProcessWorkers:
             persistent_workers=True,
             pin_memory=recipe.pin_memory,
         )
-        self._iterator: Any = None
 
     def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[Made]:
         """See ``Workers.run``."""
@@ -278,6 +268,5 @@ class _MadeInProcess:
             self._compiled = self._recipe.compile(len(slots), 1)
         made = self._recipe.make(self._compiled, slots, epoch)
         bad = {place: sample for place, sample in enumerate(made) if isinstance(sample, Bad)}
-        spec = self._recipe.definition.output_spec
-        blank = np.zeros([side for side in spec.shape if side is not None], spec.dtype)
+        blank = np.zeros(self._recipe.sample_shape, self._recipe.definition.output_spec.dtype)
         return torch.from_numpy(np.stack([blank if isinstance(one, Bad) else one for one in made])), bad
