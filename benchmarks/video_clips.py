@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -43,6 +42,7 @@ from preprocess.definition import Output
 from preprocess.training.video import VideoBatch, VideoLoader
 from preprocess.video.color import ColorRule, planes_of, to_rgb
 from preprocess.video.decode import VideoFile
+from serving.fit import usable_cores
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache" / "benchmarks"
@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write; without it benchmarks/results")
     options = parser.parse_args()
-    started, paths, workers = datetime.now(timezone.utc), videos(), len(os.sched_getaffinity(0))
+    started, paths, workers = datetime.now(timezone.utc), videos(), usable_cores()
     psnr = agreement(paths)
     parts = bounds(paths[0])
     measured = rounds(paths * REPEATS, workers, options.rounds)

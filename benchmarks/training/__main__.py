@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 from datetime import datetime, timezone
@@ -15,6 +14,7 @@ from benchmarks.photos import SIZES, PhotosMissing, Size, photo_set
 from benchmarks.results import commit, this_machine
 from benchmarks.training import measure, soak
 from benchmarks.training.results import FILE_NAME, CaseResult, Parity, TrainingResults, table
+from serving.fit import usable_cores
 from serving.pipeline import Pipeline
 
 CACHE = ROOT / ".cache" / "benchmarks"
@@ -27,7 +27,7 @@ _REPEAT: dict[Size, int] = {"500x375": 80, "1920x1080": 24}
 def main() -> int:
     """Run; returns the exit status."""
     options = _options()
-    workers = len(os.sched_getaffinity(0))
+    workers = usable_cores()
     started, transform = datetime.now(timezone.utc), measure.torchvision_transform()
     if transform is None:
         print("torchvision is not installed: the comparison is with Pillow and NumPy only")
