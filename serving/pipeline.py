@@ -36,13 +36,37 @@ class Raw(BaseModel):
     kind: Literal["raw"] = "raw"
 
 
+class GpuOptions(BaseModel):
+    """How a machine with an NVIDIA GPU runs the pipeline. None of it changes a result beyond the tolerances table.
+
+    ``max_batch_size``: images per execution there. ``backend``: what preprocesses, *cvcuda* or *dali*. ``decode``:
+    where JPEGs are decoded: *gpu*; *hybrid*, entropy decoding on the CPU and the rest on the GPU; *cpu*, which then
+    resizes too and sends only the network's pixels. ``decode_threads``: CPU threads of the decoder, per process.
+    ``hw_decoder_load``: share of the images that DALI gives to the JPEG hardware of A100, H100 and later, 0 to 1.
+    ``engine``: what runs the network. ``precision``: of the network's weights and activations. ``batches_in_flight``:
+    batches of ``NAME_fused`` that overlap, each on a stream of its own.
+    """
+
+    model_config = _Frozen
+
+    max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 64
+    backend: Literal["cvcuda", "dali"] = "cvcuda"
+    decode: Literal["gpu", "hybrid", "cpu"] = "gpu"
+    decode_threads: Annotated[int, Field(ge=1, le=64)] = 2
+    hw_decoder_load: Annotated[float, Field(ge=0, le=1)] = 0.9
+    engine: Literal["tensorrt", "onnxruntime"] = "tensorrt"
+    precision: Literal["fp32", "fp16"] = "fp32"
+    batches_in_flight: Annotated[int, Field(ge=1, le=16)] = 2
+
+
 class ServingOptions(BaseModel):
     """How Triton runs the pipeline. None of it changes a result.
 
-    ``max_batch_size``: images per execution. ``max_queue_size``: waiting requests per step, above which the server
-    answers UNAVAILABLE at once, and ``max_queue_ms``: longest wait there, after which it answers the same. Without a
+    ``max_batch_size``: images per execution on a CPU. ``max_queue_size``: waiting requests per step, above which the
+    server answers UNAVAILABLE at once, and ``max_queue_ms``: longest wait there, after which it answers the same. Without a
     size neither holds: Triton 2.51 serves a bounded queue more slowly (docs/operations.md). ``cpu_instances``:
-    processes on a CPU, one thread each; *cores* is one per core of the machine that serves.
+    processes on a CPU, one thread each; *cores* is one per core of the machine that serves. ``gpu``: what holds on a
+    machine with a GPU instead.
     """
 
     model_config = _Frozen
@@ -51,6 +75,7 @@ class ServingOptions(BaseModel):
     max_queue_size: Annotated[int, Field(ge=1)] | None = None
     max_queue_ms: Annotated[int, Field(ge=1)] = 5000
     cpu_instances: Literal["cores"] | Annotated[int, Field(ge=1)] = "cores"
+    gpu: GpuOptions = GpuOptions()
 
 
 class Pipeline(BaseModel):

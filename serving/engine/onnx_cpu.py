@@ -1,23 +1,15 @@
-"""What runs a network: one small interface. ONNX Runtime on the CPU."""
+"""ONNX Runtime on the CPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from preprocess import Definition
 from serving.stamp import read_stamp
-
-
-class Engine(Protocol):
-    """Runs a served network (``serving.network``)."""
-
-    def run(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
-        """Outputs by name for ``pixels``, uint8 (batch, height, width, channels)."""
-        ...
 
 
 class OnnxRuntimeEngine:
@@ -48,7 +40,7 @@ class OnnxRuntimeEngine:
         return read_stamp(self._session.get_modelmeta().custom_metadata_map, where="the ONNX file")
 
     def run(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
-        """See ``Engine.run``."""
+        """See ``serving.engine.Engine.run``."""
         rows = [self._session.run(self._outputs, {self._input: pixels[i : i + 1]}) for i in range(len(pixels))]
         columns = rows[0] if len(rows) == 1 else [np.concatenate(column) for column in zip(*rows, strict=True)]
         return dict(zip(self._outputs, columns, strict=True))

@@ -1,0 +1,68 @@
+"""The small interface behind which networks run, on a CPU and on a GPU."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from preprocess.device import DeviceArray, Stream
+
+
+class Engine(Protocol):
+    """Runs a served network (``serving.network``) on a CPU."""
+
+    def run(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
+        """Outputs by name for ``pixels``, uint8 (batch, height, width, channels)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTensor:
+    """One input or output of an engine: NumPy dtype name, and dims without the batch."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+
+
+class DeviceEngine(ABC):
+    """A network loaded on a GPU. Thread-safe; each thread opens a session of its own.
+
+    ``input`` is uint8 (height, width, channels); ``max_batch_size`` is the largest batch that a session takes.
+    """
+
+    input: EngineTensor
+    outputs: tuple[EngineTensor, ...]
+    max_batch_size: int
+
+    @abstractmethod
+    def open(self, stream: Stream) -> DeviceSession:
+        """A session that queues all its work on ``stream``, with its buffers allocated for the largest batch."""
+
+    def close(self) -> None:  # noqa: B027 (some hold nothing)
+        """Release the network. Its sessions cannot be used afterwards."""
+
+
+class DeviceSession(ABC):
+    """One thread's use of a :class:`DeviceEngine`: buffers whose addresses never change, and one stream.
+
+    ``input`` is uint8 (max_batch_size, height, width, channels), to be filled on the stream; ``outputs`` by name,
+    each (max_batch_size, …), are valid on the stream until the next ``enqueue``.
+    """
+
+    input: DeviceArray
+    outputs: dict[str, DeviceArray]
+
+    @abstractmethod
+    def enqueue(self, batch: int) -> None:
+        """Queue the network for the first ``batch`` samples of ``input`` and return without waiting.
+
+        Raises ``ValueError`` for a batch that is not between 1 and ``max_batch_size``.
+        """
+
+    def close(self) -> None:  # noqa: B027 (some hold nothing)
+        """Release the buffers."""
