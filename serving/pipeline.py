@@ -63,10 +63,10 @@ class ServingOptions(BaseModel):
     """How Triton runs the pipeline. None of it changes a result.
 
     ``max_batch_size``: images per execution on a CPU. ``max_queue_size``: waiting requests per step, above which the
-    server answers UNAVAILABLE at once, and ``max_queue_ms``: longest wait there, after which it answers the same. Without a
-    size neither holds: Triton 2.51 serves a bounded queue more slowly (docs/operations.md). ``cpu_instances``:
-    processes on a CPU, one thread each; *cores* is one per core of the machine that serves. ``gpu``: what holds on a
-    machine with a GPU instead.
+    server answers UNAVAILABLE at once, and ``max_queue_ms``: longest wait there, after which it answers the same.
+    Without a size neither holds: Triton 2.51 serves a bounded queue more slowly (docs/operations.md).
+    ``cpu_instances``: processes on a CPU, one thread each; *cores* is one per core of the machine that serves.
+    ``gpu``: what holds on a machine with a GPU instead.
     """
 
     model_config = _Frozen
