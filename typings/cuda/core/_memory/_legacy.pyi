@@ -1,0 +1,16 @@
+# From _memory/_legacy.py of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+
+from cuda.core._memory._buffer import Buffer, MemoryResource
+from cuda.core._stream import Stream
+from cuda.core.graph._graph_builder import GraphBuilder
+from cuda.core.typing import DevicePointerType
+
+class LegacyPinnedMemoryResource(MemoryResource):
+    def allocate(self, size: int, *, stream: Stream | GraphBuilder | None=None) -> Buffer: ...
+    def deallocate(self, ptr: DevicePointerType, size: int, *, stream: Stream | GraphBuilder | None=None) -> None: ...
+    @property
+    def is_device_accessible(self) -> bool: ...
+    @property
+    def is_host_accessible(self) -> bool: ...
+    @property
+    def device_id(self) -> int: ...

@@ -1,0 +1,63 @@
+# From graph/_graph_builder.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+# Left out, with types that are not here: GraphBuilder.graph_definition, GraphBuilder.create_condition, GraphBuilder.if_then, GraphBuilder.if_else, GraphBuilder.switch, GraphBuilder.while_loop, GraphBuilder.callback, Graph.__getitem__.
+
+from dataclasses import dataclass
+from typing import Literal
+from cuda.bindings import driver
+from cuda.core._stream import Stream
+
+@dataclass
+class GraphDebugPrintOptions:
+    verbose: bool = False
+    runtime_types: bool = False
+    kernel_node_params: bool = False
+    memcpy_node_params: bool = False
+    memset_node_params: bool = False
+    host_node_params: bool = False
+    event_node_params: bool = False
+    ext_semas_signal_node_params: bool = False
+    ext_semas_wait_node_params: bool = False
+    kernel_node_attributes: bool = False
+    handles: bool = False
+    mem_alloc_node_params: bool = False
+    mem_free_node_params: bool = False
+    batch_mem_op_node_params: bool = False
+    extra_topo_info: bool = False
+    conditional_node_params: bool = False
+
+@dataclass
+class GraphCompleteOptions:
+    auto_free_on_launch: bool = False
+    upload_stream: Stream | None = None
+    device_launch: bool = False
+    use_node_priority: bool = False
+
+class GraphBuilder:
+    def close(self) -> None: ...
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def stream(self) -> Stream: ...
+    @property
+    def is_join_required(self) -> bool: ...
+    def begin_building(self, mode: Literal['global', 'thread_local', 'relaxed'] | None='relaxed') -> GraphBuilder: ...
+    @property
+    def is_building(self) -> bool: ...
+    def end_building(self) -> GraphBuilder: ...
+    def complete(self, options: GraphCompleteOptions | None=None) -> Graph: ...
+    def debug_dot_print(self, path: str, options: GraphDebugPrintOptions | None=None) -> None: ...
+    def split(self, count: int) -> tuple[GraphBuilder, ...]: ...
+    @staticmethod
+    def join(*graph_builders: GraphBuilder) -> GraphBuilder: ...
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+    def embed(self, child: GraphBuilder) -> None: ...
+
+class Graph:
+    def close(self) -> None: ...
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def handle(self) -> driver.CUgraphExec: ...
+    def update(self, source: GraphBuilder) -> None: ...
+    def upload(self, stream: Stream) -> None: ...
+    def launch(self, stream: Stream) -> None: ...

@@ -1,0 +1,1 @@
+"""Writes the type stubs in ``typings`` from the installed libraries: ``make stubs``."""
