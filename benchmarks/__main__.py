@@ -10,11 +10,11 @@ from pathlib import Path
 from benchmarks import plot, tables
 from benchmarks.agreement import Disagreement
 from benchmarks.competitors import ROOT
-from benchmarks.perf_analyzer import PerfAnalyzerError
 from benchmarks.photos import SIZES, PhotosMissing
 from benchmarks.plan import FULL, QUICK
 from benchmarks.results import FILE_NAME
 from benchmarks.run import CACHE, PARTS, run
+from onestream.load.perf_analyzer import PerfAnalyzerError
 from serving.server_errors import ServerError
 
 RESULTS = ROOT / "benchmarks" / "results"

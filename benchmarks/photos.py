@@ -14,7 +14,6 @@ import importlib.util
 import io
 import json
 import math
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Literal
 import numpy as np
 import PIL
 from PIL import Image
+
+from onestream.load.perf_analyzer import input_data
 
 Size = Literal["500x375", "1920x1080"]
 SIZES: tuple[Size, ...] = ("500x375", "1920x1080")
@@ -89,7 +90,7 @@ def photo_set(size: Size, *, folder: Path, sources: Sequence[Path] | None = None
     photos = _read(manifest, made_by)
     if photos is None:
         photos = _make(size, own, files)
-        (own / "perf_analyzer.json").write_text(_perf_analyzer_input([(own / p.name).read_bytes() for p in photos]))
+        (own / "perf_analyzer.json").write_text(input_data([(own / p.name).read_bytes() for p in photos]))
         manifest.write_text(json.dumps({"made_by": made_by, "photos": [asdict(p) for p in photos]}, indent=1) + "\n")
     return PhotoSet(photos, tuple((own / p.name).read_bytes() for p in photos), own / "perf_analyzer.json")
 
@@ -155,12 +156,6 @@ def _jpeg(picture: Image.Image) -> bytes:
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=QUALITY)
     return file.getvalue()
-
-
-def _perf_analyzer_input(contents: list[bytes]) -> str:
-    """Every photo as one request for the input ``image``; perf_analyzer takes them in turn."""
-    data = [{"image": {"content": {"b64": b64encode(c).decode()}, "shape": [len(c)]}} for c in contents]
-    return json.dumps({"data": data})
 
 
 def _sha256(content: bytes) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.perf_analyzer import Load, Transport
 from benchmarks.photos import SIZES, Size
 from benchmarks.results import Competitor, Part
+from onestream.load.perf_analyzer import Load, Transport
 
 COMPETITORS: tuple[Competitor, ...] = ("plain", "classify", "classify_fused")
 AT_MAIN_LOAD: tuple[Competitor, ...] = ("plain_default", *COMPETITORS)

@@ -15,8 +15,8 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from benchmarks.cpu_time import Timed
-from benchmarks.perf_analyzer import Export, Load, Transport
 from benchmarks.photos import Photo, Size
+from onestream.load.perf_analyzer import Export, Load, Transport
 
 SCHEMA = 1
 FILE_NAME = "results.json"

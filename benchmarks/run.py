@@ -14,9 +14,8 @@ from typing import Literal
 
 import tritonclient.grpc as triton
 
-from benchmarks import agreement, cpu_time, in_process, perf_analyzer
+from benchmarks import agreement, cpu_time, in_process
 from benchmarks.competitors import DEFAULT_PLAIN, PIPELINE, ROOT, PlainSetting, make_repository, plain_settings
-from benchmarks.perf_analyzer import Export, Load, PerfAnalyzerError, Transport
 from benchmarks.photos import PhotoSet, Size, photo_set
 from benchmarks.plan import MAIN_LOAD, RATE_SHARE, SEED, Plan, Point, points, rotated
 from benchmarks.results import (
@@ -31,8 +30,10 @@ from benchmarks.results import (
     library_versions,
     this_machine,
 )
-from benchmarks.spread import Spread
 from benchmarks.usage import Usage
+from onestream.load import perf_analyzer
+from onestream.load.perf_analyzer import Export, Load, PerfAnalyzerError, Transport
+from onestream.load.spread import Spread
 from serving.fit import usable_cores
 from serving.pipeline import Pipeline
 from serving.server import Server

@@ -35,8 +35,8 @@ from PIL import Image
 
 from benchmarks.photos import photo_set
 from benchmarks.results import commit, this_machine
-from benchmarks.spread import Spread, ratio
 from benchmarks.video_table import FILE_NAME
+from onestream.load.spread import Spread, ratio
 from preprocess import Decode, Definition, Resize
 from preprocess.definition import Output
 from preprocess.training.video import VideoBatch, VideoLoader

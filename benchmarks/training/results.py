@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from benchmarks.photos import Size
 from benchmarks.results import Machine
-from benchmarks.spread import Spread, ratio
+from onestream.load.spread import Spread, ratio
 
 FILE_NAME = "training.json"
 _Frozen = ConfigDict(frozen=True, extra="forbid")

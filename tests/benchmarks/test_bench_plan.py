@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.perf_analyzer import Load
 from benchmarks.plan import AT_MAIN_LOAD, COMPETITORS, FULL, points, rotated
 from benchmarks.usage import Usage
+from onestream.load.perf_analyzer import Load
 
 
 def test_every_load_is_put_on_every_competitor() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shlex
 import shutil
 import subprocess
 import tempfile
+from base64 import b64encode
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -84,6 +87,12 @@ def version(command: list[str]) -> str:
     """What perf_analyzer says about itself, such as ``0.0.0 (commit 3a49a23)``; *unknown* where it says nothing."""
     said = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=_GRACE_S, check=False)
     return (said.stdout + said.stderr).strip().rpartition("Version ")[2] or "unknown"
+
+
+def input_data(contents: Sequence[bytes]) -> str:
+    """The text of an input file: every image is one request for the input ``image``, taken in turn."""
+    data = [{"image": {"content": {"b64": b64encode(c).decode()}, "shape": [len(c)]}} for c in contents]
+    return json.dumps({"data": data})
 
 
 def measure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.spread import Spread, ratio
+from onestream.load.spread import Spread, ratio
 
 
 def test_median_and_quartiles() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.perf_analyzer import Load, PerfAnalyzerError, Transport, find_perf_analyzer, measure, read_export
+from onestream.load.perf_analyzer import Load, PerfAnalyzerError, Transport, find_perf_analyzer, measure, read_export
 
 EXPORTS = Path(__file__).parent / "exports"
 CONCURRENCY = (EXPORTS / "concurrency.csv").read_text()
