@@ -139,9 +139,10 @@ class Stream:
         from cuda.core import LegacyPinnedMemoryResource
 
         kind = np.dtype(dtype)
-        buffer = LegacyPinnedMemoryResource().allocate(max(1, math.prod(shape) * kind.itemsize), stream=self._stream)
-        flat: npt.NDArray[Any] = np.from_dlpack(buffer).view(np.uint8)[: math.prod(shape) * kind.itemsize]
-        return flat.view(kind).reshape(shape)
+        size = max(1, math.prod(shape) * kind.itemsize)
+        memory = _PinnedMemory(LegacyPinnedMemoryResource().allocate(size, stream=self._stream), shape, kind)
+        array: npt.NDArray[Any] = np.asarray(memory)
+        return array
 
     def fill(self, array: DeviceArray, value: int) -> None:
         """Queue setting every byte of a contiguous array to ``value``, 0 to 255."""
@@ -165,6 +166,19 @@ class Stream:
         _copy(source.pointer, target.ctypes.data, source.nbytes, room=target.nbytes, stream=self._stream)
 
 
+class _PinnedMemory:
+    """Page-locked memory for NumPy, which keeps it alive with its array."""
+
+    def __init__(self, buffer: cuda.core.Buffer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._buffer = buffer
+        self.__array_interface__ = {
+            "shape": shape,
+            "typestr": dtype.str,
+            "data": (int(buffer.handle), False),
+            "version": 3,
+        }
+
+
 def _copy(source: int, target: int, size: int, *, room: int, stream: cuda.core.Stream) -> None:
     from cuda.core import Buffer
 
@@ -179,6 +193,7 @@ class Device:
 
     def __init__(self, core: cuda.core.Device) -> None:
         self.core = core
+        self.index = core.device_id
         self.syncs = 0
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +16,21 @@ from preprocess.header import Encoded
 from preprocess.limits import Limits
 from preprocess.variation import Vary, canvas_of
 
-BackendName = Literal["reference", "dali"]
+BackendName = Literal["reference", "dali", "cvcuda"]
 Device = Literal["cpu", "gpu"]
 Sample = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """How a GPU backend decodes JPEGs.
+
+    ``placement`` *gpu* does all of it there; *hybrid* decodes the entropy on the CPU. ``hw_load`` is the share, 0 to 1,
+    that the JPEG hardware of some GPUs (A100, H100) takes over.
+    """
+
+    placement: Literal["gpu", "hybrid"] = "gpu"
+    hw_load: float = 0.0
 
 
 class Compiled(ABC):
@@ -52,13 +65,14 @@ def compile(
     max_batch_size: int = 8,
     threads: int = 1,
     varied: bool = False,
+    decode: DecodeOptions | None = None,
 ) -> Compiled:
     """Make a definition executable on a backend.
 
     ``max_batch_size`` is the largest number of images that the backend processes at once (``run`` accepts more and
     splits them); ``threads`` are CPU threads; ``varied`` prepares for variations (``Compiled.run``), which need an
-    output size that does not depend on the image. Raises ``CannotCompile`` naming what the backend cannot do exactly,
-    and ``BackendMissing`` naming the command that installs it.
+    output size that does not depend on the image; ``decode`` is read by GPU backends only. Raises ``CannotCompile``
+    naming what the backend cannot do exactly, and ``BackendMissing`` naming the command that installs it.
     """
     limits = limits or Limits()
     if varied:
@@ -75,8 +89,33 @@ def compile(
     if backend == "dali":
         from preprocess.backends.dali import Dali
 
-        return Dali(definition, limits, device=device, max_batch_size=max_batch_size, threads=threads, varied=varied)
-    raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali")
+        return Dali(
+            definition,
+            limits,
+            device=device,
+            max_batch_size=max_batch_size,
+            threads=threads,
+            varied=varied,
+            decode=decode or DecodeOptions(),
+        )
+    if backend == "cvcuda":
+        from preprocess.backends.cvcuda import CvCuda
+        from preprocess.device import open_device
+
+        if device != "gpu":
+            raise CannotCompile("the cvcuda backend runs on the device 'gpu' only")
+        if varied:
+            raise CannotCompile("cvcuda does not vary images; dali does")
+        stream = open_device().stream()
+        return CvCuda(
+            definition,
+            limits,
+            stream=stream,
+            max_batch_size=max_batch_size,
+            threads=threads,
+            decode=decode or DecodeOptions(),
+        )
+    raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali, cvcuda")
 
 
 def network_layout(definition: Definition, pixels: npt.NDArray[np.uint8]) -> Sample:

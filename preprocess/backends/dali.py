@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.backends.base import Compiled, Device, Sample
+from preprocess.backends.base import Compiled, DecodeOptions, Device, Sample
 from preprocess.backends.dali_graph import (
     DECODE_INPUTS,
     VARIED_INPUTS,
@@ -29,28 +29,23 @@ from preprocess.backends.dali_graph import (
     varied_values,
 )
 from preprocess.backends.finish import CpuFinish
-from preprocess.definition import Definition, Resize
+from preprocess.backends.gpu_plan import refuse_inexact
+from preprocess.definition import Definition
 from preprocess.errors import BadImage, CannotCompile
-from preprocess.geometry import Placement, Region, always_visible, fill_values, place, region, single_resize
+from preprocess.geometry import Placement, Region, fill_values, place, region, single_resize
 from preprocess.header import Encoded, Header
 from preprocess.limits import Limits
 from preprocess.rewrite import for_decoders
 from preprocess.variation import Variation, Vary, box_region
 
 
-def refuse_inexact(definition: Definition, *, device: Device) -> None:
+def refuse(definition: Definition, *, device: Device) -> None:
     """Raise ``CannotCompile`` for what cannot be done exactly on a device."""
-    geometry = definition.geometry
-    for operation in geometry:
-        if device == "gpu" and isinstance(operation, Resize) and operation.filter != "bilinear":
-            raise CannotCompile(
-                f"dali cannot resize with filter {operation.filter!r} exactly on a GPU; it supports 'bilinear' there "
-                "(it keeps fractions between its two passes where Pillow rounds and clips)"
-            )
-    if not single_resize(geometry):
+    if device == "gpu":
+        refuse_inexact(definition, backend="dali")
+        return
+    if not single_resize(definition.geometry):
         raise CannotCompile("dali does one resize, before any crop or pad; this definition has another order")
-    if device == "gpu" and not always_visible(geometry):
-        raise CannotCompile("dali cannot do center_crop after pad or center_crop on a GPU: it may miss the image")
     fills = fill_values(definition)
     if len(fills) > 1:
         raise CannotCompile(f"dali fills with one value; this definition may fill with {fills}")
@@ -83,10 +78,11 @@ class Dali(Compiled):
         max_batch_size: int,
         threads: int,
         varied: bool = False,
+        decode: DecodeOptions | None = None,
     ) -> None:
         super().__init__(definition, limits)
         if not varied:
-            refuse_inexact(definition, device=device)
+            refuse(definition, device=device)
         self._max_batch_size, self._varied = max_batch_size, varied
         self._finish = CpuFinish(definition) if device == "cpu" else None
         if device == "cpu":
@@ -100,7 +96,7 @@ class Dali(Compiled):
                 self._pipeline.set_outputs(decode_region(inputs, device=device))
             else:
                 build = build_varied_graph if varied else build_graph
-                self._pipeline.set_outputs(build(inputs, definition, device=device))
+                self._pipeline.set_outputs(build(inputs, definition, device=device, decode=decode))
         self._pipeline.build()
 
     def run(self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None) -> list[Sample | BadImage]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.backends.base import Device
+from preprocess.backends.base import DecodeOptions, Device
 from preprocess.definition import Definition, Resize
 from preprocess.errors import BackendMissing, CannotCompile
 from preprocess.geometry import Placement, Region, fill_values
@@ -22,6 +22,9 @@ try:
     from nvidia.dali import Pipeline, fn, types
 except ImportError as error:
     raise BackendMissing("the dali backend needs nvidia-dali: pip install 'onestream[cpu]'") from error
+
+
+_NEVER = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,9 @@ class GraphInputs:
     color: Any = None
 
 
-def decode_region(inputs: GraphInputs, *, device: Device) -> Any:
+def decode_region(inputs: GraphInputs, *, device: Device, decode: DecodeOptions | None = None) -> Any:
     """Node of the decoded region, RGB uint8 HWC, oriented and without alpha."""
+    options = decode or DecodeOptions()
     return fn.decoders.image_slice(
         inputs.encoded,
         inputs.anchor,
@@ -57,16 +61,23 @@ def decode_region(inputs: GraphInputs, *, device: Device) -> Any:
         device="mixed" if device == "gpu" else "cpu",
         output_type=types.RGB,
         adjust_orientation=True,
+        # The rest is read on a GPU only. Chroma is upsampled as in libjpeg; without that whole edges differ.
+        jpeg_fancy_upsampling=True,
+        hw_decoder_load=options.hw_load,
+        # Images with more pixels than this have their entropy decoded on the GPU.
+        hybrid_huffman_threshold=0 if options.placement == "gpu" else _NEVER,
     )
 
 
-def build_graph(inputs: GraphInputs, definition: Definition, *, device: Device) -> Any:
+def build_graph(
+    inputs: GraphInputs, definition: Definition, *, device: Device, decode: DecodeOptions | None = None
+) -> Any:
     """Build the whole graph of ``definition`` from its input nodes and return its output node.
 
     The same function serves requests (fed by ``external_source``) and training loaders. On the CPU the decoded region
     is finished outside the graph (``finish.py``), which is faster and closer to Pillow.
     """
-    sample = decode_region(inputs, device=device)
+    sample = decode_region(inputs, device=device, decode=decode)
     if definition.decode.color == "gray":
         # Decoding to gray directly takes a JPEG's own luma, up to 12 levels from the luma of its RGB.
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
@@ -101,14 +112,16 @@ def build_graph(inputs: GraphInputs, definition: Definition, *, device: Device) 
     return _to_network(sample, definition)
 
 
-def build_varied_graph(inputs: GraphInputs, definition: Definition, *, device: Device) -> Any:
+def build_varied_graph(
+    inputs: GraphInputs, definition: Definition, *, device: Device, decode: DecodeOptions | None = None
+) -> Any:
     """Build the graph of ``definition`` with a variation for its geometry: ``anchor`` and ``shape`` are the box.
 
     Raises ``CannotCompile`` for a filter that DALI has not exactly.
     """
     if filter_of(definition) != "bilinear":
         raise CannotCompile(f"dali cannot resize with filter {filter_of(definition)!r} exactly in a graph")
-    sample = decode_region(inputs, device=device)
+    sample = decode_region(inputs, device=device, decode=decode)
     if definition.decode.color == "gray":
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
     sample = fn.resize(sample, size=list(canvas_of(definition)), antialias=True, interp_type=types.INTERP_LINEAR)

@@ -42,6 +42,8 @@ class Header:
     kept: tuple[Span, ...] = ()
     """Where the pixels are, if the file also holds metadata that decoders read differently (``rewrite.py``); the first
     span is the file's beginning. Empty where the file is decoded as it is."""
+    gray_or_ycc: bool = False
+    """Whether it is a JPEG of gray or YCbCr pixels by libjpeg's rules. Decoders on GPUs assume that of every JPEG."""
 
     @property
     def oriented_hw(self) -> tuple[int, int]:

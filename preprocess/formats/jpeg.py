@@ -21,7 +21,7 @@ _HUFFMAN_FRAMES = (0xC0, 0xC1, _PROGRESSIVE_FRAME)
 _TABLES = (0xC4, 0xDB, 0xDD)
 _COMMENT, _APP0, _APP15, _METADATA_APP, _ADOBE_APP = 0xFE, 0xE0, 0xEF, 0xE1, 0xEE
 _SCAN, _SCAN_MARKER, _END = 0xDA, b"\xff\xda", b"\xff\xd9"
-_ADOBE_BYTES = 12
+_ADOBE_BYTES, _JFIF_BYTES = 12, 14
 _MAX_SCANS = 64
 """Encoders write about ten. Each costs a pass over all pixels, and a file of 32 MB could hold 280,000 empty ones."""
 _NOT_FILL = re.compile(rb"[^\xff]")
@@ -29,8 +29,9 @@ _NOT_FILL = re.compile(rb"[^\xff]")
 
 def read(view: memoryview, check_size: SizeCheck) -> Header:
     """Read a JPEG header and check that the file has its end marker."""
-    position, height, width, components, orientation = 2, 0, 0, 0, 1
-    has_exif = adobe = progressive = False
+    position, height, width, components, orientation = 2, 0, 0, b"", 1
+    has_exif = progressive = jfif = False
+    adobe: int | None = None
     dropped: list[Span] = []
     for _ in range(MAX_PARTS):
         if view[position] != 0xFF:
@@ -50,7 +51,10 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
                 orientation, has_exif = exif_orientation(view[first + 6 : end]), True
             dropped.append((position, end))
         elif marker == _ADOBE_APP:
-            adobe = adobe or (end - first >= _ADOBE_BYTES and bytes(view[first : first + 5]) == b"Adobe")
+            if end - first >= _ADOBE_BYTES and bytes(view[first : first + 5]) == b"Adobe":
+                adobe = view[first + _ADOBE_BYTES - 1]
+        elif marker == _APP0:
+            jfif = jfif or (end - first >= _JFIF_BYTES and bytes(view[first : first + 5]) == b"JFIF\x00")
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             if components:
                 raise corrupt("the JPEG has two frame headers")
@@ -64,19 +68,29 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         raise corrupt(f"the JPEG has more than {MAX_PARTS} segments before its data")
     if not components:
         raise corrupt("the JPEG has no frame header before its data")
-    if components == 4 and not adobe:
+    if len(components) == 4 and adobe is None:
         raise unsupported("a CMYK JPEG without an Adobe marker, which would say if it is inverted", "one with it")
-    if progressive or view[first] < components:
+    if progressive or view[first] < len(components):
         scans = 1 + bytes(view[end:]).count(_SCAN_MARKER)
         if scans > _MAX_SCANS:
             raise unsupported(f"a JPEG with {scans} scans", f"up to {_MAX_SCANS}")
     if bytes(view[-2:]) != _END and bytes(view[end:]).rfind(_END) < 0:
         raise corrupt(f"the JPEG is cut short: no end marker in its {len(view)} bytes")
-    return Header("JPEG", height, width, orientation, kept_around(dropped, beginning=2, end=len(view)))
+    kept = kept_around(dropped, beginning=2, end=len(view))
+    return Header("JPEG", height, width, orientation, kept, _gray_or_ycc(components, jfif=jfif, adobe=adobe))
 
 
-def _frame(view: memoryview, marker: int, first: int) -> tuple[int, int, int]:
-    """Height, width and number of components."""
+def _gray_or_ycc(components: bytes, *, jfif: bool, adobe: int | None) -> bool:
+    """How libjpeg guesses the colours (``default_decompress_parms`` in its jdapimin.c); ``adobe`` is the transform."""
+    if len(components) != 3:
+        return len(components) == 1
+    if jfif:
+        return True
+    return components != b"RGB" if adobe is None else adobe != 0
+
+
+def _frame(view: memoryview, marker: int, first: int) -> tuple[int, int, bytes]:
+    """Height, width and the identifiers of the components."""
     precision, height, width, components = struct.unpack_from(">BHHB", view, first)
     if marker not in _HUFFMAN_FRAMES:
         raise unsupported(
@@ -86,4 +100,7 @@ def _frame(view: memoryview, marker: int, first: int) -> tuple[int, int, int]:
         raise unsupported(f"a {precision}-bit JPEG", "8-bit JPEG")
     if components not in (1, 3, 4):
         raise unsupported(f"a JPEG with {components} components", "1 (gray), 3 (colour) or 4 (CMYK)")
-    return height, width, components
+    identifiers = bytes(view[first + 6 : first + 6 + 3 * components : 3])
+    if len(identifiers) != components:
+        raise corrupt("the JPEG's frame header is cut short")
+    return height, width, identifiers

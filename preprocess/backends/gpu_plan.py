@@ -1,0 +1,117 @@
+"""What a GPU is asked to do for each image, computed on the host from headers alone: rectangles, canvases, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from preprocess.definition import Definition, Resize
+from preprocess.errors import BadImage, CannotCompile
+from preprocess.geometry import Placement, Size, Window, always_visible, fill_values, place, single_resize
+from preprocess.header import Encoded, Header
+from preprocess.limits import Limits
+
+DECODED_PIXELS_AT_ONCE = 128_000_000
+"""Images are decoded in groups of at most this many pixels (3 bytes each), so that memory does not follow the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resample:
+    """How one decoded image fills its canvas.
+
+    ``source`` is the rectangle that is read, (top, left, bottom, right) in the decoded image's pixels, not rounded;
+    the filter may reach beyond it. ``target`` is the rectangle of the canvas that it fills.
+    """
+
+    source: tuple[float, float, float, float]
+    target: Window
+    canvas_hw: Size
+
+    @classmethod
+    def of(cls, placement: Placement) -> Resample:
+        """From a placement, of which something is visible."""
+        window, (top, left) = placement.window, placement.offset
+        down, right = (
+            source / resized for source, resized in zip(placement.source_hw, placement.resized_hw, strict=True)
+        )
+        return cls(
+            (
+                window.top * down,
+                window.left * right,
+                (window.top + window.height) * down,
+                (window.left + window.width) * right,
+            ),
+            Window(top, left, window.height, window.width),
+            placement.canvas_hw,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An image whose header passed the limits: its place in the batch, and what to do with it."""
+
+    index: int
+    image: Encoded
+    header: Header
+    resample: Resample
+
+    @property
+    def decoded_pixels(self) -> int:
+        """Height x width of the decoded image."""
+        height, width = self.header.oriented_hw
+        return height * width
+
+
+def plan_batch(
+    images: Sequence[Encoded], definition: Definition, limits: Limits
+) -> tuple[list[Planned], dict[int, BadImage]]:
+    """Judge every image by its header: those to run, in order, and by index why the others are refused."""
+    planned: list[Planned] = []
+    bad: dict[int, BadImage] = {}
+    for index, image in enumerate(images):
+        try:
+            header = limits.check(image)
+            placement = place(definition, header.oriented_hw)
+            limits.check_resized(placement.resized_hw)
+        except BadImage as error:
+            bad[index] = error
+        else:
+            planned.append(Planned(index, image, header, Resample.of(placement)))
+    return planned, bad
+
+
+def groups(
+    planned: Sequence[Planned], *, max_images: int, max_pixels: int = DECODED_PIXELS_AT_ONCE
+) -> Iterator[list[Planned]]:
+    """Consecutive groups of at most ``max_images`` images and ``max_pixels`` decoded pixels.
+
+    A larger image makes a group of its own.
+    """
+    group: list[Planned] = []
+    pixels = 0
+    for item in planned:
+        if group and (len(group) == max_images or pixels + item.decoded_pixels > max_pixels):
+            yield group
+            group, pixels = [], 0
+        group.append(item)
+        pixels += item.decoded_pixels
+    if group:
+        yield group
+
+
+def refuse_inexact(definition: Definition, *, backend: str) -> None:
+    """Raise ``CannotCompile`` for what a resize of one window on a GPU cannot do exactly."""
+    geometry = definition.geometry
+    for operation in geometry:
+        if isinstance(operation, Resize) and operation.filter != "bilinear":
+            raise CannotCompile(
+                f"{backend} cannot resize with filter {operation.filter!r} exactly on a GPU; it supports 'bilinear' "
+                "there (it keeps fractions between its two passes where Pillow rounds and clips)"
+            )
+    if not single_resize(geometry):
+        raise CannotCompile(f"{backend} does one resize, before any crop or pad; this definition has another order")
+    if not always_visible(geometry):
+        raise CannotCompile(f"{backend} cannot do center_crop after pad or center_crop on a GPU: it may miss the image")
+    fills = fill_values(definition)
+    if len(fills) > 1:
+        raise CannotCompile(f"{backend} fills with one value; this definition may fill with {fills}")

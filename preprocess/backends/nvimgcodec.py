@@ -1,0 +1,128 @@
+"""Decoding with nvImageCodec: JPEGs on a GPU's stream, everything else and what the GPU rejects on the CPU.
+
+nvJPEG's CUDA decoder is told to upsample chroma as libjpeg does ("fancy"); its entropy decoding runs on the GPU or on
+the CPU. The JPEG hardware of some GPUs is used only where a share is asked for: it may upsample otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from preprocess.backends.base import DecodeOptions
+from preprocess.device import INSTALL_GPU, Stream
+from preprocess.errors import BackendMissing
+from preprocess.header import Encoded, Header, byte_view
+from preprocess.rewrite import for_decoders
+
+try:
+    from nvidia import nvimgcodec
+except ImportError as error:
+    raise BackendMissing(f"decoding on a GPU needs nvidia-nvimgcodec: {INSTALL_GPU}") from error
+
+_NEVER = 2**31 - 1
+_KEPT_BYTES = 512 * 1024 * 1024
+
+
+class ImageDecoder:
+    """Decodes batches to RGB, 8 bit, oriented, interleaved. Belongs to one thread.
+
+    With a ``stream`` the images are on its GPU, ordered on it, and valid until the next ``decode``; without one they
+    are on the host, and only the CPU decodes. ``threads`` are CPU threads. ``second_chances`` counts the JPEGs that the
+    GPU rejected and the CPU was asked for.
+    """
+
+    def __init__(self, stream: Stream | None, *, options: DecodeOptions, threads: int) -> None:
+        self._stream = stream
+        self.second_chances = 0
+        self._params = nvimgcodec.DecodeParams(
+            apply_exif_orientation=True,
+            color_spec=nvimgcodec.ColorSpec.SRGB,
+            sample_format=nvimgcodec.SampleFormat.I_RGB,
+        )
+        self._on_cpu = nvimgcodec.Decoder(
+            device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
+            max_num_cpu_threads=threads,
+            backends=[nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)],
+            options=":fancy_upsampling=1",
+        )
+        self._on_gpu = None
+        if stream is not None:
+            self._on_gpu = nvimgcodec.Decoder(
+                device_id=stream.device.index,
+                max_num_cpu_threads=threads,
+                backends=_gpu_backends(options),
+                options=_gpu_options(options),
+            )
+        self._kept: list[nvimgcodec.Image] = []
+
+    def decode(self, images: Sequence[tuple[Encoded, Header]]) -> list[nvimgcodec.Image | None]:
+        """One (height, width, 3) image for each encoded one with its header, None where it is damaged."""
+        files = [bytes(byte_view(for_decoders(data, header))) for data, header in images]
+        decoded: list[nvimgcodec.Image | None] = [None] * len(files)
+        jpegs = [index for index, (_, header) in enumerate(images) if header.gray_or_ycc] if self._on_gpu else []
+        for index, image in zip(jpegs, self._decode_on_gpu([files[index] for index in jpegs]), strict=True):
+            decoded[index] = image
+            self.second_chances += image is None
+        rest = [index for index, image in enumerate(decoded) if image is None]
+        for index, image in zip(rest, self._decode_on_cpu([files[index] for index in rest]), strict=True):
+            decoded[index] = image
+        return decoded
+
+    def _decode_on_gpu(self, files: Sequence[bytes]) -> list[nvimgcodec.Image | None]:
+        if not files:
+            return []
+        assert self._on_gpu is not None
+        assert self._stream is not None
+        # Buffers are used again in the order of the stream, so nobody waits for the images before.
+        again = self._kept[: len(files)] if len(self._kept) >= len(files) else None
+        images = self._on_gpu.decode(
+            [nvimgcodec.CodeStream(file) for file in files],
+            images=again,
+            params=self._params,
+            cuda_stream=self._stream.handle,
+        )
+        others = self._kept[len(files) :] if again else []
+        self._kept = _within([*(image for image in images if image is not None), *others])
+        return images
+
+    def _decode_on_cpu(self, files: Sequence[bytes]) -> list[nvimgcodec.Image | None]:
+        if not files:
+            return []
+        images = self._on_cpu.decode([nvimgcodec.CodeStream(file) for file in files], params=self._params)
+        if self._stream is None:
+            return images
+        # The copy waits: its source is memory of the host that goes away with the image.
+        place = {"device_id": self._stream.device.index, "cuda_stream": self._stream.handle}
+        return [image if image is None else image.cuda(**place) for image in images]
+
+
+def on_host(image: nvimgcodec.Image) -> npt.NDArray[np.uint8]:
+    """An image that was decoded without a stream, as an array that shares its memory."""
+    return np.asarray(image)
+
+
+def _gpu_backends(options: DecodeOptions) -> list[nvimgcodec.Backend]:
+    backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.HYBRID_CPU_GPU)]
+    if options.placement == "gpu" and options.hw_load > 0:
+        backends.insert(0, nvimgcodec.Backend(nvimgcodec.BackendKind.HW_GPU_ONLY, load_hint=options.hw_load))
+    return backends
+
+
+def _gpu_options(options: DecodeOptions) -> str:
+    # nvJPEG decodes the entropy of images with more pixels than this on the GPU.
+    threshold = 0 if options.placement == "gpu" else _NEVER
+    return f":fancy_upsampling=1 nvjpeg_cuda_decoder:hybrid_huffman_threshold={threshold}"
+
+
+def _within(images: list[nvimgcodec.Image]) -> list[nvimgcodec.Image]:
+    """As many of the images as may be kept for their memory."""
+    kept, size = [], 0
+    for image in images:
+        size += image.capacity
+        if size > _KEPT_BYTES:
+            break
+        kept.append(image)
+    return kept
