@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from make_stubs import cuda_core
+from make_stubs import cuda_core, nvimgcodec
 
 TYPINGS = Path(__file__).resolve().parents[1]
 
 cuda_core.generate(TYPINGS)
+nvimgcodec.generate(TYPINGS)

@@ -1,0 +1,3 @@
+# The namespace of NVIDIA's wheels, by `make stubs`.
+
+
