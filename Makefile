@@ -2,6 +2,10 @@
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
 VENV ?= .venv
+# What `install`, `build` and `serve` are for: cpu, or gpu in Triton's container.
+DEVICE ?= cpu
+# TensorRT's Python bindings for DEVICE=gpu; `none` leaves them out, and ONNX Runtime runs the networks.
+TENSORRT ?= $$($(BIN)/python deploy/tensorrt_bindings.py)
 # The wheel on PyPI brings CUDA, gigabytes of it. The small CPU build:
 # make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH ?= torch==2.13.0
@@ -9,9 +13,10 @@ TORCHVISION ?= torchvision==0.28.0
 BIN := $(VENV)/bin
 comma := ,
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test example lint type format bench bench-training bench-video build parity serve doctor clean
+.PHONY: help demo test example lint type format bench bench-training bench-video install build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,12 +50,14 @@ bench-training: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## me
 bench-video: $(VENV)/.dev  ## measure the video loader against decord
 	$(BIN)/python -m benchmarks.video_clips $(BENCH_ARGS)
 
+install: $(INSTALLED)  ## install what serves; DEVICE=gpu for a GPU
+
 build: model_repository/classify_fused/1/model.onnx  ## write model_repository from pipelines/classify.yaml
 
 parity: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## compare the backends and a server with the reference
 	$(BIN)/onestream parity --serve
 
-serve: $(VENV)/.serve model_repository/classify_fused/1/model.onnx  ## start the server; stop with Ctrl-C
+serve: $(INSTALLED) model_repository/classify_fused/1/model.onnx  ## start the server; stop with Ctrl-C
 	$(BIN)/onestream serve
 
 doctor: $(VENV)/.serve  ## what this machine has and lacks
@@ -60,7 +67,7 @@ clean:  ## remove the environment and what was built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
 	rm -f model_repository/*/1/model.onnx model_repository/*/certificate.json
 
-model_repository/classify_fused/1/model.onnx: $(VENV)/.serve pipelines/classify.yaml
+model_repository/classify_fused/1/model.onnx: $(INSTALLED) pipelines/classify.yaml
 	$(BIN)/onestream build pipelines/classify.yaml
 	@touch $@
 
@@ -83,6 +90,12 @@ endef
 
 $(VENV)/.serve: $(VENV)/bin/python pyproject.toml Makefile
 	$(call install,the server,cpu)
+
+$(VENV)/.gpu: $(VENV)/bin/python pyproject.toml Makefile deploy/tensorrt_bindings.py
+	@bindings="$(TENSORRT)" && if [ "$$bindings" != none ]; then \
+		echo "installing $$bindings"; $(PIP) install --quiet --no-deps $$bindings && \
+		$(BIN)/python -c 'import tensorrt; print("TensorRT", tensorrt.__version__)'; fi
+	$(call install,the GPU server,gpu)
 
 $(VENV)/.dev: $(VENV)/.serve
 	@echo "installing $(TORCH) (a minute; with CUDA several, and 6 GB of disk)"
