@@ -107,7 +107,7 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
     instances = _COMMITTED_INSTANCES if options.cpu_instances == "cores" else options.cpu_instances
     stamp = {"definition": definition.canonical_json(), "definition_digest": definition.digest, "pipeline": name}
     limits = {"limits": pipeline.limits.model_dump_json(), "max_body_bytes": str(pipeline.limits.max_body_bytes)}
-    per_core = {INSTANCES_PARAMETER: str(options.cpu_instances), "threads": "1"}
+    per_core = {INSTANCES_PARAMETER: str(options.cpu_instances), "threads": str(options.cpu_threads)}
     after = {"postprocess": postprocess.model_dump_json(), "network_outputs": ",".join(out.name for out in outputs)}
     python_cpu = Placement("python", "cpu", instances)
     python_gpu = Placement("python", "gpu")

@@ -89,6 +89,15 @@ def test_queues_are_bounded_where_the_pipeline_says_so() -> None:
                 assert batching.default_queue_policy.default_timeout_microseconds == 2_000_000
 
 
+def test_processes_on_a_cpu_get_the_threads_that_the_pipeline_says() -> None:
+    pipeline = Pipeline.from_file(PIPELINE_FILE)
+    options = pipeline.serving.model_copy(update={"cpu_threads": 3})
+    planned = repository.plan(pipeline.model_copy(update={"serving": options}), [LOGITS], labels=LABELS)
+    threads = {model.name: model.config("cpu").parameters["threads"].string_value for model in planned.models}
+    assert threads.pop("classify_postprocess") == ""
+    assert set(threads.values()) == {"3"}
+
+
 def test_every_model_carries_the_stamp(files: dict[str, bytes]) -> None:
     definition = Pipeline.from_file(PIPELINE_FILE).preprocess
     for path, content in files.items():
