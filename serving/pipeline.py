@@ -65,8 +65,8 @@ class ServingOptions(BaseModel):
     ``max_batch_size``: images per execution on a CPU. ``max_queue_size``: waiting requests per step, above which the
     server answers UNAVAILABLE at once, and ``max_queue_ms``: longest wait there, after which it answers the same.
     Without a size neither holds: Triton 2.51 serves a bounded queue more slowly (docs/operations.md).
-    ``cpu_instances``: processes on a CPU; *cores* is one per core of the machine that serves. ``cpu_threads``: threads of
-    each, for decoding and the network; more than one pays where fewer requests are in flight than there are cores.
+    ``cpu_instances``: processes on a CPU; *cores* is one per core of the machine that serves. ``cpu_threads``: threads
+    of each, for decoding and the network; more than one pays where fewer requests are in flight than there are cores.
     ``gpu``: what holds on a machine with a GPU instead.
     """
 
