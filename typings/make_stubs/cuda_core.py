@@ -12,7 +12,7 @@ from pathlib import Path
 
 import cuda.core
 
-from make_stubs.syntax import is_public, member_name, mend_class, names_in, without_docstrings, write
+from make_stubs.syntax import NO_CONSTRUCTOR, is_public, member_name, mend_class, names_in, without_docstrings, write
 
 # Module -> what our code and its tests use of it, and what those classes name in public signatures.
 KEPT = {
@@ -49,11 +49,12 @@ STANDARD = {
     "typing_extensions": ("Never", "Self"),
     "cuda.bindings": ("driver",),
 }
-NO_CONSTRUCTOR = "def __init__(self, *args: Never, **kwargs: Never) -> None: ..."
+EQUALITY = "def __eq__(self, other: object, /) -> bool: ..."
 # Types that the wheel's stubs leave open, from the docstrings there and docs of cuda.core 1.2.
 MENDS = {
     **{f"{name}.__init__": NO_CONSTRUCTOR for name in ("Buffer", "Context", "DeviceProperties", "Event", "Stream")},
-    **{f"{name}.__init__": "" for name in ("Graph", "GraphBuilder", "_MemPoolAttributes")},
+    **{f"{name}.__init__": NO_CONSTRUCTOR for name in ("Graph", "GraphBuilder", "_MemPoolAttributes")},
+    **{f"{name}.__eq__": EQUALITY for name in ("Buffer", "Context", "Event", "Stream")},
     **{f"{name}.close": "def close(self) -> None: ..." for name in ("Context", "Event", "GraphBuilder", "Stream")},
     "Buffer.__enter__": "def __enter__(self) -> Self: ...",
     "Buffer.__exit__": "def __exit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None: ...",

@@ -102,7 +102,6 @@ SOURCE = Source(
         "as_images": _AS_IMAGE.format(name="as_images", argument="sources: Sequence[object]", result="list[Image]"),
         "from_dlpack": _AS_IMAGE.format(name="from_dlpack", argument="source: object", result="Image"),
     },
-    added={"Image": "def __init__(self, *args: Never, **kwargs: Never) -> None: ..."},
 )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from make_stubs.syntax import member_name, mend_class, names_in, without_docstrings
+from make_stubs.syntax import NO_CONSTRUCTOR, member_name, mend_class, names_in, without_docstrings
 
 # Of Python's own names these carry nothing that a caller needs.
 BORING = {"__getstate__", "__setstate__", "__repr__", "__str__", "__ne__", "__del__", "__nonzero__"}
@@ -27,10 +27,11 @@ COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__")
 
 @dataclass(frozen=True)
 class Source:
-    """A module to read, the classes and constants to keep (None: all), and what to mend in them.
+    """A module to read, the classes and functions to keep (None: all), and what to mend in them.
 
-    ``mends`` replaces members by *Class.member*; ``added`` are members that pybind11-stubgen cannot see;
-    ``spelling`` are replacements of regular expressions that make its output valid Python.
+    ``mends`` replaces members by *Class.member*; ``added`` are members of classes that pybind11-stubgen cannot see;
+    ``spelling`` are replacements of regular expressions that make its output valid Python; ``imports`` and ``tail`` are
+    what the mends need and what the package defines outside the module.
     """
 
     module: str
@@ -40,6 +41,7 @@ class Source:
     added: Mapping[str, str] = field(default_factory=dict)
     spelling: Mapping[str, str] = field(default_factory=dict)
     imports: Sequence[str] = ()
+    tail: str = ""
 
 
 def read(source: Source) -> tuple[ast.Module, list[str]]:
@@ -69,6 +71,7 @@ def read(source: Source) -> tuple[ast.Module, list[str]]:
         elif isinstance(node, ast.AnnAssign) and name in source.constants:
             node.value = None
             body.append(node)
+    body += ast.parse(source.tail).body
     return ast.Module([*_imports(body, source.imports), *body], []), left_out
 
 
@@ -81,6 +84,8 @@ def _stubgen(module: str) -> str:
 
 
 def _mend(node: ast.ClassDef, source: Source, unknown: set[str]) -> list[str]:
+    if node.name == "Logger":  # its ``Severity`` is that of ``ILogger``, which it inherits
+        node.body = [member for member in node.body if not isinstance(member, ast.ClassDef)]
     nested = [inner for inner in node.body if isinstance(inner, ast.ClassDef)]
     left_out = [name for inner in nested for name in _mend(inner, source, unknown)]
     is_enum = any(member_name(member) == "__members__" for member in node.body)
@@ -97,6 +102,8 @@ def _mend(node: ast.ClassDef, source: Source, unknown: set[str]) -> list[str]:
         kept.append(member)
     node.body = kept
     left_out += mend_class(node, source.mends, unknown)
+    if not node.bases and not any(member_name(member) == "__init__" for member in node.body):
+        node.body.insert(0, ast.parse(NO_CONSTRUCTOR).body[0])
     if node.name in source.added:
         node.body += ast.parse(source.added[node.name]).body
     return left_out
@@ -129,7 +136,10 @@ class _Plain(ast.NodeTransformer):
             is_none = isinstance(default, ast.Constant) and default.value is None
             if is_none and argument.annotation is not None and "None" not in ast.unparse(argument.annotation):
                 argument.annotation = ast.BinOp(argument.annotation, ast.BitOr(), ast.Constant(None))
-        node.returns = _open(node.returns)
+        if re.fullmatch(r"arg\d", node.args.args[-1].arg if node.args.args else ""):  # nameless in the library
+            node.args.posonlyargs, node.args.args = node.args.args, []
+        is_setter = any(isinstance(each, ast.Attribute) and each.attr == "setter" for each in node.decorator_list)
+        node.returns = ast.Constant(None) if is_setter else _open(node.returns)
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:

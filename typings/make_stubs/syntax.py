@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-Definition = ast.FunctionDef | ast.ClassDef
+NO_CONSTRUCTOR = "def __init__(self, *args: Never, **kwargs: Never) -> None: ..."
+"""Of a class whose objects only other calls make."""
 
 
 def without_docstrings(tree: ast.Module) -> ast.Module:
@@ -91,4 +93,5 @@ def write(path: Path, head: Sequence[str], tree: ast.Module) -> None:
     text = re.sub(r":\n\s+\.\.\.(?=\n|$)", ": ...", ast.unparse(ast.fix_missing_locations(tree)))
     text = re.sub(r"\n\n(?=    )", "\n", text)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"# {line}\n" for line in head) + "\n" + text + "\n")
+    lines = [line for paragraph in head for line in textwrap.wrap(paragraph, 118, break_on_hyphens=False)]
+    path.write_text("".join(f"# {line}\n" for line in lines) + "\n" + text + "\n")

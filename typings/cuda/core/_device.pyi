@@ -1,5 +1,6 @@
 # From _device.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
-# Left out, with types that are not here: Device.resources, Device.create_context, Device.create_opaque_array, Device.create_mipmapped_array, Device.create_texture_object, Device.create_surface_object.
+# Left out, with types that are not here: Device.resources, Device.create_context, Device.create_opaque_array,
+# Device.create_mipmapped_array, Device.create_texture_object, Device.create_surface_object.
 
 from typing_extensions import Never
 from cuda.core._context import Context

@@ -1,12 +1,14 @@
 # From _memory/_memory_pool.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
 
 import uuid
+from typing_extensions import Never
 from cuda.core._memory._buffer import Buffer, MemoryResource
 from cuda.core._stream import Stream
 from cuda.core.graph._graph_builder import GraphBuilder
 from cuda.core.typing import DevicePointerType
 
 class _MemPoolAttributes:
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     def __repr__(self) -> str: ...
     @property
     def reuse_follow_event_dependencies(self) -> bool: ...

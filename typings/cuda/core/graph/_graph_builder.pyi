@@ -1,8 +1,11 @@
 # From graph/_graph_builder.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
-# Left out, with types that are not here: GraphBuilder.graph_definition, GraphBuilder.create_condition, GraphBuilder.if_then, GraphBuilder.if_else, GraphBuilder.switch, GraphBuilder.while_loop, GraphBuilder.callback, Graph.__getitem__.
+# Left out, with types that are not here: GraphBuilder.graph_definition, GraphBuilder.create_condition,
+# GraphBuilder.if_then, GraphBuilder.if_else, GraphBuilder.switch, GraphBuilder.while_loop, GraphBuilder.callback,
+# Graph.__getitem__.
 
 from dataclasses import dataclass
 from typing import Literal
+from typing_extensions import Never
 from cuda.bindings import driver
 from cuda.core._stream import Stream
 
@@ -33,6 +36,7 @@ class GraphCompleteOptions:
     use_node_priority: bool = False
 
 class GraphBuilder:
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     def close(self) -> None: ...
     @property
     def is_closed(self) -> bool: ...
@@ -53,6 +57,7 @@ class GraphBuilder:
     def embed(self, child: GraphBuilder) -> None: ...
 
 class Graph:
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     def close(self) -> None: ...
     @property
     def is_closed(self) -> bool: ...
