@@ -5,6 +5,7 @@
     ServingError
     ├── BadPipeline       a pipeline file is malformed; the message names the field
     ├── BadNetwork        an ONNX file cannot be served by this definition; the message says what was seen
+    ├── BadPlan           a TensorRT plan cannot be built, kept or used on this machine; the message says why
     ├── WeightsError      the built-in network's weights could not be fetched; the message says what to do
     ├── CheckpointError   a weights file is damaged or holds what it may not
     └── ServerError       the server did not start or died; its subclasses are drawn in serving/server_errors.py
@@ -23,3 +24,7 @@ class BadPipeline(ServingError):
 
 class BadNetwork(ServingError):
     """An ONNX file cannot be served with a definition."""
+
+
+class BadPlan(ServingError):
+    """A TensorRT plan cannot be built, kept or used here."""

@@ -20,7 +20,8 @@ from serving.stamp import check_same, read_stamp, stamp_of
 from serving.tensors import PIXELS
 
 DOOR = PIXELS
-_PREFIX = "onestream/"
+DOOR_PREFIX = "onestream/"
+"""Begins the names of the nodes that run the definition's last steps."""
 _BATCH = "batch"
 _DTYPES = {"uint8": TensorProto.UINT8, "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
 
@@ -56,6 +57,40 @@ def prepare(model: onnx.ModelProto, definition: Definition) -> onnx.ModelProto:
     return served
 
 
+def cast_first(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same served network with its pixels cast before they are transposed, which TensorRT asks for.
+
+    Moving values about and casting them commute, so every value stays the same. The door transposes first, since uint8
+    has a quarter of the bytes; TensorRT fuses both. The argument is not changed; a network whose pixels reach
+    something else than Transpose, Identity and Cast is returned as it is.
+    """
+    followed: list[onnx.NodeProto] = []
+    current = DOOR
+    while True:
+        readers = [node for node in model.graph.node if current in node.input]
+        if len(readers) != 1 or readers[0].op_type not in ("Transpose", "Identity"):
+            break
+        followed.append(readers[0])
+        current = readers[0].output[0]
+    types = {node.attribute[0].i for node in readers if node.op_type == "Cast"}
+    is_output = any(value.name == current for value in model.graph.output)
+    if not followed or is_output or len(types) != 1 or any(node.op_type != "Cast" for node in readers):
+        return model
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    start = DOOR_PREFIX + "cast_pixels"
+    moved = {DOOR: start} | {node.output[0]: node.output[0] + "_cast" for node in followed}
+    for node in changed.graph.node:
+        if node.op_type == "Cast" and node.input[0] == current:
+            node.op_type = "Identity"
+            del node.attribute[:]
+        node.input[:] = [moved.get(name, name) for name in node.input]
+        node.output[:] = [moved.get(name, name) for name in node.output]
+    changed.graph.node.insert(0, helper.make_node("Cast", [DOOR], [start], name=start, to=types.pop()))
+    del changed.graph.value_info[:]
+    return changed
+
+
 def outputs(model: onnx.ModelProto) -> list[NetworkOutput]:
     """The outputs of a served network, with NumPy dtype names."""
     found = []
@@ -82,7 +117,7 @@ def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def _has_door(model: onnx.ModelProto) -> bool:
-    return any(node.name.startswith(_PREFIX) for node in model.graph.node)
+    return any(node.name.startswith(DOOR_PREFIX) for node in model.graph.node)
 
 
 def _check_input(model: onnx.ModelProto, definition: Definition) -> None:
@@ -155,18 +190,18 @@ def _build_door(model: onnx.ModelProto, definition: Definition) -> None:
     nodes: list[onnx.NodeProto] = []
     current = DOOR
     if network_input.name == DOOR or any(DOOR in node.output for node in graph.node):
-        _rename(model, DOOR, _PREFIX + "network_input")
+        _rename(model, DOOR, DOOR_PREFIX + "network_input")
 
     def add(op: str, *inputs: str, **attributes: object) -> None:
         nonlocal current
-        name = f"{_PREFIX}{op.lower()}_{len(nodes)}"
+        name = f"{DOOR_PREFIX}{op.lower()}_{len(nodes)}"
         nodes.append(helper.make_node(op, [current, *inputs], [name], name=name, **attributes))
         current = name
 
     def constant(name: str, values: object, shape: tuple[int, ...]) -> str:
         array = np.asarray(values, np.float32).reshape(shape)
-        graph.initializer.append(numpy_helper.from_array(array, _PREFIX + name))
-        return _PREFIX + name
+        graph.initializer.append(numpy_helper.from_array(array, DOOR_PREFIX + name))
+        return DOOR_PREFIX + name
 
     # Transposed while still uint8: fewer bytes move, and whole planes then meet one constant each.
     planar = definition.network_input.layout == "NCHW"

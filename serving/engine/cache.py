@@ -1,0 +1,208 @@
+"""Plans that were built before, on disk: a file and a sidecar that says what it is.
+
+A plan fits one network, one version of TensorRT and one kind of GPU; all of that is its key. What does not fit, is
+damaged or has no sidecar is built again. Any number of processes may ask for the same plan: one builds, others wait.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from serving.engine import library
+from serving.engine.plan import Capability, PlanOptions, build_plan
+from serving.errors import BadPlan
+
+_RECIPE = 1
+"""To be raised when other plans of the same network are made: ``to_float16``, ``cast_first``, ``build_plan``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanKey:
+    """Everything that a plan depends on; two plans with equal keys can stand for each other."""
+
+    onnx_sha256: str
+    library: str
+    library_version: str
+    compute_capability: str
+    profile: tuple[int, int, int]
+    precision: str
+    tf32: bool
+    version_compatible: bool
+    recipe: int = _RECIPE
+
+    @classmethod
+    def of(cls, model: bytes, options: PlanOptions, *, compute_capability: Capability) -> PlanKey:
+        """The key of a network's plan with the TensorRT that is installed here."""
+        return cls(
+            onnx_sha256=hashlib.sha256(model).hexdigest(),
+            library=library.NAME,
+            library_version=library.VERSION,
+            compute_capability=library.capability_name(compute_capability),
+            profile=options.profile,
+            precision=options.precision,
+            tf32=options.tf32,
+            version_compatible=options.version_compatible,
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the key, which names the plan's file."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where plans are kept: ``engines`` in $ONESTREAM_CACHE, $XDG_CACHE_HOME/onestream or ~/.cache/onestream."""
+    if chosen := os.environ.get("ONESTREAM_CACHE"):
+        return Path(chosen) / "engines"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "onestream" / "engines"
+
+
+def ensure_plan(
+    model: bytes,
+    options: PlanOptions,
+    *,
+    compute_capability: Capability,
+    folder: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Path:
+    """The path of a served network's plan, which is built where there is none that fits.
+
+    ``model`` is the ONNX file; ``folder`` is ``cache_folder()`` where it is None. ``progress`` is called with a line
+    before each long step. Raises what ``build_plan`` raises, and ``BadPlan`` where the folder cannot be written.
+    """
+    folder = folder or cache_folder()
+    key = PlanKey.of(model, options, compute_capability=compute_capability)
+    path = folder / f"{key.digest[:32]}.plan"
+    if _holds(path, key):
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_suffix(".lock"), progress):
+            # Another process may have built it while this one waited.
+            if not _holds(path, key):
+                _build(path, key, model, options, compute_capability, progress)
+    except OSError as error:
+        raise BadPlan(
+            f"the engine cache {folder} cannot be written: {error.strerror or error}; "
+            "ONESTREAM_CACHE names another folder"
+        ) from None
+    return path
+
+
+def read_plan(path: Path, *, compute_capability: Capability) -> tuple[PlanKey, bytes]:
+    """A plan's key and content, after its sidecar was compared with this machine and the content.
+
+    Raises ``BadPlan`` where it was made for another GPU or TensorRT, is damaged, or has no sidecar.
+    """
+    key, sha256 = _read_sidecar(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadPlan(f"{path.name}: {error.strerror or error}") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise BadPlan(f"{path.name} is damaged: its content is not what its sidecar describes; delete both")
+    here = library.capability_name(compute_capability)
+    if key.compute_capability != here:
+        raise BadPlan(f"{path.name} was built for compute capability {key.compute_capability}; this GPU has {here}")
+    if key.library != library.NAME or not _version_fits(key):
+        raise BadPlan(f"{path.name} was built with {key.library} {key.library_version}; here is {library.TITLE}")
+    return key, content
+
+
+def _version_fits(key: PlanKey) -> bool:
+    if key.library_version == library.VERSION:
+        return True
+    built, here = (tuple(map(_number, version.split("."))) for version in (key.library_version, library.VERSION))
+    return key.version_compatible and built[:1] == here[:1] and built <= here
+
+
+def _number(part: str) -> int:
+    return int(part) if part.isdigit() else 0
+
+
+def _holds(path: Path, key: PlanKey) -> bool:
+    """Whether a file is the undamaged plan of this key."""
+    try:
+        found, sha256 = _read_sidecar(path)
+        return found == key and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+    except (BadPlan, OSError):
+        return False
+
+
+def _sidecar(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _read_sidecar(path: Path) -> tuple[PlanKey, str]:
+    try:
+        content: dict[str, Any] = json.loads(_sidecar(path).read_text(encoding="utf-8"))
+        key = PlanKey(**{**content["key"], "profile": tuple(content["key"]["profile"])})
+        return key, str(content["plan_sha256"])
+    except OSError:
+        raise BadPlan(
+            f"{path.name} has no {_sidecar(path).name} beside it, which would say what it was built for"
+        ) from None
+    except (ValueError, TypeError, KeyError):
+        raise BadPlan(f"{_sidecar(path).name} is not the description of a plan") from None
+
+
+def _build(
+    path: Path,
+    key: PlanKey,
+    model: bytes,
+    options: PlanOptions,
+    compute_capability: Capability,
+    progress: Callable[[str], None],
+) -> None:
+    began = time.monotonic()
+    timing_path = path.parent / f"timing-{key.library}-{key.library_version}-{key.compute_capability}.cache"
+    built = build_plan(
+        model,
+        options,
+        compute_capability=compute_capability,
+        timing_cache=timing_path.read_bytes() if timing_path.exists() else b"",
+        progress=progress,
+    )
+    _write(timing_path, built.timing_cache)
+    _write(path, built.plan)
+    described = {"key": asdict(key), "plan_sha256": hashlib.sha256(built.plan).hexdigest()}
+    # Last, since a plan counts from the moment when its sidecar describes it.
+    _write(_sidecar(path), json.dumps(described, indent=2).encode() + b"\n")
+    progress(f"built the plan in {time.monotonic() - began:.1f} s ({len(built.plan) / 1e6:.1f} MB)")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file so that nobody ever sees a part of it."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        # Made for its owner alone; a server of another user reads it too.
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _locked(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
+    """Hold a lock among processes and threads; the system releases it when its holder ends, however it ends."""
+    with path.open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another process that builds the same TensorRT plan")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,161 @@
+"""ONNX to a TensorRT plan: one profile over the batch, strongly typed, everything on one stream."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from serving.engine.library import IS_RTX, LOG, TITLE, capability_name, plain, trt
+from serving.engine.precision import to_float16
+from serving.engine.served import load_served
+from serving.errors import BadNetwork, BadPlan
+from serving.network import DOOR, cast_first
+
+Capability = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a plan is built for.
+
+    ``max_batch_size``: the largest batch that it takes; every size from 1 on works, and the largest is the one that
+    it is tuned for. ``precision``: of weights and activations (``serving.engine.precision``). ``tf32``: whether
+    float32 sums of products may be computed from 10-bit mantissas, NVIDIA's own default; without it *fp32* is float32.
+    ``version_compatible``: whether later TensorRT versions of the same major number can load it; TensorRT for RTX
+    cannot build that.
+    """
+
+    max_batch_size: int
+    precision: Literal["fp32", "fp16"] = "fp32"
+    tf32: bool = False
+    version_compatible: bool = False
+
+    @property
+    def profile(self) -> tuple[int, int, int]:
+        """Batch sizes of the optimization profile: smallest, the one to tune for, largest."""
+        return 1, self.max_batch_size, self.max_batch_size
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPlan:
+    """A plan, and what was learned about the speed of kernels, which makes the next build faster."""
+
+    plan: bytes
+    timing_cache: bytes
+
+
+def build_plan(
+    model: bytes,
+    options: PlanOptions,
+    *,
+    compute_capability: Capability,
+    timing_cache: bytes = b"",
+    progress: Callable[[str], None] = lambda _: None,
+) -> BuiltPlan:
+    """Build the plan of a served network (``serving.network``) for one compute capability, such as (8, 9).
+
+    TensorRT needs a GPU of that capability in this machine; TensorRT for RTX needs none. A ``timing_cache`` of another
+    version or GPU is ignored. ``progress`` is called with a line before each long step.
+
+    Raises ``BadNetwork`` where TensorRT cannot take the network, naming the node; ``BadPlan`` where it cannot build.
+    """
+    prepared = _prepare(model, options, progress)
+    progress(
+        f"building a TensorRT plan: {options.precision}, batches of 1 to {options.max_batch_size}, "
+        f"compute capability {capability_name(compute_capability)}, {TITLE}"
+    )
+    LOG.take()
+    try:
+        builder = trt.Builder(LOG)
+    except TypeError:  # what its bindings make of a null pointer
+        raise BadPlan(f"{TITLE} cannot build here: {LOG.take()}") from None
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    _parse(prepared, network)
+    config = builder.create_builder_config()
+    # Auxiliary streams would run parts of a network beside the stream that it is queued on.
+    config.max_aux_streams = 0
+    if not options.tf32:
+        config.clear_flag(trt.BuilderFlag.TF32)
+    if options.version_compatible:
+        if IS_RTX:
+            raise BadPlan(f"{TITLE} has no version-compatible plans; build without that option, or with TensorRT")
+        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+    if IS_RTX:
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(_rtx_capability(compute_capability), 0)
+    _add_profile(builder, network, config, options)
+    cache = _set_timing_cache(config, timing_cache)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise BadPlan(f"{TITLE} cannot build the network: {LOG.take()}")
+    return BuiltPlan(bytes(plan), bytes(cache.serialize()))
+
+
+def rtx_capabilities() -> dict[Capability, trt.ComputeCapability]:
+    """The compute capabilities that the installed TensorRT for RTX builds for."""
+    named = {name: value for name, value in trt.ComputeCapability.__members__.items() if name.startswith("SM")}
+    return {(int(name[2:-1]), int(name[-1])): value for name, value in named.items()}
+
+
+def _rtx_capability(capability: Capability) -> trt.ComputeCapability:
+    known = rtx_capabilities()
+    if capability not in known:
+        names = ", ".join(capability_name(each) for each in sorted(known))
+        raise BadPlan(
+            f"{TITLE} builds for compute capability {names}; got {capability_name(capability)}. "
+            "Data-centre GPUs such as H100 (9.0) need TensorRT itself"
+        )
+    return known[capability]
+
+
+def _prepare(model: bytes, options: PlanOptions, progress: Callable[[str], None]) -> bytes:
+    loaded = load_served(model)
+    if options.precision == "fp16":
+        progress("converting the network to float16")
+        loaded = to_float16(loaded)
+    return bytes(cast_first(loaded).SerializeToString())
+
+
+def _parse(model: bytes, network: trt.INetworkDefinition) -> None:
+    parser = trt.OnnxParser(network, LOG)
+    if parser.parse(model):
+        return
+    reasons = []
+    for index in range(parser.num_errors):
+        error = parser.get_error(index)
+        where = f"node {error.node_name()!r} ({error.node_operator()})" if error.node_operator() else "the file"
+        reasons.append(f"{where}: {_reason(error)}")
+    raise BadNetwork(f"{TITLE} cannot take the network: {'; '.join(reasons) or LOG.take()}")
+
+
+def _reason(error: trt.ParserError) -> str:
+    """What the parser says, which for an operator that it lacks is only the check that failed, in C++."""
+    kind = error.code().name.lower().replace("_", " ")
+    lines = [line for line in error.desc().splitlines() if line.strip()]
+    # The first line of several names the node once more.
+    text = plain(lines[1] if len(lines) > 1 else "".join(lines))
+    return kind if text in ("", "false") else f"{kind}: {text}"
+
+
+def _add_profile(
+    builder: trt.Builder, network: trt.INetworkDefinition, config: trt.IBuilderConfig, options: PlanOptions
+) -> None:
+    dims = tuple(network.get_input(0).shape)[1:]
+    smallest, tuned, largest = ((batch, *dims) for batch in options.profile)
+    profile = builder.create_optimization_profile()
+    profile.set_shape(DOOR, smallest, tuned, largest)
+    if config.add_optimization_profile(profile) < 0:
+        raise BadPlan(f"{TITLE} refuses batches of 1 to {options.max_batch_size}: {LOG.take()}")
+
+
+def _set_timing_cache(config: trt.IBuilderConfig, saved: bytes) -> trt.ITimingCache:
+    with warnings.catch_warnings():
+        # TensorRT for RTX does not time kernels; it keeps the calls and says that they do nothing.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        cache = config.create_timing_cache(saved)
+        if not config.set_timing_cache(cache, ignore_mismatch=False):
+            cache = config.create_timing_cache(b"")
+            config.set_timing_cache(cache, ignore_mismatch=False)
+    return cache

@@ -1,0 +1,162 @@
+"""TensorRT on the caller's stream: addresses set once, one execution context per session, repeated sizes replayed.
+
+``execute_async_v3`` queues and returns. It would wait on the default stream, which nobody can pass here, and fan out to
+auxiliary streams, of which plans built here have none (``serving.engine.plan``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cuda.core
+import cuda.core.graph
+import numpy as np
+
+from preprocess.device import Device, DeviceArray, Stream
+from serving.engine.base import DeviceEngine, DeviceSession, EngineTensor
+from serving.engine.cache import read_plan
+from serving.engine.library import IS_RTX, LOG, TITLE, trt
+from serving.engine.replay import Turns, record
+from serving.errors import BadPlan
+
+
+class TensorRtEngine(DeviceEngine):
+    """A plan (``serving.engine.cache``) loaded on a GPU; its weights are there once, whatever the number of sessions.
+
+    ``cuda_graphs``: replay batch sizes that come again, which spares the launches of the single kernels.
+    Raises ``BadPlan`` where the plan does not belong to this GPU and TensorRT, or cannot be loaded.
+    """
+
+    def __init__(self, plan: Path, device: Device, *, cuda_graphs: bool = True) -> None:
+        key, content = read_plan(plan, compute_capability=device.compute_capability)
+        LOG.take()
+        try:
+            self._runtime = trt.Runtime(LOG)
+        except TypeError:  # what its bindings make of a null pointer
+            raise BadPlan(f"{TITLE} cannot run here: {LOG.take()}") from None
+        if key.version_compatible:
+            # Such a plan carries the part of TensorRT that runs it. Its content was compared with its sidecar.
+            self._runtime.engine_host_code_allowed = True
+        engine = self._runtime.deserialize_cuda_engine(content)
+        if engine is None:
+            raise BadPlan(f"{TITLE} cannot load {plan.name}: {LOG.take()}")
+        self._engine: trt.ICudaEngine | None = engine
+        self._cuda_graphs = cuda_graphs
+        names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+        inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+        tensors = {name: _describe(engine, name) for name in names}
+        if len(inputs) != 1 or tensors[inputs[0]].dtype != "uint8" or len(tensors[inputs[0]].dims) != 3:
+            raise BadPlan(f"{plan.name} takes {', '.join(inputs)}; expected one uint8 image tensor")
+        self.input = tensors.pop(inputs[0])
+        self.outputs = tuple(tensors.values())
+        varying = [output.name for output in self.outputs if any(dim < 0 for dim in output.dims)]
+        if varying:
+            raise BadPlan(f"{plan.name}: output {', '.join(varying)} has a size that depends on the image")
+        self.max_batch_size = int(engine.get_tensor_profile_shape(self.input.name, 0)[2][0])
+
+    def open(self, stream: Stream) -> TensorRtSession:
+        """See ``DeviceEngine.open``."""
+        if self._engine is None:
+            raise BadPlan("the engine was closed")
+        return TensorRtSession(
+            self._engine, self.input, self.outputs, self.max_batch_size, stream, cuda_graphs=self._cuda_graphs
+        )
+
+    def close(self) -> None:
+        """Let go of the network; open sessions keep it until they are closed too."""
+        self._engine = None
+
+
+class TensorRtSession(DeviceSession):
+    """See ``DeviceSession``. A recorded batch size has an execution context of its own, over the same memory."""
+
+    def __init__(
+        self,
+        engine: trt.ICudaEngine,
+        pixels: EngineTensor,
+        outputs: tuple[EngineTensor, ...],
+        max_batch_size: int,
+        stream: Stream,
+        *,
+        cuda_graphs: bool,
+    ) -> None:
+        self._engine = engine
+        self._handle = stream.handle
+        self._stream = cuda.core.Stream.from_handle(stream.handle)
+        self._max_batch_size = max_batch_size
+        self.input = stream.allocate((max_batch_size, *pixels.dims), pixels.dtype)
+        self.outputs = {each.name: stream.allocate((max_batch_size, *each.dims), each.dtype) for each in outputs}
+        self._addresses: dict[str, DeviceArray] = {pixels.name: self.input, **self.outputs}
+        self._input = pixels
+        self._workspace = stream.allocate((int(engine.device_memory_size_v2),), np.uint8)
+        self._context = self._new_context()
+        self._batch = 0
+        self._turns = Turns() if cuda_graphs else Turns(limit=0)
+        self._graphs: dict[int, tuple[cuda.core.graph.Graph, trt.IExecutionContext]] = {}
+
+    def enqueue(self, batch: int) -> None:
+        """See ``DeviceSession.enqueue``."""
+        if not 1 <= batch <= self._max_batch_size:
+            raise ValueError(f"got a batch of {batch}; allowed: 1 to {self._max_batch_size}")
+        turn = self._turns.next(batch)
+        if turn == "replay":
+            self._graphs[batch][0].launch(self._stream)
+        elif turn == "record":
+            self._run_and_record(batch)
+        else:
+            if batch != self._batch:
+                self._set_batch(self._context, batch)
+                self._batch = batch
+            self._run(self._context)
+
+    def close(self) -> None:
+        """Release the graphs and the execution contexts."""
+        for graph, _ in self._graphs.values():
+            graph.close()
+        self._graphs.clear()
+        self._turns = Turns(limit=0)
+        del self._context
+
+    def _run_and_record(self, batch: int) -> None:
+        """Run this batch, and record the same for the next one of its size."""
+        # A graph stands for the state of its context, which therefore must never change again.
+        context = self._new_context()
+        self._set_batch(context, batch)
+        # A new shape makes the first execution set things up, which a recording forbids.
+        self._run(context)
+        graph = record(self._stream, lambda: context.execute_async_v3(self._handle))
+        if graph is None:
+            self._turns.refused(batch)
+        else:
+            self._graphs[batch] = graph, context
+            self._turns.recorded(batch)
+
+    def _new_context(self) -> trt.IExecutionContext:
+        if IS_RTX:
+            config = self._engine.create_runtime_config()
+            config.set_execution_context_allocation_strategy(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+            # Otherwise kernels for a shape are compiled beside the first runs, and a recording keeps the slow ones.
+            config.dynamic_shapes_kernel_specialization_strategy = trt.DynamicShapesKernelSpecializationStrategy.EAGER
+            context = self._engine.create_execution_context(config)
+        else:
+            context = self._engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        if context is None:
+            raise BadPlan(f"{TITLE} cannot make an execution context: {LOG.take()}")
+        context.set_device_memory(self._workspace.pointer, self._workspace.nbytes)
+        for name, array in self._addresses.items():
+            if not context.set_tensor_address(name, array.pointer):
+                raise BadPlan(f"{TITLE} refuses the memory of {name!r}: {LOG.take()}")
+        return context
+
+    def _set_batch(self, context: trt.IExecutionContext, batch: int) -> None:
+        if not context.set_input_shape(self._input.name, (batch, *self._input.dims)):
+            raise BadPlan(f"{TITLE} refuses a batch of {batch}: {LOG.take()}")
+
+    def _run(self, context: trt.IExecutionContext) -> None:
+        if not context.execute_async_v3(self._handle):
+            raise BadPlan(f"{TITLE} cannot queue the network: {LOG.take()}")
+
+
+def _describe(engine: trt.ICudaEngine, name: str) -> EngineTensor:
+    dtype = np.dtype(trt.nptype(engine.get_tensor_dtype(name))).name
+    return EngineTensor(name, dtype, tuple(int(dim) for dim in tuple(engine.get_tensor_shape(name))[1:]))
