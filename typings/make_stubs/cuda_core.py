@@ -156,13 +156,11 @@ def _imports(body: list[ast.stmt], module: str) -> list[ast.stmt]:
 
 def _handles(target: Path) -> None:
     version = importlib.metadata.version("cuda-bindings")
-    lines = [
-        f"class {name}:\n"
-        f"    def __init__(self, init_value: int = ..., _ptr: int = ...) -> None: ...\n"
-        f"    def __int__(self) -> int: ...\n"
-        f"    def getPtr(self) -> int: ..."
-        for name in HANDLES
-    ]
+    lines = []
+    for name in HANDLES:
+        lines.append(f"class {name}:\n    def __int__(self) -> int: ...\n    def getPtr(self) -> int: ...")
+        if name != "CUdeviceptr":  # whose constructor shows no arguments
+            lines.append("    def __init__(self, init_value: int = ..., _ptr: int = ...) -> None: ...")
     head = [f"Handles of cuda-bindings {version} that signatures of cuda.core name, by `make stubs`."]
     write(target / "driver.pyi", head, ast.parse("\n".join(lines)))
     write(target / "__init__.pyi", head, ast.parse("from cuda.bindings import driver as driver"))

@@ -1,0 +1,3 @@
+# See cupti.pyi.
+
+from cupti import cupti as cupti
