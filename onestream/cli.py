@@ -10,9 +10,10 @@ from onestream.demo import demo
 from onestream.doctor import doctor
 from onestream.parity.command import parity
 from onestream.serve import serve
+from onestream.tune.command import tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-for command in (build, serve, classify, demo, doctor, parity):
+for command in (build, serve, classify, demo, doctor, parity, tune):
     app.command()(command)
 
 

@@ -1,0 +1,168 @@
+"""``onestream tune``: measures the serving options on this machine and writes the best into the pipeline file."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+from enum import Enum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from onestream.exits import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+
+if TYPE_CHECKING:
+    from onestream.tune.report import Report
+    from onestream.tune.run import Options
+    from onestream.tune.search import Trial
+
+
+class DeviceOption(str, Enum):
+    """Which configurations are tuned."""
+
+    auto = "auto"
+    cpu = "cpu"
+    gpu = "gpu"
+
+
+def tune(
+    pipeline: Annotated[Path, typer.Argument(help="Pipeline file, such as pipelines/classify.yaml.")],
+    *,
+    images: Annotated[Path, typer.Option(help="Folder of images like those that will be served.")],
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    onnx: Annotated[
+        Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Requests in flight.  [default: 4 per core; on a GPU 256]")
+    ] = None,
+    p99_ms: Annotated[
+        float | None, typer.Option(min=0.1, help="Choose only what keeps p99 latency within this.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=1, help="Time for everything but the last build.")] = 5.0,
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="Tune NAME, the ensemble, not NAME_fused.")] = False,
+    device: Annotated[DeviceOption, typer.Option(help="Which configurations to tune.")] = DeviceOption.auto,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing, only say what would be.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot of what was tried, such as tune.png.")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write all measurements as JSON; - is stdout.")
+    ] = None,
+) -> None:
+    """Find the serving options that are fastest on this machine, by measuring real servers with your images.
+
+    What is better by more than the noise goes into the serving section of the pipeline file, and the repository is
+    built again. Ctrl-C leaves the file unchanged. Exits with 0 when done, also where nothing was better; 1 where a
+    measurement failed or nothing keeps --p99-ms; 2 where it cannot start.
+    """
+    try:
+        from client import OnestreamError
+        from onestream.load.perf_analyzer import PerfAnalyzerError
+        from onestream.tune.images import NoImages
+        from onestream.tune.pipeline_file import CannotEdit
+        from onestream.tune.run import Listener, Options
+        from onestream.tune.run import tune as measure
+        from onestream.tune.search import SettingFailed
+        from preprocess import PreprocessError
+        from serving.errors import ServingError
+    except ImportError as error:
+        fail(
+            f"cannot tune: {error.name or error} is not installed. Run: pip install 'onestream[cpu]'", EXIT_CANNOT_START
+        )
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        fail("--plot: matplotlib is not installed. Run: pip install 'onestream[tune]'", EXIT_CANNOT_START)
+    options = Options(
+        pipeline_file=pipeline,
+        images=images,
+        repository=repository,
+        onnx_file=onnx,
+        device=device.value,
+        ensemble=ensemble,
+        concurrency=concurrency,
+        p99_ms=p99_ms,
+        minutes=minutes,
+    )
+    log = Console(stderr=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with log.status("starting") as status:
+            listener = Listener(
+                say=status.update,
+                left_out=lambda path, reason: _line(log, f"left out {path}: {reason}"),
+                trial=lambda trial: _line(log, told(trial)),
+            )
+            report = measure(options, listener)
+        _show(report, json_file, plot)
+        if report.keeps_limit is not False:
+            _finish(report, options, log, dry_run=dry_run)
+    except KeyboardInterrupt:
+        fail(f"interrupted; {pipeline} is unchanged", EXIT_INTERRUPTED)
+    except NoImages as error:
+        fail(f"cannot tune: {error}", EXIT_CANNOT_START)
+    except (ServingError, PreprocessError, PerfAnalyzerError, SettingFailed, OnestreamError) as error:
+        fail(f"cannot tune: {error}", EXIT_FAILED)
+    except CannotEdit as error:
+        fail(f"{pipeline} is unchanged: {error}", EXIT_FAILED)
+    except OSError as error:
+        fail(f"{error.filename or pipeline}: {error.strerror or error}", EXIT_FAILED)
+    if report.keeps_limit is False:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def told(trial: Trial) -> str:
+    """One trial in a line."""
+    from onestream.tune.knobs import differences, text
+    from onestream.tune.search import speeds
+
+    what = text(differences(trial.options, trial.against))
+    if trial.judgement is None:
+        return f"{what}: failed: {trial.failure}"
+    before, after = speeds(trial.against_samples).median, speeds(trial.samples).median
+    verdict = "better" if trial.better else "no"
+    return f"{what}: {after:.0f} images/s, without {before:.0f}: {verdict} ({trial.judgement.reason})"
+
+
+def _show(report: Report, json_file: str | None, plot: Path | None) -> None:
+    from onestream.tune.report import decision
+    from onestream.tune.table import about_images, tabulate
+
+    if plot is not None:
+        from onestream.tune.plot import draw
+
+        draw(report, plot)
+    if json_file == "-":
+        print(report.model_dump_json(indent=2))
+        return
+    if json_file is not None:
+        Path(json_file).write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    out = Console()
+    out.print(tabulate(report))
+    rounds = f"{report.rounds} rounds of {report.measurement_s:.1f} s each, by {report.tool}"
+    out.print(f"\n{about_images(report.images)}; {rounds}", highlight=False, markup=False)
+    out.print(f"\n{decision(report)}", highlight=False, markup=False)
+
+
+def _finish(report: Report, options: Options, log: Console, *, dry_run: bool) -> None:
+    from onestream.tune.knobs import text
+    from onestream.tune.pipeline_file import edited, read_text
+    from onestream.tune.run import write
+
+    if not report.changes:
+        return
+    what = f"serving of {options.pipeline_file}: {text(report.changes)}"
+    if dry_run:
+        edited(read_text(options.pipeline_file), report.changes)
+        _line(log, f"nothing written (--dry-run). It would set in {what}")
+        return
+    built = write(report, options)
+    _line(log, f"written into {what}; {options.repository}: {len(built.written)} files")
+
+
+def _line(log: Console, text: str) -> None:
+    log.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,104 @@
+"""When one setting counts as better than another: a rule over paired measurements, so that noise changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from onestream.load.spread import Spread
+
+ROUNDS = 6
+"""Rounds of a full comparison."""
+
+MIN_GAIN = 0.01
+"""A smaller gain is not worth a changed file."""
+
+_FEWEST_ROUNDS = 3
+_STANDARD_ERRORS = 2.0
+# Of a normal distribution: the median's standard error is 1.2533 σ/√n, and the quartiles are 1.349 σ apart.
+_MEDIAN_ERROR_PER_QUARTILE_DISTANCE = 1.2533 / 1.349
+
+
+class Sample(BaseModel):
+    """One measurement of one setting. Latencies are a client's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    images_per_s: float
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether the challenger is better, its ratio to the other in images/s, and the reason in words."""
+
+    better: bool
+    ratio: Spread
+    reason: str
+
+
+def judge(challenger: Sequence[Sample], other: Sequence[Sample], *, p99_ms: float | None = None) -> Judgement:
+    """Compare two settings that were measured in the same rounds; sample ``i`` of both is from round ``i``.
+
+    The challenger is better when the median of its ratios to the other exceeds 1 by ``MIN_GAIN`` and by two standard
+    errors of that median, which are estimated from the distance between the ratios' quartiles. With normal noise of 5 %
+    and 6 rounds, an equal challenger passes in 8 % of the cases and one that is 10 % better in 95 %; what passed is
+    measured once more before it is written. In fewer than 3 rounds nothing is better.
+
+    The ratios are of images/s. With a limit ``p99_ms`` on the median p99, a setting that keeps it beats one that does
+    not, and between two that do not the ratios are of p99, turned round so that more is better.
+    """
+    speed = Spread.of([new.images_per_s / old.images_per_s for new, old in zip(challenger, other, strict=True)])
+    if p99_ms is not None:
+        keeps, other_keeps = keeps_limit(challenger, p99_ms), keeps_limit(other, p99_ms)
+        if keeps != other_keeps:
+            tail = _median_p99(challenger)
+            return Judgement(keeps, speed, f"p99 {tail:.0f} ms, {'within' if keeps else 'above'} {p99_ms:g}")
+        if not keeps:
+            latency = Spread.of([old.p99_ms / new.p99_ms for new, old in zip(challenger, other, strict=True)])
+            return Judgement(_clearly_above_one(latency), speed, f"p99 above {p99_ms:g} ms; {_told(latency, 'p99')}")
+    return Judgement(_clearly_above_one(speed), speed, _told(speed, "images/s"))
+
+
+def keeps_limit(samples: Sequence[Sample], p99_ms: float) -> bool:
+    """Whether the median p99 is within the limit."""
+    return _median_p99(samples) <= p99_ms
+
+
+def hopeless(challenger: Sequence[Sample], other: Sequence[Sample], *, p99_ms: float | None = None) -> bool:
+    """Whether the comparison can end early: after three rounds, the challenger lost every one."""
+    if len(challenger) < _FEWEST_ROUNDS:
+        return False
+    pairs = list(zip(challenger, other, strict=True))
+    if p99_ms is not None:
+        if not keeps_limit(other, p99_ms):
+            return all(new.p99_ms > max(old.p99_ms, p99_ms) for new, old in pairs)
+        if all(new.p99_ms > p99_ms for new in challenger):
+            return True
+    return all(new.images_per_s < old.images_per_s for new, old in pairs)
+
+
+def noise(ratios: Spread) -> float:
+    """Two standard errors of the median."""
+    return _STANDARD_ERRORS * _MEDIAN_ERROR_PER_QUARTILE_DISTANCE * (ratios.high - ratios.low) / math.sqrt(ratios.count)
+
+
+def _clearly_above_one(ratios: Spread) -> bool:
+    gain = ratios.median - 1
+    return ratios.count >= _FEWEST_ROUNDS and gain >= MIN_GAIN and gain > noise(ratios)
+
+
+def _told(ratios: Spread, quantity: str) -> str:
+    change = f"{ratios.median - 1:+.1%}"
+    needed = max(MIN_GAIN, noise(ratios))
+    if _clearly_above_one(ratios):
+        return f"{quantity} {change}, more than the {needed:.1%} needed"
+    return f"{quantity} {change}; {needed:.1%} needed" if ratios.median > 1 else f"{quantity} {change}"
+
+
+def _median_p99(samples: Sequence[Sample]) -> float:
+    return Spread.of([sample.p99_ms for sample in samples]).median

@@ -1,0 +1,219 @@
+"""What a run of ``onestream tune`` found, as one value."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from onestream.load.spread import Spread
+from onestream.tune.decide import Judgement, Sample
+from onestream.tune.images import Images
+from onestream.tune.knobs import Device, Knob, Value, settings, text
+from onestream.tune.search import Outcome, Trial
+from preprocess.header import read_header
+
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+
+
+class Quartiles(BaseModel):
+    """A median and its quartiles."""
+
+    model_config = _STRICT
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, spread: Spread, *, times: float = 1.0) -> Quartiles:
+        """The same numbers, each multiplied."""
+        return cls(median=spread.median * times, low=spread.low * times, high=spread.high * times)
+
+    def text(self, digits: int) -> str:
+        """Such as ``1.02 (0.99–1.04)``."""
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
+
+
+class ImagesUsed(BaseModel):
+    """The images that were sent: how many of how many found, their file sizes, and their sizes in pixels, as stored."""
+
+    model_config = _STRICT
+
+    used: int
+    found: int
+    smallest_bytes: int
+    median_bytes: int
+    largest_bytes: int
+    smallest_pixels: tuple[int, int]
+    largest_pixels: tuple[int, int]
+    left_out: dict[str, str]
+
+    @classmethod
+    def of(cls, images: Images) -> ImagesUsed:
+        """Describe images that a server took; sizes in pixels are (width, height)."""
+        sizes = sorted(len(data) for data in images.contents.values())
+        headers = [read_header(data) for data in images.contents.values()]
+        pixels = sorted(((header.width, header.height) for header in headers), key=lambda size: size[0] * size[1])
+        return cls(
+            used=len(sizes),
+            found=images.found,
+            smallest_bytes=sizes[0],
+            median_bytes=round(statistics.median(sizes)),
+            largest_bytes=sizes[-1],
+            smallest_pixels=pixels[0],
+            largest_pixels=pixels[-1],
+            left_out=images.left_out,
+        )
+
+
+class Row(BaseModel):
+    """One setting: what was measured, and its ratios in images/s to the best setting before it and to the defaults."""
+
+    model_config = _STRICT
+
+    settings: dict[str, Value]
+    samples: list[Sample]
+    images_per_s: Quartiles | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    to_best_before: Quartiles | None = None
+    to_defaults: Quartiles | None = None
+    better: bool = False
+    reason: str = ""
+
+
+class Again(BaseModel):
+    """The winner measured a second time, side by side: ratios in images/s, None where it is that setting itself."""
+
+    model_config = _STRICT
+
+    confirmed: bool
+    samples: list[Sample]
+    to_start: Quartiles
+    to_defaults: Quartiles | None
+    reason: str
+
+
+class Report(BaseModel):
+    """Everything about one run. ``start`` is what the file says, ``rows`` begin with it, ``chosen`` is the outcome."""
+
+    model_config = _STRICT
+
+    pipeline_file: str
+    model: str
+    device: Device
+    cores: int
+    images: ImagesUsed
+    tool: str
+    concurrency: int
+    p99_limit_ms: float | None
+    rounds: int
+    measurement_s: float
+    minutes: float
+    start: dict[str, Value]
+    defaults: dict[str, Value]
+    chosen: dict[str, Value]
+    rows: list[Row]
+    again: Again | None
+    out_of_time: bool
+    keeps_limit: bool | None
+
+    @property
+    def changes(self) -> dict[str, Value]:
+        """What to write: the fields whose value is another one than in the file."""
+        return changed(self.chosen, self.start)
+
+
+def changed(values: Mapping[str, Value], before: Mapping[str, Value]) -> dict[str, Value]:
+    """The values that differ."""
+    return {field: value for field, value in values.items() if value != before[field]}
+
+
+def rows_of(outcome: Outcome, knobs: tuple[Knob, ...], first: Sample) -> list[Row]:
+    """The start and then every trial. ``first`` stands for the start where nothing was compared with it."""
+    beside = [sample for trial in outcome.trials if trial.against == outcome.start for sample in trial.against_samples]
+    to_start = {trial.options: trial.to_start for trial in outcome.trials} | {outcome.start: 1.0}
+    defaults = to_start.get(outcome.defaults)
+
+    def relative(spread: Spread, base: float | None) -> Quartiles | None:
+        return Quartiles.of(spread, times=base / defaults) if base and defaults else None
+
+    def row(trial: Trial) -> Row:
+        judged = trial.judgement
+        if judged is None:
+            return Row(settings=settings(trial.options, knobs), samples=[], reason=trial.failure)
+        return _measured(settings(trial.options, knobs), trial.samples).model_copy(
+            update={
+                "to_best_before": Quartiles.of(judged.ratio),
+                "to_defaults": relative(judged.ratio, to_start[trial.against]),
+                "better": judged.better,
+                "reason": judged.reason,
+            }
+        )
+
+    start = _measured(settings(outcome.start, knobs), beside or [first])
+    one = Spread(1.0, 1.0, 1.0, 1)
+    return [start.model_copy(update={"to_defaults": relative(one, 1.0)}), *(row(trial) for trial in outcome.trials)]
+
+
+def again_of(outcome: Outcome) -> Again | None:
+    """The second measurement of the winner."""
+    found = outcome.confirmation
+    if found is None:
+        return None
+
+    def quartiles(judgement: Judgement) -> Quartiles:
+        return Quartiles.of(judgement.ratio)
+
+    return Again(
+        confirmed=found.confirmed,
+        samples=found.samples,
+        to_start=quartiles(found.to_start),
+        to_defaults=None if found.to_defaults is None else quartiles(found.to_defaults),
+        reason=found.to_start.reason,
+    )
+
+
+def decision(report: Report) -> str:
+    """What was decided and why, in sentences."""
+    tried = len(report.rows) - 1
+    said: list[str] = []
+    accepted = [row for row in report.rows[1:] if row.better]
+    if report.changes:
+        assert report.again is not None
+        was = {field: report.start[field] for field in report.changes}
+        ratios = f"{report.again.to_start.text(2)} times the images/s of what the file says now"
+        if report.again.to_defaults is not None and report.start != report.defaults:
+            ratios += f", {report.again.to_defaults.text(2)} times those of the defaults"
+        said.append(f"Chosen: {text(report.changes)} (now: {text(was)}). Measured again side by side: {ratios}.")
+    elif report.again is not None:
+        winner = text(changed(accepted[-1].settings, report.start))
+        said.append(f"Kept as it is: {winner} seemed better, but measured again it was not ({report.again.reason}).")
+    elif tried == 0:
+        said.append("Kept as it is: there was no time to try another setting.")
+    else:
+        said.append(f"Kept as it is: of {_count(tried, 'setting')} tried, none was better by more than the noise.")
+    if report.out_of_time:
+        said.append(f"The time was up before all was tried; more than --minutes {report.minutes:g} tries more.")
+    if report.keeps_limit is False:
+        said.append(
+            f"No setting that was tried keeps p99 within {report.p99_limit_ms:g} ms at concurrency "
+            f"{report.concurrency}: allow more, or keep fewer requests in flight."
+        )
+    return " ".join(said)
+
+
+def _measured(values: dict[str, Value], samples: Sequence[Sample]) -> Row:
+    return Row(
+        settings=values,
+        samples=list(samples),
+        images_per_s=Quartiles.of(Spread.of([sample.images_per_s for sample in samples])),
+        p50_ms=statistics.median(sample.p50_ms for sample in samples),
+        p99_ms=statistics.median(sample.p99_ms for sample in samples),
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
