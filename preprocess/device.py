@@ -54,11 +54,16 @@ class DeviceArray:
             "stream": self.stream,
         }
 
+    def rows(self, first: int, end: int) -> DeviceArray:
+        """Entries [first, end) of the first axis. Raises ``ValueError`` where there are fewer."""
+        if not 0 <= first <= end <= self.shape[0]:
+            raise ValueError(f"got rows {first} to {end} of {self.shape[0]}")
+        pointer = self.pointer + first * self.byte_strides[0]
+        return DeviceArray(pointer, (end - first, *self.shape[1:]), self.dtype, self.stream, self.owner, self.strides)
+
     def first(self, count: int) -> DeviceArray:
         """The first ``count`` entries of the first axis. Raises ``ValueError`` where there are fewer."""
-        if not 0 <= count <= self.shape[0]:
-            raise ValueError(f"got {count} entries of {self.shape[0]}")
-        return DeviceArray(self.pointer, (count, *self.shape[1:]), self.dtype, self.stream, self.owner, self.strides)
+        return self.rows(0, count)
 
     def at(self, index: int) -> DeviceArray:
         """Entry ``index`` of the first axis. Raises ``IndexError`` outside."""
@@ -164,6 +169,10 @@ class Stream:
         Raises ``ValueError`` where it does not fit.
         """
         _copy(source.pointer, target.ctypes.data, source.nbytes, room=target.nbytes, stream=self._stream)
+
+    def copy(self, source: DeviceArray, target: DeviceArray) -> None:
+        """Queue a copy between contiguous arrays on the GPU. Raises ``ValueError`` where it does not fit."""
+        _copy(source.pointer, target.pointer, source.nbytes, room=target.nbytes, stream=self._stream)
 
 
 class _PinnedMemory:

@@ -11,9 +11,10 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +24,17 @@ from postprocess import read_labels, top_k
 from preprocess import BadImage, Compiled, Definition, Limits, StampMismatch, compile, first_difference
 from serving import certificate
 from serving.engine import OnnxRuntimeEngine
-from serving.pipeline import Classification
+from serving.metrics import ModelMetrics
+from serving.pipeline import Classification, GpuOptions
 from serving.stamp import check_same
 from serving.tensors import CLASS_IDS, IMAGE, LABELS, PIXELS, SCORES
 
+if TYPE_CHECKING:
+    from serving.adapters_gpu import FusedOnGpu
+
 _PARENT_CHECK_S = 1.0
 
+Image = npt.NDArray[np.uint8]
 Tensors = dict[str, npt.NDArray[Any]]
 
 
@@ -53,6 +59,7 @@ class Adapter(ABC):
             if args["model_instance_name"].endswith("_0"):
                 pb_utils.Logger.log_warn(warning)
         self.folder = folder
+        self.metrics = ModelMetrics(self.name)
         self.prepare()
 
     def _check_stamp(self) -> None:
@@ -70,15 +77,44 @@ class Adapter(ABC):
         """Load what the model needs; ``definition``, ``parameters`` and ``folder`` are set."""
 
     @abstractmethod
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Called by Triton with the requests of one batch; returns one response for each, in order."""
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Called by Triton with the requests of one batch; returns one response for each, in order.
+
+        None where the responses are sent by other means.
+        """
+
+    def finalize(self) -> None:
+        """Called by Triton before the instance ends."""
+        self.metrics.close()
 
     def respond(self, tensors: Tensors) -> Any:
         """A response with these tensors, of which each has a leading batch dimension."""
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in tensors.items()])
 
+    def refuse(self, error: BadImage) -> Any:
+        """A response that carries an image's error, counted."""
+        self.metrics.bad_image(error.code)
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Count the time that its block takes as a step of a batch."""
+        began = time.perf_counter()
+        yield
+        self.metrics.step(step, 1000 * (time.perf_counter() - began))
+
+    @property
+    def gpu_options(self) -> GpuOptions:
+        """How this pipeline runs on a GPU."""
+        return GpuOptions.model_validate_json(self.parameters["gpu"])
+
+    @property
+    def limits(self) -> Limits:
+        """What is refused before it is decoded."""
+        return Limits.model_validate_json(self.parameters["limits"])
+
     def load_engine(self) -> OnnxRuntimeEngine:
-        """The network's engine, after its stamp was compared with the definition."""
+        """The network's engine on the CPU, after its stamp was compared with the definition."""
         engine = OnnxRuntimeEngine(self.version_folder / "model.onnx", threads=int(self.parameters["threads"]))
         stamped = engine.definition
         if stamped is None:
@@ -87,12 +123,11 @@ class Adapter(ABC):
         return engine
 
     def compile_pixels(self) -> Compiled:
-        """The definition up to its pixels, compiled for this instance's device."""
+        """The definition up to its pixels, on the CPU."""
         return compile(
             self.definition.pixels(),
             backend="dali",
-            device="gpu" if self.device == "gpu" else "cpu",
-            limits=Limits.model_validate_json(self.parameters["limits"]),
+            limits=self.limits,
             max_batch_size=self.max_batch_size,
             threads=int(self.parameters["threads"]),
         )
@@ -103,23 +138,36 @@ class Adapter(ABC):
 
 
 class Preprocess(Adapter):
-    """``image`` to ``pixels``."""
+    """``image`` to ``pixels``. On a GPU the pixels stay there."""
 
     def prepare(self) -> None:
         """Compile the definition."""
-        self._compiled = self.compile_pixels()
+        self._run: Callable[[list[Image]], list[Any]]
+        if self.device == "gpu":
+            from serving.adapters_gpu import device_pixels
+
+            self._run = device_pixels(self)
+        else:
+            compiled = self.compile_pixels()
+
+            def on_cpu(images: list[Image]) -> list[Any]:
+                samples = compiled.run(images)
+                return [s if isinstance(s, BadImage) else pb_utils.Tensor(PIXELS, s[None]) for s in samples]
+
+            self._run = on_cpu
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Decode a batch; a bad image is an error of its own request only."""
-        samples = run_isolated(self._compiled, requests)
+        with self.timed("preprocess"):
+            samples = run_isolated(self._run, requests)
         return [
-            refuse(sample) if isinstance(sample, BadImage) else self.respond({PIXELS: sample[None]})
+            self.refuse(sample) if isinstance(sample, BadImage) else pb_utils.InferenceResponse([sample])
             for sample in samples
         ]
 
 
 class Network(Adapter):
-    """``pixels`` to the network's outputs."""
+    """``pixels`` to the network's outputs, on the CPU; on a GPU a backend of Triton's own does this."""
 
     def prepare(self) -> None:
         """Load the network."""
@@ -128,7 +176,8 @@ class Network(Adapter):
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Run the network once for the whole batch."""
         pixels = [pb_utils.get_input_tensor_by_name(request, PIXELS).as_numpy() for request in requests]
-        outputs = self._engine.run(pixels[0] if len(pixels) == 1 else np.concatenate(pixels))
+        with self.timed("network"):
+            outputs = self._engine.run(pixels[0] if len(pixels) == 1 else np.concatenate(pixels))
         return [self.respond(part) for part in split(outputs, [len(part) for part in pixels])]
 
 
@@ -142,14 +191,15 @@ class Postprocess(Adapter):
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Postprocess request by request: it is cheap, and nothing is shared."""
-        return [
-            self.respond(
-                self._postprocess(
-                    {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
+        with self.timed("postprocess"):
+            return [
+                self.respond(
+                    self._postprocess(
+                        {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
+                    )
                 )
-            )
-            for request in requests
-        ]
+                for request in requests
+            ]
 
 
 class Fused(Adapter):
@@ -157,19 +207,37 @@ class Fused(Adapter):
 
     def prepare(self) -> None:
         """Compile the definition, load the network and the labels."""
+        self._on_gpu: FusedOnGpu | None = None
+        if self.device == "gpu":
+            from serving.adapters_gpu import FusedOnGpu
+
+            self._on_gpu = FusedOnGpu(self)
+            return
         self._compiled = self.compile_pixels()
         self._engine = self.load_engine()
         self._postprocess = self.load_postprocess()
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Run the good images as one batch; each bad one gets its own error."""
-        samples = run_isolated(self._compiled, requests)
+        if self._on_gpu is not None:
+            self._on_gpu.submit(requests)
+            return None
+        with self.timed("preprocess"):
+            samples = run_isolated(self._compiled.run, requests)
         good = [sample for sample in samples if not isinstance(sample, BadImage)]
         responses = iter(())
         if good:
-            outputs = self._postprocess(self._engine.run(np.stack(good)))
-            responses = iter([self.respond(part) for part in split(outputs, [1] * len(good))])
-        return [refuse(sample) if isinstance(sample, BadImage) else next(responses) for sample in samples]
+            with self.timed("network"):
+                outputs = self._engine.run(np.stack(good))
+            with self.timed("postprocess"):
+                responses = iter([self.respond(part) for part in split(self._postprocess(outputs), [1] * len(good))])
+        return [self.refuse(sample) if isinstance(sample, BadImage) else next(responses) for sample in samples]
+
+    def finalize(self) -> None:
+        """Finish what was begun."""
+        if self._on_gpu is not None:
+            self._on_gpu.close()
+        super().finalize()
 
 
 def postprocess_of(options_json: str, folder: Path) -> Callable[[Tensors], Tensors]:
@@ -189,17 +257,28 @@ def postprocess_of(options_json: str, folder: Path) -> Callable[[Tensors], Tenso
     return classify
 
 
-def run_isolated(compiled: Compiled, requests: Sequence[Any]) -> list[npt.NDArray[np.uint8] | BadImage]:
-    """Run the images of a batch of requests; requests that carry not exactly one image become ``BadImage``."""
-    images = [pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy() for request in requests]
-    results: list[npt.NDArray[np.uint8] | BadImage] = [
-        BadImage("bad_request", f"got a batch of {len(image)} images; one request is one image, shape [1, bytes]")
-        for image in images
-    ]
-    single = [index for index, image in enumerate(images) if len(image) == 1]
-    for index, sample in zip(single, compiled.run([images[index][0] for index in single]), strict=True):
+def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
+    """What ``run`` gives for the images of a batch of requests: a sample or a ``BadImage`` for each.
+
+    Requests that carry not exactly one image become ``BadImage``.
+    """
+    images, results = images_of(requests)
+    single = [index for index, result in enumerate(results) if result is None]
+    for index, sample in zip(single, run(images), strict=True):
         results[index] = sample
     return results
+
+
+def images_of(requests: Sequence[Any]) -> tuple[list[Image], list[Any]]:
+    """The images of the requests that carry exactly one, and for each request None or its ``BadImage``."""
+    batches = [pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy() for request in requests]
+    refused = [
+        None
+        if len(batch) == 1
+        else BadImage("bad_request", f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]")
+        for batch in batches
+    ]
+    return [batch[0] for batch in batches if len(batch) == 1], refused
 
 
 def end_with_the_server() -> None:
@@ -212,11 +291,6 @@ def end_with_the_server() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="end-with-the-server", daemon=True).start()
-
-
-def refuse(error: BadImage) -> Any:
-    """A response that carries an image's error."""
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
 
 
 def split(outputs: Tensors, sizes: Sequence[int]) -> list[Tensors]:

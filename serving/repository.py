@@ -109,8 +109,13 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
     limits = {"limits": pipeline.limits.model_dump_json(), "max_body_bytes": str(pipeline.limits.max_body_bytes)}
     per_core = {INSTANCES_PARAMETER: str(options.cpu_instances), "threads": str(options.cpu_threads)}
     after = {"postprocess": postprocess.model_dump_json(), "network_outputs": ",".join(out.name for out in outputs)}
-    python_cpu = Placement("python", "cpu", instances)
-    python_gpu = Placement("python", "gpu")
+    # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.
+    gpu, on_gpu = options.gpu, {"gpu": options.gpu.model_dump_json()}
+    python_cpu = Placement("python", "cpu", batch, instances)
+    python_gpu = Placement("python", "gpu", gpu.max_batch_size, parameters=on_gpu)
+    network_gpu = Placement(
+        gpu.engine, "gpu", gpu.max_batch_size, cuda_graphs=gpu.engine == "tensorrt", parameters=on_gpu
+    )
     photo = Warmup(image, _WARMUP_FILE, len(warmup_photo()))
 
     def model(
@@ -128,7 +133,6 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
             inputs,
             produced,
             placements,
-            max_batch_size=batch,
             max_queue_size=limit,
             max_queue_ms=options.max_queue_ms,
             warmup=warmup,
@@ -144,7 +148,7 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
                 "model",
                 (pixels,),
                 labelled,
-                {"cpu": python_cpu, "gpu": Placement("tensorrt", "gpu", cuda_graphs=True)},
+                {"cpu": python_cpu, "gpu": network_gpu},
                 Warmup(pixels),
                 per_core,
             ),
@@ -152,7 +156,7 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
                 "postprocess",
                 network_tensors,
                 results,
-                {"cpu": Placement("python", "cpu"), "gpu": Placement("python", "cpu")},
+                {"cpu": Placement("python", "cpu", batch), "gpu": Placement("python", "cpu", gpu.max_batch_size)},
                 Warmup(network_tensors[0]),
                 after,
             ),
@@ -178,7 +182,7 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
                     {tensor.name: tensor.name for tensor in results},
                 ),
             ),
-            batch,
+            min(batch, gpu.max_batch_size),
             {**stamp, "max_body_bytes": limits["max_body_bytes"]},
         ),
         labels,

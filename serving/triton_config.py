@@ -43,12 +43,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where and how a model runs on one kind of machine."""
+    """Where and how a model runs on one kind of machine. ``parameters`` come on top of the model's."""
 
     backend: str
     kind: Literal["cpu", "gpu"]
+    max_batch_size: int
     instances: int = 1
     cuda_graphs: bool = False
+    parameters: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,6 @@ class Model:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     placements: dict[Device, Placement]
-    max_batch_size: int
     max_queue_size: int | None
     max_queue_ms: int
     warmup: Warmup
@@ -85,7 +86,7 @@ class Model:
     def config(self, device: Device) -> ModelConfig:
         """The configuration for one kind of machine."""
         placement = self.placements[device]
-        config = proto.ModelConfig(name=self.name, backend=placement.backend, max_batch_size=self.max_batch_size)
+        config = proto.ModelConfig(name=self.name, backend=placement.backend, max_batch_size=placement.max_batch_size)
         _add_tensors(config, self.inputs, self.outputs)
         # No preferred size and no delay: a batch is whatever waits when an instance becomes free.
         config.dynamic_batching.SetInParent()
@@ -99,7 +100,7 @@ class Model:
         group.kind = proto.ModelInstanceGroup.KIND_GPU if placement.kind == "gpu" else proto.ModelInstanceGroup.KIND_CPU
         if placement.cuda_graphs:
             config.optimization.cuda.graphs = True
-        for key, value in sorted(self.parameters.items()):
+        for key, value in sorted({**self.parameters, **placement.parameters}.items()):
             config.parameters[key].string_value = value
         warmup = config.model_warmup.add(name="photo" if self.warmup.file else "zeros", batch_size=1)
         value = warmup.inputs[self.warmup.tensor.name]

@@ -99,13 +99,13 @@ def compile(
             decode=decode or DecodeOptions(),
         )
     if backend == "cvcuda":
-        from preprocess.backends.cvcuda import CvCuda
-        from preprocess.device import open_device
-
         if device != "gpu":
             raise CannotCompile("the cvcuda backend runs on the device 'gpu' only")
         if varied:
             raise CannotCompile("cvcuda does not vary images; dali does")
+        from preprocess.backends.cvcuda import CvCuda
+        from preprocess.device import open_device
+
         stream = open_device().stream()
         return CvCuda(
             definition,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from preprocess.errors import BackendMissing, BadImage, CannotCompile
 from preprocess.geometry import fill_values
 from preprocess.header import Encoded
 from preprocess.limits import Limits
+from preprocess.step_timer import StepTimer
 from preprocess.variation import Vary
 
 try:
@@ -51,7 +52,7 @@ class CvCuda(Compiled):
 
     ``output``, uint8 (max_batch_size, height, width, channels), takes the samples of a definition that ends in uint8
     NHWC, such as a network's input; without it the backend allocates its own. All memory for samples of a fixed size is
-    allocated here.
+    allocated here. ``timer`` gets the marks *decode*, *resize* and *normalize*.
     """
 
     def __init__(
@@ -64,10 +65,12 @@ class CvCuda(Compiled):
         threads: int,
         decode: DecodeOptions,
         output: DeviceArray | None = None,
+        timer: StepTimer | None = None,
     ) -> None:
         super().__init__(definition, limits)
         refuse(definition)
         self._stream, self._max_batch_size = stream, max_batch_size
+        self._mark = timer.mark if timer else _no_mark
         self._queue = cvcuda.as_stream(stream.handle)
         cvcuda.set_cache_limit_inbytes(_CACHE_BYTES)
         self._decoder = ImageDecoder(stream, options=decode, threads=threads)
@@ -141,6 +144,7 @@ class CvCuda(Compiled):
         good: list[int] = []
         for group in groups(planned, max_images=self._max_batch_size):
             decoded = self._decoder.decode([(item.image, item.header) for item in group])
+            self._mark("decode")
             whole = [(item, image) for item, image in zip(group, decoded, strict=True) if image is not None]
             for item, image in zip(group, decoded, strict=True):
                 if image is None:
@@ -150,9 +154,11 @@ class CvCuda(Compiled):
                 batch = cvcuda.as_images([image for _, image in whole], cvcuda.Format.RGB8)
                 samples += self._resample(batch, [item for item, _ in whole], first=len(good))
                 good += [item.index for item, _ in whole]
+                self._mark("resize")
         if self._finish is not None and good:
             finished = self._finish.run(self._whole[: len(good)])
             samples = [finished.at(row) for row in range(len(good))]
+            self._mark("normalize")
         return Queued(tuple(samples), tuple(good), bad)
 
     def _resample(self, batch: cvcuda.ImageBatchVarShape, items: list[Planned], *, first: int) -> list[DeviceArray]:
@@ -255,6 +261,15 @@ def refuse(definition: Definition) -> None:
 def _is_finished(definition: Definition) -> bool:
     """Whether anything follows the uint8 NHWC pixels."""
     return definition.network_input.dtype != "uint8" or definition.network_input.layout != "NHWC"
+
+
+def as_tensor(array: DeviceArray, layout: Literal["NHWC", "NCHW"]) -> cvcuda.ExternalBuffer:
+    """A batch as an object with ``__dlpack__``, for libraries that read nothing else. It shares the memory."""
+    return cast("cvcuda.ExternalBuffer", cvcuda.as_tensor(_external(array), layout).cuda())
+
+
+def _no_mark(_step: str) -> None:
+    """Keep no time."""
 
 
 def _external(array: DeviceArray) -> cvcuda.ExternalBuffer:

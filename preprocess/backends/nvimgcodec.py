@@ -95,8 +95,8 @@ class ImageDecoder:
         if self._stream is None:
             return images
         # The copy waits: its source is memory of the host that goes away with the image.
-        place = {"device_id": self._stream.device.index, "cuda_stream": self._stream.handle}
-        return [image if image is None else image.cuda(**place) for image in images]
+        index, handle = self._stream.device.index, self._stream.handle
+        return [image if image is None else image.cuda(device_id=index, cuda_stream=handle) for image in images]
 
 
 def on_host(image: nvimgcodec.Image) -> npt.NDArray[np.uint8]:

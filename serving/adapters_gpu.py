@@ -1,0 +1,153 @@
+"""The parts of the adapters that run on a GPU: pixels that stay there, and the fused form on streams."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from postprocess import read_labels
+from preprocess import PreprocessError
+from preprocess.device import Device, open_device
+from preprocess.step_timer import StepTimer
+from serving import network
+from serving.engine import open_engine
+from serving.network_tail import with_postprocess
+from serving.one_stream import BatchResult, OneStream
+from serving.pipeline import Classification, Raw
+from serving.pixel_sources import open_source
+from serving.tensors import CLASS_IDS, LABELS, PIXELS
+from serving.workers import Workers
+
+if TYPE_CHECKING:
+    from serving.adapters import Adapter, Image, Tensors
+
+
+def device_pixels(adapter: Adapter) -> Callable[[list[Image]], list[Any]]:
+    """A function from images to ``pixels`` tensors on the GPU, or a ``BadImage`` for each that is refused."""
+    from preprocess.backends.cvcuda import as_tensor
+
+    device = open_device()
+    stream = device.stream()
+    timer = StepTimer(stream)
+    height, width = adapter.definition.output_spec.size_hw
+    assert height is not None
+    assert width is not None
+    shape = (adapter.max_batch_size, height, width, adapter.definition.output_spec.channels)
+    target = stream.allocate(shape, np.uint8)
+    source = open_source(
+        adapter.definition, adapter.limits, options=adapter.gpu_options, stream=stream, target=target, timer=timer
+    )
+
+    def run(images: list[Image]) -> list[Any]:
+        timer.start()
+        filled = source.fill(images)
+        # Triton copies the pixels by a stream of its own.
+        stream.sync()
+        for step, milliseconds in timer.milliseconds().items():
+            adapter.metrics.step(step, milliseconds)
+        results: list[Any] = [filled.bad.get(index) for index in range(len(images))]
+        for row, index in enumerate(filled.good):
+            results[index] = pb_utils.Tensor.from_dlpack(PIXELS, as_tensor(target.rows(row, row + 1), "NHWC"))
+        return results
+
+    return run
+
+
+class FusedOnGpu:
+    """Batches of the fused form, each on a stream of its own, answered by the threads that run them."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        options = adapter.gpu_options
+        self._device = open_device()
+        postprocess = _postprocess_options(adapter.parameters["postprocess"])
+        served = with_postprocess(network.load(adapter.version_folder / "model.onnx"), postprocess)
+        self._engine = open_engine(served.SerializeToString(), options=options, device=self._device)
+        self._labels = _labels(adapter) if isinstance(postprocess, Classification) else None
+
+        def open_stream() -> OneStream:
+            return OneStream(adapter.definition, adapter.limits, self._engine, device=self._device, options=options)
+
+        self._workers: Workers[OneStream, Sequence[Any]] = Workers(options.batches_in_flight, open_stream, self._run)
+
+    def submit(self, requests: Sequence[Any]) -> None:
+        """Hand over a batch; returns when the next may come."""
+        self._workers.submit(requests)
+
+    def close(self) -> None:
+        """Answer what was handed over and release the engine."""
+        self._workers.close()
+        self._engine.close()
+
+    def _run(self, stream: OneStream, requests: Sequence[Any]) -> None:
+        senders = [request.get_response_sender() for request in requests]
+        try:
+            responses = self._responses(stream, requests)
+        except Exception as error:  # whatever a driver raises, every request must get its answer
+            responses = [self._failed(error) for _ in requests]
+            broken = not usable(self._device)
+        else:
+            broken = False
+        for sender, response in zip(senders, responses, strict=True):
+            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        if broken:
+            # A CUDA context does not recover from an error; the supervisor starts this process again.
+            os._exit(1)
+
+    def _responses(self, stream: OneStream, requests: Sequence[Any]) -> list[Any]:
+        from serving.adapters import images_of
+
+        images, refused = images_of(requests)
+        result = stream.run(images)
+        for step, milliseconds in result.step_ms.items():
+            self._adapter.metrics.step(step, milliseconds)
+        answers = iter(self._in_order(result, len(images)))
+        return [self._adapter.refuse(error) if error is not None else next(answers) for error in refused]
+
+    def _in_order(self, result: BatchResult, count: int) -> list[Any]:
+        outputs: Tensors = dict(result.outputs)
+        if self._labels is not None and result.good:
+            outputs[LABELS] = self._labels(outputs[CLASS_IDS])
+        rows = {index: row for row, index in enumerate(result.good)}
+        return [
+            self._adapter.refuse(result.bad[index])
+            if index in result.bad
+            else self._adapter.respond({name: value[rows[index]][None] for name, value in outputs.items()})
+            for index in range(count)
+        ]
+
+    def _failed(self, error: Exception) -> Any:
+        what = str(error) if isinstance(error, PreprocessError) else type(error).__name__
+        pb_utils.Logger.log_error(f"{self._adapter.name}: a batch failed: {error}")
+        return pb_utils.InferenceResponse(
+            error=pb_utils.TritonError(f"the batch failed on the GPU: {what}", pb_utils.TritonError.INTERNAL)
+        )
+
+
+def usable(device: Device) -> bool:
+    """Whether a GPU still answers in this process."""
+    try:
+        device.core.sync()
+    except Exception:  # the bindings' own errors, and any other, mean the same here
+        return False
+    return True
+
+
+def _postprocess_options(options_json: str) -> Classification | Raw:
+    try:
+        return Classification.model_validate_json(options_json)
+    except ValueError:
+        return Raw.model_validate_json(options_json)
+
+
+def _labels(adapter: Adapter) -> Callable[[Any], Any]:
+    """The function from class ids to names, as bytes; ids serve as names where there are none."""
+    path = adapter.folder / "labels.txt"
+    if not path.exists():
+        return lambda class_ids: class_ids.astype(str).astype("S").astype(object)
+    names = np.array([label.encode() for label in read_labels(path)], object)
+    return lambda class_ids: names[class_ids]

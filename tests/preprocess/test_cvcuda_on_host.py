@@ -1,0 +1,267 @@
+"""What the CV-CUDA backend asks of a GPU, done in host memory: regions, rows, fills, constants, isolation, waits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from definition_strategies import SIZES
+from host_gpu import HostDevice, HostStream, fake_cvcuda, view
+from hypothesis import given
+from hypothesis import strategies as st
+from image_files import encode
+from PIL import Image
+from sample_images import CONVERTED, PLAIN, card, noise, photo, portrait
+from test_isolation import BAD, good_files
+from test_parity import CLASSIFY, VARIANTS
+
+from preprocess import (
+    BadImage,
+    CannotCompile,
+    CenterCrop,
+    Decode,
+    Definition,
+    Letterbox,
+    Limits,
+    Output,
+    Pad,
+    Resize,
+    compile,
+)
+from preprocess.backends.base import DecodeOptions
+from preprocess.backends.gpu_plan import Resample, groups, plan_batch, refuse_inexact
+from preprocess.errors import BackendMissing
+from preprocess.geometry import place
+from preprocess.step_timer import StepTimer
+
+Compile = Callable[..., Any]
+
+
+@pytest.fixture
+def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
+    """Compiles a definition for CV-CUDA on a stream of host memory."""
+    monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
+    monkeypatch.delitem(sys.modules, "preprocess.backends.cvcuda", raising=False)
+    from preprocess.backends import cvcuda as backend
+    from preprocess.backends.nvimgcodec import ImageDecoder
+
+    def decoder(_stream: HostStream, *, options: DecodeOptions, threads: int) -> ImageDecoder:
+        return ImageDecoder(None, options=options, threads=threads)
+
+    monkeypatch.setattr(backend, "ImageDecoder", decoder)
+
+    def compile_on_host(definition: Definition, *, max_batch_size: int = 8, **options: Any) -> Any:
+        stream = options.pop("stream", None) or HostDevice().stream()
+        return backend.CvCuda(
+            definition,
+            Limits(),
+            stream=stream,
+            max_batch_size=max_batch_size,
+            threads=1,
+            decode=DecodeOptions(),
+            **options,
+        )
+
+    yield compile_on_host
+    sys.modules.pop("preprocess.backends.cvcuda", None)
+
+
+SUPPORTED = {
+    name: definition
+    for name, definition in VARIANTS.items()
+    if name not in ("nearest", "bicubic", "lanczos", "detect", "nothing")
+}
+"""Without other filters and float16."""
+
+
+@pytest.mark.parametrize("variant", SUPPORTED)
+def test_every_kind_of_definition_gives_the_reference_but_for_the_border(variant: str, on_host: Compile) -> None:
+    """The filter repeats the border where Pillow renormalizes: the outermost pixels of an uncropped image differ."""
+    definition = SUPPORTED[variant]
+    reference, backend = compile(definition), on_host(definition)
+    for image in (photo("chelsea"), portrait("coffee"), noise(211, 333)):
+        file = encode(image, "PNG")
+        (expected,), (seen,) = reference.run([file]), backend.run([file])
+        assert seen.shape == expected.shape
+        assert seen.dtype == expected.dtype
+        difference = in_levels(np.abs(seen.astype(np.float64) - expected), definition)
+        window, (top, left) = (placement := place(definition, (image.height, image.width))).window, placement.offset
+        bottom, right = top + window.height, left + window.width
+        border = np.ones(difference.shape[:2], bool)
+        border[top + 1 : bottom - 1, left + 1 : right - 1] = False
+        assert difference[~border].max() <= 1.001
+        outside = np.ones(border.shape, bool)
+        outside[top:bottom, left:right] = False
+        assert difference[outside].max(initial=0) == 0
+        if window.height < placement.resized_hw[0] and window.width < placement.resized_hw[1]:
+            assert difference.max() <= 1.001
+
+
+def in_levels(difference: np.ndarray[Any, np.dtype[np.float64]], definition: Definition) -> Any:
+    """A difference of outputs in 8-bit levels, height and width first."""
+    if definition.network_input.layout == "NCHW":
+        difference = difference.transpose(1, 2, 0)
+    normalize = definition.normalize
+    return difference if normalize is None else difference * (np.asarray(normalize.std) * normalize.scale)
+
+
+def test_stages_with_sizes_of_their_own(on_host: Compile) -> None:
+    files = [encode(photo("chelsea"), "PNG"), encode(portrait("coffee"), "PNG")]
+    for stage in ("decode", "resize"):
+        cut = CLASSIFY.stage(stage)
+        for seen, expected in zip(on_host(cut).run(files), compile(cut).run(files), strict=True):
+            assert seen.shape == expected.shape
+            difference = np.abs(seen.astype(int) - expected)
+            assert difference[2:-2, 2:-2].max() <= (0 if stage == "decode" else 1)
+
+
+@pytest.mark.parametrize("form", [*PLAIN, *CONVERTED])
+def test_every_format_is_decoded_and_oriented(form: str, on_host: Compile) -> None:
+    file = (PLAIN | CONVERTED)[form](portrait("coffee"))
+    cut = CLASSIFY.stage("decode")
+    (seen,), (expected,) = on_host(cut).run([file]), compile(cut).run([file])
+    assert seen.shape == expected.shape
+    # As DALI on the CPU, which decodes with the same libraries: CMYK and 16 bit are rounded, not cut.
+    assert np.abs(seen.astype(int) - expected).max() <= (0 if form in PLAIN else 2)
+
+
+def test_bad_images_among_good_ones_change_nothing(on_host: Compile) -> None:
+    good = list(good_files()[:12])
+    alone = on_host(CLASSIFY, max_batch_size=1).run(good)
+    for places in ([0, 1, 2, 3, 4, 5, 6], [1, 3, 5, 7, 9, 11, 13], [12, 13, 14, 15, 16, 17, 18]):
+        batch: list[bytes] = list(good)
+        for place_, name in zip(places, BAD, strict=True):
+            batch.insert(place_, BAD[name])
+        for size in (5, len(batch)):
+            results = on_host(CLASSIFY, max_batch_size=size).run(batch)
+            assert [index for index, one in enumerate(results) if isinstance(one, BadImage)] == places
+            kept = [one for one in results if not isinstance(one, BadImage)]
+            for seen, expected in zip(kept, alone, strict=True):
+                np.testing.assert_array_equal(seen, expected)
+    codes = {name: one.code for name, one in zip(BAD, on_host(CLASSIFY).run([*BAD.values()]), strict=True)}
+    expected_codes = compile(CLASSIFY, backend="dali").run([*BAD.values()])
+    assert list(codes.values()) == [one.code for one in expected_codes]
+
+
+def test_letterboxes_of_one_batch_keep_their_own_borders(on_host: Compile) -> None:
+    definition = Definition(operations=[Decode(), Letterbox(size=(64, 80)), Output(layout="NHWC", dtype="uint8")])
+    images = [card(20, 200), card(200, 20), card(64, 80), card(31, 17)]
+    backend = on_host(definition)
+    # Twice, the second time in another order: no border may keep pixels of the batch before.
+    for order in ((0, 1, 2, 3), (3, 2, 1, 0)):
+        files = [PLAIN["png"](Image.fromarray(images[index])) for index in order]
+        for index, seen in zip(order, backend.run(files), strict=True):
+            placement = place(definition, images[index].shape[:2])
+            (top, left), window = placement.offset, placement.window
+            inside = seen[top : top + window.height, left : left + window.width].copy()
+            seen[top : top + window.height, left : left + window.width] = 114
+            assert (seen == 114).all()
+            assert inside.std() > 30
+
+
+def test_a_batch_goes_into_the_rows_of_the_networks_input_without_a_wait(on_host: Compile) -> None:
+    device = HostDevice()
+    stream = device.stream()
+    definition = CLASSIFY.pixels()
+    rows = stream.allocate((6, 224, 224, 3), np.uint8)
+    timer = StepTimer(stream)
+    backend = on_host(definition, max_batch_size=6, stream=stream, output=rows, timer=timer)
+    files = [encode(photo("coffee"), "JPEG"), b"not an image", encode(photo("rocket"), "JPEG"), BAD["cut JPEG"]]
+    timer.start()
+    queued = backend.enqueue(files)
+    assert queued.good == (0, 2)
+    assert sorted(queued.bad) == [1, 3]
+    assert device.syncs == 0
+    assert set(timer.milliseconds()) == {"decode", "resize"}
+    expected = compile(definition, backend="dali").run([files[0], files[2]])
+    for row, one in zip(view(rows), expected, strict=False):
+        assert np.abs(row.astype(int) - one).max() <= 1
+    assert (view(rows)[2:] == 0xA5).all()
+    assert [view(sample).ctypes.data for sample in queued.samples] == [view(rows)[row].ctypes.data for row in (0, 1)]
+
+
+def test_one_wait_for_each_batch(on_host: Compile) -> None:
+    device = HostDevice()
+    backend = on_host(CLASSIFY, max_batch_size=4, stream=device.stream())
+    before = device.syncs
+    backend.run(good_files()[:12])
+    assert device.syncs - before == 3
+
+
+def test_what_cannot_be_done_exactly_is_refused(on_host: Compile) -> None:
+    for operations, reason in (
+        ([Decode(), Resize(mode="shorter", size=8, filter="bicubic"), CenterCrop(size=(8, 8))], "'bicubic'"),
+        ([Decode(), CenterCrop(size=(8, 8)), Resize(mode="exact", size=(4, 4))], "one resize"),
+        ([Decode(), Pad(size=(9, 9)), CenterCrop(size=(1, 1))], "may miss the image"),
+        ([Decode(), CenterCrop(size=(8, 8)), Pad(size=(9, 9), value=3)], "one value"),
+        ([Decode(), Letterbox(size=(8, 8)), Output(dtype="float16")], "float16"),
+        ([Decode(), Resize(mode="shorter", size=8)], "one size"),
+    ):
+        with pytest.raises(CannotCompile, match=reason):
+            on_host(Definition(operations=operations))
+    with pytest.raises(ValueError, match="at most 2"):
+        on_host(CLASSIFY, max_batch_size=2).enqueue([b""] * 3)
+    with pytest.raises(ValueError, match="uint8 NHWC"):
+        on_host(CLASSIFY, output=HostDevice().stream().allocate((8, 224, 224, 3), np.uint8))
+
+
+def test_a_machine_without_a_gpu_or_library_says_what_is_missing() -> None:
+    with pytest.raises((BackendMissing, CannotCompile), match=r"GPU|driver"):
+        compile(CLASSIFY, backend="cvcuda", device="gpu")
+    with pytest.raises(CannotCompile, match="'gpu' only"):
+        compile(CLASSIFY, backend="cvcuda")
+    with pytest.raises(CannotCompile, match="dali does"):
+        compile(CLASSIFY, backend="cvcuda", device="gpu", varied=True)
+
+
+@given(sizes=st.lists(SIZES, max_size=30), most=st.integers(1, 8), pixels=st.integers(1, 40_000))
+def test_groups_keep_order_and_bounds(sizes: list[tuple[int, int]], most: int, pixels: int) -> None:
+    images = [Any] * len(sizes)
+    planned = [_planned(index, size) for index, (size, _) in enumerate(zip(sizes, images, strict=True))]
+    found = list(groups(planned, max_images=most, max_pixels=pixels))
+    assert [item for group in found for item in group] == planned
+    for group in found:
+        assert len(group) <= most
+        assert len(group) == 1 or sum(item.decoded_pixels for item in group) <= pixels
+
+
+def _planned(index: int, size: tuple[int, int]) -> Any:
+    from preprocess.backends.gpu_plan import Planned
+    from preprocess.header import Header
+
+    resample = Resample.of(place(CLASSIFY, size))
+    return Planned(index, b"", Header("JPEG", *size), resample)
+
+
+@given(size=SIZES, variant=st.sampled_from(sorted(SUPPORTED)))
+def test_regions_lie_inside_the_image_and_windows_inside_the_canvas(size: tuple[int, int], variant: str) -> None:
+    definition = SUPPORTED[variant]
+    refuse_inexact(definition, backend="cvcuda")
+    try:
+        placement = place(definition, size)
+    except BadImage:
+        return
+    resample = Resample.of(placement)
+    top, left, bottom, right = resample.source
+    # Doubles: the corner of a whole side may miss it by an ulp.
+    assert 0 <= top < bottom <= size[0] * (1 + 1e-12)
+    assert 0 <= left < right <= size[1] * (1 + 1e-12)
+    target = resample.target
+    assert 0 <= target.top <= target.top + target.height <= resample.canvas_hw[0]
+    assert 0 <= target.left <= target.left + target.width <= resample.canvas_hw[1]
+
+
+def test_a_batch_is_judged_by_its_headers() -> None:
+    planned, bad = plan_batch([*BAD.values(), good_files()[0]], CLASSIFY, Limits())
+    refused = {list(BAD)[index]: error.code for index, error in bad.items()}
+    assert refused == {
+        "empty": "empty",
+        "text": "unsupported_format",
+        "cut JPEG": "corrupt",
+        "bomb": "too_many_pixels",
+        "GIF": "unsupported_format",
+    }
+    assert planned[-1].index == len(BAD)

@@ -1,0 +1,110 @@
+"""The GPU's form of both models in a real Triton, with host memory in the place of the GPU.
+
+What is real: requests, batches, response senders, threads, isolation, metrics, and the code that a GPU would run; what is
+not: the vendor's kernels (``host_gpu``). ``tests/gpu`` runs the same pipelines on a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from client import BadImage, Client
+from serving.build import build
+from serving.server import Server
+
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+_MODEL = """
+import sys
+sys.path[:0] = [{tests!r}]
+import host_gpu
+host_gpu.install()
+from serving.adapters import {adapter}
+
+
+class TritonPythonModel({adapter}):
+    def initialize(self, args):
+        super().initialize(args | {{"model_instance_kind": "GPU"}})
+"""
+
+
+@pytest.fixture(scope="module")
+def on_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose preprocess and fused models believe to be on a GPU."""
+    folder = tmp_path_factory.mktemp("gpu-form")
+    own = yaml.safe_load((ROOT / "pipelines" / "classify.yaml").read_text())
+    own["serving"] = {"cpu_instances": 1, "gpu": {"max_batch_size": 4, "batches_in_flight": 2}}
+    (folder / "host.yaml").write_text(yaml.safe_dump(own))
+    repository = folder / "repository"
+    build(folder / "host.yaml", folder=repository)
+    for role in ("preprocess", "fused"):
+        model = repository / f"host_{role}"
+        gpu = text_format.Parse((model / "config.pbtxt").read_text(), ModelConfig())
+        cpu = text_format.Parse((model / "configs" / "cpu.pbtxt").read_text(), ModelConfig())
+        # The GPU's configuration, on the kind of instance that this machine has.
+        gpu.ClearField("instance_group")
+        gpu.instance_group.extend(cpu.instance_group)
+        (model / "configs" / "cpu.pbtxt").write_text(text_format.MessageToString(gpu))
+        (model / "1" / "model.py").write_text(_MODEL.format(tests=str(ROOT / "tests"), adapter=role.capitalize()))
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu") as server:
+        yield server
+
+
+def test_results_are_those_of_the_cpu_form(on_host: Server, server: Server, photos: dict[str, bytes]) -> None:
+    with Client(on_host.grpc_url) as gpu, Client(server.grpc_url) as cpu:
+        for photo in photos.values():
+            expected = cpu.classify(photo, pipeline="classify_fused")
+            for form in ("host", "host_fused"):
+                seen = gpu.classify(photo, pipeline=form)
+                assert [one.label for one in seen.labels][:2] == [one.label for one in expected.labels][:2]
+                # A level of the resize.
+                assert seen.top.score == pytest.approx(expected.top.score, abs=0.02)
+
+
+@pytest.mark.parametrize("form", ["host", "host_fused"])
+def test_bad_images_hurt_only_themselves_under_load(
+    form: str, on_host: Server, photos: dict[str, bytes], bad_images: dict[str, tuple[bytes, str]]
+) -> None:
+    good = list(photos.values())
+    mixed: list[tuple[bytes, str | None]] = []
+    for number in range(120):
+        mixed.append((good[number % len(good)], None))
+        if number % 4 == 0:
+            mixed.append(list(bad_images.values())[number // 4 % len(bad_images)])
+    with Client(on_host.grpc_url, timeout_s=60) as client:
+        alone = {photo: client.classify(photo, pipeline=form).top for photo in good}
+        items = list(client.classify_many([image for image, _ in mixed], pipeline=form, in_flight=24))
+        for (image, code), item in zip(mixed, sorted(items, key=lambda one: one.index), strict=True):
+            if code is None:
+                assert item.unwrap().top == alone[image]
+            else:
+                assert isinstance(item.error, BadImage)
+                assert item.error.code == code
+
+
+def test_steps_are_timed_and_bad_images_counted(on_host: Server) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        text = urllib.request.urlopen(on_host.metrics_url).read().decode()
+        if 'model="host_fused",reason="too_many_pixels"' in text:
+            break
+        time.sleep(0.3)
+    values = {
+        line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
+        for line in text.splitlines()
+        if line.startswith("onestream")
+    }
+    for step in ("decode", "resize", "network", "read"):
+        assert values[f'onestream_step_batches_total{{model="host_fused",step="{step}"}}'] > 0
+    assert values['onestream_bad_images_total{model="host_fused",reason="corrupt"}'] > 0
+    assert np.isfinite(list(values.values())).all()
