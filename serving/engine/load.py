@@ -8,8 +8,6 @@ from pathlib import Path
 from preprocess import Definition, StampMismatch
 from preprocess.device import Device
 from serving.engine.base import DeviceEngine
-from serving.engine.precision import to_float16
-from serving.engine.served import load_served
 from serving.errors import BadNetwork
 from serving.pipeline import GpuOptions
 from serving.stamp import check_same, read_stamp
@@ -20,25 +18,28 @@ def open_engine(
     options: GpuOptions,
     device: Device,
     *,
-    definition: Definition,
+    definition: Definition | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> DeviceEngine:
     """Load a served network, a path or its content, with TensorRT or ONNX Runtime, whichever ``options.engine`` names.
 
     For TensorRT the plan comes from the cache, or is built, which can take minutes; ``progress`` hears of it.
+    ``definition`` is the one that the network must have been built with, None for whichever it carries.
 
     Raises ``BadNetwork``, ``serving.errors.BadPlan``, ``preprocess.BackendMissing`` naming the package that is missing,
     or ``preprocess.StampMismatch`` where the network was built with another definition.
     """
+    # A process that serves on a CPU imports this room too, and needs neither onnx nor an engine of a GPU.
     content = model if isinstance(model, bytes) else _read(model)
     check_stamp(content, definition)
     if options.engine == "onnxruntime":
         from serving.engine.onnx_cuda import OnnxCudaEngine
+        from serving.engine.precision import to_float16
+        from serving.engine.served import load_served
 
         if options.precision == "fp16":
             content = to_float16(load_served(content)).SerializeToString()
         return OnnxCudaEngine(content, device, max_batch_size=options.max_batch_size)
-    # Nothing of TensorRT is imported before it is asked for.
     from serving.engine.cache import ensure_plan
     from serving.engine.plan import PlanOptions
     from serving.engine.tensorrt import TensorRtEngine
@@ -52,13 +53,16 @@ def open_engine(
     return TensorRtEngine(plan, device)
 
 
-def check_stamp(model: bytes, definition: Definition) -> None:
-    """Raise ``StampMismatch`` unless a network carries this definition."""
+def check_stamp(model: bytes, definition: Definition | None) -> None:
+    """Raise ``StampMismatch`` unless a network carries this definition, or any where it is None."""
+    from serving.engine.served import load_served
+
     metadata = {entry.key: entry.value for entry in load_served(model).metadata_props}
     stamped = read_stamp(metadata, where="the ONNX file")
     if stamped is None:
         raise StampMismatch("the ONNX file carries no definition; build it with onestream build")
-    check_same(stamped, definition, one_is="the ONNX file", other_is="the model")
+    if definition is not None:
+        check_same(stamped, definition, one_is="the ONNX file", other_is="the model")
 
 
 def _read(path: Path) -> bytes:

@@ -59,7 +59,7 @@ class OnnxCudaSession(DeviceSession):
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(
-            model, options, providers=[(_PROVIDER, provider_options(device.core.device_id, stream.handle))]
+            model, options, providers=[(_PROVIDER, provider_options(device.index, stream.handle))]
         )
         # It falls back to the CPU in silence where a CUDA library is missing or too old.
         if self._session.get_providers()[0] != _PROVIDER:
@@ -71,7 +71,7 @@ class OnnxCudaSession(DeviceSession):
         self._run_options = onnxruntime.RunOptions()
         # Without this a run ends with cudaStreamSynchronize.
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        self._device_id = device.core.device_id
+        self._device_id = device.index
         self._max_batch_size = max_batch_size
         self._input_name = pixels.name
         self.input = stream.allocate((max_batch_size, *pixels.dims), pixels.dtype)

@@ -73,6 +73,24 @@ def build_plan(
         raise BadPlan(f"{TITLE} cannot build here: {LOG.take()}") from None
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     _parse(prepared, network)
+    config = configure(builder, options, compute_capability=compute_capability)
+    if config.add_optimization_profile(batch_profile(builder, network, options)) < 0:
+        raise BadPlan(f"{TITLE} refuses batches of 1 to {options.max_batch_size}: {LOG.take()}")
+    with warnings.catch_warnings():
+        # TensorRT for RTX does not time kernels; it keeps these calls and says that they do nothing.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        cache = config.create_timing_cache(timing_cache)
+        if not config.set_timing_cache(cache, ignore_mismatch=False):
+            cache = config.create_timing_cache(b"")
+            config.set_timing_cache(cache, ignore_mismatch=False)
+        plan = builder.build_serialized_network(network, config)
+        if plan is None:
+            raise BadPlan(f"{TITLE} cannot build the network: {LOG.take()}")
+        return BuiltPlan(bytes(plan), bytes(cache.serialize()))
+
+
+def configure(builder: trt.Builder, options: PlanOptions, *, compute_capability: Capability) -> trt.IBuilderConfig:
+    """The builder's settings, without the profile. Raises ``BadPlan`` where TensorRT for RTX does not have them."""
     config = builder.create_builder_config()
     # Auxiliary streams would run parts of a network beside the stream that it is queued on.
     config.max_aux_streams = 0
@@ -85,12 +103,18 @@ def build_plan(
     if IS_RTX:
         config.num_compute_capabilities = 1
         config.set_compute_capability(_rtx_capability(compute_capability), 0)
-    _add_profile(builder, network, config, options)
-    cache = _set_timing_cache(config, timing_cache)
-    plan = builder.build_serialized_network(network, config)
-    if plan is None:
-        raise BadPlan(f"{TITLE} cannot build the network: {LOG.take()}")
-    return BuiltPlan(bytes(plan), bytes(cache.serialize()))
+    return config
+
+
+def batch_profile(
+    builder: trt.Builder, network: trt.INetworkDefinition, options: PlanOptions
+) -> trt.IOptimizationProfile:
+    """The shapes of the pixels that a plan takes: one size of image, a range of batches."""
+    dims = tuple(network.get_input(0).shape)[1:]
+    smallest, tuned, largest = ((batch, *dims) for batch in options.profile)
+    profile = builder.create_optimization_profile()
+    profile.set_shape(DOOR, smallest, tuned, largest)
+    return profile
 
 
 def rtx_capabilities() -> dict[Capability, trt.ComputeCapability]:
@@ -137,25 +161,3 @@ def _reason(error: trt.ParserError) -> str:
     # The first line of several names the node once more.
     text = plain(lines[1] if len(lines) > 1 else "".join(lines))
     return kind if text in ("", "false") else f"{kind}: {text}"
-
-
-def _add_profile(
-    builder: trt.Builder, network: trt.INetworkDefinition, config: trt.IBuilderConfig, options: PlanOptions
-) -> None:
-    dims = tuple(network.get_input(0).shape)[1:]
-    smallest, tuned, largest = ((batch, *dims) for batch in options.profile)
-    profile = builder.create_optimization_profile()
-    profile.set_shape(DOOR, smallest, tuned, largest)
-    if config.add_optimization_profile(profile) < 0:
-        raise BadPlan(f"{TITLE} refuses batches of 1 to {options.max_batch_size}: {LOG.take()}")
-
-
-def _set_timing_cache(config: trt.IBuilderConfig, saved: bytes) -> trt.ITimingCache:
-    with warnings.catch_warnings():
-        # TensorRT for RTX does not time kernels; it keeps the calls and says that they do nothing.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        cache = config.create_timing_cache(saved)
-        if not config.set_timing_cache(cache, ignore_mismatch=False):
-            cache = config.create_timing_cache(b"")
-            config.set_timing_cache(cache, ignore_mismatch=False)
-    return cache

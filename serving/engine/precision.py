@@ -78,7 +78,9 @@ class _Conversion:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._graph = model.graph
         self._opsets = {entry.domain: entry.version for entry in model.opset_import}
-        self._floats = _float_tensors(model)
+        types = _tensor_types(model)
+        self._typed = set(types)
+        self._floats = {name for name, kind in types.items() if kind == _FLOAT}
         self._constants = _constants(model.graph)
         self._captured = {name for node in model.graph.node for name in _captured(node)}
         self._native: dict[str, int] = {}  # what its producer gives
@@ -126,6 +128,9 @@ class _Conversion:
         }
         inputs = {i for i in range(len(node.input)) if _type_of(schema.inputs, i) in free}
         outputs = {i for i in range(len(node.output)) if _type_of(schema.outputs, i) in free}
+        # What comes from an operator that ONNX does not know is left to meet the type that it always met.
+        if any(node.input[i] and node.input[i] not in self._typed for i in inputs):
+            return alone
         # Without a float input the type of the output is an attribute's, or that of what the node makes out of nothing.
         if not any(node.input[i] in self._floats for i in inputs):
             return alone
@@ -161,8 +166,8 @@ class _Conversion:
             self._nodes.append(helper.make_node("Cast", [inner], [value.name], name=name, to=_FLOAT))
 
 
-def _float_tensors(model: onnx.ModelProto) -> set[str]:
-    """Names of all float32 tensors of the main graph."""
+def _tensor_types(model: onnx.ModelProto) -> dict[str, int]:
+    """Element types of the main graph's tensors by name; what other domains' operators make is left out."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
     except onnx.shape_inference.InferenceError as error:
@@ -171,8 +176,7 @@ def _float_tensors(model: onnx.ModelProto) -> set[str]:
     graph = inferred.graph
     values = (*graph.input, *graph.value_info, *graph.output)
     found = {value.name: value.type.tensor_type.elem_type for value in values}
-    found |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    return {name for name, kind in found.items() if kind == _FLOAT}
+    return found | {tensor.name: tensor.data_type for tensor in graph.initializer}
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, npt.NDArray[np.float32]]:

@@ -1,0 +1,292 @@
+"""Plans on disk: found again, built again where they do not fit, and built once however many ask."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import re
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from served_networks import ADA, convolutional, served
+
+from serving.engine import library
+from serving.engine.cache import PlanKey, cache_folder, ensure_plan, read_plan
+from serving.engine.plan import PlanOptions
+from serving.errors import BadNetwork, BadPlan
+
+pytestmark = pytest.mark.skipif(not library.IS_RTX, reason="TensorRT itself builds on a GPU only: see test_on_gpu.py")
+
+OPTIONS = PlanOptions(max_batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def model() -> bytes:
+    return bytes(served(convolutional()).SerializeToString())
+
+
+class Asked:
+    """Calls of ``ensure_plan`` over one folder, and what each of them built."""
+
+    def __init__(self, folder: Path, model: bytes) -> None:
+        self.folder, self.model = folder, model
+        self.lines: list[str] = []
+
+    def __call__(self, options: PlanOptions = OPTIONS, capability: tuple[int, int] = ADA, model: bytes = b"") -> Path:
+        self.lines.clear()
+        return ensure_plan(
+            model or self.model, options, compute_capability=capability, folder=self.folder, progress=self.lines.append
+        )
+
+    @property
+    def built(self) -> bool:
+        return any(line.startswith("building a TensorRT plan") for line in self.lines)
+
+
+@pytest.fixture
+def ask(tmp_path: Path, model: bytes) -> Asked:
+    return Asked(tmp_path / "engines", model)
+
+
+def test_a_plan_is_built_once(ask: Asked) -> None:
+    path = ask()
+    assert ask.built
+    assert re.match(r"built the plan in \d+\.\d s \(\d+\.\d MB\)", ask.lines[-1])
+    assert ask() == path
+    assert ask.lines == []
+
+
+def test_every_part_of_the_key_gets_a_plan_of_its_own(ask: Asked) -> None:
+    other = bytes(served(convolutional(seed=1)).SerializeToString())
+    paths = {ask(), ask(PlanOptions(8)), ask(PlanOptions(4, "fp16")), ask(PlanOptions(4, tf32=True))}
+    paths |= {ask(capability=(8, 0)), ask(model=other)}
+    assert len(paths) == 6
+    for path in paths:
+        assert path.exists()
+
+
+def test_another_library_version_gets_a_plan_of_its_own(ask: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ask()
+    monkeypatch.setattr(library, "VERSION", "1.6.0.0")
+    assert ask() != path
+    assert ask.built
+    # Going back finds the first again.
+    monkeypatch.undo()
+    assert ask() == path
+    assert not ask.built
+
+
+KEYS = st.builds(
+    PlanKey,
+    onnx_sha256=st.sampled_from(["a" * 64, "b" * 64]),
+    library=st.sampled_from(["tensorrt", "tensorrt_rtx"]),
+    library_version=st.sampled_from(["11.1.0", "11.11.0"]),
+    compute_capability=st.sampled_from(["8.9", "9.0"]),
+    profile=st.tuples(st.just(1), st.integers(1, 3), st.integers(3, 5)),
+    precision=st.sampled_from(["fp32", "fp16"]),
+    tf32=st.booleans(),
+    version_compatible=st.booleans(),
+    recipe=st.integers(1, 2),
+)
+
+
+@given(KEYS, KEYS)
+def test_digests_are_equal_exactly_where_keys_are(one: PlanKey, other: PlanKey) -> None:
+    assert (one.digest == other.digest) == (one == other)
+
+
+@given(KEYS)
+def test_no_part_of_the_key_is_left_out_of_its_digest(key: PlanKey) -> None:
+    changes = {"profile": (1, 7, 7), "tf32": not key.tf32, "version_compatible": not key.version_compatible}
+    for field in dataclasses.fields(key):
+        changed = dataclasses.replace(key, **{field.name: changes.get(field.name, "something else")})
+        assert changed.digest != key.digest
+
+
+def test_the_sidecar_says_what_the_plan_is(ask: Asked) -> None:
+    path = ask()
+    described = json.loads(path.with_suffix(".json").read_text())
+    assert described["key"]["compute_capability"] == "8.9"
+    assert described["key"]["library"] == "tensorrt_rtx"
+    assert described["key"]["library_version"] == library.VERSION
+    assert described["key"]["profile"] == [1, 4, 4]
+    key, content = read_plan(path, compute_capability=ADA)
+    assert key.precision == "fp32"
+    assert content == path.read_bytes()
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def lose_the_sidecar(path: Path) -> None:
+    path.with_suffix(".json").unlink()
+
+
+def break_the_sidecar(path: Path) -> None:
+    path.with_suffix(".json").write_text("{")
+
+
+def describe_something_else(path: Path) -> None:
+    path.with_suffix(".json").write_text('{"key": {"color": "green"}, "plan_sha256": ""}')
+
+
+def lose_the_plan(path: Path) -> None:
+    path.unlink()
+
+
+def take_it_from_another_gpu(path: Path) -> None:
+    sidecar = path.with_suffix(".json")
+    sidecar.write_text(sidecar.read_text().replace('"8.9"', '"9.0"'))
+
+
+def take_it_from_another_version(path: Path) -> None:
+    sidecar = path.with_suffix(".json")
+    sidecar.write_text(sidecar.read_text().replace(library.VERSION, "10.3.0"))
+
+
+HARM = {
+    truncate: "is damaged",
+    flip_a_bit: "is damaged",
+    lose_the_sidecar: r"has no \w+\.json beside it",
+    break_the_sidecar: "is not the description of a plan",
+    describe_something_else: "is not the description of a plan",
+    lose_the_plan: "No such file",
+    take_it_from_another_gpu: r"was built for compute capability 9\.0; this GPU has 8\.9",
+    take_it_from_another_version: r"was built with tensorrt_rtx 10\.3\.0; here is TensorRT for RTX",
+}
+
+
+@pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__)
+def test_a_plan_that_does_not_fit_is_refused_and_built_again(ask: Asked, harm: object) -> None:
+    path = ask()
+    harm(path)
+    with pytest.raises(BadPlan, match=HARM[harm]) as error:
+        read_plan(path, compute_capability=ADA)
+    assert "\n" not in str(error.value)
+    assert str(path.parent) not in str(error.value)
+    assert ask() == path
+    assert ask.built
+    read_plan(path, compute_capability=ADA)
+
+
+def test_a_newer_tensorrt_takes_a_version_compatible_plan_of_its_major(
+    ask: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ask()
+    sidecar = path.with_suffix(".json")
+    sidecar.write_text(sidecar.read_text().replace('"version_compatible": false', '"version_compatible": true'))
+    for version, fits in (("1.7.2.0", True), ("1.10.0", True), ("1.6.9", False), ("2.0.0", False)):
+        monkeypatch.setattr(library, "VERSION", version)
+        if fits:
+            read_plan(path, compute_capability=ADA)
+        else:
+            with pytest.raises(BadPlan, match="was built with"):
+                read_plan(path, compute_capability=ADA)
+
+
+def test_what_a_build_learned_is_kept_for_the_next(ask: Asked) -> None:
+    ask()
+    (cache,) = ask.folder.glob("timing-*.cache")
+    assert cache.name == f"timing-tensorrt_rtx-{library.VERSION}-8.9.cache"
+    assert cache.stat().st_size > 0
+    cache.write_bytes(b"damaged")
+    ask(PlanOptions(8))
+    assert cache.read_bytes() != b"damaged"
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path, model: bytes) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        BadPlan, match=r"engine cache .* cannot be written: Not a directory; ONESTREAM_CACHE names another"
+    ):
+        ensure_plan(model, OPTIONS, compute_capability=ADA, folder=tmp_path / "file" / "engines")
+
+
+def test_a_plan_is_found_without_writing_anything(ask: Asked) -> None:
+    path = ask()
+    # Nobody can lock a folder, nor write beside one that is none.
+    path.with_suffix(".lock").unlink()
+    path.with_suffix(".lock").mkdir()
+    assert ask() == path
+
+
+def test_files_can_be_read_by_a_server_of_another_user(ask: Asked) -> None:
+    assert stat.S_IMODE(ask().stat().st_mode) == 0o644
+
+
+def test_a_failed_build_leaves_nothing_that_counts(ask: Asked) -> None:
+    with pytest.raises(BadNetwork):
+        ask(model=b"no network")
+    assert [path.suffix for path in ask.folder.iterdir()] == [".lock"]
+
+
+def test_leftovers_of_a_killed_build_do_no_harm(ask: Asked) -> None:
+    ask.folder.mkdir()
+    key = PlanKey.of(ask.model, OPTIONS, compute_capability=ADA)
+    (ask.folder / f"{key.digest[:32]}.plan").write_bytes(b"half a plan")
+    (ask.folder / f"{key.digest[:32]}.lock").write_bytes(b"")
+    ask()
+    assert ask.built
+
+
+def _ask_in_a_process(folder: Path, model: bytes, barrier: object, answers: object) -> None:
+    ask = Asked(folder, model)
+    barrier.wait()
+    path = ask(PlanOptions(4, "fp16"))
+    answers.put((ask.built, str(path)))
+
+
+def test_processes_that_ask_at_once_get_one_build(tmp_path: Path, model: bytes) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier, answers = context.Barrier(3), context.Queue()
+    processes = [
+        context.Process(target=_ask_in_a_process, args=(tmp_path / "engines", model, barrier, answers))
+        for _ in range(3)
+    ]
+    for process in processes:
+        process.start()
+    got = [answers.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert sum(built for built, _ in got) == 1
+    assert len({path for _, path in got}) == 1
+
+
+def test_threads_that_ask_at_once_get_one_build(tmp_path: Path, model: bytes) -> None:
+    asked = [Asked(tmp_path / "engines", model) for _ in range(3)]
+    threads = [threading.Thread(target=ask) for ask in asked]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(ask.built for ask in asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"ONESTREAM_CACHE": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a/engines"),
+        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/onestream/engines"),
+        ({"HOME": "/c"}, "/c/.cache/onestream/engines"),
+        ({"ONESTREAM_CACHE": "", "XDG_CACHE_HOME": "", "HOME": "/c"}, "/c/.cache/onestream/engines"),
+    ],
+)
+def test_where_plans_are_kept(environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ONESTREAM_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert cache_folder() == Path(expected)

@@ -1,0 +1,136 @@
+"""Which engine is loaded, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from served_networks import convolutional, definition, served
+
+from preprocess import BackendMissing, StampMismatch
+from preprocess.device import Device
+from serving.engine import library
+from serving.engine.cache import ensure_plan
+from serving.engine.load import check_stamp, open_engine
+from serving.engine.onnx_cuda import provider_options
+from serving.engine.plan import PlanOptions
+from serving.engine.served import load_served, tensors
+from serving.errors import BadNetwork, BadPlan
+from serving.pipeline import GpuOptions
+
+NO_DEVICE = Device.__new__(Device)
+"""Stands for a GPU in calls that end before they ask it anything."""
+
+
+def gpu(major: int, minor: int) -> Device:
+    """What a driver would say of a GPU of this capability."""
+    return Device(SimpleNamespace(compute_capability=SimpleNamespace(major=major, minor=minor), device_id=0))
+
+
+def network() -> bytes:
+    return bytes(served(convolutional()).SerializeToString())
+
+
+def test_another_definition_is_refused() -> None:
+    check_stamp(network(), definition())
+    with pytest.raises(StampMismatch, match="first difference: operations"):
+        open_engine(network(), GpuOptions(), NO_DEVICE, definition=definition(layout="NHWC"))
+
+
+def test_a_network_without_a_stamp_is_refused() -> None:
+    model = served(convolutional())
+    del model.metadata_props[:]
+    with pytest.raises(StampMismatch, match="carries no definition"):
+        open_engine(model.SerializeToString(), GpuOptions(), NO_DEVICE, definition=definition())
+
+
+def test_a_missing_file_is_named_without_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadNetwork, match=r"^model\.onnx: No such file or directory$"):
+        open_engine(tmp_path / "model.onnx", GpuOptions(), NO_DEVICE, definition=definition())
+
+
+def test_serving_on_a_cpu_imports_nothing_of_a_gpu() -> None:
+    script = "import sys, serving.engine; print(*({'onnx', 'tensorrt_rtx', 'tensorrt', 'cuda'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_without_tensorrt_its_absence_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tensorrt", "tensorrt_rtx"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("library", "plan", "cache", "tensorrt"):
+        monkeypatch.delitem(sys.modules, f"serving.engine.{name}", raising=False)
+    with pytest.raises(BackendMissing, match=r"there is no TensorRT here: .*serving\.gpu\.engine: onnxruntime"):
+        open_engine(network(), GpuOptions(), NO_DEVICE, definition=definition())
+
+
+def test_the_placeholder_package_is_not_taken_for_tensorrt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tensorrt.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
+    monkeypatch.delitem(sys.modules, "serving.engine.library")
+    from serving.engine.library import NAME
+
+    assert NAME == "tensorrt_rtx"
+
+
+def test_onnx_runtime_without_cuda_names_the_package() -> None:
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime has CUDA")
+    with pytest.raises(BackendMissing, match=r"has no CUDA: .*pip install onnxruntime-gpu"):
+        open_engine(network(), GpuOptions(engine="onnxruntime"), NO_DEVICE, definition=definition())
+
+
+def test_the_cuda_provider_works_on_the_given_stream() -> None:
+    options = provider_options(1, 0x7F00DEADBEEF)
+    assert options["device_id"] == "1"
+    assert options["user_compute_stream"] == str(0x7F00DEADBEEF)
+    assert set(map(type, options.values())) == {str}
+
+
+def test_inputs_and_outputs_are_read_from_the_file() -> None:
+    pixels, outputs = tensors(load_served(network()))
+    assert (pixels.name, pixels.dtype, pixels.dims) == ("pixels", "uint8", (32, 32, 3))
+    assert [(each.name, each.dtype, each.dims) for each in outputs] == [("scores", "float32", (10,))]
+
+
+def test_a_size_that_the_file_does_not_say_is_inferred() -> None:
+    model = served(convolutional())
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "classes"
+    assert tensors(model)[1][0].dims == (10,)
+
+
+def test_an_output_whose_size_depends_on_the_image_is_refused() -> None:
+    nodes = [
+        helper.make_node("Cast", ["pixels"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("NonZero", ["float"], ["found"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "varying",
+        [helper.make_tensor_value_info("pixels", TensorProto.UINT8, ["batch", 32, 32, 3])],
+        [helper.make_tensor_value_info("found", TensorProto.INT64, [4, "count"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(BadNetwork, match=r"output 'found' has size \[None\]; on a GPU every size must be known"):
+        tensors(onnx.load_model_from_string(model.SerializeToString()))
+
+
+@pytest.mark.skipif(not library.IS_RTX, reason="TensorRT itself builds on a GPU only")
+@pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="with a driver the plan may well load")
+def test_a_plan_that_tensorrt_does_not_load_is_one_line_with_its_reason(tmp_path: Path) -> None:
+    from serving.engine.tensorrt import TensorRtEngine
+
+    plan = ensure_plan(network(), PlanOptions(4), compute_capability=(8, 9), folder=tmp_path)
+    with pytest.raises(BadPlan, match=r"cannot load \w+\.plan: .*CUDA driver version is insufficient") as error:
+        TensorRtEngine(plan, gpu(8, 9))
+    assert "\n" not in str(error.value)
+    with pytest.raises(BadPlan, match=r"was built for compute capability 8\.9; this GPU has 9\.0"):
+        TensorRtEngine(plan, gpu(9, 0))
