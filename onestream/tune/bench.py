@@ -159,8 +159,8 @@ class Bench:
     def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
         """Measure settings in interleaved rounds, as ``search.Compare`` describes."""
         if not final:
-            needed_s = self._start_s + ROUNDS * 2 * self._round_s
-            # What is found is measured again, beside where the search began and perhaps the defaults.
+            # What is found is measured again, beside where the search began and the defaults.
+            needed_s = self._start_s + ROUNDS * len(settings) * self._round_s
             set_aside_s = 2 * self._start_s + ROUNDS * 3 * self._round_s
             if monotonic() + needed_s + set_aside_s > self._deadline:
                 raise OutOfTime

@@ -70,16 +70,21 @@ def keeps_limit(samples: Sequence[Sample], p99_ms: float) -> bool:
 
 
 def hopeless(challenger: Sequence[Sample], other: Sequence[Sample], *, p99_ms: float | None = None) -> bool:
-    """Whether the comparison can end early: after three rounds, the challenger lost every one."""
+    """Whether the comparison can end early: the challenger lost all of three rounds, or the median of four."""
     if len(challenger) < _FEWEST_ROUNDS:
         return False
     pairs = list(zip(challenger, other, strict=True))
+    ratios = [new.images_per_s / old.images_per_s for new, old in pairs]
     if p99_ms is not None:
         if not keeps_limit(other, p99_ms):
-            return all(new.p99_ms > max(old.p99_ms, p99_ms) for new, old in pairs)
-        if all(new.p99_ms > p99_ms for new in challenger):
+            ratios = [old.p99_ms / new.p99_ms for new, old in pairs]
+            if keeps_limit(challenger, p99_ms):
+                return False
+        elif all(new.p99_ms > p99_ms for new in challenger):
             return True
-    return all(new.images_per_s < old.images_per_s for new, old in pairs)
+    if all(ratio < 1 for ratio in ratios):
+        return True
+    return len(ratios) > _FEWEST_ROUNDS and Spread.of(ratios).median < 1
 
 
 def noise(ratios: Spread) -> float:

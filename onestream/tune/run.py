@@ -33,8 +33,8 @@ class Options:
     """What to tune, and how.
 
     ``repository`` is where ``onestream build`` put the pipeline, or will. ``onnx_file`` is the network of a pipeline
-    that names none. ``images`` is a folder. ``ensemble`` tunes ``NAME`` in place of ``NAME_fused``. ``concurrency`` is the
-    number of requests in flight, None for ``default_concurrency``. ``p99_ms`` limits the p99 of what may be chosen.
+    that names none. ``images`` is a folder. ``ensemble`` tunes ``NAME`` in place of ``NAME_fused``. ``concurrency`` is
+    the number of requests in flight, None for ``default_concurrency``. ``p99_ms`` limits the p99 of what may be chosen.
     ``minutes`` is for everything but writing.
     """
 
