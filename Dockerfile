@@ -1,0 +1,69 @@
+# Two images: `cpu`, small and without CUDA, and `gpu`, on Triton's own. docs/docker.md says how to use them.
+# Pinned by tag; a digest is stricter: --build-arg TRITON_IMAGE=nvcr.io/nvidia/tritonserver@sha256:…
+ARG PYTHON_IMAGE=python:3.12.13-slim-bookworm
+ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.10-py3
+
+
+FROM ${PYTHON_IMAGE} AS cpu-build
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends make \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /opt/onestream
+COPY . .
+RUN --mount=type=cache,target=/root/.cache/pip make install DEVICE=cpu
+RUN make build DEVICE=cpu
+
+
+FROM ${PYTHON_IMAGE} AS cpu
+RUN groupadd --gid 1000 onestream \
+    && useradd --uid 1000 --gid 1000 --no-create-home onestream \
+    && install --directory --owner=1000 --group=1000 /var/cache/onestream
+COPY --from=cpu-build /opt/onestream /opt/onestream
+WORKDIR /opt/onestream
+# All that is written at run time goes to the cache, which is worth a volume, and to /tmp.
+ENV PATH=/opt/onestream/.venv/bin:$PATH \
+    HOME=/tmp \
+    XDG_CACHE_HOME=/var/cache \
+    ONESTREAM_CACHE=/var/cache/onestream \
+    NUMBA_CACHE_DIR=/var/cache/onestream/numba \
+    PYTHONDONTWRITEBYTECODE=1
+USER 1000:1000
+EXPOSE 8000 8001 8002
+HEALTHCHECK --interval=10s --timeout=5s --start-period=3m --retries=3 CMD ["python3", "deploy/healthcheck.py"]
+ENTRYPOINT ["onestream"]
+CMD ["serve", "--host", "0.0.0.0", "--device", "cpu", "--verbose"]
+
+
+FROM ${TRITON_IMAGE} AS gpu-build
+# For a container whose TensorRT has no bindings on PyPI: requirements to install instead, or `none`.
+ARG TENSORRT
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends make python3-venv \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /opt/onestream
+COPY . .
+# Triton's image puts its own, other DALI first on Python's path.
+ENV PYTHONPATH=
+RUN --mount=type=cache,target=/root/.cache/pip make install DEVICE=gpu
+RUN make build DEVICE=gpu
+
+
+FROM ${TRITON_IMAGE} AS gpu
+RUN install --directory --owner=1000 --group=1000 /var/cache/onestream
+COPY --from=gpu-build /opt/onestream /opt/onestream
+WORKDIR /opt/onestream
+ENV PATH=/opt/onestream/.venv/bin:$PATH \
+    PYTHONPATH= \
+    HOME=/tmp \
+    XDG_CACHE_HOME=/var/cache \
+    ONESTREAM_CACHE=/var/cache/onestream \
+    NUMBA_CACHE_DIR=/var/cache/onestream/numba \
+    PYTHONDONTWRITEBYTECODE=1 \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility,video
+USER 1000:1000
+EXPOSE 8000 8001 8002
+# The first start builds the TensorRT engines, which takes minutes.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["python3", "deploy/healthcheck.py"]
+ENTRYPOINT ["onestream"]
+CMD ["serve", "--host", "0.0.0.0", "--device", "gpu", "--startup-timeout-s", "1800", "--verbose"]

@@ -1,0 +1,181 @@
+"""The Dockerfile: linted, its steps are those of the Makefile, and what it starts is what the command line accepts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from docker.utils.build import exclude_paths
+from resolved_compose import ROOT
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+TARGETS = ("cpu", "gpu")
+HADOLINT = Path(sys.executable).with_name("hadolint")
+
+
+@dataclass
+class Stage:
+    """A stage of the Dockerfile: its instructions in order, as (name, arguments)."""
+
+    base: str
+    instructions: list[tuple[str, str]] = field(default_factory=list)
+
+    def all(self, name: str) -> list[str]:
+        return [arguments for instruction, arguments in self.instructions if instruction == name]
+
+    def last(self, name: str) -> str:
+        return self.all(name)[-1]
+
+
+def stages() -> dict[str, Stage]:
+    """The stages by name."""
+    found: dict[str, Stage] = {}
+    current = None
+    for line in re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)).splitlines():
+        name, _, arguments = line.strip().partition(" ")
+        if name == "FROM":
+            base, _, stage = arguments.partition(" AS ")
+            current = found[stage] = Stage(base)
+        elif name and current is not None:
+            current.instructions.append((name, arguments.strip()))
+    return found
+
+
+STAGES = stages()
+
+
+def hadolint(dockerfile: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HADOLINT, "-"], cwd=ROOT, input=dockerfile, capture_output=True, text=True, timeout=60)
+
+
+def test_the_linter_finds_nothing() -> None:
+    done = hadolint(DOCKERFILE)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_linter_would_find_something() -> None:
+    assert "DL3007" in hadolint(DOCKERFILE.replace("${TRITON_IMAGE}", "nvcr.io/nvidia/tritonserver:latest", 1)).stdout
+
+
+def test_base_images_are_pinned_in_one_place_each() -> None:
+    pins = dict(re.findall(r"^ARG (\w+_IMAGE)=(\S+)$", DOCKERFILE, re.MULTILINE))
+    assert set(pins) == {"PYTHON_IMAGE", "TRITON_IMAGE"}
+    assert all(re.fullmatch(r"[\w./-]+:\d[\w.-]+", image) for image in pins.values()), pins
+    assert {stage.base for stage in STAGES.values()} == {f"${{{name}}}" for name in pins}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_is_made_by_the_makefile(target: str) -> None:
+    build = STAGES[f"{target}-build"]
+    steps = [
+        re.sub(r"^--mount=\S+ ", "", step) for step in build.all("RUN") if "make " in step and "apt-get" not in step
+    ]
+    assert steps == [f"make install DEVICE={target}", f"make build DEVICE={target}"]
+    for step in steps:
+        # --question and --always-make together: nothing is run, and an unknown target is status 2.
+        asked = subprocess.run(
+            [*shlex.split(step), "--question", "--always-make", "VENV=/nonexistent"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert asked.returncode == 1, asked.stderr
+    other = [step for step in build.all("RUN") if "make " in step and "apt-get" not in step]
+    assert len(other) == len(build.all("RUN")) - 1, "besides the system's packages nothing is installed in another way"
+
+
+def test_the_makefile_installs_the_extra_of_the_device() -> None:
+    for device in TARGETS:
+        planned = subprocess.run(
+            ["make", "--dry-run", "install", f"DEVICE={device}", "VENV=/nonexistent"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        assert f"install -e '.[{device}]'" in planned
+        assert ("tensorrt_bindings.py" in planned) == (device == "gpu")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_does_not_run_as_root_and_owns_nothing_but_its_cache(target: str) -> None:
+    stage = STAGES[target]
+    assert stage.last("USER") == "1000:1000"
+    (copied,) = stage.all("COPY")
+    assert copied == f"--from={target}-build /opt/onestream /opt/onestream"
+    owned = [step for step in stage.all("RUN") if "--owner=1000" in step]
+    assert len(owned) == 1
+    assert owned[0].endswith("/var/cache/onestream")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_starts_what_the_command_line_accepts(target: str, tmp_path: Path) -> None:
+    stage = STAGES[target]
+    assert json.loads(stage.last("ENTRYPOINT")) == ["onestream"]
+    arguments = json.loads(stage.last("CMD"))
+    assert arguments[arguments.index("--device") + 1] == target
+    assert arguments[arguments.index("--host") + 1] == "0.0.0.0", "a container's loopback cannot be published"
+    done = subprocess.run(
+        [sys.executable, "-m", "onestream", *arguments, "--repository", str(tmp_path / "missing")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    # It got as far as looking for the models, so every option was understood.
+    assert "does not exist" in done.stderr
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_everything_that_is_written_goes_to_the_cache_or_to_tmp(target: str) -> None:
+    environment = dict(item.split("=", 1) for item in shlex.split(STAGES[target].last("ENV")))
+    places = {name: environment[name] for name in ("HOME", "XDG_CACHE_HOME", "ONESTREAM_CACHE", "NUMBA_CACHE_DIR")}
+    assert places == {
+        "HOME": "/tmp",
+        "XDG_CACHE_HOME": "/var/cache",
+        "ONESTREAM_CACHE": "/var/cache/onestream",
+        "NUMBA_CACHE_DIR": "/var/cache/onestream/numba",
+    }
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_health_check_s_file_is_in_the_image_and_waits_for_the_engines(target: str) -> None:
+    check = STAGES[target].last("HEALTHCHECK")
+    command = json.loads(check[check.index("[") :])
+    assert command[1] in context()
+    minutes = re.search(r"--start-period=(\d+)m", check)
+    arguments = json.loads(STAGES[target].last("CMD"))
+    timeout_s = int(arguments[arguments.index("--startup-timeout-s") + 1]) if target == "gpu" else 120
+    assert minutes is not None
+    assert int(minutes[1]) * 60 >= timeout_s
+
+
+def context() -> set[str]:
+    """Files that are sent to the build, by Docker's own reading of ``.dockerignore``."""
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    return set(exclude_paths(str(ROOT), [line for line in lines if line and not line.startswith("#")]))
+
+
+def test_the_build_gets_what_the_package_is_made_of_and_nothing_that_was_built() -> None:
+    sent = context()
+    rooms = ("client", "model_repository", "onestream", "pipelines", "postprocess", "preprocess", "serving")
+    built = re.compile(r".*(\.onnx|\.plan|/__pycache__/.*|/certificate\.json)")
+    files = {str(path.relative_to(ROOT)) for room in rooms for path in (ROOT / room).rglob("*") if path.is_file()}
+    assert {path for path in files if not built.fullmatch(path)} | {"pyproject.toml", "README.md", "Makefile"} <= sent
+    assert not [path for path in sent if built.fullmatch(path)]
+    assert not [path for path in sent if path.startswith((".git", ".venv", "tests/"))]
+
+
+def test_every_package_of_the_distribution_is_sent() -> None:
+    include = re.search(r"^include = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert include is not None
+    sent = context()
+    for pattern in re.findall(r'"(\w+)\*"', include[1]):
+        assert f"{pattern}/__init__.py" in sent

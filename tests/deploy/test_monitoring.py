@@ -1,0 +1,164 @@
+"""Prometheus' configuration and Grafana's dashboard against a real server's metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from resolved_compose import ROOT, services
+
+from client import Client
+from serving.server import Server
+
+DEPLOY = ROOT / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboards" / "onestream.json").read_text(encoding="utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+EXPRESSIONS = [
+    pytest.param(target["expr"], id=f"{panel['title']} {target['refId']}")
+    for panel in PANELS
+    for target in panel["targets"]
+]
+# Triton has them only where it sees a GPU; the names are those of its docs/user_guide/metrics.md.
+GPU_METRICS = {
+    "nv_gpu_utilization",
+    "nv_gpu_memory_used_bytes",
+    "nv_gpu_memory_total_bytes",
+    "nv_gpu_power_usage",
+}
+
+
+def parse(expression: str) -> Any:
+    """Parse an expression as Prometheus does; Grafana's variables become what it would write."""
+    return promql_parser.parse(expression.replace("$__rate_interval", "1m"))
+
+
+def selectors(node: Any) -> Iterator[tuple[str, set[str]]]:
+    """Every metric that an expression reads, with the labels that it needs: its matchers', and those it groups by."""
+    match node:
+        case promql_parser.VectorSelector():
+            yield node.name, {matcher.name for matcher in node.matchers.matchers}
+        case promql_parser.MatrixSelector():
+            yield from selectors(node.vector_selector)
+        case promql_parser.Call():
+            for argument in node.args:
+                yield from selectors(argument)
+        case promql_parser.AggregateExpr():
+            grouped = set(node.modifier.labels) if node.modifier is not None else set()
+            for name, labels in selectors(node.expr):
+                yield name, labels | grouped
+        case promql_parser.BinaryExpr():
+            yield from selectors(node.lhs)
+            yield from selectors(node.rhs)
+        case _:
+            raise NotImplementedError(f"this test does not know {type(node).__name__}")
+
+
+@pytest.fixture(scope="module")
+def metrics(server: Server) -> dict[str, set[str]]:
+    """Names of the real server's metrics, with their labels, after a good and a bad image through both forms."""
+    with Client(server.grpc_address) as client:
+        for pipeline in ("classify", "classify_fused"):
+            photos = [ROOT / "examples" / "photos" / "coffee.jpg", b"not an image"]
+            assert [item.error is None for item in client.classify_many(photos, pipeline=pipeline)] == [True, False]
+    # Models hand over their counters once a second.
+    deadline = time.monotonic() + 15
+    while True:
+        found: dict[str, set[str]] = {}
+        with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+            for line in answer.read().decode().splitlines():
+                if line and not line.startswith("#"):
+                    name, labels = re.match(r"(\w+)(?:\{(.*)\})?", line).groups()  # type: ignore[union-attr]
+                    found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels or ""))
+        if "onestream_bad_images_total" in found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_an_expression_is_promql(expression: str) -> None:
+    assert list(selectors(parse(expression)))
+
+
+@pytest.mark.needs_triton
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_an_expression_reads_what_the_server_has(expression: str, metrics: dict[str, set[str]]) -> None:
+    for name, labels in selectors(parse(expression)):
+        if name not in GPU_METRICS:
+            assert name in metrics
+            assert labels <= metrics[name], name
+
+
+def test_an_error_in_an_expression_would_be_found() -> None:
+    with pytest.raises(ValueError, match="unclosed left parenthesis"):
+        parse("sum(rate(nv_inference_count[$__rate_interval])")
+
+
+def test_the_dashboard_shows_what_an_operator_looks_for() -> None:
+    read = {name for parameter in EXPRESSIONS for name, _ in selectors(parse(str(parameter.values[0])))}
+    assert {
+        "nv_inference_request_success",
+        "nv_inference_queue_duration_us",
+        "nv_inference_exec_count",
+        "onestream_step_microseconds_total",
+        "onestream_bad_images_total",
+        "nv_gpu_memory_used_bytes",
+        "nv_gpu_utilization",
+    } <= read
+
+
+def test_panels_are_told_apart_described_and_side_by_side() -> None:
+    identifiers = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(identifiers)) == len(identifiers)
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+    assert all(panel["description"] for panel in PANELS)
+
+
+def test_panels_ask_the_provisioned_data_source() -> None:
+    (source,) = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text())["datasources"]
+    asked = {panel["datasource"]["uid"] for panel in PANELS}
+    asked |= {target["datasource"]["uid"] for panel in PANELS for target in panel["targets"]}
+    assert asked == {source["uid"]}
+    assert source["url"] == "http://prometheus:9090"
+    assert "prometheus" in services("cpu"), "the host in that address"
+
+
+def test_grafana_finds_the_dashboard_where_the_container_has_it() -> None:
+    grafana = services("cpu")["grafana"]
+    (provider,) = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/onestream.yml").read_text())["providers"]
+    mounted = {volume["target"]: volume["source"] for volume in grafana["volumes"] if volume["type"] == "bind"}
+    assert mounted[provider["options"]["path"]] == str(DEPLOY / "grafana" / "dashboards")
+    assert mounted["/etc/grafana/provisioning"] == str(DEPLOY / "grafana" / "provisioning")
+    home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home == f"{provider['options']['path']}/onestream.json"
+
+
+def test_grafana_knows_how_often_prometheus_looks() -> None:
+    prometheus = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    (source,) = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text())["datasources"]
+    assert source["jsonData"]["timeInterval"] == prometheus["global"]["scrape_interval"]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here: apt-get install prometheus")
+def test_prometheus_accepts_its_configuration() -> None:
+    command = ["promtool", "check", "config", str(DEPLOY / "prometheus" / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
