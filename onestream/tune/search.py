@@ -8,7 +8,7 @@ from typing import Protocol
 
 from onestream.load.spread import Spread
 from onestream.tune.decide import Judgement, Sample, judge, keeps_limit
-from onestream.tune.knobs import Device, Knob, neighbours, sensible, with_value
+from onestream.tune.knobs import Device, Knob, Value, neighbours, sensible, with_value
 from serving.pipeline import ServingOptions
 
 
@@ -128,6 +128,8 @@ class _Search:
         self._compare, self._p99_ms, self._on_trial = compare, p99_ms, on_trial
         self._to_start = {start: 1.0}
         self._tried = {start}
+        self._broken: set[ServingOptions] = set()
+        self._failed: set[tuple[str, Value]] = set()
 
     def climb(self) -> None:
         """Try the defaults, then knob after knob until nothing changes."""
@@ -157,23 +159,32 @@ class _Search:
     def _try_all(self, knob: Knob) -> bool:
         improved = False
         for value in knob.values:
-            improved |= self._is_better(with_value(self.outcome.best, knob.field, value))
+            improved |= self._improves(knob, value)
         return improved
 
     def _climb_along(self, knob: Knob) -> bool:
         for up in (True, False):
             moved = False
             for value in neighbours(knob, self.outcome.best, up=up, cores=self._cores):
-                if not self._is_better(with_value(self.outcome.best, knob.field, value)):
+                if not self._improves(knob, value):
                     break
                 moved = True
             if moved:
                 return True
         return False
 
-    def _is_better(self, options: ServingOptions | None) -> bool:
+    def _improves(self, knob: Knob, value: Value) -> bool:
+        options = with_value(self.outcome.best, knob.field, value)
+        if options is None or (knob.field, value) in self._failed:
+            return False
+        better = self._is_better(options)
+        if options in self._broken:
+            self._failed.add((knob.field, value))
+        return better
+
+    def _is_better(self, options: ServingOptions) -> bool:
         """Measure a setting that was not tried yet against the best one, which it replaces if it is better."""
-        if options is None or options in self._tried or not sensible(options, device=self._device, cores=self._cores):
+        if options in self._tried or not sensible(options, device=self._device, cores=self._cores):
             return False
         best = self.outcome.best
         try:
@@ -182,6 +193,7 @@ class _Search:
             if error.options != options:
                 raise
             self._tried.add(options)
+            self._broken.add(options)
             self._note(Trial(options, best, [], [], None, None, str(error)))
             return False
         self._tried.add(options)
