@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -18,11 +18,18 @@ def build(
         Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")
     ] = None,
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    form: Annotated[
+        Literal["python", "dali-backend"],
+        typer.Option(
+            help="dali-backend: for the unmodified Triton container, without our Python (docs/stock-containers.md)."
+        ),
+    ] = "python",
 ) -> None:
     """Write the model repository of a pipeline: NAME, NAME_preprocess, NAME_model, NAME_postprocess and NAME_fused.
 
-    Files that are there already and would not change are left alone. Exits with 1 where the pipeline or the network
-    cannot be served, saying why.
+    The form dali-backend has NAME, NAME_preprocess and NAME_model only, and needs a folder of its own. Files that are
+    there already and would not change are left alone. Exits with 1 where the pipeline or the network cannot be served,
+    saying why.
     """
     try:
         from preprocess import PreprocessError
@@ -37,6 +44,7 @@ def build(
                 pipeline,
                 folder=repository,
                 onnx_file=onnx,
+                form=form,
                 progress=lambda text: status.update(text),
             )
     except (ServingError, PreprocessError) as error:

@@ -10,24 +10,23 @@ from pathlib import Path
 
 import onnx
 
-from serving import certificate, network, repository
+from serving import certificate, network, repository, stock
 from serving.errors import BadNetwork, BadPipeline
 from serving.pipeline import Classification, Pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a build did. ``written`` holds the files that changed; empty when everything was there already."""
+    """What a build did.
+
+    ``written`` holds the files that changed; empty when everything was there already. ``models`` are the names of the
+    Triton models.
+    """
 
     pipeline: Pipeline
     folder: Path
     written: list[Path]
-
-    @property
-    def models(self) -> list[str]:
-        """Names of the Triton models."""
-        name = self.pipeline.name
-        return [name, *(f"{name}_{role}" for role in ("preprocess", "model", "postprocess", "fused"))]
+    models: list[str]
 
 
 def build(
@@ -35,17 +34,26 @@ def build(
     *,
     folder: Path,
     onnx_file: Path | None = None,
+    form: stock.Form = "python",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Built:
     """Build the repository of a pipeline in ``folder``.
 
-    ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``progress`` is called with a line
-    before each long step. A network built from the same sources is kept. Raises ``BadPipeline``, ``BadNetwork``
-    or ``preprocess.StampMismatch``.
+    ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``form`` *dali-backend* is for the
+    unmodified Triton container (``serving.stock``). ``progress`` is called with a line before each long step. A network
+    built from the same sources is kept. Raises ``BadPipeline``, ``BadNetwork``, ``preprocess.StampMismatch``, or
+    ``preprocess.CannotCompile`` where the form cannot do the definition exactly.
     """
     pipeline = Pipeline.from_file(pipeline_file)
+    stock.check_folder(folder, form)
     labels = _labels(pipeline, pipeline_file.parent)
     source = _Source.of(pipeline, onnx_file)
+    named = f"{pipeline_file.parent.name}/{pipeline_file.name}"
+    if form == "dali-backend":
+        progress(f"preparing the network {source.name}")
+        served = network.prepare(source.load(progress), pipeline.preprocess)
+        for_stock = stock.plan(repository.plan(pipeline, network.outputs(served), labels=labels), served)
+        return Built(pipeline, folder, repository.write(for_stock, folder, source=named), for_stock.model_names)
     network_path = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
     served = _built_before(network_path, source.key(pipeline))
     fresh = served is None
@@ -55,12 +63,12 @@ def build(
         entry = served.metadata_props.add()
         entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
     planned = repository.plan(pipeline, network.outputs(served), labels=labels)
-    written = repository.write(planned, folder, source=f"{pipeline_file.parent.name}/{pipeline_file.name}")
+    written = repository.write(planned, folder, source=named)
     if fresh or not (folder / f"{pipeline.name}_fused" / "1" / "model.onnx").exists():
         written += repository.install_network(served.SerializeToString(), pipeline, folder)
     progress("measuring parity with the reference")
     written += certificate.install(pipeline.preprocess, [folder / name for name in planned.model_names])
-    return Built(pipeline, folder, written)
+    return Built(pipeline, folder, written, planned.model_names)
 
 
 _SOURCE_KEY = "onestream.source"

@@ -12,7 +12,7 @@ from serving import network
 from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
 from serving.pipeline import Classification, Raw
-from serving.tensors import CLASS_IDS, SCORES
+from serving.tensors import CLASS_IDS, LABELS, SCORES
 
 _PREFIX = "onestream/tail_"
 _OLDEST_OPSET = 11
@@ -38,11 +38,37 @@ def with_postprocess(model: onnx.ModelProto, postprocess: Classification | Raw) 
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset < _OLDEST_OPSET:
         raise BadNetwork(f"the graph's own top-k takes ONNX opset {_OLDEST_OPSET} or newer; the file has {opset}")
-    if _names(extended.graph) & {SCORES, CLASS_IDS}:
+    if _names(extended.graph) & {SCORES, CLASS_IDS, LABELS}:
         extended = onnx.compose.add_prefix(
             extended, f"{_PREFIX}network_", rename_nodes=False, rename_inputs=False, rename_functions=False
         )
     _append(extended.graph, postprocess)
+    onnx.checker.check_model(extended)
+    return extended
+
+
+def with_labels(model: onnx.ModelProto, labels: Sequence[str] | None) -> onnx.ModelProto:
+    """Append ``labels``, string (batch, k), to a network with ``class_ids``; the argument is not changed.
+
+    ``labels`` holds one name for each class; with None an id is its own name. ONNX Runtime has strings, TensorRT has
+    none.
+    """
+    extended = onnx.ModelProto()
+    extended.CopyFrom(model)
+    graph = extended.graph
+    class_ids = next(value for value in graph.output if value.name == CLASS_IDS)
+    if labels is None:
+        node = helper.make_node("Cast", [CLASS_IDS], [LABELS], name=f"{_PREFIX}labels", to=TensorProto.STRING)
+    else:
+        names = helper.make_tensor(
+            f"{_PREFIX}names", TensorProto.STRING, [len(labels)], [label.encode() for label in labels]
+        )
+        graph.initializer.append(names)
+        node = helper.make_node("Gather", [names.name, CLASS_IDS], [LABELS], name=f"{_PREFIX}labels", axis=0)
+    graph.node.append(node)
+    graph.output.add().CopyFrom(class_ids)
+    graph.output[-1].name = LABELS
+    graph.output[-1].type.tensor_type.elem_type = TensorProto.STRING
     onnx.checker.check_model(extended)
     return extended
 
