@@ -266,19 +266,23 @@ class Client:
 
 
 def _labels(model: str, tensors: Tensors) -> tuple[Label, ...]:
-    """Typed labels from the outputs of a classification pipeline, each of shape ``[1, k]``."""
-    names = ("scores", "class_ids", "labels")
-    shapes = {name: list(tensors[name].shape) for name in names if name in tensors}
-    first = next(iter(shapes.values()), [])
-    if len(shapes) < 3 or len(first) != 2 or first[0] != 1 or first[1] < 1 or any(s != first for s in shapes.values()):
+    """Typed labels from the outputs of a classification pipeline, each of shape ``[1, k]``.
+
+    A server without strings (TensorRT alone) sends no ``labels``; a class is then named by its id.
+    """
+    names = ("scores", "class_ids", "labels") if "labels" in tensors else ("scores", "class_ids")
+    shapes = [list(tensors[name].shape) for name in names if name in tensors]
+    first = shapes[0] if len(shapes) == len(names) else []
+    if len(first) != 2 or first[0] != 1 or first[1] < 1 or any(shape != first for shape in shapes):
         seen = {name: list(array.shape) for name, array in tensors.items()}
         raise UnexpectedResponse(
-            f"model {model!r} answered {seen or 'nothing'}, expected {', '.join(names)}, each of shape [1, k]; for "
-            "a pipeline of another kind use infer"
+            f"model {model!r} answered {seen or 'nothing'}, expected scores, class_ids, usually labels, each of shape "
+            "[1, k]; for a pipeline of another kind use infer"
         )
+    labels = tensors["labels"][0] if "labels" in tensors else [b"%d" % class_id for class_id in tensors["class_ids"][0]]
     return tuple(
         Label(label=label.decode(errors="replace"), class_id=int(class_id), score=float(score))
-        for score, class_id, label in zip(*(tensors[name][0] for name in names), strict=True)
+        for score, class_id, label in zip(tensors["scores"][0], tensors["class_ids"][0], labels, strict=True)
     )
 
 

@@ -10,7 +10,10 @@ from client.errors import OnestreamError
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One class that the network considered, with its score (the larger, the more likely)."""
+    """One class that the network considered, with its score (the larger, the more likely).
+
+    ``label`` is its name; the id as text where the server sends no names.
+    """
 
     label: str
     class_id: int

@@ -77,7 +77,8 @@ def test_infer_hands_out_raw_tensors() -> None:
     [
         {},
         {"boxes": np.zeros((1, 7, 4), np.float32)},
-        {name: array for name, array in ESPRESSO.items() if name != "labels"},
+        {name: array for name, array in ESPRESSO.items() if name != "scores"},
+        {name: array for name, array in ESPRESSO.items() if name == "scores"},
         {name: array[0] for name, array in ESPRESSO.items()},
         {name: array[:, :0] for name, array in ESPRESSO.items()},
         {**ESPRESSO, "scores": ESPRESSO["scores"][:, :1]},
@@ -87,9 +88,17 @@ def test_infer_hands_out_raw_tensors() -> None:
 def test_an_answer_of_another_kind_is_refused(tensors: Tensors) -> None:
     with (
         Client(transport=FakeTransport(lambda *_: tensors)) as client,
-        pytest.raises(UnexpectedResponse, match=r"expected scores, class_ids, labels, each of shape \[1, k\]"),
+        pytest.raises(UnexpectedResponse, match=r"expected scores, class_ids, usually labels, each of shape \[1, k\]"),
     ):
         client.classify(b"image")
+
+
+def test_classes_without_names_are_named_by_their_ids() -> None:
+    tensors = {name: array for name, array in ESPRESSO.items() if name != "labels"}
+    with Client(transport=FakeTransport(lambda *_: tensors)) as client:
+        result = client.classify(b"image")
+    assert [label.class_id for label in result.labels] == ESPRESSO["class_ids"][0].tolist()
+    assert [label.label for label in result.labels] == [str(label.class_id) for label in result.labels]
 
 
 def test_the_size_limit_is_asked_once_for_each_model() -> None:
