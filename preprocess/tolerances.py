@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from preprocess.backends.base import BackendName, Sample
+from preprocess.backends.base import BackendName, Device, Sample
 from preprocess.definition import Definition
 
 Stage = Literal["decode", "resize", "crop", "normalize"]
@@ -24,7 +24,8 @@ class Tolerance:
     """The allowed difference of one backend after one stage, the stages before it included.
 
     ``max_level`` bounds every value; ``share_different`` and ``share_above_one`` bound the shares, 0 to 1, of values
-    that differ at all and by more than one level.
+    that differ at all and by more than one level. ``measured`` tells whether they were measured, or derived from what
+    the libraries document and do elsewhere.
     """
 
     backend: BackendName
@@ -34,9 +35,11 @@ class Tolerance:
     share_different: float
     share_above_one: float
     reason: str
+    device: Device = "cpu"
+    measured: bool = True
 
 
-TOLERANCES = (
+TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance("dali", "decode", "plain", 0, 0, 0, "the same libjpeg-turbo, libpng and libwebp arithmetic as Pillow"),
     Tolerance(
         "dali", "decode", "converted", 2, 1, 0.01,
@@ -63,7 +66,31 @@ TOLERANCES = (
     Tolerance("dali", "normalize", "plain", 1, 0.5, 0, "as crop: a table holds the reference's own 256 values"),
     Tolerance("dali", "normalize", "converted", 4, 1, 0.05, "as crop"),
 )  # fmt: skip
-"""One entry for every backend, stage and source."""
+
+_GPU_DECODE = (
+    "nvJPEG and libjpeg-turbo round the inverse transform, the upsampling of chroma and the conversion to RGB each by "
+    "themselves: a level each, of which the conversion to blue makes almost two. Other formats are decoded on the CPU"
+)
+_GPU_RESIZE = (
+    "the levels of the decoder, averaged; the level of the filter, which keeps fractions between its passes; and up to "
+    "ten in the outermost pixels of an uncropped image, where Pillow renormalizes and the GPU repeats the border"
+)
+_GPU_BOUNDS: tuple[tuple[Stage, float, float, str], ...] = (
+    ("decode", 6, 0.2, _GPU_DECODE),
+    ("resize", 16, 0.2, _GPU_RESIZE),
+    ("crop", 16, 0.2, "as resize; nothing is added"),
+    ("normalize", 16.01, 0.2, "as crop; float32 is rounded in another order"),
+)
+_GPU_BACKENDS: tuple[BackendName, ...] = ("dali", "cvcuda")
+_SOURCES: tuple[Source, ...] = ("plain", "converted")
+
+TOLERANCES += tuple(
+    Tolerance(backend, stage, source, most, 1, above_one, reason, device="gpu", measured=False)
+    for backend in _GPU_BACKENDS
+    for source in _SOURCES
+    for stage, most, above_one, reason in _GPU_BOUNDS
+)
+"""One entry for every backend, device, stage and source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +105,12 @@ class Comparison:
     within: bool
 
 
-def tolerance(backend: BackendName, stage: Stage, source: Source = "plain") -> Tolerance:
+def tolerance(backend: BackendName, stage: Stage, source: Source = "plain", device: Device = "cpu") -> Tolerance:
     """The entry of the table. Raises ``KeyError`` where there is none."""
     for entry in TOLERANCES:
-        if (entry.backend, entry.stage, entry.source) == (backend, stage, source):
+        if (entry.backend, entry.stage, entry.source, entry.device) == (backend, stage, source, device):
             return entry
-    raise KeyError(f"no tolerance for backend {backend!r}, stage {stage!r}, source {source!r}")
+    raise KeyError(f"no tolerance for backend {backend!r} on {device!r}, stage {stage!r}, source {source!r}")
 
 
 def compare(
@@ -94,6 +121,7 @@ def compare(
     stage: Stage,
     backend: BackendName,
     source: Source = "plain",
+    device: Device = "cpu",
 ) -> Comparison:
     """Compare a backend's sample with the reference's, both as ``definition.stage(stage)`` gives them.
 
@@ -110,7 +138,7 @@ def compare(
         # Both samples are rounded to their dtype, so that a whole number of levels measures as nearly that.
         whole, rounding = np.rint(difference), 2 * np.finfo(reference.dtype).eps * np.abs(reference).max() * level_size
         difference = np.where(np.abs(difference - whole) <= rounding, whole, difference)
-    allowed = tolerance(backend, stage, source)
+    allowed = tolerance(backend, stage, source, device)
     highest, different = float(difference.max(initial=0)), float((difference > 0).mean())
     above_one = float((difference > 1).mean())
     return Comparison(

@@ -21,7 +21,9 @@ class Backend(Subject):
         limits: Limits | None = None,
         name: str = "",
     ) -> None:
-        super().__init__(name or f"{backend} ({device})", judged=True)
+        # The reference, of another definition, is judged as the backend nearest to it.
+        judge: BackendName = "dali" if backend == "reference" else backend
+        super().__init__(name or f"{backend} ({device})", judged=True, backend=judge, device=device)
         self._compiled = {
             stage: compile(definition.stage(stage), backend=backend, device=device, limits=limits, max_batch_size=1)
             for stage in STAGES
@@ -47,10 +49,12 @@ def available_backends(definition: Definition, limits: Limits) -> tuple[list[Sub
     """Every backend but the reference that can run the definition here, and why the others cannot, by name."""
     found: list[Subject] = []
     absent: dict[str, str] = {}
-    devices: tuple[Device, ...] = ("cpu", "gpu") if nvidia_driver_visible() else ("cpu",)
-    for device in devices:
+    places: list[tuple[BackendName, Device]] = [("dali", "cpu")]
+    if nvidia_driver_visible():
+        places += [("dali", "gpu"), ("cvcuda", "gpu")]
+    for backend, device in places:
         try:
-            found.append(Backend(definition, backend="dali", device=device, limits=limits))
+            found.append(Backend(definition, backend=backend, device=device, limits=limits))
         except (PreprocessError, RuntimeError) as error:  # DALI's own error on a GPU that cannot be used
-            absent[f"dali ({device})"] = str(error)
+            absent[f"{backend} ({device})"] = str(error)
     return found, absent

@@ -75,9 +75,15 @@ class _Tally:
             if not same_shape:
                 self._other_shape[stage] = self._other_shape.get(stage, 0) + 1
                 continue
-            # The table's only backend beside the reference; for a subject that is not judged its verdict is not used.
+            # For a subject that is not judged the verdict is not used.
             comparison = compare(
-                reference, sample, definition=self._definition, stage=stage, backend="dali", source=photo.source
+                reference,
+                sample,
+                definition=self._definition,
+                stage=stage,
+                backend=self._subject.backend,
+                source=photo.source,
+                device=self._subject.device,
             )
             self._comparisons.setdefault(stage, []).append(comparison)
         if outputs is not None:
@@ -123,6 +129,8 @@ class _Tally:
         return SubjectReport(
             name=self._subject.name,
             judged=self._subject.judged,
+            backend=self._subject.backend,
+            device=self._subject.device,
             photos=self._photos,
             stages={stage: Figures.of(found) for stage, found in self._comparisons.items()},
             other_shape=self._other_shape,

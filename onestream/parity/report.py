@@ -6,6 +6,7 @@ import json
 
 from pydantic import BaseModel, ConfigDict
 
+from preprocess.backends.base import BackendName, Device
 from preprocess.tolerances import Stage
 from serving.figures import Figures
 
@@ -39,12 +40,15 @@ class SubjectReport(BaseModel):
     ``photos`` is the number compared, ``stages`` the figures of those stages that the subject shows, ``other_shape``
     counts the photos that have another shape after a stage, ``refused`` says why a photo that the reference takes has
     no result. ``predictions`` counts the best classes that were compared, over all ``forms`` of a served pipeline.
+    ``backend`` and ``device`` name the entries of the tolerances table that judged it.
     """
 
     model_config = _FROZEN
 
     name: str
     judged: bool
+    backend: BackendName = "dali"
+    device: Device = "cpu"
     photos: int
     stages: dict[Stage, Figures]
     other_shape: dict[Stage, int]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.backends.base import Sample
+from preprocess.backends.base import BackendName, Device, Sample
 from preprocess.tolerances import Source, Stage
 
 Pixels = npt.NDArray[np.uint8]
@@ -54,11 +54,12 @@ class Observation:
 class Subject(ABC):
     """Something that preprocesses photos.
 
-    ``judged`` says whether the tolerances table holds for it; what others wrote is only shown.
+    ``judged`` says whether the tolerances table holds for it; what others wrote is only shown. ``backend`` and
+    ``device`` name its entries in the table.
     """
 
-    def __init__(self, name: str, *, judged: bool) -> None:
-        self.name, self.judged = name, judged
+    def __init__(self, name: str, *, judged: bool, backend: BackendName = "dali", device: Device = "cpu") -> None:
+        self.name, self.judged, self.backend, self.device = name, judged, backend, device
 
     @abstractmethod
     def observe(self, photo: Photo) -> Observation:

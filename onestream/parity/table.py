@@ -78,7 +78,7 @@ def _cut(lines: list[str], subject: SubjectReport) -> list[str]:
 
 def _stage_row(subject: SubjectReport, stage: Stage) -> tuple[str | Text, ...]:
     figures, other = subject.stages.get(stage), subject.other_shape.get(stage, 0)
-    verdict = _verdict(figures, stage) if subject.judged and figures is not None else Text()
+    verdict = _verdict(subject, figures, stage) if subject.judged and figures is not None else Text()
     if other:
         style = "red" if subject.judged else "yellow"
         verdict = Text(f"another size: {other} of {subject.photos} photos", style=style)
@@ -94,10 +94,10 @@ def _stage_row(subject: SubjectReport, stage: Stage) -> tuple[str | Text, ...]:
     )
 
 
-def _verdict(figures: Figures, stage: Stage) -> Text:
+def _verdict(subject: SubjectReport, figures: Figures, stage: Stage) -> Text:
     if figures.within:
         return Text("within", style="green")
-    allowed = tolerance("dali", stage)
+    allowed = tolerance(subject.backend, stage, device=subject.device)
     return Text(
         f"outside: allowed for 8-bit files are {allowed.max_level:g} at most, {allowed.share_different:.0%} of values "
         f"different, {allowed.share_above_one:.0%} above 1",

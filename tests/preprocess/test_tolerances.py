@@ -15,12 +15,13 @@ LEVELS = np.random.default_rng(0).integers(10, 240, (40, 50, 3)).astype(np.uint8
 
 
 def test_every_backend_stage_and_source_has_one_entry_with_a_reason() -> None:
-    keys = [(entry.backend, entry.stage, entry.source) for entry in TOLERANCES]
+    keys = [((entry.backend, entry.device), entry.stage, entry.source) for entry in TOLERANCES]
+    backends = [("dali", "cpu"), ("dali", "gpu"), ("cvcuda", "gpu")]
     stages, sources = ("decode", "resize", "crop", "normalize"), ("plain", "converted")
-    assert sorted(keys) == sorted(itertools.product(["dali"], stages, sources))
+    assert sorted(keys) == sorted(itertools.product(backends, stages, sources))
     for entry in TOLERANCES:
         assert entry.reason
-        assert tolerance(entry.backend, entry.stage, entry.source) is entry
+        assert tolerance(entry.backend, entry.stage, entry.source, entry.device) is entry
         assert 0 <= entry.share_above_one <= entry.share_different <= 1
     with pytest.raises(KeyError, match="cvcuda"):
         tolerance("cvcuda", "decode")
