@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test example lint type format bench bench-training bench-video install build parity serve doctor clean
+.PHONY: help demo test example lint type stubs format bench bench-training bench-video install build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ lint: $(VENV)/.dev  ## ruff: style and format
 
 type: $(VENV)/.dev  ## mypy --strict
 	$(BIN)/mypy
+
+stubs: $(VENV)/.dev  ## write the type stubs of GPU libraries anew, from what is installed
+	PYTHONPATH=typings $(BIN)/python -m make_stubs
 
 format: $(VENV)/.dev  ## let ruff rewrite the sources
 	$(BIN)/ruff check --fix .

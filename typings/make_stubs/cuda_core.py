@@ -12,7 +12,17 @@ from pathlib import Path
 
 import cuda.core
 
-from make_stubs.syntax import NO_CONSTRUCTOR, is_public, member_name, mend_class, names_in, without_docstrings, write
+from make_stubs.syntax import (
+    NO_CONSTRUCTOR,
+    check_known,
+    is_public,
+    member_name,
+    mend_class,
+    names_in,
+    paths_in,
+    without_docstrings,
+    write,
+)
 
 # Module -> what our code and its tests use of it, and what those classes name in public signatures.
 KEPT = {
@@ -86,8 +96,11 @@ def generate(target: Path) -> None:
     version = importlib.metadata.version("cuda-core")
     wheel = Path(cuda.core.__path__[0])
     source = wheel if (wheel / "_device.pyi").exists() else wheel / "cu13"
-    for module in KEPT:
-        _module(module, source, target / "cuda" / "core", version)
+    trees = {module: _parse(source, module) for module in KEPT}
+    check_known(MENDS, set().union(*map(paths_in, trees.values())), "the stub of cuda.core")
+    for module, tree in trees.items():
+        check_known(KEPT[module], paths_in(tree), f"the stub of cuda.core.{module}")
+        _module(module, tree, target / "cuda" / "core", version)
     for package, modules in PACKAGES.items():
         lines = [
             f"from cuda.core.{module.replace('/', '.')} import {name} as {name}"
@@ -106,9 +119,12 @@ def _exported(name: str) -> bool:
     return is_public(name) and name not in ("DeviceProperties", "IsStreamType")
 
 
-def _module(module: str, source: Path, target: Path, version: str) -> None:
+def _parse(source: Path, module: str) -> ast.Module:
     path = next(file for file in (source / f"{module}.pyi", source / f"{module}.py") if file.exists())
-    tree = without_docstrings(ast.parse(path.read_text()))
+    return without_docstrings(ast.parse(path.read_text()))
+
+
+def _module(module: str, tree: ast.Module, target: Path, version: str) -> None:
     keeps = KEPT[module]
     everything = {name for names in KEPT.values() for name in names}
     imports = [node for node in _unconditional(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -132,7 +148,7 @@ def _module(module: str, source: Path, target: Path, version: str) -> None:
         elif isinstance(node, ast.AnnAssign):
             node.value = None
         body.append(node)
-    head = [f"From {module}{path.suffix} of the wheel cuda-core {version} (Apache-2.0, NVIDIA), by `make stubs`."]
+    head = [f"From {module} of the wheel cuda-core {version} (Apache-2.0, NVIDIA), by `make stubs`."]
     if left_out:
         head.append("Left out, with types that are not here: " + ", ".join(dict.fromkeys(left_out)) + ".")
     write(target / f"{module}.pyi", head, ast.Module([*_imports(body, module), *body], []))

@@ -15,7 +15,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from make_stubs.syntax import NO_CONSTRUCTOR, member_name, mend_class, names_in, without_docstrings
+from make_stubs.syntax import (
+    NO_CONSTRUCTOR,
+    check_known,
+    member_name,
+    mend_class,
+    names_in,
+    paths_in,
+    without_docstrings,
+)
 
 # Of Python's own names these carry nothing that a caller needs.
 BORING = {"__getstate__", "__setstate__", "__repr__", "__str__", "__ne__", "__del__", "__nonzero__"}
@@ -51,6 +59,7 @@ def read(source: Source) -> tuple[ast.Module, list[str]]:
         text = re.sub(wrong, right, text)
     tree = _Plain().visit(without_docstrings(ast.parse(text)))
     assert isinstance(tree, ast.Module)
+    check_known([*source.mends, *(source.keep or ())], paths_in(tree), f"the stub of {source.module}")
     classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     unknown = OPEN | (set() if source.keep is None else classes - set(source.keep))
     body: list[ast.stmt] = []
@@ -83,11 +92,9 @@ def _stubgen(module: str) -> str:
         return next(path for path in (stem.with_suffix(".pyi"), stem / "__init__.pyi") if path.exists()).read_text()
 
 
-def _mend(node: ast.ClassDef, source: Source, unknown: set[str]) -> list[str]:
-    if node.name == "Logger":  # its ``Severity`` is that of ``ILogger``, which it inherits
-        node.body = [member for member in node.body if not isinstance(member, ast.ClassDef)]
+def _mend(node: ast.ClassDef, source: Source, unknown: set[str], outer: str = "") -> list[str]:
     nested = [inner for inner in node.body if isinstance(inner, ast.ClassDef)]
-    left_out = [name for inner in nested for name in _mend(inner, source, unknown)]
+    left_out = [name for inner in nested for name in _mend(inner, source, unknown, f"{node.name}.")]
     is_enum = any(member_name(member) == "__members__" for member in node.body)
     kept: list[ast.stmt] = []
     for member in node.body:
@@ -96,7 +103,7 @@ def _mend(node: ast.ClassDef, source: Source, unknown: set[str]) -> list[str]:
         if isinstance(member, ast.FunctionDef):
             if any(argument.arg == "this" for argument in member.args.args):
                 continue
-            _name_operands(member, node.name)
+            _name_operands(member, outer + node.name)
             if is_enum and member.name == "__init__":
                 member.args.args[0].annotation = None
         kept.append(member)
@@ -112,7 +119,7 @@ def _mend(node: ast.ClassDef, source: Source, unknown: set[str]) -> list[str]:
 def _name_operands(member: ast.FunctionDef, owner: str) -> None:
     """Equality takes anything; an order is among values of one enumeration."""
     if member.name in ("__eq__", *COMPARISONS) and len(member.args.args) == 2 and not member.decorator_list:
-        kind = "object" if member.name == "__eq__" else ("ILogger.Severity" if owner == "Severity" else owner)
+        kind = "object" if member.name == "__eq__" else owner
         member.args.posonlyargs = [ast.arg("self"), ast.arg("other", ast.Name(kind))]
         member.args.args = []
 
@@ -153,7 +160,7 @@ def _open(annotation: ast.expr | None) -> ast.expr | None:
     if annotation is None:
         return None
     is_ellipsis = isinstance(annotation, ast.Constant) and annotation.value is ...
-    is_bare = isinstance(annotation, ast.Name) and annotation.id in ("tuple", "list", "dict", "object", "Buffer_")
+    is_bare = isinstance(annotation, ast.Name) and annotation.id in ("tuple", "list", "dict")
     return ast.Name("OPEN") if is_ellipsis or is_bare else annotation
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 NO_CONSTRUCTOR = "def __init__(self, *args: Never, **kwargs: Never) -> None: ..."
@@ -86,6 +86,19 @@ def member_name(member: ast.stmt) -> str | None:
     if isinstance(member, ast.Assign) and isinstance(member.targets[0], ast.Name):
         return member.targets[0].id
     return None
+
+
+def paths_in(tree: ast.Module) -> set[str]:
+    """Every name that a module defines, and *Class.member* of its classes."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    members = {f"{node.name}.{member_name(member)}" for node in classes for member in node.body}
+    return members | {name for name in map(member_name, tree.body) if name is not None}
+
+
+def check_known(paths: Iterable[str], known: set[str], what: str) -> None:
+    """Raise ``KeyError`` for paths that a library no longer has."""
+    if gone := set(paths) - known:
+        raise KeyError(f"{what} names what the library does not have: {', '.join(sorted(gone))}")
 
 
 def write(path: Path, head: Sequence[str], tree: ast.Module) -> None:

@@ -8,7 +8,7 @@ import importlib.metadata
 from pathlib import Path
 
 from make_stubs.pybind import Source, read
-from make_stubs.syntax import member_name, write
+from make_stubs.syntax import check_known, member_name, paths_in, write
 
 _OVERLOADS = "@overload\n{}\n@overload\n{}"
 _RECORDER = "error_recorder: IErrorRecorder | None"
@@ -92,6 +92,8 @@ SOURCE = Source(
         "IRuntimeConfig.set_runtime_cache": (
             "def set_runtime_cache(self, cache: IRuntimeCache | None = None) -> bool: ..."
         ),
+        # The same as that of ILogger, which Logger inherits.
+        "Logger.Severity": "",
         # Shapes: pybind11 converts sequences.
         "Dims.__eq__": "def __eq__(self, other: object, /) -> bool: ...",
         "Dims.__hash__": "",
@@ -162,8 +164,7 @@ def generate(target: Path) -> None:
 
 def for_tensorrt(tree: ast.Module) -> ast.Module:
     """The stub of TensorRT from that of TensorRT for RTX. Raises ``KeyError`` where a difference is no longer one."""
-    if gone := ONLY_RTX - _names(tree):
-        raise KeyError(f"not in tensorrt_rtx: {', '.join(sorted(gone))}")
+    check_known(ONLY_RTX, paths_in(tree), "the list of what only TensorRT for RTX has")
     changed = copy.deepcopy(tree)
     changed.body = [node for node in changed.body if member_name(node) not in ONLY_RTX]
     for node in changed.body:
@@ -171,8 +172,3 @@ def for_tensorrt(tree: ast.Module) -> ast.Module:
             node.body = [member for member in node.body if f"{node.name}.{member_name(member)}" not in ONLY_RTX]
             node.body += ast.parse(ONLY_TENSORRT.get(node.name, "")).body
     return changed
-
-
-def _names(tree: ast.Module) -> set[str]:
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    return {node.name for node in classes} | {f"{node.name}.{member_name(m)}" for node in classes for m in node.body}

@@ -1,4 +1,4 @@
-# From _context.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+# From _context of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
 # Left out, with types that are not here: Context.resources.
 
 import cuda.bindings.driver

@@ -1,4 +1,4 @@
-# From _device.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+# From _device of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
 # Left out, with types that are not here: Device.resources, Device.create_context, Device.create_opaque_array,
 # Device.create_mipmapped_array, Device.create_texture_object, Device.create_surface_object.
 

@@ -1,4 +1,4 @@
-# From _event.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+# From _event of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
 # Left out, with types that are not here: Event.__isub__, Event.__rsub__, Event.ipc_descriptor,
 # Event.from_ipc_descriptor.
 

@@ -1,4 +1,4 @@
-# From _stream.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+# From _stream of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
 # Left out, with types that are not here: Stream.resources.
 
 import cuda.bindings.driver

@@ -1,4 +1,4 @@
-# From typing.py of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+# From typing of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
 
 from typing import TypeAlias
 from cuda.bindings import driver

@@ -1,4 +1,4 @@
-# From _memory/_buffer.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+# From _memory/_buffer of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
 # Left out, with types that are not here: Buffer.from_ipc_descriptor, Buffer.ipc_descriptor.
 
 from typing_extensions import Never, Self

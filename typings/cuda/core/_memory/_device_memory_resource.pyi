@@ -1,4 +1,4 @@
-# From _memory/_device_memory_resource.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+# From _memory/_device_memory_resource of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
 # Left out, with types that are not here: DeviceMemoryResource.from_allocation_handle,
 # DeviceMemoryResource.allocation_handle, DeviceMemoryResource.peer_accessible_by.
 

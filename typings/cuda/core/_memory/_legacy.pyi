@@ -1,4 +1,4 @@
-# From _memory/_legacy.py of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+# From _memory/_legacy of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
 
 from cuda.core._memory._buffer import Buffer, MemoryResource
 from cuda.core._stream import Stream

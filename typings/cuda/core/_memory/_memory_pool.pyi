@@ -1,4 +1,4 @@
-# From _memory/_memory_pool.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+# From _memory/_memory_pool of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
 
 import uuid
 from typing_extensions import Never

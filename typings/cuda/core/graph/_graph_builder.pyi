@@ -1,4 +1,4 @@
-# From graph/_graph_builder.pyi of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+# From graph/_graph_builder of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
 # Left out, with types that are not here: GraphBuilder.graph_definition, GraphBuilder.create_condition,
 # GraphBuilder.if_then, GraphBuilder.if_else, GraphBuilder.switch, GraphBuilder.while_loop, GraphBuilder.callback,
 # Graph.__getitem__.
