@@ -13,10 +13,10 @@ from typing import Literal
 
 from serving.control import TritonControl
 from serving.ports import free_port
-from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing
+from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, StopRequested
 from serving.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
 from serving.triton import Device, Endpoints, TritonInstallation, find_triton, resolve_device
-from serving.triton_process import StopRequested, TritonProcess
+from serving.triton_process import TritonProcess
 
 _POLL_S = 0.05
 _LAUNCH_ATTEMPTS = 3
@@ -43,7 +43,8 @@ class Server:
         startup_timeout_s: seconds until all models must be ready, > 0.
         stop_timeout_s: seconds that a stop may take before Triton is killed, >= 1.
         policy: how persistently a dead model is restarted.
-        on_event: receives one line for every event after the start, from any thread; None ignores them.
+        on_event: receives one line for every event after the start, and for every TensorRT plan that is made before
+            it, from any thread; None ignores them.
         on_log: receives every line of Triton's log, from the server's thread; None ignores them.
 
     Raises:
@@ -277,6 +278,8 @@ class Server:
             log_path=self.log_path,
             stop_timeout_s=self._stop_timeout_s,
             on_log=self._on_log,
+            on_event=self._on_event,
+            stopping=self._stopping.is_set,
         )
         try:
             self._models = triton.wait_until_ready(timeout_s=self._startup_timeout_s, stopping=self._stopping.is_set)

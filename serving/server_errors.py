@@ -26,6 +26,10 @@ class ServerError(ServingError):
     """Base of everything that ends a server, or keeps it from starting."""
 
 
+class StopRequested(Exception):
+    """The start was interrupted because the server is to stop. No error: nobody waits for the server any more."""
+
+
 class TritonNotFound(ServerError):
     """There is no tritonserver to run."""
 

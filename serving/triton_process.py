@@ -27,9 +27,10 @@ from serving.load_failures import (
     process_complaint,
     services_started,
 )
+from serving.plans import fit_plans
 from serving.ports import check_port
 from serving.processes import ModelProcess, ModelProcesses, describe_exit, find_model_processes, read_stat
-from serving.server_errors import MissingLibrary, ModelLoadFailed, ServerError, StartupTimeout
+from serving.server_errors import MissingLibrary, ModelLoadFailed, ServerError, StartupTimeout, StopRequested
 from serving.triton import ADMIN_HEADER, Endpoints, TritonInstallation, triton_command
 
 _POLL_S = 0.1
@@ -39,10 +40,6 @@ _KILL_TIMEOUT_S = 5.0
 _LOG_TAIL_BYTES = 1 << 20
 
 
-class StopRequested(Exception):
-    """The start was interrupted because the server is to stop."""
-
-
 class TritonProcess:
     """A running tritonserver. The thread that makes one must live as long as it: when it ends, Triton is killed.
 
@@ -50,14 +47,18 @@ class TritonProcess:
         installation: which Triton.
         repository: folder of models.
         endpoints: where it listens.
-        device: which configurations it reads.
+        device: which configurations it reads. On a GPU this makes sure of TensorRT plans first, which can take minutes.
         models: names to load; ``("*",)`` loads all.
         log_path: file that receives everything Triton and the models print; overwritten.
         stop_timeout_s: seconds that a stop may take before Triton is killed.
         on_log: receives each new line of the log, while ``wait_until_ready`` or ``follow_log`` runs.
+        on_event: receives a line for each step in making the plans.
+        stopping: asked often while plans are made; True ends that.
 
     Raises:
-        ServerError: a port cannot be had, PortInUse if another program has it. Nothing is started then.
+        ServerError: a port cannot be had, PortInUse if another program has it, or a plan cannot be made. Nothing is
+            started then.
+        StopRequested: ``stopping`` said so.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class TritonProcess:
         log_path: Path,
         stop_timeout_s: float,
         on_log: Callable[[str], None],
+        on_event: Callable[[str], None],
+        stopping: Callable[[], bool],
     ) -> None:
         for service, port in endpoints.ports.items():
             check_port(endpoints.host, port, service)
@@ -84,8 +87,15 @@ class TritonProcess:
         self._run_folder = Path(tempfile.mkdtemp(prefix=self.region_prefix))
         # Triton is given the repository itself, a view of it, or a link to it.
         self._repositories = (repository, self._run_folder / "repository")
-        if device == "cpu":
-            repository = fit_instances(repository, self._run_folder / "repository", cores=usable_cores())
+        view = self._run_folder / "repository"
+        try:
+            if device == "cpu":
+                repository = fit_instances(repository, view, cores=usable_cores())
+            else:
+                repository = fit_plans(repository, view, models=models, progress=on_event, stopping=stopping)
+        except BaseException:
+            shutil.rmtree(self._run_folder, ignore_errors=True)
+            raise
         admin_token = secrets.token_hex(16)
         self.control = TritonControl(
             f"{endpoints.reachable_host}:{endpoints.grpc_port}", header=ADMIN_HEADER, token=admin_token

@@ -1,0 +1,23 @@
+"""The network that the fused form runs on a GPU: the pipeline's, with its postprocessing at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from serving import network
+from serving.network_tail import with_postprocess
+from serving.pipeline import Classification, Raw
+
+_POSTPROCESS: TypeAdapter[Classification | Raw] = TypeAdapter(Classification | Raw)
+
+
+def fused_network(model: Path, postprocess_json: str) -> bytes:
+    """The content of the fused form's network, always the same for the same file, since a plan is found by it.
+
+    ``model`` is the served network's file, ``postprocess_json`` the ``postprocess`` parameter of the model's
+    configuration. Raises ``BadNetwork`` where one does not fit the other.
+    """
+    postprocess = _POSTPROCESS.validate_json(postprocess_json)
+    return bytes(with_postprocess(network.load(model), postprocess).SerializeToString(deterministic=True))

@@ -1,0 +1,203 @@
+"""Engines on a real GPU: results, replay, and that queueing a batch never waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from served_networks import random_pixels, run
+
+from preprocess.device import Device, Stream, open_device
+from serving import network
+from serving.engine import DeviceEngine, DeviceSession, open_engine
+from serving.pipeline import GpuOptions
+
+pytestmark = pytest.mark.needs_gpu
+
+MAX_BATCH = 8
+ENGINES = ["tensorrt", "onnxruntime"]
+FLOAT32_TOLERANCE = 1e-3
+"""Of the largest logit: other orders of float32 sums, TF32 being off. The rule of ``network.prepare``."""
+FLOAT16_TOLERANCE = 2e-2
+"""Of the largest logit: 49 layers, each rounding weights, inputs and outputs by 2**-11."""
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device()
+
+
+@pytest.fixture(scope="module")
+def model(repository: Path) -> Path:
+    return repository / "classify_model" / "1" / "model.onnx"
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path) -> npt.NDArray[np.float32]:
+    """Logits of ``random_pixels(MAX_BATCH, 224)`` by ONNX Runtime on the CPU."""
+    return run(network.load(model), random_pixels(MAX_BATCH, size=224))["logits"]
+
+
+@pytest.fixture(scope="module")
+def load(
+    model: Path, device: Device, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., DeviceEngine]]:
+    """Engines of the real network by name and precision, loaded once, their plans in a cache of this run."""
+    loaded: dict[tuple[str, str], DeviceEngine] = {}
+
+    def engine(name: str, precision: str = "fp32") -> DeviceEngine:
+        if (name, precision) not in loaded:
+            options = GpuOptions(engine=name, precision=precision, max_batch_size=MAX_BATCH)
+            loaded[name, precision] = open_engine(model, options, device)
+        return loaded[name, precision]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONESTREAM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield engine
+    for each in loaded.values():
+        each.close()
+
+
+class Runner:
+    """A session and the copies around it."""
+
+    def __init__(self, engine: DeviceEngine, device: Device) -> None:
+        self.stream: Stream = device.stream()
+        self.session: DeviceSession = engine.open(self.stream)
+        (self.name,) = self.session.outputs
+        self.pixels = self.stream.pinned(self.session.input.shape, np.uint8)
+        self.logits = self.stream.pinned(self.session.outputs[self.name].shape, np.float32)
+
+    def __call__(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        count = len(pixels)
+        self.pixels[:count] = pixels
+        self.stream.upload(self.pixels[:count], self.session.input)
+        self.session.enqueue(count)
+        self.stream.download(self.session.outputs[self.name].first(count), self.logits)
+        self.stream.sync()
+        return self.logits[:count].copy()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("batch", [1, 3, MAX_BATCH])
+def test_results_are_those_of_onnx_runtime_on_the_cpu(
+    load: Callable[..., DeviceEngine],
+    device: Device,
+    expected: npt.NDArray[np.float32],
+    name: str,
+    precision: str,
+    batch: int,
+) -> None:
+    got = Runner(load(name, precision), device)(random_pixels(MAX_BATCH, size=224)[:batch])
+    allowed = {"fp32": FLOAT32_TOLERANCE, "fp16": FLOAT16_TOLERANCE}[precision] * float(np.abs(expected).max())
+    assert np.abs(got - expected[:batch]).max() <= allowed
+    if precision == "fp32":
+        np.testing.assert_array_equal(got.argmax(1), expected[:batch].argmax(1))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_engine_describes_the_network(load: Callable[..., DeviceEngine], name: str) -> None:
+    engine = load(name)
+    assert (engine.input.name, engine.input.dtype, engine.input.dims) == ("pixels", "uint8", (224, 224, 3))
+    assert [(each.name, each.dtype, each.dims) for each in engine.outputs] == [("logits", "float32", (1000,))]
+    assert engine.max_batch_size == MAX_BATCH
+
+
+@pytest.mark.parametrize("batch", [1, 3, MAX_BATCH])
+def test_a_replayed_batch_has_equal_bits(load: Callable[..., DeviceEngine], device: Device, batch: int) -> None:
+    runner = Runner(load("tensorrt"), device)
+    pixels = random_pixels(MAX_BATCH, size=224)
+    ran, recorded, replayed = (runner(pixels[:batch]) for _ in range(3))
+    np.testing.assert_array_equal(recorded, ran)
+    np.testing.assert_array_equal(replayed, ran)
+    # A replay reads what is in the buffer now, not what was there when it was recorded.
+    np.testing.assert_array_equal(runner(pixels[::-1][:batch].copy())[0] == ran[0], np.zeros(1000, bool))
+
+
+def test_sizes_that_take_turns_do_not_disturb_each_other(load: Callable[..., DeviceEngine], device: Device) -> None:
+    runner = Runner(load("tensorrt"), device)
+    pixels = random_pixels(MAX_BATCH, size=224)
+    first: dict[int, npt.NDArray[np.float32]] = {}
+    for _ in range(4):
+        for batch in (1, 2, 5, MAX_BATCH):
+            result = runner(pixels[:batch])
+            np.testing.assert_array_equal(result, first.setdefault(batch, result))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_queueing_never_waits_for_the_gpu(load: Callable[..., DeviceEngine], device: Device, name: str) -> None:
+    """The stream is held up by a function that waits for this test; every enqueue must return before it is let go."""
+    from cuda.core import Stream as CoreStream
+
+    runner = Runner(load(name), device)
+    pixels = random_pixels(2, size=224)
+    for _ in range(3):  # run, record, replay: from here on nothing is set up
+        runner(pixels)
+        runner(pixels[:1])
+    gate = threading.Event()
+    stream = CoreStream.from_handle(runner.stream.handle)
+    builder = stream.create_graph_builder().begin_building()
+    builder.callback(lambda: gate.wait(30) and None)
+    held = builder.end_building().complete()
+    # Lets go if an enqueue does wait, so that the test fails instead of hanging.
+    late = threading.Timer(10, gate.set)
+    late.start()
+    syncs = device.syncs
+    held.launch(stream)
+    for batch in (2, 1, 2):
+        runner.session.enqueue(batch)
+    returned_first = not gate.is_set()
+    gate.set()
+    late.cancel()
+    runner.stream.sync()
+    assert returned_first
+    assert device.syncs == syncs + 1
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("batch", [0, MAX_BATCH + 1])
+def test_a_batch_outside_the_range_is_refused(
+    load: Callable[..., DeviceEngine], device: Device, name: str, batch: int
+) -> None:
+    with pytest.raises(ValueError, match=f"got a batch of {batch}; allowed: 1 to {MAX_BATCH}"):
+        Runner(load(name), device).session.enqueue(batch)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_threads_with_a_session_each_get_their_own_results(
+    load: Callable[..., DeviceEngine], device: Device, name: str
+) -> None:
+    engine, pixels = load(name), random_pixels(MAX_BATCH, size=224)
+    alone = Runner(engine, device)(pixels)
+    results: dict[int, npt.NDArray[np.float32]] = {}
+
+    def work(thread: int) -> None:
+        device.enter()
+        runner = Runner(engine, device)
+        order = np.roll(np.arange(MAX_BATCH), thread)
+        for _ in range(5):
+            results[thread] = runner(pixels[order])[np.argsort(order)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results.values():
+        # One kernel per batch size, so an image's place in the batch does not matter beyond the order of sums.
+        np.testing.assert_allclose(result, alone, atol=FLOAT32_TOLERANCE * float(np.abs(alone).max()))
+    assert len(results) == 3
+
+
+def test_a_plan_is_found_again_by_the_next_process(
+    model: Path, device: Device, load: Callable[..., DeviceEngine]
+) -> None:
+    load("tensorrt")
+    lines: list[str] = []
+    open_engine(model, GpuOptions(max_batch_size=MAX_BATCH), device, progress=lines.append)
+    assert lines == []
