@@ -42,7 +42,8 @@ _PLAN_SCRIPT = """\
 # Makes 1/model.plan for the GPU of this machine, with the TensorRT of this container. Options of trtexec may be added.
 set -e
 cd "$(dirname "$0")/1"
-exec trtexec --onnx={network} --saveEngine=model.plan \\
+PATH="$PATH:/opt/tensorrt/bin:/usr/src/tensorrt/bin"
+exec trtexec --onnx={network} --saveEngine=model.plan --skipInference --stronglyTyped --noTF32 \\
     --minShapes={tensor}:1x{dims} --optShapes={tensor}:{batch}x{dims} --maxShapes={tensor}:{batch}x{dims} "$@"
 """
 
