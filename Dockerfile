@@ -63,7 +63,7 @@ ENV PATH=/opt/onestream/.venv/bin:$PATH \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility,video
 USER 1000:1000
 EXPOSE 8000 8001 8002
-# The first start builds the TensorRT engines, which takes minutes.
+# Before its first start the server builds the TensorRT engines, which takes minutes.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["python3", "deploy/healthcheck.py"]
 ENTRYPOINT ["onestream"]
-CMD ["serve", "--host", "0.0.0.0", "--device", "gpu", "--startup-timeout-s", "1800", "--verbose"]
+CMD ["serve", "--host", "0.0.0.0", "--device", "gpu", "--startup-timeout-s", "300", "--verbose"]

@@ -127,3 +127,12 @@ def test_nobody_may_change_a_dashboard_and_no_password_is_needed_to_look() -> No
 
 def test_data_outlives_a_container() -> None:
     assert set(config("gpu", "cpu", "bench")["volumes"]) == {"cache", "prometheus", "grafana"}
+
+
+def test_every_setting_is_documented() -> None:
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    settings = set(re.findall(r"\$\{(\w+)", text))
+    settings |= {name for found in re.findall(r"args: \[(.*)\]", text) for name in found.split(", ")}
+    page = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
+    table = page[page.index("| variable |") :].partition("\n\n")[0]
+    assert set(re.findall(r"`([A-Z]+_?[A-Z_]*)`", table)) == settings

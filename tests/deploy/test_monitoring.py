@@ -58,6 +58,8 @@ def selectors(node: Any) -> Iterator[tuple[str, set[str]]]:
         case promql_parser.BinaryExpr():
             yield from selectors(node.lhs)
             yield from selectors(node.rhs)
+        case promql_parser.NumberLiteral():
+            pass
         case _:
             raise NotImplementedError(f"this test does not know {type(node).__name__}")
 
@@ -162,3 +164,21 @@ def test_prometheus_accepts_its_configuration() -> None:
     command = ["promtool", "check", "config", str(DEPLOY / "prometheus" / "prometheus.yml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_documented_metrics_are_those_of_the_dashboard() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    table = page[page.index("| panel |") :].partition("\n\n")[0]
+    named = [name.replace("*", r"\w+") for name in re.findall(r"`((?:nv|onestream)_[\w*]+)`", table)]
+    read = {name for parameter in EXPRESSIONS for name, _ in selectors(parse(str(parameter.values[0])))}
+    assert not [name for name in read if not any(re.fullmatch(pattern, name) for pattern in named)]
+    assert not [pattern for pattern in named if not any(re.fullmatch(pattern, name) for name in read)]
+
+
+def test_the_documented_conditions_are_promql() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    table = page[page.index("| condition |") :].partition("\n\n")[0]
+    conditions = re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
+    assert len(conditions) == 4
+    for condition in conditions:
+        assert list(selectors(parse(condition.replace("\\|", "|"))))
