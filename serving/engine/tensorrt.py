@@ -127,6 +127,8 @@ class TensorRtSession(DeviceSession):
         graph = record(self._stream, lambda: context.execute_async_v3(self._handle))
         if graph is None:
             self._turns.refused(batch)
+            # What was said of the attempt is no reason for anything that fails later.
+            LOG.take()
         else:
             self._graphs[batch] = graph, context
             self._turns.recorded(batch)

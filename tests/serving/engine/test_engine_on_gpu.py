@@ -116,7 +116,7 @@ def test_a_replayed_batch_has_equal_bits(load: Callable[..., DeviceEngine], devi
     np.testing.assert_array_equal(recorded, ran)
     np.testing.assert_array_equal(replayed, ran)
     # A replay reads what is in the buffer now, not what was there when it was recorded.
-    np.testing.assert_array_equal(runner(pixels[::-1][:batch].copy())[0] == ran[0], np.zeros(1000, bool))
+    assert not np.array_equal(runner(pixels[::-1][:batch])[0], ran[0])
 
 
 def test_sizes_that_take_turns_do_not_disturb_each_other(load: Callable[..., DeviceEngine], device: Device) -> None:
