@@ -58,6 +58,7 @@ ENV PATH=/opt/onestream/.venv/bin:$PATH \
     XDG_CACHE_HOME=/var/cache \
     ONESTREAM_CACHE=/var/cache/onestream \
     NUMBA_CACHE_DIR=/var/cache/onestream/numba \
+    CUDA_CACHE_PATH=/var/cache/onestream/cuda \
     PYTHONDONTWRITEBYTECODE=1 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility,video

@@ -9,11 +9,22 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import ctypes.util
 import sys
 
 # Bindings for CUDA 12 and 13 link the same libraries; 13 is what the container has.
 PACKAGES = ("tensorrt-cu13", "tensorrt-cu13-bindings")
+MAJORS = range(19, 9, -1)
+
+
+def find_library() -> str | None:
+    """The newest libnvinfer that the system's loader finds, in LD_LIBRARY_PATH too; None where there is none."""
+    for major in MAJORS:
+        try:
+            ctypes.CDLL(f"libnvinfer.so.{major}")
+        except OSError:
+            continue
+        return f"libnvinfer.so.{major}"
+    return None
 
 
 def requirements(library: str) -> list[str]:
@@ -33,9 +44,11 @@ def main() -> None:
     """Print the requirements on one line; exit with 1 and the reason where there is no TensorRT."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("library", nargs="?", help="the TensorRT library; without it, the system's libnvinfer")
-    library = parser.parse_args().library or ctypes.util.find_library("nvinfer")
+    library = parser.parse_args().library or find_library()
     if library is None:
-        sys.exit("no libnvinfer on this machine; install for a GPU in Triton's container, or with TENSORRT=none")
+        sys.exit(
+            "no TensorRT (libnvinfer.so) on this machine; install in Triton's container, or with TENSORRT=none"
+        )
     try:
         print(*requirements(library))
     except (OSError, AttributeError) as error:

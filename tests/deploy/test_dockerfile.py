@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,7 @@ def test_the_health_check_s_file_is_in_the_image_and_waits_for_the_engines(targe
     assert int(minutes[1]) * 60 >= timeout_s
 
 
+@cache
 def context() -> set[str]:
     """Files that are sent to the build, by Docker's own reading of ``.dockerignore``."""
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
