@@ -46,9 +46,7 @@ def main() -> None:
     parser.add_argument("library", nargs="?", help="the TensorRT library; without it, the system's libnvinfer")
     library = parser.parse_args().library or find_library()
     if library is None:
-        sys.exit(
-            "no TensorRT (libnvinfer.so) on this machine; install in Triton's container, or with TENSORRT=none"
-        )
+        sys.exit("no TensorRT (libnvinfer.so) on this machine; install in Triton's container, or with TENSORRT=none")
     try:
         print(*requirements(library))
     except (OSError, AttributeError) as error:
