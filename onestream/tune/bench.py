@@ -20,19 +20,16 @@ from serving.errors import ServingError
 from serving.pipeline import Pipeline, ServingOptions
 from serving.server import Server
 
-_IMAGES_IN_A_MEASUREMENT = 200
-_SHORTEST_S, _LONGEST_S = 1.0, 8.0
-_SHORTEST_AT_ALL_S = 0.3
-_TRIALS_IN_A_BUDGET = 6
+_SHORTEST_S, _LONGEST_S = 0.3, 10.0
+_COMPARISONS_IN_A_BUDGET = 10
 _WARM_UP_S = 1.0
 # The first start on a GPU builds the network's engine, which takes minutes.
 _STARTUP_TIMEOUT_S: dict[Device, float] = {"cpu": 120.0, "gpu": 1200.0}
 
 
-def measurement_s(images_per_s: float, *, budget_s: float) -> float:
-    """Seconds of one measurement: long enough for 200 images, short enough for six comparisons in the budget."""
-    wanted = min(max(_IMAGES_IN_A_MEASUREMENT / images_per_s, _SHORTEST_S), _LONGEST_S)
-    return max(_SHORTEST_AT_ALL_S, min(wanted, budget_s / (_TRIALS_IN_A_BUDGET * ROUNDS * 2)))
+def measurement_s(budget_s: float) -> float:
+    """Seconds of one measurement: so that ten comparisons take the whole budget, if servers took no time to start."""
+    return min(max(budget_s / (_COMPARISONS_IN_A_BUDGET * ROUNDS * 2), _SHORTEST_S), _LONGEST_S)
 
 
 class Workshop:
@@ -138,22 +135,20 @@ class Bench:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._servers, self._load, self._model = servers, load, model
-        self._budget_s, self._deadline, self._p99_ms, self._say = budget_s, deadline, p99_ms, say
+        self._deadline, self._p99_ms, self._say = deadline, p99_ms, say
         self._start_s = self._round_s = 0.0
-        self.duration_s = _WARM_UP_S
+        self.duration_s = measurement_s(budget_s)
 
     def warm_up(self, start: ServingOptions, *, start_s: float) -> Sample:
-        """Measure the start once, which decides how long measurements are; ``start_s`` is what its server's start took.
+        """Measure the start once, and how long that takes; ``start_s`` is what its server's start took.
 
         Raises ``SettingFailed``.
         """
-        self._measure(start)
+        self._measure(start, min(_WARM_UP_S, self.duration_s))
         began = monotonic()
         sample = self._measure(start)
-        took_s = monotonic() - began
-        self.duration_s = measurement_s(sample.images_per_s, budget_s=self._budget_s)
-        self._start_s = start_s + took_s
-        self._round_s = self.duration_s + max(0.0, took_s - _WARM_UP_S)
+        self._round_s = monotonic() - began
+        self._start_s = start_s + _WARM_UP_S
         return sample
 
     def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
@@ -184,13 +179,12 @@ class Bench:
             self._servers.get(options)
         except ServingError as error:
             raise SettingFailed(options, str(error)) from None
-        duration_s, self.duration_s = self.duration_s, min(_WARM_UP_S, self.duration_s)
-        self._measure(options)
-        self.duration_s = duration_s
+        self._measure(options, min(_WARM_UP_S, self.duration_s))
 
-    def _measure(self, options: ServingOptions) -> Sample:
+    def _measure(self, options: ServingOptions, duration_s: float | None = None) -> Sample:
         try:
-            return self._load.measure(self._servers.get(options).grpc_address, self._model, duration_s=self.duration_s)
+            server = self._servers.get(options)
+            return self._load.measure(server.grpc_address, self._model, duration_s=duration_s or self.duration_s)
         except LoadFailed as error:
             raise SettingFailed(options, str(error)) from None
 

@@ -85,7 +85,8 @@ def tune(
         minutes=minutes,
     )
     log = Console(stderr=True)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     try:
         with log.status("starting") as status:
             listener = Listener(

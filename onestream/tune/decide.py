@@ -92,14 +92,18 @@ def noise(ratios: Spread) -> float:
     return _STANDARD_ERRORS * _MEDIAN_ERROR_PER_QUARTILE_DISTANCE * (ratios.high - ratios.low) / math.sqrt(ratios.count)
 
 
+def needed_gain(ratios: Spread) -> float:
+    """What the median has to exceed 1 by."""
+    return max(MIN_GAIN, noise(ratios))
+
+
 def _clearly_above_one(ratios: Spread) -> bool:
-    gain = ratios.median - 1
-    return ratios.count >= _FEWEST_ROUNDS and gain >= MIN_GAIN and gain > noise(ratios)
+    return ratios.count >= _FEWEST_ROUNDS and ratios.median - 1 > needed_gain(ratios)
 
 
 def _told(ratios: Spread, quantity: str) -> str:
     change = f"{ratios.median - 1:+.1%}"
-    needed = max(MIN_GAIN, noise(ratios))
+    needed = needed_gain(ratios)
     if _clearly_above_one(ratios):
         return f"{quantity} {change}, more than the {needed:.1%} needed"
     return f"{quantity} {change}; {needed:.1%} needed" if ratios.median > 1 else f"{quantity} {change}"

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from onestream.load.spread import Spread
-from onestream.tune.decide import Judgement, Sample
+from onestream.tune.decide import Judgement, Sample, needed_gain
 from onestream.tune.images import Images
 from onestream.tune.knobs import Device, Knob, Value, settings, text
 from onestream.tune.search import Outcome, Trial
 from preprocess.header import read_header
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
+_MUCH_NOISE = 0.05
 
 
 class Quartiles(BaseModel):
@@ -69,7 +70,10 @@ class ImagesUsed(BaseModel):
 
 
 class Row(BaseModel):
-    """One setting: what was measured, and its ratios in images/s to the best setting before it and to the defaults."""
+    """One setting: what was measured, and its ratios in images/s to the best setting before it and to the defaults.
+
+    ``needed_gain`` is what the median of the ratios had to exceed 1 by.
+    """
 
     model_config = _STRICT
 
@@ -80,20 +84,25 @@ class Row(BaseModel):
     p99_ms: float | None = None
     to_best_before: Quartiles | None = None
     to_defaults: Quartiles | None = None
+    needed_gain: float | None = None
     better: bool = False
     reason: str = ""
 
 
 class Again(BaseModel):
-    """The winner measured a second time, side by side: ratios in images/s, None where it is that setting itself."""
+    """The winner of the search measured a second time, side by side with the start and the defaults.
+
+    ``to_start`` and ``to_defaults`` are ratios in images/s of what was chosen; None where it is that setting itself.
+    """
 
     model_config = _STRICT
 
+    winner: dict[str, Value]
     confirmed: bool
-    samples: list[Sample]
-    to_start: Quartiles
-    to_defaults: Quartiles | None
     reason: str
+    to_start: Quartiles | None
+    to_defaults: Quartiles | None
+    rows: list[Row]
 
 
 class Report(BaseModel):
@@ -148,6 +157,7 @@ def rows_of(outcome: Outcome, knobs: tuple[Knob, ...], first: Sample) -> list[Ro
             update={
                 "to_best_before": Quartiles.of(judged.ratio),
                 "to_defaults": relative(judged.ratio, to_start[trial.against]),
+                "needed_gain": needed_gain(judged.ratio),
                 "better": judged.better,
                 "reason": judged.reason,
             }
@@ -158,43 +168,51 @@ def rows_of(outcome: Outcome, knobs: tuple[Knob, ...], first: Sample) -> list[Ro
     return [start.model_copy(update={"to_defaults": relative(one, 1.0)}), *(row(trial) for trial in outcome.trials)]
 
 
-def again_of(outcome: Outcome) -> Again | None:
+def again_of(outcome: Outcome, knobs: tuple[Knob, ...]) -> Again | None:
     """The second measurement of the winner."""
     found = outcome.confirmation
     if found is None:
         return None
 
-    def quartiles(judgement: Judgement) -> Quartiles:
-        return Quartiles.of(judgement.ratio)
+    def quartiles(judgement: Judgement | None) -> Quartiles | None:
+        return None if judgement is None else Quartiles.of(judgement.ratio)
 
     return Again(
-        confirmed=found.confirmed,
-        samples=found.samples,
+        winner=settings(found.winner, knobs),
+        confirmed=outcome.best == found.winner,
+        reason=found.winner_judgement.reason,
         to_start=quartiles(found.to_start),
-        to_defaults=None if found.to_defaults is None else quartiles(found.to_defaults),
-        reason=found.to_start.reason,
+        to_defaults=quartiles(found.to_defaults),
+        rows=[_measured(settings(options, knobs), samples) for options, samples in found.samples.items()],
     )
 
 
 def decision(report: Report) -> str:
     """What was decided and why, in sentences."""
-    tried = len(report.rows) - 1
+    tried, again = report.rows[1:], report.again
     said: list[str] = []
-    accepted = [row for row in report.rows[1:] if row.better]
-    if report.changes:
-        assert report.again is not None
+    if again is not None and again.to_start is not None:
         was = {field: report.start[field] for field in report.changes}
-        ratios = f"{report.again.to_start.text(2)} times the images/s of what the file says now"
-        if report.again.to_defaults is not None and report.start != report.defaults:
-            ratios += f", {report.again.to_defaults.text(2)} times those of the defaults"
+        ratios = f"{again.to_start.text(2)} times the images/s of what the file says now"
+        if again.to_defaults is not None and report.start != report.defaults:
+            ratios += f", {again.to_defaults.text(2)} times those of the defaults"
         said.append(f"Chosen: {text(report.changes)} (now: {text(was)}). Measured again side by side: {ratios}.")
-    elif report.again is not None:
-        winner = text(changed(accepted[-1].settings, report.start))
-        said.append(f"Kept as it is: {winner} seemed better, but measured again it was not ({report.again.reason}).")
-    elif tried == 0:
+    elif again is None and not tried:
         said.append("Kept as it is: there was no time to try another setting.")
+    elif again is None:
+        number = f"of {len(tried)} settings tried, none was" if len(tried) > 1 else "the one setting tried was not"
+        said.append(f"Kept as it is: {number} better by more than the noise.")
     else:
-        said.append(f"Kept as it is: of {_count(tried, 'setting')} tried, none was better by more than the noise.")
+        said.append("Kept as it is.")
+    if again is not None and not again.confirmed:
+        winner = text(changed(again.winner, report.start))
+        said.append(f"{winner} seemed best, but not when it was measured again ({again.reason}).")
+    needed = [row.needed_gain for row in tried if row.needed_gain is not None]
+    if needed and statistics.median(needed) > _MUCH_NOISE:
+        said.append(
+            f"Speeds varied much: only gains above {statistics.median(needed):.0%} could be told from noise. A machine "
+            "that does nothing else, or more --minutes, shows smaller ones."
+        )
     if report.out_of_time:
         said.append(f"The time was up before all was tried; more than --minutes {report.minutes:g} tries more.")
     if report.keeps_limit is False:
@@ -213,7 +231,3 @@ def _measured(values: dict[str, Value], samples: Sequence[Sample]) -> Row:
         p50_ms=statistics.median(sample.p50_ms for sample in samples),
         p99_ms=statistics.median(sample.p99_ms for sample in samples),
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

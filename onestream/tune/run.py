@@ -132,7 +132,7 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
         defaults=settings(outcome.defaults, knobs),
         chosen=settings(outcome.best, knobs),
         rows=rows_of(outcome, knobs, first),
-        again=again_of(outcome),
+        again=again_of(outcome, knobs),
         out_of_time=outcome.out_of_time,
         keeps_limit=outcome.keeps_limit,
     )

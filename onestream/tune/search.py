@@ -58,15 +58,17 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The winner, measured again side by side with where the search began and with the defaults.
+    """The winner of the search, measured again side by side with where it began and with the defaults.
 
-    ``to_defaults`` is None where the winner is the defaults.
+    ``winner_judgement`` compares it with the better of those two; the others compare what was chosen with each of them,
+    and are None where it is that one itself.
     """
 
-    samples: list[Sample]
-    to_start: Judgement
+    winner: ServingOptions
+    winner_judgement: Judgement
+    to_start: Judgement | None
     to_defaults: Judgement | None
-    confirmed: bool
+    samples: dict[ServingOptions, list[Sample]]
 
 
 @dataclass(slots=True)
@@ -99,7 +101,7 @@ def search(
 
     Begins with ``start``; the defaults are tried first. Then, knob by knob, the neighbours of the best value upwards as
     long as they are better, else downwards; again until a whole pass changes nothing, or until there is no time. At the
-    end the winner is compared once more with the start and the defaults, and only a confirmed winner is the outcome.
+    end the winner is compared once more with the start and the defaults, and the best of these three is the outcome.
     Raises ``SettingFailed`` where the setting fails that others are compared with.
     """
     run = _Search(start, tuple(knobs), device, cores, compare, p99_ms, on_trial)
@@ -141,20 +143,23 @@ class _Search:
                 changed |= self._climb_along(knob) if knob.ordered else self._try_all(knob)
 
     def confirm(self) -> None:
-        """Compare the winner again with the start and the defaults; where it does not win, fall back to the start."""
-        outcome = self.outcome
-        winner = outcome.best
-        others = list(dict.fromkeys(other for other in (outcome.start, outcome.defaults) if other != winner))
-        samples, *rest = self._compare([winner, *others], final=True)
-        judged = {
-            other: judge(samples, measured, p99_ms=self._p99_ms) for other, measured in zip(others, rest, strict=True)
-        }
-        to_start, to_defaults = judged[outcome.start], judged.get(outcome.defaults)
-        confirmed = to_start.better and (to_defaults is None or to_defaults.ratio.median >= 1 or to_defaults.better)
-        outcome.confirmation = Confirmation(samples, to_start, to_defaults, confirmed)
-        outcome.best = winner if confirmed else outcome.start
-        if self._p99_ms is not None:
-            outcome.keeps_limit = keeps_limit(samples if confirmed else rest[0], self._p99_ms)
+        """Measure the winner again, with the start and the defaults; it stays chosen where it is better than both."""
+        outcome, p99_ms = self.outcome, self._p99_ms
+        winner, start, defaults = outcome.best, outcome.start, outcome.defaults
+        settings = list(dict.fromkeys((start, defaults, winner)))
+        samples = dict(zip(settings, self._compare(settings, final=True), strict=True))
+        best = start
+        if judge(samples[defaults], samples[start], p99_ms=p99_ms).better:
+            best = defaults
+        last = judge(samples[winner], samples[start if best == winner else best], p99_ms=p99_ms)
+        outcome.best = winner if last.better else best
+
+        def compared_with(other: ServingOptions) -> Judgement | None:
+            return None if other == outcome.best else judge(samples[outcome.best], samples[other], p99_ms=p99_ms)
+
+        outcome.confirmation = Confirmation(winner, last, compared_with(start), compared_with(defaults), samples)
+        if p99_ms is not None:
+            outcome.keeps_limit = keeps_limit(samples[outcome.best], p99_ms)
 
     def _try_all(self, knob: Knob) -> bool:
         improved = False

@@ -89,7 +89,7 @@ def test_without_perf_analyzer_our_client_is_used(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PATH", str(tmp_path))
     load = open_load([b"image"], concurrency=2, folder=tmp_path)
     assert isinstance(load, OwnClient)
-    with pytest.raises(LoadFailed, match="127.0.0.1:1"):
+    with pytest.raises(LoadFailed, match=r"127\.0\.0\.1:1"):
         load.measure("127.0.0.1:1", "model", duration_s=0.3)
 
 

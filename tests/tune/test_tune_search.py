@@ -53,7 +53,7 @@ def test_it_climbs_to_the_peak_along_every_knob() -> None:
     outcome = run(Machine(one_peak))
     assert outcome.best == ServingOptions(max_batch_size=2, cpu_instances=5, cpu_threads=1)
     assert outcome.confirmation is not None
-    assert outcome.confirmation.confirmed
+    assert outcome.confirmation.winner == outcome.best
     assert not outcome.out_of_time
 
 
@@ -95,7 +95,23 @@ def test_a_winner_that_does_not_win_again_is_not_chosen() -> None:
     outcome = run(Lucky(one_peak))
     assert outcome.best == ServingOptions()
     assert outcome.confirmation is not None
-    assert not outcome.confirmation.confirmed
+    assert outcome.confirmation.winner == ServingOptions(max_batch_size=2, cpu_instances=5)
+    assert not outcome.confirmation.winner_judgement.better
+
+
+def test_the_defaults_are_chosen_where_the_winner_fails_again_but_they_do_not() -> None:
+    class Lucky(Machine):
+        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
+            self.speed = (lambda options: min(one_peak(options), one_peak(ServingOptions()))) if final else one_peak
+            return super().__call__(settings, final=final)
+
+    start = ServingOptions(max_batch_size=16)
+    outcome = run(Lucky(one_peak), start)
+    assert outcome.best == ServingOptions()
+    assert outcome.confirmation is not None
+    assert outcome.confirmation.to_defaults is None
+    assert outcome.confirmation.to_start is not None
+    assert outcome.confirmation.to_start.better
 
 
 def test_the_winner_is_compared_with_the_start_and_with_the_defaults() -> None:
@@ -104,7 +120,7 @@ def test_the_winner_is_compared_with_the_start_and_with_the_defaults() -> None:
     outcome = run(machine, start)
     settings, final = machine.asked[-1]
     assert final
-    assert settings == [outcome.best, start, ServingOptions()]
+    assert settings == [start, ServingOptions(), outcome.best]
     assert outcome.confirmation is not None
     assert outcome.confirmation.to_defaults is not None
     assert outcome.confirmation.to_defaults.ratio.median == pytest.approx(1.7)
@@ -166,6 +182,6 @@ def test_ratios_of_a_report_lead_to_the_defaults() -> None:
         options = ServingOptions.model_validate(row.settings)
         assert row.to_defaults is not None
         assert row.to_defaults.median == pytest.approx(one_peak(options) / one_peak(ServingOptions()))
-    again = again_of(outcome)
+    again = again_of(outcome, KNOBS)
     assert again is not None
     assert again.confirmed
