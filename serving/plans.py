@@ -112,7 +112,8 @@ def fit_plans(
 def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanRequest]:
     """What the GPU configurations of a repository ask TensorRT for.
 
-    A model that brings a plan and no network keeps its plan. Configurations that Triton cannot read are left to it.
+    A model that onestream did not generate keeps the plan that it brings, and so does one without a network.
+    Configurations that Triton cannot read are left to it.
     """
     configs = {path.parent.name: _read(path) for path in sorted(repository.glob("*/config.pbtxt"))}
     found = []
@@ -125,6 +126,7 @@ def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanR
         by_python = config.backend == "python" and on_gpu and fused is not None and options.engine == "tensorrt"
         if not by_triton and not by_python:
             continue
+        ours = "definition_digest" in config.parameters
         found += [
             PlanRequest(
                 model=name,
@@ -135,7 +137,7 @@ def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanR
                 postprocess=fused if by_python else None,
             )
             for network in sorted((repository / name).glob(f"*/{_NETWORK_FILE}"))
-            if network.parent.name.isdigit()
+            if network.parent.name.isdigit() and (ours or not network.with_name(PLAN_FILE).exists())
         ]
     return found
 

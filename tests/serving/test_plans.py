@@ -144,9 +144,11 @@ def test_a_stale_plan_of_the_repository_is_never_seen(repository: Path, tmp_path
     assert (folder / "classify_model" / "1" / "model.plan").read_bytes() == b"of another GPU"
 
 
-def test_a_model_that_brings_only_a_plan_keeps_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", [[], ["model.onnx"]])
+def test_a_model_of_somebody_else_keeps_its_plan(tmp_path: Path, beside: list[str]) -> None:
     (tmp_path / "repository" / "own" / "1").mkdir(parents=True)
-    (tmp_path / "repository" / "own" / "1" / "model.plan").write_bytes(b"my own")
+    for name in ("model.plan", *beside):
+        (tmp_path / "repository" / "own" / "1" / name).write_bytes(b"my own")
     (tmp_path / "repository" / "own" / "config.pbtxt").write_text('name: "own" platform: "tensorrt_plan"')
     assert fit_plans(tmp_path / "repository", tmp_path / "view", build=no_build) == tmp_path / "repository"
 
