@@ -1,7 +1,8 @@
 """Plans that were built before, on disk: a file and a sidecar that says what it is.
 
 A plan fits one network, one version of TensorRT and one kind of GPU; all of that is its key. What does not fit, is
-damaged or has no sidecar is built again. Any number of processes may ask for the same plan: one builds, others wait.
+damaged or has no sidecar is built again. Any number of processes may ask: one builds, others wait, also for another
+plan, since TensorRT times kernels and two at once would disturb each other.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def ensure_plan(
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock"), progress):
+        with _locked(folder / "build.lock", progress):
             # Another process may have built it while this one waited.
             if not _holds(path, key):
                 _build(path, key, model, options, compute_capability, progress)
@@ -203,6 +204,6 @@ def _locked(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress("waiting for another process that builds the same TensorRT plan")
+            progress("waiting for another process that builds a TensorRT plan")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

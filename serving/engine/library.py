@@ -24,16 +24,19 @@ if TYPE_CHECKING:
     # One set of stubs types both: what only one of them has is asked for by ``IS_RTX``.
     import tensorrt_rtx as trt
 else:
+    _broken = []
     for _name in ("tensorrt", "tensorrt_rtx"):
         try:
             trt = importlib.import_module(_name)
-            # The placeholder of PyPI imports and holds nothing.
+            # A placeholder imports and holds nothing.
             trt.Builder  # noqa: B018
             break
-        except (ImportError, AttributeError):
+        except ModuleNotFoundError:
             continue
+        except (ImportError, OSError, AttributeError) as _error:
+            _broken.append(f"{_name} does not load: {(str(_error).splitlines() or [''])[0]}; ")
     else:
-        raise BackendMissing(f"there is no TensorRT here: {INSTALL_TENSORRT}")
+        raise BackendMissing(f"there is no TensorRT here: {''.join(_broken)}{INSTALL_TENSORRT}")
 
 NAME: Literal["tensorrt", "tensorrt_rtx"] = "tensorrt_rtx" if trt.__name__ == "tensorrt_rtx" else "tensorrt"
 VERSION: str = trt.__version__

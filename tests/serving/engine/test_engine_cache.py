@@ -8,6 +8,7 @@ import multiprocessing
 import re
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -217,8 +218,8 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path, model
 def test_a_plan_is_found_without_writing_anything(ask: Asked) -> None:
     path = ask()
     # Nobody can lock a folder, nor write beside one that is none.
-    path.with_suffix(".lock").unlink()
-    path.with_suffix(".lock").mkdir()
+    (ask.folder / "build.lock").unlink()
+    (ask.folder / "build.lock").mkdir()
     assert ask() == path
 
 
@@ -229,14 +230,14 @@ def test_files_can_be_read_by_a_server_of_another_user(ask: Asked) -> None:
 def test_a_failed_build_leaves_nothing_that_counts(ask: Asked) -> None:
     with pytest.raises(BadNetwork):
         ask(model=b"no network")
-    assert [path.suffix for path in ask.folder.iterdir()] == [".lock"]
+    assert [path.name for path in ask.folder.iterdir()] == ["build.lock"]
 
 
 def test_leftovers_of_a_killed_build_do_no_harm(ask: Asked) -> None:
     ask.folder.mkdir()
     key = PlanKey.of(ask.model, OPTIONS, compute_capability=ADA)
     (ask.folder / f"{key.digest[:32]}.plan").write_bytes(b"half a plan")
-    (ask.folder / f"{key.digest[:32]}.lock").write_bytes(b"")
+    (ask.folder / "build.lock").write_bytes(b"")
     ask()
     assert ask.built
 
@@ -263,6 +264,22 @@ def test_processes_that_ask_at_once_get_one_build(tmp_path: Path, model: bytes) 
         assert process.exitcode == 0
     assert sum(built for built, _ in got) == 1
     assert len({path for _, path in got}) == 1
+
+
+def test_builds_of_different_plans_wait_for_each_other(ask: Asked) -> None:
+    import fcntl
+
+    ask.folder.mkdir()
+    with (ask.folder / "build.lock").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        thread = threading.Thread(target=ask, args=(PlanOptions(2),))
+        thread.start()
+        deadline = time.monotonic() + 30
+        while not ask.lines and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert ask.lines == ["waiting for another process that builds a TensorRT plan"]
+    thread.join()
+    assert ask.built
 
 
 def test_threads_that_ask_at_once_get_one_build(tmp_path: Path, model: bytes) -> None:

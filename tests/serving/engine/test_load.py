@@ -69,6 +69,18 @@ def test_without_tensorrt_its_absence_is_named_with_the_way_out(monkeypatch: pyt
         open_engine(network(), GpuOptions(), NO_DEVICE, definition=definition())
 
 
+def test_a_tensorrt_that_does_not_load_is_named_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tensorrt.py").write_text("raise ImportError('libnvinfer.so.11: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    for name in ("tensorrt", "serving.engine.library"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(BackendMissing, match=r"tensorrt does not load: libnvinfer\.so\.11: cannot open shared object"):
+        import serving.engine.library  # noqa: F401
+
+
 def test_the_placeholder_package_is_not_taken_for_tensorrt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tensorrt.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
