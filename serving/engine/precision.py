@@ -77,10 +77,12 @@ class _Conversion:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._graph = model.graph
-        self._opsets = {entry.domain: entry.version for entry in model.opset_import}
-        types = _tensor_types(model)
-        self._typed = set(types)
-        self._floats = {name for name, kind in types.items() if kind == _FLOAT}
+        # The standard domain has two names.
+        self._opsets = {
+            "" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import
+        }
+        self._types = _tensor_types(model)
+        self._floats = {name for name, kind in self._types.items() if kind == _FLOAT}
         self._constants = _constants(model.graph)
         self._captured = {name for node in model.graph.node for name in _captured(node)}
         self._native: dict[str, int] = {}  # what its producer gives
@@ -118,7 +120,8 @@ class _Conversion:
         if any(name in self._captured for name in node.output) or not self._constants_fit(node):
             return alone
         try:
-            schema = onnx.defs.get_schema(node.op_type, self._opsets.get(node.domain, 1), node.domain)
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            schema = onnx.defs.get_schema(node.op_type, self._opsets.get(domain, 1), domain)
         except onnx.defs.SchemaError:
             return alone
         free = {
@@ -129,7 +132,10 @@ class _Conversion:
         inputs = {i for i in range(len(node.input)) if _type_of(schema.inputs, i) in free}
         outputs = {i for i in range(len(node.output)) if _type_of(schema.outputs, i) in free}
         # What comes from an operator that ONNX does not know is left to meet the type that it always met.
-        if any(node.input[i] and node.input[i] not in self._typed for i in inputs):
+        if any(node.input[i] and node.input[i] not in self._types for i in inputs):
+            return alone
+        # Sequences of tensors, whose type would have to change with that of their elements.
+        if any(self._types.get(name) == TensorProto.UNDEFINED for name in (*node.input, *node.output)):
             return alone
         # Without a float input the type of the output is an attribute's, or that of what the node makes out of nothing.
         if not any(node.input[i] in self._floats for i in inputs):

@@ -203,6 +203,30 @@ def test_an_operator_of_another_domain_stays_float32(*, type_is_written: bool) -
     np.testing.assert_allclose(run(half, random_pixels(2))["scores"], run(ready, random_pixels(2))["scores"], atol=5e-3)
 
 
+def test_sequences_of_tensors_stay_float32() -> None:
+    model = convolutional()
+    half_way = [
+        helper.make_node("SplitToSequence", ["pooled"], ["parts"], name="split", axis=1, keepdims=1),
+        helper.make_node("ConcatFromSequence", ["parts"], ["together"], name="join", axis=1),
+    ]
+    for position, node in enumerate(half_way):
+        model.graph.node.insert(4 + position, node)
+    model.graph.node[6].input[0] = "together"
+    half = to_float16(served(model))
+    onnx.checker.check_model(half, full_check=True)
+    inputs = {node.name: node.input[0] for node in half.graph.node}
+    assert (inputs["split"], inputs["flatten"]) == ("pooled/float32", "together/float16")
+    np.testing.assert_allclose(
+        run(half, random_pixels(2))["scores"], run(served(model), random_pixels(2))["scores"], atol=5e-3
+    )
+
+
+def test_the_long_name_of_the_standard_domain_is_understood() -> None:
+    model = served(convolutional())
+    model.opset_import[0].domain = "ai.onnx"
+    assert set(types_into(to_float16(model), "second")) == {"FLOAT16"}
+
+
 def test_a_network_that_is_float16_already_stays_what_it_is() -> None:
     half = to_float16(served(convolutional()))
     again = to_float16(half)
