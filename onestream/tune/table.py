@@ -32,28 +32,33 @@ def about_images(images: ImagesUsed) -> str:
 def tabulate(report: Report) -> Table:
     """A row for the start and for every setting that was tried, in the order of the trials."""
     table = Table(
-        Column("serving", overflow="fold", min_width=20),
+        Column("serving", no_wrap=True),
         Column("images/s", justify="right", no_wrap=True),
         Column("p50, p99 ms", justify="right", no_wrap=True),
         Column("÷ defaults", justify="right", no_wrap=True),
-        Column("", no_wrap=True),
+        Column("", no_wrap=True, min_width=6),
         title=title(report),
         title_justify="left",
         title_style="bold",
         box=SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     first, *tried = report.rows
-    table.add_row(*_cells(first, text(first.settings)), "now")
+    table.add_row(*_cells(first, _lines(text(first.settings))), "now")
     for row in tried:
-        table.add_row(*_cells(row, name(row, report)), _verdict(row, report))
+        table.add_row(*_cells(row, _lines(name(row, report))), _verdict(row, report))
     return table
 
 
 def name(row: Row, report: Report) -> str:
     """A setting by what differs from the file."""
     return text(changed(row.settings, report.start)) or "as it is"
+
+
+def _lines(settings: str) -> str:
+    return settings.replace(", ", "\n")
 
 
 def _cells(row: Row, label: str) -> tuple[str | Text, ...]:
