@@ -42,7 +42,7 @@ def tune(
     p99_ms: Annotated[
         float | None, typer.Option(min=0.1, help="Choose only what keeps p99 latency within this.")
     ] = None,
-    minutes: Annotated[float, typer.Option(min=1, help="Time for everything but the last build.")] = 5.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time for everything but the last build.")] = 5.0,
     ensemble: Annotated[bool, typer.Option("--ensemble", help="Tune NAME, the ensemble, not NAME_fused.")] = False,
     device: Annotated[DeviceOption, typer.Option(help="Which configurations to tune.")] = DeviceOption.auto,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing, only say what would be.")] = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,19 +30,23 @@ class Images:
     found: int
 
 
-def read(folder: Path, check: Callable[[bytes], str | None]) -> Images:
-    """Read a sample of the images in a folder and below, or one image.
+def find(folder: Path) -> dict[Path, int]:
+    """The images in a folder and below, or one image, with their file sizes in bytes. Raises ``NoImages``."""
+    found = {path: path.stat().st_size for path in expand([str(folder)]) if path.is_file()}
+    if not found:
+        raise NoImages(f"no images in {folder}; expected a folder with JPEG, PNG, WebP, TIFF or BMP files")
+    return found
+
+
+def read(found: Mapping[Path, int], check: Callable[[bytes], str | None]) -> Images:
+    """Read a sample of the images that ``find`` returned.
 
     ``check`` returns why an image cannot be served, or None. Where there are many, the sample has the same file sizes:
     it is spread evenly over the images by size. Raises ``NoImages``.
     """
-    paths = expand([str(folder)])
-    sizes = {path: path.stat().st_size for path in paths if path.is_file()}
-    if not sizes:
-        raise NoImages(f"no images in {folder}; expected a folder with JPEG, PNG, WebP, TIFF or BMP files")
     contents: dict[str, bytes] = {}
     left_out: dict[str, str] = {}
-    for path in sample(list(sizes), list(sizes.values())):
+    for path in sample(list(found), list(found.values())):
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -55,8 +59,8 @@ def read(folder: Path, check: Callable[[bytes], str | None]) -> Images:
             left_out[str(path)] = reason
     if not contents:
         first, reason = next(iter(left_out.items()))
-        raise NoImages(f"none of the {len(left_out)} images read from {folder} can be served; {first}: {reason}")
-    return Images(contents, left_out, len(sizes))
+        raise NoImages(f"none of the {len(left_out)} images that were read can be served; {first}: {reason}")
+    return Images(contents, left_out, len(found))
 
 
 def sample(paths: Sequence[Path], sizes: Sequence[int]) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -73,6 +73,7 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
     told = listener or Listener()
     began = monotonic()
     pipeline = Pipeline.from_file(options.pipeline_file)
+    found = images_of.find(options.images)
     device = resolve_device(options.device, find_triton())
     cores = usable_cores()
     concurrency = options.concurrency or default_concurrency(device, cores)
@@ -90,7 +91,7 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
             server = servers.get(start)
             start_s = monotonic() - before
             told.say("checking the images")
-            images = _images(options.images, server.grpc_address, model)
+            images = _images(found, server.grpc_address, model)
             for path, reason in images.left_out.items():
                 told.left_out(path, reason)
             load: Load = open_load(list(images.contents.values()), concurrency=concurrency, folder=folder)
@@ -153,7 +154,7 @@ def write(report: Report, options: Options) -> Built:
         raise
 
 
-def _images(folder: Path, grpc_address: str, model: str) -> images_of.Images:
+def _images(found: Mapping[Path, int], grpc_address: str, model: str) -> images_of.Images:
     with Client(grpc_address, timeout_s=_CHECK_TIMEOUT_S) as client:
 
         def check(data: bytes) -> str | None:
@@ -163,4 +164,4 @@ def _images(folder: Path, grpc_address: str, model: str) -> images_of.Images:
                 return str(error)
             return None
 
-        return images_of.read(folder, check)
+        return images_of.read(found, check)

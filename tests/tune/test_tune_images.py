@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onestream.load.perf_analyzer import PerfAnalyzerError
-from onestream.tune.images import MOST_BYTES, MOST_IMAGES, NoImages, read, sample
+from onestream.tune.images import MOST_BYTES, MOST_IMAGES, NoImages, find, read, sample
 from onestream.tune.loads import LoadFailed, OwnClient, PerfAnalyzer, open_load
 
 EXPORT = (Path(__file__).parents[1] / "load" / "exports" / "concurrency.csv").read_text()
@@ -42,7 +42,7 @@ def test_images_that_cannot_be_served_are_named_and_left_out(tmp_path: Path) -> 
     (tmp_path / "good.jpg").write_bytes(b"good")
     (tmp_path / "below" / "bad.PNG").write_bytes(b"bad")
     (tmp_path / "notes.txt").write_bytes(b"no image")
-    found = read(tmp_path, lambda data: "corrupt: cut short" if data == b"bad" else None)
+    found = read(find(tmp_path), lambda data: "corrupt: cut short" if data == b"bad" else None)
     assert found.contents == {str(tmp_path / "good.jpg"): b"good"}
     assert found.left_out == {str(tmp_path / "below" / "bad.PNG"): "corrupt: cut short"}
     assert found.found == 2
@@ -51,10 +51,10 @@ def test_images_that_cannot_be_served_are_named_and_left_out(tmp_path: Path) -> 
 def test_a_folder_without_images_says_what_is_expected(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NoImages, match="expected a folder with JPEG"):
-            read(folder, lambda _: None)
+            find(folder)
     (tmp_path / "a.jpg").write_bytes(b"x")
     with pytest.raises(NoImages, match=r"none of the 1 images .*a\.jpg: corrupt"):
-        read(tmp_path, lambda _: "corrupt")
+        read(find(tmp_path), lambda _: "corrupt")
 
 
 def script(path: Path, *, export: str) -> Path:
