@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test example lint type stubs format bench bench-training bench-video install build parity serve doctor clean
+.PHONY: help demo test test-gpu example lint type stubs format bench bench-training bench-video install build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ demo: $(VENV)/.serve  ## build, serve and classify real photos, then stop
 
 test: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run every test that can run here
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-gpu: $(VENV)/.dev-gpu model_repository/classify_fused/1/model.onnx  ## run every test that needs a GPU; none may be skipped
+	ONESTREAM_NO_SKIPS=1 $(BIN)/python -m pytest -m needs_gpu $(PYTEST_ARGS)
 
 example: $(VENV)/.dev  ## train, export and serve a small network, and prove that predictions are equal
 	$(BIN)/python examples/train_classifier/train.py $(EXAMPLE_ARGS)
@@ -107,6 +110,9 @@ $(VENV)/.dev: $(VENV)/.serve
 		echo "pip could not install it. The small CPU build:"; \
 		echo "  make $(MAKECMDGOALS) TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'"; exit 1; }
 	$(call install,the test tools,cpu$(comma)train$(comma)video$(comma)dev$(comma)bench)
+
+$(VENV)/.dev-gpu: $(VENV)/.dev
+	$(call install,the GPU libraries,gpu$(comma)gpu-test)
 
 $(VENV)/.bench: $(VENV)/.serve
 	$(call install,the benchmark tools,cpu$(comma)bench)

@@ -13,11 +13,9 @@ from postprocess import read_labels
 from preprocess import PreprocessError
 from preprocess.device import Device, open_device
 from preprocess.step_timer import StepTimer
-from serving import network
 from serving.engine import open_engine
-from serving.network_tail import with_postprocess
+from serving.engine.fused import fused_network
 from serving.one_stream import BatchResult, OneStream
-from serving.pipeline import Classification, Raw
 from serving.pixel_sources import open_source
 from serving.tensors import CLASS_IDS, LABELS, PIXELS
 from serving.workers import Workers
@@ -64,10 +62,14 @@ class FusedOnGpu:
         self._adapter = adapter
         options = adapter.gpu_options
         self._device = open_device()
-        postprocess = _postprocess_options(adapter.parameters["postprocess"])
-        served = with_postprocess(network.load(adapter.version_folder / "model.onnx"), postprocess)
-        self._engine = open_engine(served.SerializeToString(), options=options, device=self._device)
-        self._labels = _labels(adapter) if isinstance(postprocess, Classification) else None
+        self._engine = open_engine(
+            fused_network(adapter.version_folder / "model.onnx", adapter.parameters["postprocess"]),
+            options=options,
+            device=self._device,
+            definition=adapter.definition,
+            progress=lambda line: pb_utils.Logger.log_info(f"{adapter.name}: {line}"),
+        )
+        self._labels = _labels(adapter) if LABELS in adapter.output_names else None
 
         def open_stream() -> OneStream:
             return OneStream(adapter.definition, adapter.limits, self._engine, device=self._device, options=options)
@@ -135,13 +137,6 @@ def usable(device: Device) -> bool:
     except Exception:  # the bindings' own errors, and any other, mean the same here
         return False
     return True
-
-
-def _postprocess_options(options_json: str) -> Classification | Raw:
-    try:
-        return Classification.model_validate_json(options_json)
-    except ValueError:
-        return Raw.model_validate_json(options_json)
 
 
 def _labels(adapter: Adapter) -> Callable[[Any], Any]:

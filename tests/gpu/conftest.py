@@ -1,0 +1,142 @@
+"""The GPU suite: everything here needs a GPU. What it measures is printed as one table and saved."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import re
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_files import encoded
+from PIL import Image
+
+from preprocess import Definition
+from preprocess.device import Device, open_device
+
+ROOT = Path(__file__).parents[2]
+RESULTS = "ONESTREAM_GPU_RESULTS"
+"""Environment variable: folder for the measured figures; benchmarks/results by default."""
+
+_LIBRARIES = (
+    "nvidia-dali",
+    "nvidia-nvimgcodec",
+    "nvidia-nvjpeg",
+    "cvcuda",
+    "tensorrt",
+    "cuda-",
+    "onnxruntime",
+    "numpy",
+)
+_figures: list[dict[str, Any]] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies in this folder."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.needs_gpu)
+
+
+@pytest.fixture(scope="session")
+def device() -> Device:
+    """The first GPU."""
+    return open_device()
+
+
+@pytest.fixture(scope="session")
+def definition() -> Definition:
+    """The one of the default pipeline."""
+    import yaml
+
+    pipeline = yaml.safe_load((ROOT / "pipelines" / "classify.yaml").read_text())
+    return Definition.model_validate(pipeline["preprocess"])
+
+
+@pytest.fixture(scope="session")
+def photos() -> dict[str, Image.Image]:
+    """Real photos, RGB."""
+    return {path.stem: Image.open(path).convert("RGB") for path in sorted((ROOT / "examples" / "photos").glob("*.jpg"))}
+
+
+@pytest.fixture(scope="session")
+def files(photos: dict[str, Image.Image]) -> dict[str, bytes]:
+    """JPEGs of every kind that a GPU decodes, by name, and one of each other format."""
+    found = {}
+    for name, photo in photos.items():
+        large = photo.resize((1920, 1080), Image.Resampling.LANCZOS)
+        odd = photo.resize((501, 377), Image.Resampling.LANCZOS).rotate(90, expand=True)
+        for kind, image, options in (
+            ("1080p 4:2:0", large, {"quality": 90}),
+            ("1080p 4:4:4", large, {"quality": 95, "subsampling": 0}),
+            ("odd 4:2:2", odd, {"quality": 90, "subsampling": 1}),
+            ("odd progressive", odd, {"quality": 85, "progressive": True}),
+            ("gray", odd.convert("L"), {"quality": 90}),
+        ):
+            found[f"{name}, {kind}"] = encoded(image, "JPEG", **options)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    found["EXIF 6"] = encoded(photos["coffee"], "JPEG", quality=90, exif=exif)
+    for kind in ("PNG", "WEBP", "BMP", "TIFF"):
+        found[kind] = encoded(photos["cat"], kind, **({"lossless": True} if kind == "WEBP" else {}))
+    return found
+
+
+@pytest.fixture(scope="session")
+def network() -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    """Logits of one image's pixels, uint8 (height, width, channels), by ONNX Runtime on the CPU."""
+    from gpu_network import served_network
+
+    from serving.engine import OnnxRuntimeEngine
+
+    engine = OnnxRuntimeEngine(served_network(), threads=0)
+    return lambda pixels: engine.run(pixels[None])["logits"][0]
+
+
+@pytest.fixture(scope="session")
+def record() -> Callable[..., None]:
+    """A function (what, value, allowed) that notes a measured figure for the table."""
+
+    def note(what: str, value: float | str, allowed: str = "") -> None:
+        shown = value if isinstance(value, str) else float(np.round(value, 5))
+        _figures.append({"what": what, "value": shown, "allowed": allowed})
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what was measured, and save it beside the other results of this machine."""
+    if not _figures:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    machine = open_device().name
+    table = Table("figure", "measured", "allowed", title=f"GPU suite on {machine}")
+    for figure in _figures:
+        table.add_row(figure["what"], str(figure["value"]), figure["allowed"])
+    buffer = io.StringIO()
+    Console(file=buffer, width=140).print(table)
+    terminalreporter.write(buffer.getvalue())
+    folder = Path(os.environ.get(RESULTS) or ROOT / "benchmarks" / "results") / slug(machine)
+    folder.mkdir(parents=True, exist_ok=True)
+    versions = {
+        dist.metadata["Name"]: dist.version
+        for dist in metadata.distributions()
+        if (dist.metadata["Name"] or "").lower().startswith(_LIBRARIES)
+    }
+    result = {"machine": machine, "python": platform.python_version(), "versions": versions, "figures": _figures}
+    path = folder / "gpu-suite.json"
+    path.write_text(json.dumps(result, indent=2, sort_keys=True) + "\n")
+    terminalreporter.write_line(f"saved to {path}")
+
+
+def slug(name: str) -> str:
+    """A name as a folder: lower case, words joined by hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
