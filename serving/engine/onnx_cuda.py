@@ -92,9 +92,9 @@ class OnnxCudaSession(DeviceSession):
         self._session.run_with_iobinding(self._bindings[batch], self._run_options)
 
     def close(self) -> None:
-        """Release the network of this session."""
+        """Release the network of this session; the stream must have passed all batches."""
         self._bindings.clear()
-        del self._session
+        self._session = None
 
     def _place(self, array: DeviceArray) -> dict[str, object]:
         return {

@@ -6,6 +6,7 @@ auxiliary streams, of which plans built here have none (``serving.engine.plan``)
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import cuda.core
@@ -42,6 +43,7 @@ class TensorRtEngine(DeviceEngine):
             raise BadPlan(f"{TITLE} cannot load {plan.name}: {LOG.take()}")
         self._engine: trt.ICudaEngine | None = engine
         self._cuda_graphs = cuda_graphs
+        self._lock = threading.Lock()
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
         tensors = {name: _describe(engine, name) for name in names}
@@ -59,7 +61,13 @@ class TensorRtEngine(DeviceEngine):
         if self._engine is None:
             raise BadPlan("the engine was closed")
         return TensorRtSession(
-            self._engine, self.input, self.outputs, self.max_batch_size, stream, cuda_graphs=self._cuda_graphs
+            self._engine,
+            self.input,
+            self.outputs,
+            self.max_batch_size,
+            stream,
+            cuda_graphs=self._cuda_graphs,
+            lock=self._lock,
         )
 
     def close(self) -> None:
@@ -68,7 +76,10 @@ class TensorRtEngine(DeviceEngine):
 
 
 class TensorRtSession(DeviceSession):
-    """See ``DeviceSession``. A recorded batch size has an execution context of its own, over the same memory."""
+    """See ``DeviceSession``. A recorded batch size has an execution context of its own, over the same memory.
+
+    ``lock`` is one for all sessions of an engine.
+    """
 
     def __init__(
         self,
@@ -79,8 +90,10 @@ class TensorRtSession(DeviceSession):
         stream: Stream,
         *,
         cuda_graphs: bool,
+        lock: threading.Lock,
     ) -> None:
         self._engine = engine
+        self._lock = lock
         self._handle = stream.handle
         self._stream = cuda.core.Stream.from_handle(stream.handle)
         self._max_batch_size = max_batch_size
@@ -89,7 +102,7 @@ class TensorRtSession(DeviceSession):
         self._addresses: dict[str, DeviceArray] = {pixels.name: self.input, **self.outputs}
         self._input = pixels
         self._workspace = stream.allocate((int(engine.device_memory_size_v2),), np.uint8)
-        self._context = self._new_context()
+        self._context: trt.IExecutionContext | None = self._new_context()
         self._batch = 0
         self._turns = Turns() if cuda_graphs else Turns(limit=0)
         self._graphs: dict[int, tuple[cuda.core.graph.Graph, trt.IExecutionContext]] = {}
@@ -98,6 +111,8 @@ class TensorRtSession(DeviceSession):
         """See ``DeviceSession.enqueue``."""
         if not 1 <= batch <= self._max_batch_size:
             raise ValueError(f"got a batch of {batch}; allowed: 1 to {self._max_batch_size}")
+        if self._context is None:
+            raise BadPlan("the session was closed")
         turn = self._turns.next(batch)
         if turn == "replay":
             self._graphs[batch][0].launch(self._stream)
@@ -110,12 +125,11 @@ class TensorRtSession(DeviceSession):
             self._run(self._context)
 
     def close(self) -> None:
-        """Release the graphs and the execution contexts."""
+        """Release the graphs and the execution contexts; the stream must have passed all batches."""
         for graph, _ in self._graphs.values():
             graph.close()
         self._graphs.clear()
-        self._turns = Turns(limit=0)
-        del self._context
+        self._context = None
 
     def _run_and_record(self, batch: int) -> None:
         """Run this batch, and record the same for the next one of its size."""
@@ -134,14 +148,9 @@ class TensorRtSession(DeviceSession):
             self._turns.recorded(batch)
 
     def _new_context(self) -> trt.IExecutionContext:
-        if IS_RTX:
-            config = self._engine.create_runtime_config()
-            config.set_execution_context_allocation_strategy(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
-            # Otherwise kernels for a shape are compiled beside the first runs, and a recording keeps the slow ones.
-            config.dynamic_shapes_kernel_specialization_strategy = trt.DynamicShapesKernelSpecializationStrategy.EAGER
-            context = self._engine.create_execution_context(config)
-        else:
-            context = self._engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        # NVIDIA promises that contexts of one engine run in parallel, not that they are made so.
+        with self._lock:
+            context = _context_without_memory(self._engine)
         if context is None:
             raise BadPlan(f"{TITLE} cannot make an execution context: {LOG.take()}")
         context.set_device_memory(self._workspace.pointer, self._workspace.nbytes)
@@ -157,6 +166,17 @@ class TensorRtSession(DeviceSession):
     def _run(self, context: trt.IExecutionContext) -> None:
         if not context.execute_async_v3(self._handle):
             raise BadPlan(f"{TITLE} cannot queue the network: {LOG.take()}")
+
+
+def _context_without_memory(engine: trt.ICudaEngine) -> trt.IExecutionContext | None:
+    strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
+    if not IS_RTX:
+        return engine.create_execution_context(strategy)
+    config = engine.create_runtime_config()
+    config.set_execution_context_allocation_strategy(strategy)
+    # Otherwise kernels for a shape are compiled beside the first runs, and a recording keeps the slow ones.
+    config.dynamic_shapes_kernel_specialization_strategy = trt.DynamicShapesKernelSpecializationStrategy.EAGER
+    return engine.create_execution_context(config)
 
 
 def _describe(engine: trt.ICudaEngine, name: str) -> EngineTensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -94,7 +95,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 def session(machine: StandIn, *, cuda_graphs: bool = True) -> TensorRtSession:
     pixels, logits = EngineTensor("pixels", "uint8", (4, 5, 3)), EngineTensor("logits", "float32", (10,))
-    return TensorRtSession(machine, pixels, (logits,), 8, machine, cuda_graphs=cuda_graphs)
+    return TensorRtSession(machine, pixels, (logits,), 8, machine, cuda_graphs=cuda_graphs, lock=threading.Lock())
 
 
 def test_buffers_are_for_the_largest_batch_and_their_addresses_are_set_once(machine: StandIn) -> None:
@@ -162,6 +163,18 @@ def test_a_batch_outside_the_range_is_refused(machine: StandIn, batch: int) -> N
     machine.taken()
     with pytest.raises(ValueError, match=f"got a batch of {batch}; allowed: 1 to 8"):
         opened.enqueue(batch)
+    assert machine.taken() == []
+
+
+def test_a_closed_session_takes_no_batch_and_can_be_closed_again(machine: StandIn) -> None:
+    opened = session(machine)
+    for _ in range(3):
+        opened.enqueue(2)
+    opened.close()
+    opened.close()
+    machine.taken()
+    with pytest.raises(BadPlan, match="the session was closed"):
+        opened.enqueue(2)
     assert machine.taken() == []
 
 
