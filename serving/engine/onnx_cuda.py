@@ -8,6 +8,7 @@ from preprocess.device import Device, DeviceArray, Stream
 from preprocess.errors import BackendMissing
 from serving.engine.base import DeviceEngine, DeviceSession, EngineTensor
 from serving.engine.served import load_served, tensors
+from serving.errors import BadNetwork
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -83,6 +84,8 @@ class OnnxCudaSession(DeviceSession):
         """See ``DeviceSession.enqueue``."""
         if not 1 <= batch <= self._max_batch_size:
             raise ValueError(f"got a batch of {batch}; allowed: 1 to {self._max_batch_size}")
+        if self._session is None:
+            raise BadNetwork("the session was closed")
         if batch not in self._bindings:
             binding = self._session.io_binding()
             binding.bind_input(self._input_name, **self._place(self.input.first(batch)))
