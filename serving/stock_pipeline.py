@@ -8,6 +8,7 @@ odd centre offset is rounded half to even. They are computed from the file's hea
 """
 
 import os
+from inspect import signature
 from typing import Any
 
 from nvidia.dali import fn, math, pipeline_def, types
@@ -26,6 +27,8 @@ GPU = True
 HW_DECODER_LOAD = 0.9
 # end settings
 
+# Before DALI 2.2 only experimental operators know orientations, and a turned image cannot be decoded in part.
+DECODES_PARTS = "adjust_orientation" in signature(fn.peek_image_shape).parameters
 ON_GPU = GPU and (os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg"))
 
 
@@ -36,17 +39,12 @@ def vector(size: list[int]) -> Any:
 
 def within_limits(encoded: Any, source: Any, size: Any) -> Any:
     """The same bytes; an error, before anything is decoded, for a file of too many bytes or pixels."""
-    count = encoded.shape(dtype=types.INT64)
-    too_large = (count > MAX_BODY_BYTES) | (pixels_of(source) > MAX_PIXELS) | (pixels_of(size) > MAX_PIXELS)
+    count = encoded.shape(dtype=types.INT32)
+    # Proportional sizes are both larger or both smaller, and an exact one is as large for every image.
+    largest = source if RESIZE is None or RESIZE["mode"] == "exact" else math.max(source, size)
+    too_large = (count > MAX_BODY_BYTES) | (largest[0] * largest[1] > MAX_PIXELS)
     # Asking for one byte more than there is makes the operator refuse the sample.
-    return fn.slice(
-        encoded, start=0, shape=fn.cast(count + too_large, dtype=types.INT32), axes=[0], out_of_bounds_policy="error"
-    )
-
-
-def pixels_of(size: Any) -> Any:
-    """Height times width."""
-    return size[0] * size[1]
+    return fn.slice(encoded, start=0, shape=count + too_large, axes=[0], out_of_bounds_policy="error")
 
 
 def resized(source: Any) -> Any:
@@ -66,19 +64,24 @@ def resized(source: Any) -> Any:
     whole = source * target // side
     if RESIZE["rounding"] == "nearest":
         twice_rest = 2 * (source * target - whole * side)
-        odd = whole - 2 * (whole // 2)
-        whole = whole + ((twice_rest > side) | ((twice_rest == side) & (odd > 0)))
-    return math.max(whole, 1)
+        whole = whole + ((twice_rest > side) | ((twice_rest == side) & ((whole & 1) > 0)))
+    # A shorter side that is exact leaves none below it.
+    return whole if RESIZE["mode"] == "shorter" else math.max(whole, 1)
 
 
 def corner(place: dict[str, Any], canvas: Any) -> Any:
     """Top left corner of what a crop or pad keeps; negative where it reaches outside the image."""
     if place.get("align") == "top_left":
         return vector([0, 0])
-    larger, smaller = math.max(canvas - vector(place["size"]), 0), math.max(vector(place["size"]) - canvas, 0)
-    half = larger // 2
-    rest = larger - 2 * half
-    return half + rest * (half - 2 * (half // 2)) - smaller // 2
+    more = canvas - vector(place["size"])
+    if FILL is None:
+        return half_to_even(more)
+    return half_to_even(math.max(more, 0)) - math.max(-more, 0) // 2
+
+
+def half_to_even(count: Any) -> Any:
+    """Half of a count that is not negative, a half of one rounded to even."""
+    return (count + (count // 2 & 1)) // 2
 
 
 def window(source: Any) -> tuple[Any, Any, Any, Any]:
@@ -88,7 +91,9 @@ def window(source: Any) -> tuple[Any, Any, Any, Any]:
     for place in PLACES:
         top_left = top_left + corner(place, canvas)
         canvas = vector(place["size"])
-        first, stop = math.max(first, top_left), math.min(stop, top_left + canvas)
+        # Where nothing is filled, every crop lies inside.
+        first = top_left if FILL is None else math.max(first, top_left)
+        stop = top_left + canvas if FILL is None else math.min(stop, top_left + canvas)
     return size, first, stop, top_left
 
 
@@ -97,34 +102,38 @@ def region(source: Any, size: Any, first: Any, stop: Any) -> tuple[Any, Any, Any
 
     It has room for what the filter reads around the window, and for the decoder's interpolation of chroma.
     """
-    begin, end = first * source // size, stop * source // size
-    margin = math.max((2 * source + size - 1) // size, 2) + 1
-    anchor = math.max(begin - margin, 0)
-    shape = math.min(end + 1 + margin, source) - anchor
-    start = fn.cast(begin - anchor, dtype=types.FLOAT) + (first * source - begin * size) / size
-    until = fn.cast(end - anchor, dtype=types.FLOAT) + (stop * source - end * size) / size
-    return anchor, shape, start, until
+    # In units of a source pixel divided by the size, corners are integers.
+    begin, end = first * source, stop * source
+    margin = 2 * source // size + 4
+    anchor = math.max(begin // size - margin, 0)
+    shape = math.min(end // size + margin, source) - anchor
+    offset = anchor * size
+    return anchor, shape, (begin - offset) / size, (end - offset) / size
 
 
 def graph() -> Any:
     """From the input to the pixels."""
     encoded = fn.external_source(name="image", device="cpu", dtype=types.UINT8, ndim=1)
-    source = fn.peek_image_shape(encoded, dtype=types.INT64, adjust_orientation=True)[:2]
+    peek = fn.peek_image_shape if DECODES_PARTS else fn.experimental.peek_image_shape
+    source = peek(encoded, dtype=types.INT64, adjust_orientation=True)[:2]
     size, first, stop, top_left = window(source)
     anchor, shape, start, until = region(source, size, first, stop)
-    pixels = fn.decoders.image_slice(
-        within_limits(encoded, source, size),
-        fn.cast(anchor, dtype=types.INT32),
-        fn.cast(shape, dtype=types.INT32),
-        normalized_anchor=False,
-        normalized_shape=False,
-        axes=[0, 1],
-        device="mixed" if ON_GPU else "cpu",
-        output_type=types.RGB,
-        adjust_orientation=True,
-        hw_decoder_load=HW_DECODER_LOAD,
-        jpeg_fancy_upsampling=True,
-    )
+    encoded = within_limits(encoded, source, size)
+
+    options: dict[str, Any] = {
+        "device": "mixed" if ON_GPU else "cpu",
+        "output_type": types.RGB,
+        "adjust_orientation": True,
+        "hw_decoder_load": HW_DECODER_LOAD,
+        "jpeg_fancy_upsampling": True,
+    }
+    if DECODES_PARTS:
+        part = [fn.cast(anchor, dtype=types.INT32), fn.cast(shape, dtype=types.INT32)]
+        in_pixels: dict[str, Any] = {"normalized_anchor": False, "normalized_shape": False, "axes": [0, 1]}
+        pixels = fn.decoders.image_slice(encoded, *part, **in_pixels, **options)
+    else:
+        pixels = fn.experimental.decoders.image(encoded, **options)
+        anchor, start, until = vector([0, 0]), start + anchor, until + anchor
     if COLOR == "gray":
         pixels = fn.color_space_conversion(pixels, image_type=types.RGB, output_type=types.GRAY)
     if RESIZE is not None:

@@ -9,7 +9,10 @@ ensemble of `NAME_preprocess` (Triton's DALI backend; `1/dali.py` is serialized 
 
 ## Serve
 
-YY.MM is one Triton release, 26.03 or newer (DALI 2.0).
+YY.MM is one Triton release, 26.03 or newer. Where its DALI is older than 2.2, images are decoded whole, and the EXIF
+orientation of WebP files is not applied:
+
+    docker run --rm nvcr.io/nvidia/tritonserver:YY.MM-py3 python3 -c 'import nvidia.dali as d; print(d.__version__)'
 
 Where a `NAME_model/build_plan.sh` is there, make its plan first, on the GPU that will serve. A plan fits one TensorRT
 version and one kind of GPU:

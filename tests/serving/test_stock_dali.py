@@ -192,6 +192,18 @@ def test_a_batch_gives_what_its_images_give_alone() -> None:
         np.testing.assert_array_equal(together, *stock.run(file))
 
 
+def test_with_an_older_dali_it_decodes_whole_images_to_the_same_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(CLASSIFY)
+    monkeypatch.setattr(module, "DECODES_PARTS", False)
+    pipeline, definition = module.preprocess(), CLASSIFY.pixels()
+    pipeline.build()
+    for form in ("jpeg 4:2:0", "jpeg EXIF 6", "png EXIF 8", "tiff orientation 7"):
+        file = PLAIN[form](photo("chelsea"))
+        (output,) = pipeline.run(image=[np.frombuffer(file, np.uint8)])
+        (reference,) = compile(definition).run([file])
+        assert compare(reference, np.array(output.at(0)), definition=definition, stage="crop", backend="dali").within
+
+
 @pytest.mark.parametrize(
     "limits", [{"max_pixels": 300 * 451 - 1}, {"max_body_bytes": 5000}, {"max_pixels": 256 * 384}], ids=str
 )
