@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from types import FrameType
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from onestream.tune.report import Report
     from onestream.tune.run import Options
     from onestream.tune.search import Trial
+
+_PLOTS = (".png", ".svg", ".pdf")
 
 
 class DeviceOption(str, Enum):
@@ -71,8 +75,7 @@ def tune(
         fail(
             f"cannot tune: {error.name or error} is not installed. Run: pip install 'onestream[cpu]'", EXIT_CANNOT_START
         )
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        fail("--plot: matplotlib is not installed. Run: pip install 'onestream[tune]'", EXIT_CANNOT_START)
+    _check_outputs(plot, json_file)
     options = Options(
         pipeline_file=pipeline,
         images=images,
@@ -85,29 +88,28 @@ def tune(
         minutes=minutes,
     )
     log = Console(stderr=True)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
-    try:
-        with log.status("starting") as status:
-            listener = Listener(
-                say=status.update,
-                left_out=lambda path, reason: _line(log, f"left out {path}: {reason}"),
-                trial=lambda trial: _line(log, told(trial)),
-            )
-            report = measure(options, listener)
-        _show(report, json_file, plot)
-        if report.keeps_limit is not False:
-            _finish(report, options, log, dry_run=dry_run)
-    except KeyboardInterrupt:
-        fail(f"interrupted; {pipeline} is unchanged", EXIT_INTERRUPTED)
-    except NoImages as error:
-        fail(f"cannot tune: {error}", EXIT_CANNOT_START)
-    except (ServingError, PreprocessError, PerfAnalyzerError, SettingFailed, OnestreamError) as error:
-        fail(f"cannot tune: {error}", EXIT_FAILED)
-    except CannotEdit as error:
-        fail(f"{pipeline} is unchanged: {error}", EXIT_FAILED)
-    except OSError as error:
-        fail(f"{error.filename or pipeline}: {error.strerror or error}", EXIT_FAILED)
+    with _interruptible():
+        try:
+            with log.status("starting") as status:
+                listener = Listener(
+                    say=status.update,
+                    left_out=lambda path, reason: _line(log, f"left out {path}: {reason}"),
+                    trial=lambda trial: _line(log, told(trial)),
+                )
+                report = measure(options, listener)
+            _show(report, json_file, plot)
+            if report.changes and report.keeps_limit is not False:
+                _finish(report, options, log, dry_run=dry_run)
+        except KeyboardInterrupt:
+            fail(f"interrupted; {pipeline} is unchanged", EXIT_INTERRUPTED)
+        except (NoImages, ServingError, PreprocessError, PerfAnalyzerError) as error:
+            fail(f"cannot tune: {error}", EXIT_CANNOT_START)
+        except (SettingFailed, OnestreamError) as error:
+            fail(f"cannot measure: {error}", EXIT_FAILED)
+        except CannotEdit as error:
+            fail(f"{pipeline} is unchanged: {error}", EXIT_FAILED)
+        except OSError as error:
+            fail(f"{error.filename or pipeline}: {error.strerror or error}", EXIT_FAILED)
     if report.keeps_limit is False:
         raise typer.Exit(EXIT_FAILED)
 
@@ -137,7 +139,7 @@ def _show(report: Report, json_file: str | None, plot: Path | None) -> None:
         print(report.model_dump_json(indent=2))
         return
     if json_file is not None:
-        Path(json_file).write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        Path(json_file).write_text(f"{report.model_dump_json(indent=2)}\n", encoding="utf-8")
     out = Console()
     out.print(tabulate(report))
     rounds = f"{report.rounds} rounds of {report.measurement_s:.1f} s each, by {report.tool}"
@@ -150,8 +152,6 @@ def _finish(report: Report, options: Options, log: Console, *, dry_run: bool) ->
     from onestream.tune.pipeline_file import edited, read_text
     from onestream.tune.run import write
 
-    if not report.changes:
-        return
     what = f"serving of {options.pipeline_file}: {text(report.changes)}"
     if dry_run:
         edited(read_text(options.pipeline_file), report.changes)
@@ -163,6 +163,31 @@ def _finish(report: Report, options: Options, log: Console, *, dry_run: bool) ->
 
 def _line(log: Console, text: str) -> None:
     log.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _check_outputs(plot: Path | None, json_file: str | None) -> None:
+    """Refuse before minutes of measuring what could not be written after them."""
+    files = [path for path in (plot, Path(json_file) if json_file not in (None, "-") else None) if path is not None]
+    for path in files:
+        if not path.parent.is_dir():
+            fail(f"{path}: its folder does not exist", EXIT_CANNOT_START)
+    if plot is None:
+        return
+    if plot.suffix.lower() not in _PLOTS:
+        fail(f"--plot {plot}: allowed are names that end in {', '.join(_PLOTS)}", EXIT_CANNOT_START)
+    if importlib.util.find_spec("matplotlib") is None:
+        fail("--plot: matplotlib is not installed. Run: pip install 'onestream[tune]'", EXIT_CANNOT_START)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """End as by Ctrl-C also when told to terminate, so that no server stays behind."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
