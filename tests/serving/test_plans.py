@@ -14,10 +14,13 @@ import psutil
 import pytest
 from small_models import FREE_PORTS, write_model
 
+from serving.engine.library import IS_RTX
 from serving.plans import PlanRequest, build_apart, fit_plans, plans_needed
 from serving.server import Server
 from serving.server_errors import ModelLoadFailed, StopRequested
 from serving.triton_config import from_text, to_text
+
+pytestmark = pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py")
 
 ADA = (8, 9)
 

@@ -21,7 +21,9 @@ from serving.engine.cache import PlanKey, cache_folder, ensure_plan, read_plan
 from serving.engine.plan import PlanOptions
 from serving.errors import BadNetwork, BadPlan
 
-pytestmark = pytest.mark.skipif(not library.IS_RTX, reason="TensorRT itself builds on a GPU only: see test_on_gpu.py")
+pytestmark = pytest.mark.skipif(
+    not library.IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py"
+)
 
 OPTIONS = PlanOptions(max_batch_size=4)
 

@@ -17,7 +17,7 @@ from serving.network import cast_first
 from serving.network_tail import with_postprocess
 from serving.pipeline import Classification
 
-pytestmark = pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a GPU only: see test_on_gpu.py")
+pytestmark = pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py")
 
 OPTIONS = PlanOptions(max_batch_size=4)
 
