@@ -20,6 +20,7 @@ import onnx
 from preprocess.device import DeviceArray
 from serving.engine import DeviceEngine, DeviceSession, EngineTensor, OnnxRuntimeEngine
 from serving.network import outputs
+from serving.pipeline import GpuOptions
 from serving.tensors import PIXELS
 
 Array = npt.NDArray[Any]
@@ -151,8 +152,12 @@ def install() -> None:
     from preprocess.backends.nvimgcodec import ImageDecoder
 
     preprocess.device.open_device = lambda _index=0: HostDevice()
-    serving.engine.open_engine = lambda model, *, options, **_: HostEngine(model, max_batch_size=options.max_batch_size)
+    serving.engine.open_engine = _open_engine
     backend.ImageDecoder = lambda _stream, *, options, threads: ImageDecoder(None, options=options, threads=threads)
+
+
+def _open_engine(model: bytes, options: GpuOptions, *_device: Any, **_options: Any) -> HostEngine:
+    return HostEngine(model, max_batch_size=options.max_batch_size)
 
 
 class _Image:

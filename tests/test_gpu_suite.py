@@ -1,0 +1,31 @@
+"""The GPU suite itself runs to its end in host memory, so that a GPU's time is not spent on its mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> None:
+    assert repository.is_dir()
+    chosen = "one_stream or (cvcuda and (crop or flips or letterboxes or damaged)) or second_chance"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests"), "ONESTREAM_GPU_RESULTS": str(tmp_path)}
+    environment.pop("ONESTREAM_NO_SKIPS", None)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "gpu_suite_on_host", "tests/gpu", "-k", chosen],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-3000:]
+    assert "GPU suite on host memory" in run.stdout
+    saved = json.loads((tmp_path / "host-memory" / "gpu-suite.json").read_text())
+    figures = {figure["what"]: figure["value"] for figure in saved["figures"]}
+    assert figures["cvcuda, crop: largest difference, levels (astronaut, 1080p 4:2:0)"] <= 1
+    assert figures["engine"] == "HostEngine"
