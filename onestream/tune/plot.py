@@ -23,6 +23,9 @@ def draw(report: Report, path: Path) -> None:
     """
     rows = [row for row in report.rows if row.to_defaults is not None]
     labels = ["now" if row is report.rows[0] else name(row, report) for row in rows]
+    labels = [
+        f"{text} (chosen)" if row.settings == report.chosen else text for text, row in zip(labels, rows, strict=True)
+    ]
     colors = [_CHOSEN if row.settings == report.chosen else _OTHER for row in rows]
     figure, (speed, tail) = plt.subplots(
         1, 2, figsize=(9.0, 1.7 + 0.38 * len(rows)), sharey=True, layout="constrained", width_ratios=(3, 2)
@@ -36,7 +39,8 @@ def draw(report: Report, path: Path) -> None:
     speed.axvline(1.0, color="black", linewidth=1, linestyle=":")
     speed.set_xlabel("images/s ÷ defaults (more is better)")
     tail.set_xlabel("p99, ms (less is better)")
-    tail.set_xlim(left=0)
+    tail.set_xlim(0, 1.08 * max((row.p99_ms or 0.0 for row in rows), default=1.0))
+    tail.tick_params(left=False)
     if report.p99_limit_ms is not None:
         tail.axvline(report.p99_limit_ms, color="#b03030", linewidth=1, linestyle="--")
     speed.set_yticks(range(len(rows)), labels)
