@@ -39,7 +39,7 @@ def draw(report: Report, path: Path) -> None:
     speed.axvline(1.0, color="black", linewidth=1, linestyle=":")
     speed.set_xlabel("images/s ÷ defaults (more is better)")
     tail.set_xlabel("p99, ms (less is better)")
-    tail.set_xlim(0, 1.08 * max((row.p99_ms or 0.0 for row in rows), default=1.0))
+    tail.set_xlim(0, 1.08 * max([report.p99_limit_ms or 1.0, *(row.p99_ms or 0.0 for row in rows)]))
     tail.tick_params(left=False)
     if report.p99_limit_ms is not None:
         tail.axvline(report.p99_limit_ms, color="#b03030", linewidth=1, linestyle="--")

@@ -20,6 +20,7 @@ from onestream.tune.search import Trial, search
 from serving.build import Built, build
 from serving.fit import usable_cores
 from serving.pipeline import Pipeline
+from serving.stock import check_folder
 from serving.triton import Device as AskedDevice
 from serving.triton import find_triton, resolve_device
 
@@ -74,6 +75,7 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
     began = monotonic()
     pipeline = Pipeline.from_file(options.pipeline_file)
     found = images_of.find(options.images)
+    check_folder(options.repository, "python")
     device = resolve_device(options.device, find_triton())
     cores = usable_cores()
     concurrency = options.concurrency or default_concurrency(device, cores)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from onestream.cli import app
 from onestream.tune.images import Images
 from onestream.tune.report import ImagesUsed, Report
 from onestream.tune.run import Options, write
+from serving.build import build
 from serving.errors import BadPipeline
 from serving.triton_config import from_text
 
@@ -179,6 +182,32 @@ def test_what_cannot_start_is_told_in_a_line(
     assert result.exit_code == 2
     assert said in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_repository_that_tuning_could_not_write_is_refused_before_anything_is_measured(options: Options) -> None:
+    build(options.pipeline_file, folder=options.repository, onnx_file=options.onnx_file, form="dali-backend")
+    result = CliRunner().invoke(app, command(options)[3:])
+    assert result.exit_code == 2
+    assert "built with --form dali-backend" in result.stderr
+
+
+def test_the_commands_of_the_docs_are_understood(
+    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each gets as far as to find no images."""
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "tune.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```bash\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "empty").mkdir()
+    for line in block.splitlines():
+        words = shlex.split(line, comments=True)
+        assert words[:2] == ["onestream", "tune"]
+        words[2], words[words.index("--images") + 1] = str(options.pipeline_file), "empty"
+        result = CliRunner().invoke(app, words[1:])
+        assert (result.exit_code, result.stderr.strip()) == (
+            2,
+            "cannot tune: no images in empty; expected a folder with JPEG, PNG, WebP, TIFF or BMP files",
+        ), line
 
 
 def test_a_file_that_is_no_pipeline_is_refused(options: Options, tmp_path: Path) -> None:
