@@ -9,8 +9,8 @@ ensemble of `NAME_preprocess` (Triton's DALI backend; `1/dali.py` is serialized 
 
 ## Serve
 
-YY.MM is one Triton release, 26.03 or newer. Where its DALI is older than 2.2, images are decoded whole, and the EXIF
-orientation of WebP files is not applied:
+YY.MM is one Triton release, 26.03 or newer. Where its DALI is older than 2.2, images are decoded whole, and WebP files
+with an EXIF orientation come out wrong:
 
     docker run --rm nvcr.io/nvidia/tritonserver:YY.MM-py3 python3 -c 'import nvidia.dali as d; print(d.__version__)'
 
