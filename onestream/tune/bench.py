@@ -12,9 +12,10 @@ from types import TracebackType
 import yaml
 
 from onestream.tune.decide import ROUNDS, Sample, hopeless
-from onestream.tune.knobs import Device
+from onestream.tune.knobs import Device, differences, text
 from onestream.tune.loads import Load, LoadFailed
 from onestream.tune.search import OutOfTime, SettingFailed
+from preprocess import PreprocessError
 from serving.build import build
 from serving.errors import ServingError
 from serving.pipeline import Pipeline, ServingOptions
@@ -82,8 +83,8 @@ class Workshop:
 class Servers:
     """Running servers by setting, each with one model and what it needs. A context manager that stops them all."""
 
-    def __init__(self, workshop: Workshop, *, model: str, device: Device, triton: Path | None = None) -> None:
-        self._workshop, self._model, self._device, self._triton = workshop, model, device, triton
+    def __init__(self, workshop: Workshop, *, model: str, device: Device) -> None:
+        self._workshop, self._model, self._device = workshop, model, device
         self._running: dict[ServingOptions, Server] = {}
 
     def __enter__(self) -> Servers:
@@ -107,7 +108,6 @@ class Servers:
                 metrics_port=0,
                 device=self._device,
                 models=[self._model],
-                triton=self._triton,
                 startup_timeout_s=_STARTUP_TIMEOUT_S[self._device],
             )
             server.start()
@@ -163,9 +163,10 @@ class Bench:
         for options in settings:
             if options not in self._servers:
                 self._start(options)
+        what = "what was found, again" if final else text(differences(settings[0], settings[1]))
         samples: list[list[Sample]] = [[] for _ in settings]
         for index in range(ROUNDS):
-            self._say(self._progress(samples, index))
+            self._say(f"{what}: round {index + 1} of {ROUNDS}{_speeds(samples)}")
             order = list(range(len(settings)))
             for which in order if index % 2 == 0 else order[::-1]:
                 samples[which].append(self._measure(settings[which]))
@@ -177,7 +178,7 @@ class Bench:
         self._say("starting a server")
         try:
             self._servers.get(options)
-        except ServingError as error:
+        except (ServingError, PreprocessError) as error:
             raise SettingFailed(options, str(error)) from None
         self._measure(options, min(_WARM_UP_S, self.duration_s))
 
@@ -188,6 +189,8 @@ class Bench:
         except LoadFailed as error:
             raise SettingFailed(options, str(error)) from None
 
-    def _progress(self, samples: list[list[Sample]], index: int) -> str:
-        speeds = " against ".join(f"{one[-1].images_per_s:.0f}" for one in samples if one)
-        return f"round {index + 1} of {ROUNDS}" + (f": {speeds} images/s" if speeds else "")
+
+def _speeds(samples: list[list[Sample]]) -> str:
+    """The last speeds side by side; empty before the first round."""
+    speeds = " against ".join(f"{one[-1].images_per_s:.0f}" for one in samples if one)
+    return speeds and f", {speeds} images/s"
