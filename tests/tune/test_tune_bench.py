@@ -12,7 +12,7 @@ from networks import mean_color
 
 from onestream.tune.bench import Bench, Workshop, measurement_s
 from onestream.tune.decide import ROUNDS, Sample
-from onestream.tune.knobs import differences
+from onestream.tune.knobs import differences, knobs_for, with_value
 from onestream.tune.loads import LoadFailed
 from onestream.tune.pipeline_file import edited
 from onestream.tune.search import OutOfTime, SettingFailed
@@ -162,3 +162,17 @@ def test_a_setting_is_built_where_nothing_was_built_before(pipeline: Path, tmp_p
     first, second = workshop.repository(ServingOptions()), workshop.repository(ServingOptions(max_batch_size=2))
     assert (second / "mine_model" / "1" / "model.onnx").samefile(first / "mine_model" / "1" / "model.onnx")
     assert not (tmp_path / "missing").exists()
+
+
+def test_every_setting_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else(pipeline: Path, tmp_path: Path) -> None:
+    workshop = Workshop(pipeline, onnx_file=tmp_path / "mine.onnx", folder=tmp_path / "tries", built=tmp_path / "none")
+    usual = workshop.repository(ServingOptions())
+    for knob in knobs_for("gpu", cores=16, concurrency=256, ensemble=False):
+        for value in set(knob.values) - {knob.of(ServingOptions())}:
+            options = with_value(ServingOptions(), knob.field, value)
+            assert options is not None
+            tried = workshop.repository(options)
+            files = {path.relative_to(tried) for path in tried.rglob("*") if path.is_file()}
+            changed = {path for path in files if (tried / path).read_bytes() != (usual / path).read_bytes()}
+            assert Path("mine_fused", "config.pbtxt") in changed, (knob.field, value)
+            assert {path.name for path in changed} == {"config.pbtxt"}, (knob.field, value)
