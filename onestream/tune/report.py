@@ -92,7 +92,8 @@ class Row(BaseModel):
 class Again(BaseModel):
     """The winner of the search measured a second time, side by side with the start and the defaults.
 
-    ``to_start`` and ``to_defaults`` are ratios in images/s of what was chosen; None where it is that setting itself.
+    ``to_start`` and ``to_defaults`` are ratios in images/s of what was chosen; None where it is that setting itself, or
+    where the defaults cannot be served.
     """
 
     model_config = _STRICT

@@ -61,7 +61,7 @@ class Confirmation:
     """The winner of the search, measured again side by side with where it began and with the defaults.
 
     ``winner_judgement`` compares it with the better of those two; the others compare what was chosen with each of them,
-    and are None where it is that one itself.
+    and are None where it is that one itself, or where the defaults cannot be served.
     """
 
     winner: ServingOptions
@@ -146,16 +146,18 @@ class _Search:
         """Measure the winner again, with the start and the defaults; it stays chosen where it is better than both."""
         outcome, p99_ms = self.outcome, self._p99_ms
         winner, start, defaults = outcome.best, outcome.start, outcome.defaults
-        settings = list(dict.fromkeys((start, defaults, winner)))
+        settings = [options for options in dict.fromkeys((start, defaults, winner)) if options not in self._broken]
         samples = dict(zip(settings, self._compare(settings, final=True), strict=True))
         best = start
-        if judge(samples[defaults], samples[start], p99_ms=p99_ms).better:
+        if defaults in samples and judge(samples[defaults], samples[start], p99_ms=p99_ms).better:
             best = defaults
         last = judge(samples[winner], samples[start if best == winner else best], p99_ms=p99_ms)
         outcome.best = winner if last.better else best
 
         def compared_with(other: ServingOptions) -> Judgement | None:
-            return None if other == outcome.best else judge(samples[outcome.best], samples[other], p99_ms=p99_ms)
+            if other == outcome.best or other not in samples:
+                return None
+            return judge(samples[outcome.best], samples[other], p99_ms=p99_ms)
 
         outcome.confirmation = Confirmation(winner, last, compared_with(start), compared_with(defaults), samples)
         if p99_ms is not None:

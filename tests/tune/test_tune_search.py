@@ -145,6 +145,22 @@ def test_a_setting_that_cannot_be_served_is_noted_and_passed_over() -> None:
     assert outcome.best.cpu_instances == 5
 
 
+def test_defaults_that_cannot_be_served_do_not_keep_a_winner_from_being_found() -> None:
+    class Broken(Machine):
+        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
+            if ServingOptions() in settings:
+                raise SettingFailed(ServingOptions(), "no such library")
+            return super().__call__(settings, final=final)
+
+    outcome = run(Broken(one_peak), ServingOptions(max_batch_size=4))
+    assert outcome.best == ServingOptions(max_batch_size=2, cpu_instances=5)
+    assert outcome.confirmation is not None
+    assert outcome.confirmation.to_start is not None
+    assert outcome.confirmation.to_defaults is None
+    first = Sample(images_per_s=1, p50_ms=1, p99_ms=1)
+    assert all(row.to_defaults is None for row in rows_of(outcome, KNOBS, first))
+
+
 def test_a_start_that_cannot_be_served_ends_the_search() -> None:
     class Broken(Machine):
         def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:  # noqa: ARG002
