@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     import cuda.core
 
 INSTALL_GPU = "pip install 'onestream[gpu]'"
+_SIGNS_OF_A_DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+
+
+def driver_visible() -> bool:
+    """Whether an NVIDIA kernel driver offers a device to this process, also inside WSL."""
+    return any(Path(sign).exists() for sign in _SIGNS_OF_A_DRIVER)
 
 
 @dataclass(frozen=True, slots=True)

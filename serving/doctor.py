@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -25,9 +25,9 @@ from serving.triton import (
     PYTHON_VERSION,
     STUB_NAME,
     TritonInstallation,
+    driver_visible,
     find_libpython,
     find_triton,
-    nvidia_driver_visible,
     triton_environment,
 )
 
@@ -85,6 +85,7 @@ def run_checks(
         ("tritonclient", lambda: _package("tritonclient", ("tritonclient",), "tritonclient.grpc")),
         ("NVIDIA driver", _driver),
         ("CUDA libraries", _cuda),
+        *(_gpu_packages() if driver_visible() else []),
         ("shared memory", _shared_memory),
         ("cores", _cores),
         ("ports", lambda: _ports(host, ports)),
@@ -255,8 +256,23 @@ def _package(name: str, distributions: tuple[str, ...], module: str) -> Check:
     return Check(name=name, status="problem", found=f"{', '.join(versions)} cannot be imported: {reason}", fix=fix)
 
 
+def _gpu_packages() -> list[tuple[str, Callable[[], Check]]]:
+    """Checks of what the GPU's forms need, none of which a CPU misses."""
+
+    def optional(name: str, distributions: tuple[str, ...], module: str) -> Check:
+        check = _package(name, distributions, module)
+        fix = "pip install 'onestream[gpu]'; TensorRT comes with Triton's container"
+        return check if check.status == "ok" else replace(check, status="optional", fix=fix)
+
+    return [
+        ("CV-CUDA", lambda: optional("CV-CUDA", ("cvcuda-cu12", "cvcuda-cu13"), "cvcuda")),
+        ("cuda-core", lambda: optional("cuda-core", ("cuda-core",), "cuda.core")),
+        ("TensorRT", lambda: optional("TensorRT", ("tensorrt-cu13", "tensorrt-cu12", "tensorrt"), "tensorrt")),
+    ]
+
+
 def _driver() -> Check:
-    if not nvidia_driver_visible():
+    if not driver_visible():
         return Check(
             name="NVIDIA driver",
             status="optional",

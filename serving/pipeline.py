@@ -13,6 +13,8 @@ from serving.errors import BadPipeline
 
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
+Precision = Literal["fp32", "tf32", "fp16"]
+
 
 class Classification(BaseModel):
     """The best classes of a network with one output (batch, classes).
@@ -43,8 +45,9 @@ class GpuOptions(BaseModel):
     where JPEGs are decoded: *gpu*; *hybrid*, entropy decoding on the CPU and the rest on the GPU; *cpu*, which then
     resizes too and sends only the network's pixels. ``decode_threads``: CPU threads of the decoder, per process.
     ``hw_decoder_load``: share of the images that DALI gives to the JPEG hardware of A100, H100 and later, 0 to 1.
-    ``engine``: what runs the network. ``precision``: of the network's weights and activations. ``batches_in_flight``:
-    batches of ``NAME_fused`` that overlap, each on a stream of its own.
+    ``engine``: what runs the network. ``precision``: of the network; *tf32* sums products with 10-bit mantissas, which
+    is faster on GPUs that have it. ``batches_in_flight``: batches of ``NAME_fused`` that overlap, each on a stream of
+    its own.
     """
 
     model_config = _Frozen
@@ -55,7 +58,7 @@ class GpuOptions(BaseModel):
     decode_threads: Annotated[int, Field(ge=1, le=64)] = 2
     hw_decoder_load: Annotated[float, Field(ge=0, le=1)] = 0.9
     engine: Literal["tensorrt", "onnxruntime"] = "tensorrt"
-    precision: Literal["fp32", "fp16"] = "fp32"
+    precision: Precision = "fp32"
     batches_in_flight: Annotated[int, Field(ge=1, le=16)] = 2
 
 

@@ -16,14 +16,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 from google.protobuf import text_format
 from pydantic import ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from serving import exec_child
-from serving.pipeline import GpuOptions, describe
+from serving.pipeline import GpuOptions, Precision, describe
 from serving.processes import describe_exit
 from serving.server_errors import ModelLoadFailed, StopRequested
 from serving.triton_config import from_text
@@ -46,7 +45,7 @@ class PlanRequest:
     version: str
     network: Path
     max_batch_size: int
-    precision: Literal["fp32", "fp16"] = "fp32"
+    precision: Precision = "fp32"
     postprocess: str | None = None
     compute_capability: tuple[int, int] | None = None
 

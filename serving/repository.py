@@ -110,6 +110,11 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
     per_core = {INSTANCES_PARAMETER: str(options.cpu_instances), "threads": str(options.cpu_threads)}
     after = {"postprocess": postprocess.model_dump_json(), "network_outputs": ",".join(out.name for out in outputs)}
     # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.
+    if options.gpu.engine == "onnxruntime" and options.gpu.precision == "fp16":
+        raise BadPipeline(
+            "serving.gpu: Triton's onnxruntime backend runs model.onnx as it is, which is float32; precision fp16 "
+            "needs engine tensorrt, or --form dali-backend"
+        )
     gpu, on_gpu = options.gpu, {"gpu": options.gpu.model_dump_json()}
     python_cpu = Placement("python", "cpu", batch, instances)
     python_gpu = Placement("python", "gpu", gpu.max_batch_size, parameters=on_gpu)

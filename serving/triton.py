@@ -97,9 +97,12 @@ def _installation(executable: Path, source: Literal["given", "path", "container"
     )
 
 
-def nvidia_driver_visible() -> bool:
-    """Tell whether an NVIDIA kernel driver offers a device to this process (also inside WSL)."""
-    return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg"))
+def driver_visible() -> bool:
+    """Whether an NVIDIA kernel driver offers a device to this process."""
+    # Only when asked: the command line must not wait for what preprocessing imports.
+    from preprocess.device import driver_visible as visible
+
+    return visible()
 
 
 def resolve_device(device: Device, installation: TritonInstallation) -> Literal["cpu", "gpu"]:
@@ -109,7 +112,7 @@ def resolve_device(device: Device, installation: TritonInstallation) -> Literal[
     """
     if device != "auto":
         return device
-    return "gpu" if installation.stub is None and nvidia_driver_visible() else "cpu"
+    return "gpu" if installation.stub is None and driver_visible() else "cpu"
 
 
 def find_libpython() -> Path | str | None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from preprocess.device import driver_visible
+
 if TYPE_CHECKING:
     from serving.server import Server
 
@@ -20,7 +22,7 @@ NO_SKIPS = "ONESTREAM_NO_SKIPS"
 
 
 def _why_not(marker: str) -> str | None:
-    if marker == "needs_gpu" and not Path("/proc/driver/nvidia/version").exists():
+    if marker == "needs_gpu" and not driver_visible():
         return "no NVIDIA driver on this machine"
     if marker == "needs_triton" and importlib.util.find_spec("pytriton") is None and not shutil.which("tritonserver"):
         return "no Triton on this machine: pip install 'onestream[cpu]'"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from onestream.parity.subject import Observation, Photo, Refused, Subject
 from preprocess import BadImage, Definition, Limits, PreprocessError, compile
 from preprocess.backends.base import BackendName, Device
+from preprocess.device import driver_visible
 from serving.certificate import STAGES
-from serving.triton import nvidia_driver_visible
 
 
 class Backend(Subject):
@@ -50,7 +50,7 @@ def available_backends(definition: Definition, limits: Limits) -> tuple[list[Sub
     found: list[Subject] = []
     absent: dict[str, str] = {}
     places: list[tuple[BackendName, Device]] = [("dali", "cpu")]
-    if nvidia_driver_visible():
+    if driver_visible():
         places += [("dali", "gpu"), ("cvcuda", "gpu")]
     for backend, device in places:
         try:

@@ -6,7 +6,6 @@ Whoever feeds the nodes decides what they are built for: requests (``external_so
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from preprocess.backends.base import DecodeOptions, Device
 from preprocess.definition import Definition, Resize
+from preprocess.device import driver_visible
 from preprocess.errors import BackendMissing, CannotCompile
 from preprocess.geometry import Placement, Region, fill_values
 from preprocess.variation import Variation, canvas_of, filter_of
@@ -194,7 +194,7 @@ def new_pipeline(*, device: Device, max_batch_size: int, threads: int) -> Pipeli
 
     Raises ``CannotCompile`` for a GPU where there is none.
     """
-    if device == "gpu" and not Path("/proc/driver/nvidia/version").exists() and not Path("/dev/dxg").exists():
+    if device == "gpu" and not driver_visible():
         raise CannotCompile("dali cannot run on a GPU here: no NVIDIA driver is loaded; use device='cpu'")
     # A depth of 1 keeps request and response together; the dynamic executor survives a failed batch.
     return Pipeline(

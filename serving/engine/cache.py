@@ -37,7 +37,6 @@ class PlanKey:
     compute_capability: str
     profile: tuple[int, int, int]
     precision: str
-    tf32: bool
     version_compatible: bool
     recipe: int = _RECIPE
 
@@ -51,7 +50,6 @@ class PlanKey:
             compute_capability=library.capability_name(compute_capability),
             profile=options.profile,
             precision=options.precision,
-            tf32=options.tf32,
             version_compatible=options.version_compatible,
         )
 

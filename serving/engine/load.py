@@ -39,7 +39,7 @@ def open_engine(
 
         if options.precision == "fp16":
             content = to_float16(load_served(content)).SerializeToString()
-        return OnnxCudaEngine(content, device, max_batch_size=options.max_batch_size)
+        return OnnxCudaEngine(content, device, max_batch_size=options.max_batch_size, tf32=options.precision == "tf32")
     from serving.engine.cache import ensure_plan
     from serving.engine.plan import PlanOptions
     from serving.engine.tensorrt import TensorRtEngine

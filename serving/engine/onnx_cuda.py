@@ -18,14 +18,14 @@ _INSTALL = "pip uninstall onnxruntime && pip install onnxruntime-gpu"
 
 
 class OnnxCudaEngine(DeviceEngine):
-    """A served network, ``model``, with ONNX Runtime's CUDA provider.
+    """A served network, ``model``, with ONNX Runtime's CUDA provider. ``tf32`` is that of ``PlanOptions.precision``.
 
     The provider takes its stream when a network is loaded, so each session holds the weights once more: prefer
     TensorRT for many streams. Raises ``BackendMissing`` where ONNX Runtime comes without CUDA, ``BadNetwork`` where the
     network is none that this can serve.
     """
 
-    def __init__(self, model: bytes, device: Device, *, max_batch_size: int) -> None:
+    def __init__(self, model: bytes, device: Device, *, max_batch_size: int, tf32: bool = False) -> None:
         import onnxruntime
 
         if _PROVIDER not in onnxruntime.get_available_providers():
@@ -36,11 +36,14 @@ class OnnxCudaEngine(DeviceEngine):
         self.max_batch_size = max_batch_size
         self._model = model
         self._device = device
+        self._tf32 = tf32
         self.input, self.outputs = tensors(load_served(model))
 
     def open(self, stream: Stream) -> OnnxCudaSession:
         """See ``DeviceEngine.open``; it loads the network on this stream."""
-        return OnnxCudaSession(self._model, self.input, self.outputs, self.max_batch_size, self._device, stream)
+        return OnnxCudaSession(
+            self._model, self.input, self.outputs, self.max_batch_size, self._device, stream, tf32=self._tf32
+        )
 
 
 class OnnxCudaSession(DeviceSession):
@@ -54,13 +57,15 @@ class OnnxCudaSession(DeviceSession):
         max_batch_size: int,
         device: Device,
         stream: Stream,
+        *,
+        tf32: bool,
     ) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(
-            model, options, providers=[(_PROVIDER, provider_options(device.index, stream.handle))]
+            model, options, providers=[(_PROVIDER, provider_options(device.index, stream.handle, tf32=tf32))]
         )
         # It falls back to the CPU in silence where a CUDA library is missing or too old.
         if self._session.get_providers()[0] != _PROVIDER:
@@ -109,16 +114,16 @@ class OnnxCudaSession(DeviceSession):
         }
 
 
-def provider_options(device_id: int, stream: int) -> dict[str, str]:
+def provider_options(device_id: int, stream: int, *, tf32: bool = False) -> dict[str, str]:
     """Options of the CUDA provider (onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html).
 
-    Everything goes to ``stream``; float32 is computed as float32; kernels are chosen by rule, since the default search
-    times them anew for every batch size, in the middle of serving.
+    Everything goes to ``stream``; float32 is computed as float32 unless ``tf32``; kernels are chosen by rule, since the
+    default search times them anew for every batch size, in the middle of serving.
     """
     return {
         "device_id": str(device_id),
         "user_compute_stream": str(stream),
         "do_copy_in_default_stream": "1",
-        "use_tf32": "0",
+        "use_tf32": str(int(tf32)),
         "cudnn_conv_algo_search": "HEURISTIC",
     }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from serving.engine.library import IS_RTX, LOG, TITLE, capability_name, plain, trt
 from serving.engine.precision import to_float16
 from serving.engine.served import load_served
 from serving.errors import BadNetwork, BadPlan
 from serving.network import DOOR, cast_first
+from serving.pipeline import Precision
 
 Capability = tuple[int, int]
 
@@ -21,15 +21,14 @@ class PlanOptions:
     """What a plan is built for.
 
     ``max_batch_size``: the largest batch that it takes; every size from 1 on works, and the largest is the one that
-    it is tuned for. ``precision``: of weights and activations (``serving.engine.precision``). ``tf32``: whether
-    float32 sums of products may be computed from 10-bit mantissas, NVIDIA's own default; without it *fp32* is float32.
+    it is tuned for. ``precision``: of weights and activations: *fp32* is float32; in *tf32* sums of products are
+    computed from 10-bit mantissas, which is NVIDIA's own default; *fp16* is ``serving.engine.precision``.
     ``version_compatible``: whether later TensorRT versions of the same major number can load it; TensorRT for RTX
     cannot build that.
     """
 
     max_batch_size: int
-    precision: Literal["fp32", "fp16"] = "fp32"
-    tf32: bool = False
+    precision: Precision = "fp32"
     version_compatible: bool = False
 
     @property
@@ -94,7 +93,7 @@ def configure(builder: trt.Builder, options: PlanOptions, *, compute_capability:
     config = builder.create_builder_config()
     # Auxiliary streams would run parts of a network beside the stream that it is queued on.
     config.max_aux_streams = 0
-    if not options.tf32:
+    if options.precision != "tf32":
         config.clear_flag(trt.BuilderFlag.TF32)
     if options.version_compatible:
         if IS_RTX:

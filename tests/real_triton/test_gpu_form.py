@@ -1,7 +1,7 @@
 """The GPU's form of both models in a real Triton, with host memory in the place of the GPU.
 
-What is real: requests, batches, response senders, threads, isolation, metrics, and the code that a GPU would run; what is
-not: the vendor's kernels (``host_gpu``). ``tests/gpu`` runs the same pipelines on a GPU.
+What is real: requests, batches, response senders, threads, isolation, metrics, and the code that a GPU would run;
+what is not: the vendor's kernels (``host_gpu``). ``tests/gpu`` runs the same pipelines on a GPU.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from small_models import FREE_PORTS, write_model
 
+from preprocess.device import driver_visible
 from serving.engine.library import IS_RTX
 from serving.plans import PlanRequest, build_apart, fit_plans, plans_needed
 from serving.server import Server
@@ -224,7 +225,7 @@ def test_requests_travel_as_they_are() -> None:
 
 
 @pytest.mark.needs_triton
-@pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="about a machine without a GPU")
+@pytest.mark.skipif(driver_visible(), reason="about a machine without a GPU")
 def test_a_server_says_why_it_cannot_have_a_plan_and_leaves_nothing(
     repository: Path, tmp_path: Path, cache: Path
 ) -> None:

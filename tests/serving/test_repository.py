@@ -16,7 +16,7 @@ from serving import network, repository
 from serving.build import build
 from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
-from serving.pipeline import Pipeline
+from serving.pipeline import GpuOptions, Pipeline, ServingOptions
 from serving.triton_config import from_text
 
 ROOT = Path(__file__).parents[2]
@@ -183,3 +183,27 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         build(_pipeline_file(tmp_path), folder=tmp_path)
     with pytest.raises(BadNetwork, match=r"absent.onnx: no such file"):
         build(_pipeline_file(tmp_path), folder=tmp_path, onnx_file=tmp_path / "absent.onnx")
+
+
+def _with_gpu(max_batch_size: int, **gpu: object) -> repository.Repository:
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
+    serving = ServingOptions(max_batch_size=max_batch_size, gpu=GpuOptions.model_validate(gpu))
+    return repository.plan(pipeline.model_copy(update={"serving": serving}), [LOGITS], labels=None)
+
+
+def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
+    files = _with_gpu(48, max_batch_size=32, engine="onnxruntime", decode="hybrid").files(source="x.yaml")
+    model = _config(files, "classify_model/config.pbtxt")
+    assert (model.backend, model.max_batch_size) == ("onnxruntime", 32)
+    assert not model.optimization.cuda.graphs
+    assert _config(files, "classify/config.pbtxt").max_batch_size == 32, "no step may take less than the ensemble"
+    fused = _config(files, "classify_fused/config.pbtxt")
+    assert GpuOptions.model_validate_json(fused.parameters["gpu"].string_value).decode == "hybrid"
+    on_cpu = _config(files, "classify_fused/configs/cpu.pbtxt")
+    assert on_cpu.max_batch_size == 48
+    assert "gpu" not in on_cpu.parameters
+
+
+def test_float16_by_a_backend_that_runs_the_file_as_it_is_is_refused() -> None:
+    with pytest.raises(BadPipeline, match="precision fp16 needs engine tensorrt"):
+        _with_gpu(4, engine="onnxruntime", precision="fp16")

@@ -66,7 +66,7 @@ def test_a_plan_is_built_once(ask: Asked) -> None:
 
 def test_every_part_of_the_key_gets_a_plan_of_its_own(ask: Asked) -> None:
     other = bytes(served(convolutional(seed=1)).SerializeToString())
-    paths = {ask(), ask(PlanOptions(8)), ask(PlanOptions(4, "fp16")), ask(PlanOptions(4, tf32=True))}
+    paths = {ask(), ask(PlanOptions(8)), ask(PlanOptions(4, "fp16")), ask(PlanOptions(4, "tf32"))}
     paths |= {ask(capability=(8, 0)), ask(model=other)}
     assert len(paths) == 6
     for path in paths:
@@ -92,7 +92,6 @@ KEYS = st.builds(
     compute_capability=st.sampled_from(["8.9", "9.0"]),
     profile=st.tuples(st.just(1), st.integers(1, 3), st.integers(3, 5)),
     precision=st.sampled_from(["fp32", "fp16"]),
-    tf32=st.booleans(),
     version_compatible=st.booleans(),
     recipe=st.integers(1, 2),
 )
@@ -105,7 +104,7 @@ def test_digests_are_equal_exactly_where_keys_are(one: PlanKey, other: PlanKey) 
 
 @given(KEYS)
 def test_no_part_of_the_key_is_left_out_of_its_digest(key: PlanKey) -> None:
-    changes = {"profile": (1, 7, 7), "tf32": not key.tf32, "version_compatible": not key.version_compatible}
+    changes = {"profile": (1, 7, 7), "version_compatible": not key.version_compatible}
     for field in dataclasses.fields(key):
         changed = dataclasses.replace(key, **{field.name: changes.get(field.name, "something else")})
         assert changed.digest != key.digest

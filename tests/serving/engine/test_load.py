@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from served_networks import convolutional, definition, served
 
 from preprocess import BackendMissing, StampMismatch
-from preprocess.device import Device
+from preprocess.device import Device, driver_visible
 from serving.engine import library
 from serving.engine.cache import ensure_plan
 from serving.engine.load import check_stamp, open_engine
@@ -136,7 +136,7 @@ def test_an_output_whose_size_depends_on_the_image_is_refused() -> None:
 
 
 @pytest.mark.skipif(not library.IS_RTX, reason="TensorRT itself builds on a GPU only")
-@pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="with a driver the plan may well load")
+@pytest.mark.skipif(driver_visible(), reason="with a driver the plan may well load")
 def test_a_plan_that_tensorrt_does_not_load_is_one_line_with_its_reason(tmp_path: Path) -> None:
     from serving.engine.tensorrt import TensorRtEngine
 

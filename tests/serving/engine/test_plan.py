@@ -83,7 +83,7 @@ def test_everything_runs_on_one_stream_and_float32_is_float32() -> None:
     assert config.max_aux_streams == 0
     assert not config.get_flag(trt.BuilderFlag.TF32)
     assert config.get_compute_capability(0) == trt.ComputeCapability.SM89
-    assert configure(trt.Builder(LOG), PlanOptions(4, tf32=True), compute_capability=ADA).get_flag(trt.BuilderFlag.TF32)
+    assert configure(trt.Builder(LOG), PlanOptions(4, "tf32"), compute_capability=ADA).get_flag(trt.BuilderFlag.TF32)
 
 
 @pytest.mark.parametrize("capability", sorted(rtx_capabilities()) if IS_RTX else [])
