@@ -185,10 +185,10 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         build(_pipeline_file(tmp_path), folder=tmp_path, onnx_file=tmp_path / "absent.onnx")
 
 
-def _with_gpu(max_batch_size: int, **gpu: object) -> repository.Repository:
+def _with_gpu(batch: int, **gpu: object) -> repository.Repository:
     pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
-    serving = ServingOptions(max_batch_size=max_batch_size, gpu=GpuOptions.model_validate(gpu))
-    return repository.plan(pipeline.model_copy(update={"serving": serving}), [LOGITS], labels=None)
+    serving = ServingOptions(max_batch_size=batch, gpu=GpuOptions.model_validate(gpu))
+    return repository.plan(pipeline.model_copy(update={"serving": serving}), [LOGITS], labels=LABELS)
 
 
 def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
