@@ -52,8 +52,8 @@ def build(
     if form == "dali-backend":
         progress(f"preparing the network {source.name}")
         served = network.prepare(source.load(progress), pipeline.preprocess)
-        for_stock = stock.plan(repository.plan(pipeline, network.outputs(served), labels=labels), served)
-        return Built(pipeline, folder, repository.write(for_stock, folder, source=named), for_stock.model_names)
+        for_stock = stock.plan(pipeline, served, labels=labels)
+        return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names)
     network_path = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
     served = _built_before(network_path, source.key(pipeline))
     fresh = served is None

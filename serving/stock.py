@@ -20,12 +20,13 @@ import onnx
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from serving import repository
 from serving.engine.precision import to_float16
 from serving.errors import BadPipeline
-from serving.network import cast_first
+from serving.network import cast_first, outputs
 from serving.network_tail import with_labels, with_postprocess
-from serving.pipeline import Classification
-from serving.repository import Repository, warmup_photo
+from serving.pipeline import Classification, Pipeline
+from serving.repository import Repository
 from serving.stock_dali import pipeline_file
 from serving.stock_readme import README
 from serving.tensors import IMAGE, LABELS, PIXELS
@@ -43,7 +44,7 @@ _PLAN_SCRIPT = """\
 set -e
 cd "$(dirname "$0")/1"
 PATH="$PATH:/opt/tensorrt/bin:/usr/src/tensorrt/bin"
-exec trtexec --onnx={network} --saveEngine=model.plan --skipInference --stronglyTyped --noTF32 \\
+exec trtexec --onnx={network} --saveEngine=model.plan --skipInference --stronglyTyped{tf32} \\
     --minShapes={tensor}:1x{dims} --optShapes={tensor}:{batch}x{dims} --maxShapes={tensor}:{batch}x{dims} "$@"
 """
 
@@ -78,12 +79,16 @@ class StockRepository(Repository):
         if gpu.engine == "tensorrt":
             (pixels,) = network.inputs
             found[f"{network.name}/build_plan.sh"] = _PLAN_SCRIPT.format(
-                network=_GPU_NETWORK, tensor=PIXELS, dims="x".join(map(str, pixels.dims)), batch=gpu.max_batch_size
+                network=_GPU_NETWORK,
+                tensor=PIXELS,
+                dims="x".join(map(str, pixels.dims)),
+                batch=gpu.max_batch_size,
+                tf32="" if gpu.precision == "tf32" else " --noTF32",
             )
         return (
             {path: text.encode() for path, text in found.items()}
             | {f"{network.name}/1/{file}": content for file, content in self.networks.items()}
-            | {f"{preprocess.name}/warmup/{preprocess.warmup.file}": warmup_photo()}
+            | {f"{preprocess.name}/warmup/{preprocess.warmup.file}": repository.warmup_photo()}
         )
 
     def _config(self, model: Model, device: Device) -> ModelConfig:
@@ -92,21 +97,26 @@ class StockRepository(Repository):
             # The DALI backend copies the inputs of a larger batch with CUDA, which fails where there is no driver.
             # And no image's result then depends on its batch.
             config.dynamic_batching.preferred_batch_size.append(1)
-        elif model.placements["gpu"].backend == "onnxruntime" and _GPU_NETWORK in self.networks:
-            config.default_model_filename = _GPU_NETWORK
+        elif model.placements["gpu"].backend == "onnxruntime":
+            if _GPU_NETWORK in self.networks:
+                config.default_model_filename = _GPU_NETWORK
+            cuda = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="cuda")
+            cuda.parameters["use_tf32"] = str(int(self.pipeline.serving.gpu.precision == "tf32"))
         return config
 
 
-def plan(planned: Repository, network: onnx.ModelProto) -> StockRepository:
-    """The stock form of a pipeline that was planned in its default form, with its served network.
+def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) -> StockRepository:
+    """Compute the stock form of a pipeline from its served network. ``labels`` is the text of the labels file.
 
-    Raises ``preprocess.CannotCompile`` where DALI's graph cannot do the definition exactly, and ``BadNetwork`` where
-    postprocessing cannot be appended to the network.
+    Raises ``BadNetwork`` and ``BadPipeline`` as ``serving.repository.plan``, and ``BadNetwork`` where postprocessing
+    cannot be appended to the network.
     """
-    pipeline, options, gpu = planned.pipeline, planned.pipeline.serving, planned.pipeline.serving.gpu
+    options, gpu = pipeline.serving, pipeline.serving.gpu
+    # The default form has the same tensors, and refuses a precision that this one can run.
+    planned = repository.plan(_with_precision(pipeline, "fp32"), outputs(network), labels=labels)
     by_name = {model.name: model for model in planned.models}
     preprocess, runs = by_name[f"{pipeline.name}_preprocess"], by_name[f"{pipeline.name}_model"]
-    networks, results = _networks(planned, network)
+    networks, results = _networks(pipeline, planned, network)
     stamp = {**planned.ensemble.parameters, _FORM_PARAMETER: "dali-backend"}
     instances = preprocess.placements["cpu"].instances
     models = (
@@ -151,9 +161,16 @@ def plan(planned: Repository, network: onnx.ModelProto) -> StockRepository:
     return StockRepository(pipeline, models, ensemble, planned.labels, networks)
 
 
-def _networks(planned: Repository, served: onnx.ModelProto) -> tuple[dict[str, bytes], tuple[Tensor, ...]]:
+def _with_precision(pipeline: Pipeline, precision: Literal["fp32"]) -> Pipeline:
+    gpu = pipeline.serving.gpu.model_copy(update={"precision": precision})
+    return pipeline.model_copy(update={"serving": pipeline.serving.model_copy(update={"gpu": gpu})})
+
+
+def _networks(
+    pipeline: Pipeline, planned: Repository, served: onnx.ModelProto
+) -> tuple[dict[str, bytes], tuple[Tensor, ...]]:
     """The ONNX files of a pipeline by name, and their outputs."""
-    pipeline, gpu = planned.pipeline, planned.pipeline.serving.gpu
+    gpu = pipeline.serving.gpu
     has_labels = isinstance(pipeline.postprocess, Classification) and gpu.engine == "onnxruntime"
 
     def finished(network: onnx.ModelProto) -> onnx.ModelProto:
@@ -169,6 +186,17 @@ def _networks(planned: Repository, served: onnx.ModelProto) -> tuple[dict[str, b
     if isinstance(pipeline.postprocess, Classification) and not has_labels:
         results = tuple(tensor for tensor in results if tensor.name != LABELS)
     return {name: model.SerializeToString() for name, model in found.items()}, results
+
+
+def install(stock: StockRepository, folder: Path, *, source: str) -> list[Path]:
+    """Write what is missing or differs, and remove a plan made of another network; returns what was written."""
+    written = repository.write(stock, folder, source=source)
+    version = folder / f"{stock.pipeline.name}_model" / "1"
+    if _GPU_NETWORK not in stock.networks:
+        (version / _GPU_NETWORK).unlink(missing_ok=True)
+    if _GPU_NETWORK not in stock.networks or version / _GPU_NETWORK in written:
+        (version / "model.plan").unlink(missing_ok=True)
+    return written
 
 
 def check_folder(folder: Path, form: Form) -> None:

@@ -21,7 +21,7 @@ version and one kind of GPU:
 
 With a GPU:
 
-    docker run --rm --gpus all --shm-size=1g -v "$PWD:/models:ro" -p 127.0.0.1:8000-8002:8000-8002 \\
+    docker run --rm --gpus all -v "$PWD:/models:ro" -p 127.0.0.1:8000-8002:8000-8002 \\
         nvcr.io/nvidia/tritonserver:YY.MM-py3 tritonserver --model-repository=/models
 
 Without one, leave out `--gpus all` and add `--model-config-name=cpu` at the end; `configs/cpu.pbtxt` says how many

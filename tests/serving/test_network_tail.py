@@ -16,7 +16,7 @@ from preprocess import Decode, Definition, Output, Resize
 from serving import network
 from serving.engine import OnnxRuntimeEngine
 from serving.errors import BadNetwork, BadPipeline
-from serving.network_tail import with_postprocess
+from serving.network_tail import with_labels, with_postprocess
 from serving.pipeline import Classification, Raw
 from serving.stamp import read_stamp
 
@@ -85,6 +85,16 @@ def test_logits_of_other_types_are_taken_as_float32(numpy_type: str, dtype: int,
 def test_a_network_may_use_the_same_names(output: str, inner: str) -> None:
     logits = np.random.default_rng(2).normal(size=(2, 9)).astype(np.float32)
     check(passing(9, output=output, inner=inner), logits, Classification(top_k=3))
+
+
+@pytest.mark.parametrize("output", ["labels", "logits"])
+def test_labels_follow_the_class_ids(output: str) -> None:
+    logits = np.random.default_rng(4).normal(size=(2, 3)).astype(np.float32)
+    tailed = with_postprocess(passing(3, output=output), Classification(top_k=3))
+    names = ["a", "é", ""]
+    for labels, expected in ((names, names), (None, ["0", "1", "2"])):
+        results = OnnxRuntimeEngine(with_labels(tailed, labels).SerializeToString(), threads=1).run_together(logits)
+        assert results["labels"].tolist() == [[expected[index] for index in row] for row in results["class_ids"]]
 
 
 def test_a_prepared_network_keeps_its_door_and_stamp() -> None:

@@ -166,6 +166,17 @@ def test_half_precision_is_for_the_gpu_only(tmp_path: Path, engine: str) -> None
     assert not np.array_equal(half["scores"], whole["scores"])
 
 
+@pytest.mark.parametrize(("precision", "allowed"), [("fp32", False), ("tf32", True), ("fp16", False)])
+def test_float32_is_float32_unless_tf32_is_asked_for(tmp_path: Path, precision: str, allowed: bool) -> None:
+    """TensorRT and ONNX Runtime would both use TF32 by default."""
+    repository = stock(tmp_path, gpu={"engine": "onnxruntime", "precision": precision})
+    accelerators = config(repository, "mine_model/config.pbtxt").optimization.execution_accelerators
+    (cuda,) = accelerators.gpu_execution_accelerator
+    assert (cuda.name, cuda.parameters["use_tf32"]) == ("cuda", str(int(allowed)))
+    repository = stock(tmp_path, gpu={"engine": "tensorrt", "precision": precision})
+    assert ("--noTF32" in (repository / "mine_model/build_plan.sh").read_text()) is not allowed
+
+
 def test_the_configurations_fit_the_backends(tmp_path: Path) -> None:
     repository = stock(tmp_path)
     preprocess = config(repository, "mine_preprocess/config.pbtxt")
@@ -215,10 +226,21 @@ def test_without_labels_an_id_is_its_own_name(tmp_path: Path) -> None:
 
 def test_a_second_build_writes_nothing(tmp_path: Path) -> None:
     repository = stock(tmp_path)
-    again = build(
-        tmp_path / "mine.yaml", folder=repository, onnx_file=tmp_path / "mine.onnx", form="dali-backend"
-    )  # fmt: skip
+    again = build(tmp_path / "mine.yaml", folder=repository, onnx_file=tmp_path / "mine.onnx", form="dali-backend")
     assert again.written == []
+
+
+def test_a_plan_of_another_network_does_not_stay(tmp_path: Path) -> None:
+    repository = stock(tmp_path, gpu={"engine": "tensorrt"})
+    plan = repository / "mine_model/1/model.plan"
+    plan.write_bytes(b"made on some GPU")
+    stock(tmp_path, gpu={"engine": "tensorrt"})
+    assert plan.exists()
+    stock(tmp_path, gpu={"engine": "tensorrt"}, postprocess={"kind": "classification", "top_k": 2})
+    assert not plan.exists()
+    plan.write_bytes(b"made on some GPU")
+    stock(tmp_path, gpu={"engine": "onnxruntime"})
+    assert not {"mine_model/1/model.plan", "mine_model/1/gpu.onnx"} & files(repository)
 
 
 def test_the_two_forms_do_not_share_a_folder(tmp_path: Path) -> None:
