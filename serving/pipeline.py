@@ -44,7 +44,8 @@ class GpuOptions(BaseModel):
     ``max_batch_size``: images per execution there. ``backend``: what preprocesses, *cvcuda* or *dali*. ``decode``:
     where JPEGs are decoded: *gpu*; *hybrid*, entropy decoding on the CPU and the rest on the GPU; *cpu*, which then
     resizes too and sends only the network's pixels. ``decode_threads``: CPU threads of the decoder, per process.
-    ``hw_decoder_load``: share of the images that DALI gives to the JPEG hardware of A100, H100 and later, 0 to 1.
+    ``hw_decoder_load``: share of the JPEGs for the decoding hardware of A100, H100 and later, 0 to 1; 0 since its
+    chroma may differ.
     ``engine``: what runs the network. ``precision``: of the network; *tf32* sums products with 10-bit mantissas, which
     is faster on GPUs that have it. ``batches_in_flight``: batches of ``NAME_fused`` that overlap, each on a stream of
     its own.
@@ -56,7 +57,7 @@ class GpuOptions(BaseModel):
     backend: Literal["cvcuda", "dali"] = "cvcuda"
     decode: Literal["gpu", "hybrid", "cpu"] = "gpu"
     decode_threads: Annotated[int, Field(ge=1, le=64)] = 2
-    hw_decoder_load: Annotated[float, Field(ge=0, le=1)] = 0.9
+    hw_decoder_load: Annotated[float, Field(ge=0, le=1)] = 0.0
     engine: Literal["tensorrt", "onnxruntime"] = "tensorrt"
     precision: Precision = "fp32"
     batches_in_flight: Annotated[int, Field(ge=1, le=16)] = 2
