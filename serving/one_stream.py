@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from serving.engine import DeviceEngine
 from serving.pipeline import GpuOptions
 from serving.pixel_sources import open_source
 
-Outputs = dict[str, npt.NDArray[Any]]
+Outputs = dict[str, npt.NDArray[np.generic]]
 
 
 @dataclass(frozen=True, slots=True)
