@@ -255,7 +255,9 @@ def test_the_two_forms_do_not_share_a_folder(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, [*in_python, "--form", "dali-backend"])
     assert refused.exit_code == 1
     assert "built with --form python" in refused.output.replace("\n", " ")
-    assert CliRunner().invoke(app, [*command, "--repository", str(repository), "--form", "dali-backend"]).exit_code == 0
+    accepted = CliRunner().invoke(app, [*command, "--repository", str(repository), "--form", "dali-backend"])
+    assert accepted.exit_code == 0
+    assert "how to serve them: " in accepted.output
 
 
 def test_models_of_others_may_stand_beside(tmp_path: Path) -> None:
