@@ -13,6 +13,8 @@ from pathlib import Path
 
 from benchmarks import video_table
 from benchmarks.cpu_time import Timed
+from benchmarks.gpu import results as gpu
+from benchmarks.gpu import table as gpu_table
 from benchmarks.photos import Size, mean_kilobytes
 from benchmarks.plan import AT_MAIN_LOAD, MAIN_LOAD, ONE_AT_A_TIME
 from benchmarks.results import Competitor, Part, Results, Served, Where, read
@@ -281,6 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             summary(read(options.results), link_to="benchmarks/results"),
             *(f"{training.table(one)}\n" for one in training.read(options.results)),
             *(f"{video_table.table(one)}\n" for one in video_table.read(options.results)),
+            gpu_table.readme(gpu.read(options.results)),
         ]
         wanted = replaced(text, "\n".join(block for block in blocks if block))
     except ValueError as error:

@@ -1,0 +1,157 @@
+"""``python -m benchmarks.gpu``: measure on the GPU of this machine, print one table and write gpu.json."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+from benchmarks.gpu.fused import measure_fused
+from benchmarks.gpu.measure import reason
+from benchmarks.gpu.preprocessing import measure_preprocessing
+from benchmarks.gpu.results import GpuResults, PhotoSet, Rate, library_versions, save
+from benchmarks.gpu.served import measure_served, why_not
+from benchmarks.gpu.setup import PARTS, Plan, Setup, set_up
+from benchmarks.gpu.table import full
+from benchmarks.photos import SEED, SIZES
+from benchmarks.results import commit, this_machine
+from preprocess.device import open_device
+from preprocess.errors import PreprocessError
+from serving.pipeline import Pipeline
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+UNPUBLISHED = ROOT / ".cache" / "benchmarks" / "results"
+"""Where a run of some parts goes, so that it does not replace published results."""
+
+
+def main() -> int:
+    """Run; returns the exit status, 1 where there is no GPU or a competitor disagreed with the reference."""
+    options = _options()
+    try:
+        device = open_device()
+    except PreprocessError as error:
+        print(f"benchmarks.gpu: {error}", file=sys.stderr)
+        return 1
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    setup = set_up(
+        _plan(options),
+        device,
+        cores=len(os.sched_getaffinity(0)),
+        pipeline=Pipeline.from_file(ROOT / "pipelines" / "classify.yaml"),
+        network=options.network,
+        repository=ROOT / "model_repository",
+        photos_folder=ROOT / "examples" / "photos",
+        progress=_say,
+    )
+    folder: Path = options.out or (UNPUBLISHED if options.only or options.sizes else RESULTS)
+    results = measure_all(setup, _about(setup, started, options.commit or commit(ROOT)), folder)
+    print(full(results))
+    print(f"written to {save(results, folder)}")
+    return 0 if all(one.agrees for one in results.agreement) else 1
+
+
+def measure_all(setup: Setup, results: GpuResults, folder: Path) -> GpuResults:
+    """Measure the parts of the plan. The file is written after each, so that a crash of a library loses one part."""
+    parts = setup.plan.parts
+    if "preprocess" in parts:
+        agreement, rates = measure_preprocessing(setup)
+        results = _with(results, setup, agreement=agreement, rates=rates)
+        save(results, folder)
+    if "fused" in parts:
+        engine, agreement, rates, steps = measure_fused(setup)
+        agreement, rates = results.agreement + agreement, results.rates + rates
+        results = _with(results, setup, engine=engine, agreement=agreement, rates=rates, steps=steps)
+        save(results, folder)
+    if "served" in parts:
+        results = _with(results, setup, rates=results.rates + _served(setup))
+    return results
+
+
+def _served(setup: Setup) -> list[Rate]:
+    missing = why_not() if setup.network else "the network is not built; run: onestream build"
+    if missing is None:
+        try:
+            return measure_served(setup, device="gpu")
+        except Exception as error:  # a server that does not start, a request that fails: the rest was measured
+            missing = reason(error)
+    setup.missing["served"] = missing
+    return []
+
+
+def _with(results: GpuResults, setup: Setup, **update: object) -> GpuResults:
+    return results.model_copy(update={**update, "not_measured": dict(setup.missing)})
+
+
+def _about(setup: Setup, started: str, commit: str) -> GpuResults:
+    return GpuResults(
+        started_utc=started,
+        commit=commit,
+        gpu=setup.device.name,
+        compute_capability=setup.device.compute_capability,
+        machine=this_machine(),
+        cores=setup.cores,
+        versions=library_versions(),
+        seed=SEED,
+        rounds=setup.plan.rounds,
+        duration_s=setup.plan.duration_s,
+        photos=[
+            PhotoSet(
+                size=one.size,
+                count=len(one.contents),
+                mean_kilobytes=round(sum(map(len, one.contents)) / len(one.contents) / 1000, 1),
+            )
+            for one in setup.photos
+        ],
+    )
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    return Plan(
+        parts=tuple(options.only or PARTS),
+        sizes=tuple(options.sizes or SIZES),
+        batches=tuple(sorted(set(options.batches))),
+        fused_batch=options.fused_batch,
+        rounds=options.rounds,
+        duration_s=options.seconds,
+        served_s=options.served_seconds,
+        minutes=options.minutes,
+        photos=options.photos,
+        compared=min(Plan.compared, options.photos),
+    )
+
+
+def _say(line: str) -> None:
+    print(f"[{datetime.now(timezone.utc):%H:%M:%S}] {line}", file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    default = Plan()
+    network = ROOT / "model_repository" / "classify_fused" / "1" / "model.onnx"
+    parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be given several times")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, help="of the photos")
+    parser.add_argument("--batches", type=_positive, nargs="+", default=default.batches, help="of preprocessing")
+    parser.add_argument("--fused-batch", type=_positive, default=default.fused_batch)
+    parser.add_argument("--rounds", type=_positive, default=default.rounds)
+    parser.add_argument("--seconds", type=float, default=default.duration_s, help="of one measurement")
+    parser.add_argument("--served-seconds", type=float, default=default.served_s, help="of one of a served model")
+    parser.add_argument("--minutes", type=float, default=default.minutes, help="after which no further round begins")
+    parser.add_argument("--photos", type=_positive, default=default.photos, help="made of each size")
+    parser.add_argument("--network", type=Path, default=network, help="the served network, as onestream build makes it")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write; without it benchmarks/results")
+    parser.add_argument("--commit", help="what is measured, where git cannot tell")
+    return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 on, got {text}")
+    return number
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
