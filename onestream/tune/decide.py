@@ -52,7 +52,7 @@ def judge(challenger: Sequence[Sample], other: Sequence[Sample], *, p99_ms: floa
     The ratios are of images/s. With a limit ``p99_ms`` on the median p99, a setting that keeps it beats one that does
     not, and between two that do not the ratios are of p99, turned round so that more is better.
     """
-    speed = Spread.of([new.images_per_s / old.images_per_s for new, old in zip(challenger, other, strict=True)])
+    speed = ratios(challenger, other)
     if p99_ms is not None:
         keeps, other_keeps = keeps_limit(challenger, p99_ms), keeps_limit(other, p99_ms)
         if keeps != other_keeps:
@@ -62,6 +62,11 @@ def judge(challenger: Sequence[Sample], other: Sequence[Sample], *, p99_ms: floa
             latency = Spread.of([old.p99_ms / new.p99_ms for new, old in zip(challenger, other, strict=True)])
             return Judgement(_clearly_above_one(latency), speed, f"p99 above {p99_ms:g} ms; {_told(latency, 'p99')}")
     return Judgement(_clearly_above_one(speed), speed, _told(speed, "images/s"))
+
+
+def ratios(samples: Sequence[Sample], base: Sequence[Sample]) -> Spread:
+    """Images/s of one setting as multiples of another's, round by round."""
+    return Spread.of([new.images_per_s / old.images_per_s for new, old in zip(samples, base, strict=True)])
 
 
 def keeps_limit(samples: Sequence[Sample], p99_ms: float) -> bool:
@@ -74,39 +79,39 @@ def hopeless(challenger: Sequence[Sample], other: Sequence[Sample], *, p99_ms: f
     if len(challenger) < _FEWEST_ROUNDS:
         return False
     pairs = list(zip(challenger, other, strict=True))
-    ratios = [new.images_per_s / old.images_per_s for new, old in pairs]
+    gains = [new.images_per_s / old.images_per_s for new, old in pairs]
     if p99_ms is not None:
         if not keeps_limit(other, p99_ms):
-            ratios = [old.p99_ms / new.p99_ms for new, old in pairs]
+            gains = [old.p99_ms / new.p99_ms for new, old in pairs]
             if keeps_limit(challenger, p99_ms):
                 return False
         elif all(new.p99_ms > p99_ms for new in challenger):
             return True
-    if all(ratio < 1 for ratio in ratios):
+    if all(gain < 1 for gain in gains):
         return True
-    return len(ratios) > _FEWEST_ROUNDS and Spread.of(ratios).median < 1
+    return len(gains) > _FEWEST_ROUNDS and Spread.of(gains).median < 1
 
 
-def noise(ratios: Spread) -> float:
+def noise(ratio: Spread) -> float:
     """Two standard errors of the median."""
-    return _STANDARD_ERRORS * _MEDIAN_ERROR_PER_QUARTILE_DISTANCE * (ratios.high - ratios.low) / math.sqrt(ratios.count)
+    return _STANDARD_ERRORS * _MEDIAN_ERROR_PER_QUARTILE_DISTANCE * (ratio.high - ratio.low) / math.sqrt(ratio.count)
 
 
-def needed_gain(ratios: Spread) -> float:
+def needed_gain(ratio: Spread) -> float:
     """What the median has to exceed 1 by."""
-    return max(MIN_GAIN, noise(ratios))
+    return max(MIN_GAIN, noise(ratio))
 
 
-def _clearly_above_one(ratios: Spread) -> bool:
-    return ratios.count >= _FEWEST_ROUNDS and ratios.median - 1 > needed_gain(ratios)
+def _clearly_above_one(ratio: Spread) -> bool:
+    return ratio.count >= _FEWEST_ROUNDS and ratio.median - 1 > needed_gain(ratio)
 
 
-def _told(ratios: Spread, quantity: str) -> str:
-    change = f"{ratios.median - 1:+.1%}"
-    needed = needed_gain(ratios)
-    if _clearly_above_one(ratios):
+def _told(ratio: Spread, quantity: str) -> str:
+    change = f"{ratio.median - 1:+.1%}"
+    needed = needed_gain(ratio)
+    if _clearly_above_one(ratio):
         return f"{quantity} {change}, more than the {needed:.1%} needed"
-    return f"{quantity} {change}; {needed:.1%} needed" if ratios.median > 1 else f"{quantity} {change}"
+    return f"{quantity} {change}; {needed:.1%} needed" if ratio.median > 1 else f"{quantity} {change}"
 
 
 def _median_p99(samples: Sequence[Sample]) -> float:

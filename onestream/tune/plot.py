@@ -19,13 +19,15 @@ _CHOSEN, _OTHER = "#1f6fb4", "#777777"
 def draw(report: Report, path: Path) -> None:
     """Write a PNG (or what the suffix says) with a line for each setting that was measured, the first on top.
 
-    Dots are medians and bars quartiles, of the ratios to the best setting before it, carried on to the defaults.
+    Dots are medians and bars quartiles: of the ratios to the best setting before it, carried on to the defaults, and in
+    what was measured again, of the ratios to the defaults themselves.
     """
-    rows = [row for row in report.rows if row.to_defaults is not None]
-    labels = ["now" if row is report.rows[0] else name(row, report) for row in rows]
-    labels = [
-        f"{text} (chosen)" if row.settings == report.chosen else text for text, row in zip(labels, rows, strict=True)
-    ]
+    again = [] if report.again is None else report.again.rows
+    named = [("now" if row is report.rows[0] else name(row, report), row) for row in report.rows]
+    named += [(f"again: {name(row, report)}", row) for row in again]
+    named = [(label, row) for label, row in named if row.to_defaults is not None]
+    rows = [row for _, row in named]
+    labels = [f"{label} (chosen)" if row.settings == report.chosen else label for label, row in named]
     colors = [_CHOSEN if row.settings == report.chosen else _OTHER for row in rows]
     figure, (speed, tail) = plt.subplots(
         1, 2, figsize=(9.0, 1.7 + 0.38 * len(rows)), sharey=True, layout="constrained", width_ratios=(3, 2)

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from onestream.load.spread import Spread
-from onestream.tune.decide import Judgement, Sample, needed_gain
+from onestream.tune.decide import Judgement, Sample, needed_gain, ratios
 from onestream.tune.images import Images
 from onestream.tune.knobs import Device, Knob, Value, settings, text
 from onestream.tune.search import Outcome, Trial
 from preprocess.header import read_header
+from serving.pipeline import ServingOptions
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _MUCH_NOISE = 0.05
@@ -90,7 +91,7 @@ class Row(BaseModel):
 
 
 class Again(BaseModel):
-    """The winner of the search measured a second time, side by side with the start and the defaults.
+    """The winner of the search measured a second time, side by side with the start and the defaults: ``rows``.
 
     ``to_start`` and ``to_defaults`` are ratios in images/s of what was chosen; None where it is that setting itself, or
     where the defaults cannot be served.
@@ -178,13 +179,18 @@ def again_of(outcome: Outcome, knobs: tuple[Knob, ...]) -> Again | None:
     def quartiles(judgement: Judgement | None) -> Quartiles | None:
         return None if judgement is None else Quartiles.of(judgement.ratio)
 
+    def row(options: ServingOptions, samples: list[Sample]) -> Row:
+        base = found.samples.get(outcome.defaults)
+        ratio = None if base is None else Quartiles.of(ratios(samples, base))
+        return _measured(settings(options, knobs), samples).model_copy(update={"to_defaults": ratio})
+
     return Again(
         winner=settings(found.winner, knobs),
         confirmed=outcome.best == found.winner,
         reason=found.winner_judgement.reason,
         to_start=quartiles(found.to_start),
         to_defaults=quartiles(found.to_defaults),
-        rows=[_measured(settings(options, knobs), samples) for options, samples in found.samples.items()],
+        rows=[row(options, samples) for options, samples in found.samples.items()],
     )
 
 
@@ -194,10 +200,10 @@ def decision(report: Report) -> str:
     said: list[str] = []
     if again is not None and again.to_start is not None:
         was = {field: report.start[field] for field in report.changes}
-        ratios = f"{again.to_start.text(2)} times the images/s of what the file says now"
+        gain = f"{again.to_start.text(2)} times the images/s of what the file says now"
         if again.to_defaults is not None and report.start != report.defaults:
-            ratios += f", {again.to_defaults.text(2)} times those of the defaults"
-        said.append(f"Chosen: {text(report.changes)} (now: {text(was)}). Measured again side by side: {ratios}.")
+            gain += f", {again.to_defaults.text(2)} times those of the defaults"
+        said.append(f"Chosen: {text(report.changes)} (now: {text(was)}). Measured again side by side: {gain}.")
     elif again is None and not tried:
         said.append("Kept as it is: there was no time to try another setting.")
     elif again is None:

@@ -30,7 +30,7 @@ def about_images(images: ImagesUsed) -> str:
 
 
 def tabulate(report: Report) -> Table:
-    """A row for the start and for every setting that was tried, in the order of the trials."""
+    """A row for the start and for every setting that was tried, in the order of the trials; then the second look."""
     table = Table(
         Column("serving", no_wrap=True),
         Column("images/s", justify="right", no_wrap=True),
@@ -49,6 +49,12 @@ def tabulate(report: Report) -> Table:
     table.add_row(*_cells(first, _lines(text(first.settings))), "now")
     for row in tried:
         table.add_row(*_cells(row, _lines(name(row, report))), _verdict(row, report))
+    if report.again is not None:
+        table.add_section()
+        table.add_row(Text("measured again", style="bold"))
+        for row in report.again.rows:
+            chosen = row.settings == report.chosen
+            table.add_row(*_cells(row, _lines(name(row, report))), Text("chosen", style="green") if chosen else "")
     return table
 
 

@@ -77,7 +77,7 @@ def measured_again(*, confirmed: bool, to_start: float | None) -> Again:
         reason="images/s +0.4%; 2.0% needed",
         to_start=None if to_start is None else quartiles(to_start),
         to_defaults=quartiles(1.25),
-        rows=[],
+        rows=[row(NOW, 300), row(USUAL, 310), row(FEW, 320)],
     )
 
 
@@ -151,6 +151,19 @@ def test_the_table_fits_a_terminal_of_80_columns() -> None:
     assert failed.split() == ["max_batch_size", "8", "–", "–", "–", "failed"]
 
 
+def test_the_second_measurement_has_rows_of_its_own() -> None:
+    text = StringIO()
+    Console(file=text, width=80).print(tabulate(FOUND))
+    _, _, after = text.getvalue().partition("measured again")
+    shown = [line.split() for line in after.splitlines() if "(" in line]
+    assert [words[:3] for words in shown] == [
+        ["as", "it", "is"],
+        ["max_batch_size", "8", "310"],
+        ["max_batch_size", "2", "320"],
+    ]
+    assert [words[-1] for words in shown] == ["(1.48–1.53)", "(1.53–1.58)", "chosen"]
+
+
 def test_images_are_told_with_their_sizes() -> None:
     assert about_images(images()) == "6 of 7 images, 451×300 to 640×427, 35–100 KB (median 60)"
 
@@ -159,10 +172,13 @@ def test_the_plot_shows_every_setting_that_was_measured(tmp_path: Path) -> None:
     from onestream.tune.plot import draw
 
     sizes = []
-    for rows in ([], [row(FEW, 220, better=True)], [row(FEW, 220, better=True), row(USUAL, 190), FAILED]):
+    best = row(FEW, 220, better=True)
+    for rows in ([], [best], [best, row(USUAL, 190), FAILED]):
         draw(report(*rows, chosen=FEW, p99_limit_ms=50.0), tmp_path / "tune.png")
         picture = np.asarray(Image.open(tmp_path / "tune.png").convert("RGB"))
         sizes.append(picture.shape[0])
         blue = (picture == (0x1F, 0x6F, 0xB4)).all(axis=-1)
         assert blue.any() == bool(rows), "the chosen setting is drawn in blue"
     assert sizes[0] < sizes[1] < sizes[2]
+    draw(FOUND, tmp_path / "tune.svg")
+    assert "again: max_batch_size 2 (chosen)" in (tmp_path / "tune.svg").read_text()
