@@ -23,7 +23,7 @@ def draw(report: Report, path: Path) -> None:
     what was measured again, of the ratios to the defaults themselves.
     """
     again = [] if report.again is None else report.again.rows
-    named = [("now" if row is report.rows[0] else name(row, report), row) for row in report.rows]
+    named = [(name(row, report), row) for row in report.rows]
     named += [(f"again: {name(row, report)}", row) for row in again]
     named = [(label, row) for label, row in named if row.to_defaults is not None]
     rows = [row for _, row in named]

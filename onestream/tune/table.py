@@ -60,7 +60,7 @@ def tabulate(report: Report) -> Table:
 
 def name(row: Row, report: Report) -> str:
     """A setting by what differs from the file."""
-    return text(changed(row.settings, report.start)) or "as it is"
+    return text(changed(row.settings, report.start)) or "now"
 
 
 def _lines(settings: str) -> str:

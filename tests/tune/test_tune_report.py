@@ -157,7 +157,7 @@ def test_the_second_measurement_has_rows_of_its_own() -> None:
     _, _, after = text.getvalue().partition("measured again")
     shown = [line.split() for line in after.splitlines() if "(" in line]
     assert [words[:3] for words in shown] == [
-        ["as", "it", "is"],
+        ["now", "300", "(297–306)"],
         ["max_batch_size", "8", "310"],
         ["max_batch_size", "2", "320"],
     ]
