@@ -1,0 +1,210 @@
+"""Messages of a video stream: what the client sends in the tensor ``message``, what the server answers in ``event``.
+
+A message is a header, JSON behind its length, and a payload of bytes (docs/video.md has the conversation):
+
+    4 bytes, little endian   length of the header
+    the header               JSON in UTF-8: {"type": …, …}
+    the rest                 the payload
+
+An event is one JSON object, with result tensors beside it where its type is *result*.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from typing import Any, ClassVar, Literal
+
+VERSION = 1
+MESSAGE = "message"
+EVENT = "event"
+_LENGTH = struct.Struct("<I")
+MAX_HEADER_BYTES = 1 << 20
+
+Mode = Literal["block", "drop_oldest"]
+"""What happens where results are not taken as fast as frames come: the sender waits, or the oldest are dropped."""
+
+
+class BadMessage(ValueError):
+    """What arrived is no message of this version; the text says what was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """One coded picture. Times are in the stream's time base; None where the container says nothing."""
+
+    data: bytes
+    pts: int | None
+    dts: int | None
+    duration: int
+    is_key: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """The first message of a stream.
+
+    ``codec`` is FFmpeg's name, ``extradata`` the codec's own header where the container keeps it apart. ``transpose``,
+    ``flip_rows`` and ``flip_columns`` say how pictures are turned to be shown. ``results`` is how many results the
+    client takes before it gives more credit. ``fps`` and ``bitrate`` are what the container declares, 0 for nothing.
+    """
+
+    type: ClassVar[str] = "open"
+    codec: str
+    width: int
+    height: int
+    time_base: Fraction
+    mode: Mode = "block"
+    results: int = 16
+    transpose: bool = False
+    flip_rows: bool = False
+    flip_columns: bool = False
+    fps: float = 0.0
+    bitrate: int = 0
+    extradata: bytes = b""
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Packets:
+    """The next packets, in the order of storage."""
+
+    type: ClassVar[str] = "packets"
+    packets: tuple[Packet, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """The client took ``results`` results and has room for as many more."""
+
+    type: ClassVar[str] = "credit"
+    results: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """There are no more packets; what is on its way shall still be answered."""
+
+    type: ClassVar[str] = "close"
+
+
+Message = Open | Packets | Credit | Close
+
+
+def pack(message: Message) -> bytes:
+    """A message as bytes."""
+    header: dict[str, object] = {"type": message.type}
+    payload: Sequence[bytes] = ()
+    if isinstance(message, Open):
+        fields = asdict(message)
+        payload = [fields.pop("extradata")]
+        time_base = fields.pop("time_base")
+        header |= fields | {"time_base": [time_base.numerator, time_base.denominator]}
+    elif isinstance(message, Packets):
+        payload = [packet.data for packet in message.packets]
+        header["packets"] = [
+            [len(packet.data), packet.pts, packet.dts, packet.duration, int(packet.is_key)]
+            for packet in message.packets
+        ]
+    elif isinstance(message, Credit):
+        header["results"] = message.results
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return b"".join([_LENGTH.pack(len(text)), text, *payload])
+
+
+def unpack(data: bytes | memoryview) -> Message:
+    """The message in bytes. Raises ``BadMessage`` for anything else."""
+    view = memoryview(data).cast("B")
+    if len(view) < _LENGTH.size:
+        raise BadMessage(f"got {len(view)} bytes; a message begins with the length of its header")
+    (length,) = _LENGTH.unpack_from(view)
+    if length > min(MAX_HEADER_BYTES, len(view) - _LENGTH.size):
+        raise BadMessage(f"the header declares {length} bytes; the message has {len(view) - _LENGTH.size}")
+    payload = view[_LENGTH.size + length :]
+    try:
+        header = json.loads(bytes(view[_LENGTH.size : _LENGTH.size + length]))
+        kind = header.pop("type")
+        if kind == Open.type:
+            return _open(header, payload)
+        if kind == Packets.type:
+            return _packets(header["packets"], payload)
+        if kind == Credit.type:
+            return Credit(_whole(header["results"], "results"))
+        if kind == Close.type:
+            return Close()
+    except BadMessage:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError, RecursionError) as error:
+        raise BadMessage(f"the header cannot be read: {type(error).__name__}: {error}") from None
+    raise BadMessage(f"the type {str(kind)[:40]!r} is none of open, packets, credit, close")
+
+
+def _open(header: dict[str, Any], payload: memoryview) -> Open:
+    if header.get("version") != VERSION:
+        raise BadMessage(f"the client speaks version {header.get('version')!r} of the stream; this is {VERSION}")
+    if header.get("mode", "block") not in ("block", "drop_oldest"):
+        raise BadMessage(f"the mode {header['mode']!r} is none of block, drop_oldest")
+    numerator, denominator = header.pop("time_base")
+    for name in ("width", "height", "results", "bitrate"):
+        _whole(header.get(name, 0), name)
+    opened = Open(**header, time_base=Fraction(numerator, denominator), extradata=bytes(payload))
+    if not isinstance(opened.codec, str) or opened.time_base <= 0:
+        raise BadMessage("codec must be a name and time_base above 0")
+    return opened
+
+
+def _packets(table: list[list[Any]], payload: memoryview) -> Packets:
+    found, at = [], 0
+    for size, pts, dts, duration, is_key in table:
+        for name, value in (("pts", pts), ("dts", dts)):
+            if value is not None and not isinstance(value, int):
+                raise BadMessage(f"{name} must be a whole number or nothing, got {value!r}")
+        end = at + _whole(size, "size")
+        if end > len(payload):
+            raise BadMessage(f"the packets declare {end} bytes; the message carries {len(payload)}")
+        found.append(Packet(bytes(payload[at:end]), pts, dts, _whole(duration, "duration"), bool(is_key)))
+        at = end
+    if at != len(payload):
+        raise BadMessage(f"the packets declare {at} bytes; the message carries {len(payload)}")
+    return Packets(tuple(found))
+
+
+def _whole(value: object, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise BadMessage(f"{name} must be a whole number from 0 on, got {value!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What the server says of a stream.
+
+    ``type``: *opened*, with the bounds that hold in ``fields``; *result*, with ``index`` (frame number from 0 in the
+    order of display, counting every frame), ``pts`` (in the time base, None where unknown), ``pts_seconds`` and
+    ``latency_ms`` (from the receipt of the packet to the result) in ``fields``; *consumed*, where only counts changed;
+    *ended*, with ``reason`` in ``fields``. The counts are totals of the stream so far: ``consumed_bytes`` of packets
+    that the server no longer holds, frames ``decoded``, ``inferred``, ``dropped`` and ``concealed``.
+    """
+
+    type: Literal["opened", "result", "consumed", "ended"]
+    consumed_bytes: int = 0
+    decoded: int = 0
+    inferred: int = 0
+    dropped: int = 0
+    concealed: int = 0
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Event:
+        """Read an event. Raises ``BadMessage`` where it is none."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise BadMessage(f"the event cannot be read: {error}") from None
