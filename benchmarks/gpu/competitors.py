@@ -16,7 +16,7 @@ from preprocess.backends.base import Compiled, DecodeOptions, Sample
 from preprocess.device import Device
 
 HARDWARE_SHARE = 0.9
-"""Of the images that the JPEG hardware gets where it is asked for; the default of ``serving.gpu.hw_decoder_load``."""
+"""Share of the images that the JPEG hardware of some GPUs gets where it is used."""
 GPU_LANES = 3
 _CPU_BATCH = 4
 

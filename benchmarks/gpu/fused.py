@@ -21,6 +21,7 @@ from preprocess.device import Device
 from preprocess.errors import BackendMissing
 from preprocess.step_timer import StepTimer
 from serving.engine import DeviceEngine, open_engine
+from serving.errors import BadPlan
 from serving.network_tail import with_postprocess
 from serving.one_stream import OneStream
 from serving.pipeline import GpuOptions
@@ -204,10 +205,10 @@ def _best(stream: OneStream, *, photos: Batch, at_once: int) -> npt.NDArray[Any]
 def _open_engine(
     model: bytes, options: GpuOptions, device: Device, progress: Callable[[str], None]
 ) -> tuple[DeviceEngine, str]:
-    """The engine that the options ask for, or ONNX Runtime where that is not installed, and which one it is."""
+    """The engine that the options ask for, or ONNX Runtime where that one cannot run here, and which one it is."""
     try:
         return open_engine(model, options=options, device=device, progress=progress), options.engine
-    except BackendMissing as missing:
+    except (BackendMissing, BadPlan) as missing:
         instead = options.model_copy(update={"engine": "onnxruntime"})
         try:
             return open_engine(model, options=instead, device=device, progress=progress), instead.engine

@@ -14,6 +14,8 @@ from benchmarks.gpu.lanes import Batch, Lanes
 from benchmarks.gpu.results import Family, Part, Rate
 from benchmarks.photos import Size
 
+_LONGEST_REASON = 400
+
 
 class Photos:
     """Random batches of many photos of one size: each photo once before any comes again."""
@@ -127,4 +129,4 @@ def rotated(points: Sequence[Point], index: int, rounds: int) -> list[Point]:
 def reason(error: Exception) -> str:
     """An error as one short line."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return line if len(line) <= 200 else line[:197] + "..."
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 3] + "..."
