@@ -15,28 +15,33 @@ import triton_python_backend_utils as pb_utils
 
 _FLUSH_S = 1.0
 
-_FAMILIES = {
+_TEXTS = {
     "onestream_step_microseconds_total": "Time spent in a step, in microseconds",
     "onestream_step_batches_total": "Batches that went through a step",
-    "onestream_bad_images_total": "Images refused, by reason",
+    "onestream_bad_images_total": "Images and streams refused, by reason",
+    "onestream_video_frames_total": "Frames of video streams, by what became of them",
+    "onestream_video_latency_microseconds_total": "Time from the receipt of frames to their results, in microseconds",
+    "onestream_video_streams": "Video streams that are open",
 }
+_GAUGES = ("onestream_video_streams",)
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+"""Family and labels."""
 
 
 class ModelMetrics:
-    """The counters of one model instance. Thread-safe.
+    """The metrics of one model instance. Thread-safe.
 
-    Counting is cheap; what was counted reaches Triton once a second, since every increment there is a message between
+    Counting is cheap; what was counted reaches Triton once a second, since every change there is a message between
     processes.
     """
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._families = {
-            name: pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.COUNTER)
-            for name, text in _FAMILIES.items()
-        }
-        self._metrics: dict[tuple[str, str, str], Any] = {}
-        self._waiting: Counter[tuple[str, str, str]] = Counter()
+        self._families: dict[str, Any] = {}
+        self._metrics: dict[_Key, Any] = {}
+        self._waiting: Counter[_Key] = Counter()
+        self._levels: dict[_Key, float] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._flush_regularly, name="metrics", daemon=True)
@@ -44,14 +49,22 @@ class ModelMetrics:
 
     def step(self, step: str, milliseconds: float) -> None:
         """Count a batch that spent ``milliseconds`` in a step."""
-        with self._lock:
-            self._waiting["onestream_step_microseconds_total", "step", step] += round(milliseconds * 1000)
-            self._waiting["onestream_step_batches_total", "step", step] += 1
+        self.count("onestream_step_microseconds_total", round(milliseconds * 1000), step=step)
+        self.count("onestream_step_batches_total", 1, step=step)
 
     def bad_image(self, reason: str) -> None:
         """Count an image that was refused."""
+        self.count("onestream_bad_images_total", 1, reason=reason)
+
+    def count(self, family: str, more: int, **labels: str) -> None:
+        """Add to a counter."""
         with self._lock:
-            self._waiting["onestream_bad_images_total", "reason", reason] += 1
+            self._waiting[family, tuple(labels.items())] += more
+
+    def level(self, family: str, value: float) -> None:
+        """Set a gauge."""
+        with self._lock:
+            self._levels[family, ()] = value
 
     def close(self) -> None:
         """Deliver what is left and stop."""
@@ -66,8 +79,17 @@ class ModelMetrics:
     def _flush(self) -> None:
         with self._lock:
             counted, self._waiting = self._waiting, Counter()
-        for key, value in counted.items():
-            if key not in self._metrics:
-                family, label, name = key
-                self._metrics[key] = self._families[family].Metric(labels={"model": self._model, label: name})
-            self._metrics[key].increment(value)
+            levels, self._levels = self._levels, {}
+        for key, more in counted.items():
+            self._metric(key).increment(more)
+        for key, value in levels.items():
+            self._metric(key).set(value)
+
+    def _metric(self, key: _Key) -> Any:
+        name, labels = key
+        if name not in self._families:
+            kind = pb_utils.MetricFamily.GAUGE if name in _GAUGES else pb_utils.MetricFamily.COUNTER
+            self._families[name] = pb_utils.MetricFamily(name=name, description=_TEXTS[name], kind=kind)
+        if key not in self._metrics:
+            self._metrics[key] = self._families[name].Metric(labels={"model": self._model, **dict(labels)})
+        return self._metrics[key]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from preprocess import Definition, Limits
 from serving.errors import BadPipeline
+from serving.video.bounds import Bounds
 
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
@@ -84,10 +86,57 @@ class ServingOptions(BaseModel):
     gpu: GpuOptions = GpuOptions()
 
 
+class VideoSampling(BaseModel):
+    """Which frames of a stream the network sees: every ``stride``-th in the order of display, or ``fps`` a second."""
+
+    model_config = _Frozen
+
+    stride: Annotated[int, Field(ge=1)] = 1
+    fps: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> VideoSampling:
+        if self.fps is not None and self.stride != 1:
+            raise ValueError(f"fps replaces stride; got fps {self.fps:g} and stride {self.stride}")
+        return self
+
+
+class VideoColor(BaseModel):
+    """How YUV becomes RGB (``preprocess.video.color.ColorRule``); *auto* is what the stream says."""
+
+    model_config = _Frozen
+
+    matrix: Literal["auto", "bt601", "bt709", "bt2020"] = "auto"
+    range: Literal["auto", "limited", "full"] = "auto"
+
+
+class VideoOptions(BaseModel):
+    """How ``NAME_video`` takes streams: the frames, their colours, and what is refused (``serving.video.bounds``)."""
+
+    model_config = _Frozen
+
+    sampling: VideoSampling = VideoSampling()
+    color: VideoColor = VideoColor()
+    max_streams: Annotated[int, Field(ge=1, le=1024)] = 32
+    max_pixels: Annotated[int, Field(ge=1)] = 1920 * 1088
+    max_fps: Annotated[float, Field(gt=0)] = 240.0
+    max_bitrate: Annotated[int, Field(ge=1)] = 200_000_000
+    buffer_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
+    results: Annotated[int, Field(ge=1)] = 32
+    idle_s: Annotated[float, Field(gt=0)] = 30.0
+
+    @property
+    def bounds(self) -> Bounds:
+        """The limits on streams."""
+        names = [field.name for field in fields(Bounds)]
+        return Bounds(**{name: getattr(self, name) for name in names})
+
+
 class Pipeline(BaseModel):
     """Everything that ``onestream build`` needs, beside the network's file.
 
     ``network`` names a built-in network (*efficientnet-lite0*); None where an ONNX file is given to the build.
+    ``video``: with it there is a model ``NAME_video`` for streams.
     """
 
     model_config = _Frozen
@@ -98,6 +147,7 @@ class Pipeline(BaseModel):
     postprocess: Annotated[Classification | Raw, Field(discriminator="kind")] = Classification()
     limits: Limits = Limits()
     serving: ServingOptions = ServingOptions()
+    video: VideoOptions | None = None
 
     @classmethod
     def from_file(cls, path: Path) -> Pipeline:

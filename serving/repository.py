@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
@@ -29,16 +29,25 @@ from serving.triton_config import (
     Model,
     Placement,
     Step,
+    StreamModel,
     Tensor,
     Warmup,
     to_text,
 )
+from wire.video import EVENT, MESSAGE
 
 _COMMITTED_INSTANCES = 2
 _WARMUP_FILE = "photo.jpg"
 _ADAPTER = '''"""{what} of the pipeline {pipeline}; the code is in ``serving.adapters``."""
 
 from serving.adapters import {adapter} as TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+
+_VIDEO_ADAPTER = '''"""Video streams of the pipeline {pipeline}; the code is in ``serving.video``."""
+
+from serving.video.model import Video as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
 '''
@@ -52,11 +61,13 @@ class Repository:
     models: tuple[Model, ...]
     ensemble: Ensemble
     labels: str | None
+    video: StreamModel | None = field(default=None, kw_only=True)
 
     @property
     def model_names(self) -> list[str]:
         """Names of the models, which are those of their folders: the ensemble, then its steps and the fused form."""
-        return [self.pipeline.name, *(model.name for model in self.models)]
+        video = [self.video.name] if self.video else []
+        return [self.pipeline.name, *(model.name for model in self.models), *video]
 
     def files(self, *, source: str) -> dict[str, bytes]:
         """Every file by its path in the repository. ``source`` names the pipeline file in the headers."""
@@ -77,6 +88,15 @@ class Repository:
             }
             if self.labels is not None and role != "preprocess":
                 found[f"{model.name}/labels.txt"] = self.labels
+        if self.video:
+            found |= {
+                f"{self.video.name}/config.pbtxt": to_text(self.video.config("gpu"), source=source),
+                f"{self.video.name}/configs/cpu.pbtxt": to_text(self.video.config("cpu"), source=source),
+                f"{self.video.name}/definition.json": definition + "\n",
+                f"{self.video.name}/1/model.py": _VIDEO_ADAPTER.format(pipeline=name),
+            }
+            if self.labels is not None:
+                found[f"{self.video.name}/labels.txt"] = self.labels
         contents = {path: text.encode() for path, text in found.items()}
         for model in self.models:
             if model.warmup.file:
@@ -191,6 +211,24 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
             {**stamp, "max_body_bytes": limits["max_body_bytes"]},
         ),
         labels,
+        video=_video(pipeline, results, stamp | after) if pipeline.video else None,
+    )
+
+
+def _video(pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str, str]) -> StreamModel:
+    """The model of a pipeline's video streams. Results leave without a batch dimension."""
+    options = pipeline.video
+    assert options is not None
+    return StreamModel(
+        f"{pipeline.name}_video",
+        (Tensor(MESSAGE, "uint8", (-1,)),),
+        (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, out.dims) for out in results)),
+        # Decoding on a GPU is not part of this version.
+        {"cpu": "cpu", "gpu": "cpu"},
+        candidates=2 * options.max_streams + 16,
+        # Ours is the limit that tells the client.
+        idle_s=2 * options.idle_s + 60,
+        parameters={**parameters, "video": options.model_dump_json()},
     )
 
 

@@ -1,0 +1,1 @@
+"""Video streams in the server: packets in, results out, in order, within bounds."""

@@ -1,0 +1,60 @@
+"""What a video stream may ask of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wire.video import Open
+
+
+class BadStream(Exception):
+    """A stream is refused or ended: ``code`` for programs, ``reason`` for people.
+
+    Codes: *bad_message*, *unsupported_codec*, *too_large*, *too_fast*, *too_many_streams*, *flow*, *idle*, *failed*.
+    """
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code, self.reason = code, reason
+
+    def __str__(self) -> str:
+        return f"bad stream ({self.code}): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Limits on all streams and on each.
+
+    ``max_streams``: open at once. ``max_pixels``: height x width of a picture. ``max_fps`` and ``max_bitrate`` (bit/s):
+    as the container declares them; of live streams the bitrate is also measured. ``buffer_bytes``: of packets that
+    wait in the server; ``results``: results that wait for the client, whatever credit it gives. ``idle_s``: a stream
+    of which nothing was heard, and to which nothing could be said, for so long is ended.
+    """
+
+    max_streams: int = 32
+    max_pixels: int = 1920 * 1088
+    max_fps: float = 240.0
+    max_bitrate: int = 200_000_000
+    buffer_bytes: int = 4 * 1024 * 1024
+    results: int = 32
+    idle_s: float = 30.0
+
+    def check(self, opened: Open, *, streams: int) -> None:
+        """Raise ``BadStream`` where a stream may not be opened beside ``streams`` others."""
+        if streams >= self.max_streams:
+            raise BadStream("too_many_streams", f"{streams} streams are open; at most {self.max_streams} are allowed")
+        self.check_size(opened.height, opened.width)
+        if opened.fps > self.max_fps:
+            raise BadStream("too_fast", f"the stream declares {opened.fps:g} frames/s; at most {self.max_fps:g}")
+        if opened.bitrate > self.max_bitrate:
+            raise BadStream("too_fast", f"the stream declares {opened.bitrate} bit/s; at most {self.max_bitrate}")
+        if opened.results < 1:
+            raise BadStream("bad_message", "results is 0; a client must take at least one")
+
+    def check_size(self, height: int, width: int) -> None:
+        """Raise ``BadStream`` for a picture that is too large."""
+        if height * width > self.max_pixels:
+            raise BadStream(
+                "too_large",
+                f"its pictures have {width}x{height} = {height * width} pixels; at most {self.max_pixels} are allowed",
+            )

@@ -1,0 +1,382 @@
+"""One video stream in the server: what waits where, who may go on, and in which order results leave.
+
+    packets ──► inbox ──► decoder ──► frames ──► network ──► finished ──► client
+                bytes                 └───────── at most ``Bounds.results`` ─────────┘
+
+Methods are called by three kinds of threads: Triton's (``receive``), those that decode and those that infer. State is
+changed under one lock, and nothing slow is done under it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from preprocess.errors import BadImage, BadSample
+from serving.video.bounds import BadStream, Bounds
+from wire.video import Close, Credit, Event, Message, Open, Packet, Packets
+
+Tensors = dict[str, npt.NDArray[Any]]
+Job = Callable[[], None]
+
+_REPORT_S = 0.2
+"""Consumed bytes are reported at least so often while no result does it."""
+
+
+class Frame(Protocol):
+    """A decoded and preprocessed frame (``preprocess.video.stream.StreamFrame``)."""
+
+    index: int
+    pts: int | None
+    pts_seconds: float | None
+    pixels: npt.NDArray[np.uint8]
+
+
+class Decoder(Protocol):
+    """Packets to frames (``preprocess.video.stream.StreamDecoder``)."""
+
+    decoded: int
+    concealed: int
+
+    def feed(self, packet: Packet | None) -> list[Any]:
+        """Frames in the order of display; None ends the stream."""
+        ...
+
+
+class Outlet(ABC):
+    """The way back to one client. May be used by any thread, one at a time."""
+
+    @abstractmethod
+    def send(self, event: Event, tensors: Tensors) -> None:
+        """Send an event, with the tensors of a result."""
+
+    @abstractmethod
+    def end(self, event: Event | None, error: BadStream | None) -> None:
+        """Say the last word: an event, an error, or nothing to a client that is gone."""
+
+    @abstractmethod
+    def is_gone(self) -> bool:
+        """Whether the client cancelled or vanished."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A frame's place in the order of results."""
+
+    frame: Any
+    received_s: float
+    tensors: Tensors | None = None
+
+
+@dataclass(slots=True)
+class Totals:
+    """What became of a stream so far."""
+
+    consumed_bytes: int = 0
+    inferred: int = 0
+    dropped: int = 0
+    latency_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class _Queues:
+    inbox: deque[tuple[Packet, float]] = field(default_factory=deque)
+    inbox_bytes: int = 0
+    frames: deque[_Slot] = field(default_factory=deque)
+    in_flight: deque[_Slot] = field(default_factory=deque)
+    finished: deque[_Slot] = field(default_factory=deque)
+
+
+class Session:
+    """One open stream.
+
+    ``infer`` takes a frame's pixels and returns the pipeline's outputs; ``wake`` is called with the session when a
+    decoder's, or a network's, thread may find work here; ``on_end`` once, at the end.
+    """
+
+    def __init__(
+        self,
+        opened: Open,
+        decoder: Decoder,
+        outlet: Outlet,
+        *,
+        bounds: Bounds,
+        infer: Callable[[Any], Tensors],
+        wake_decoder: Callable[[Session], None],
+        wake_network: Callable[[Session], None],
+        on_end: Callable[[Session], None],
+        in_flight: int = 4,
+    ) -> None:
+        self._opened, self._decoder, self._outlet, self._bounds = opened, decoder, outlet, bounds
+        self._infer, self._on_end, self._most_in_flight = infer, on_end, in_flight
+        self._wake_decoder, self._wake_network = wake_decoder, wake_network
+        self._lock, self._sending = threading.RLock(), threading.Lock()
+        self._queues, self.totals = _Queues(), Totals()
+        self._credit = opened.results
+        self._closing = self._flushing = self._flushed = self._ended = False
+        self._received: dict[int, float] = {}
+        self._heard_s = self._said_s = time.monotonic()
+        self._reported_bytes = 0
+        self._rate = _Rate(bounds.max_bitrate if opened.mode == "drop_oldest" else None)
+        outlet.send(self._event("opened", buffer_bytes=bounds.buffer_bytes, results=bounds.results), {})
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can follow."""
+        return self._ended
+
+    def counts(self) -> dict[str, int]:
+        """Totals so far: frames *decoded*, *inferred*, *dropped* and *concealed*, and *latency_us* of all results."""
+        with self._lock:
+            return {
+                "decoded": self._decoder.decoded,
+                "inferred": self.totals.inferred,
+                "dropped": self.totals.dropped,
+                "concealed": self._decoder.concealed,
+                "latency_us": round(1000 * self.totals.latency_ms),
+            }
+
+    # ---- Triton's threads ------------------------------------------------------------------------------------------
+
+    def receive(self, message: Message) -> None:
+        """Take a message. Never waits, never raises: what is wrong with it ends the stream."""
+        try:
+            self._receive(message)
+        except BadStream as error:
+            self.end(error)
+
+    def _receive(self, message: Message) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._heard_s = time.monotonic()
+            if isinstance(message, Open):
+                raise BadStream("bad_message", "the stream is open already")
+            if isinstance(message, Credit):
+                # Held results are bounded by the server itself, so any credit is harmless.
+                self._credit += message.results
+            elif self._closing:
+                raise BadStream("bad_message", "a packet came after the end")
+            elif isinstance(message, Close):
+                self._closing = True
+            elif isinstance(message, Packets):
+                self._take_in(message)
+        self._deliver()
+        self._wake_decoder(self)
+        self._end_if_done()
+
+    def _take_in(self, message: Packets) -> None:
+        size = sum(len(packet.data) for packet in message.packets)
+        waiting = self._queues.inbox_bytes
+        # One message may always be on its way when the buffer is full.
+        if waiting > self._bounds.buffer_bytes:
+            raise BadStream(
+                "flow",
+                f"{waiting + size} bytes were sent ahead; at most {self._bounds.buffer_bytes} and one message may be",
+            )
+        self._rate.add(size)
+        now = time.monotonic()
+        self._queues.inbox.extend((packet, now) for packet in message.packets)
+        self._queues.inbox_bytes += size
+
+    def tick(self) -> None:
+        """Called now and then: ends a stream whose client is gone, or of which nothing was heard for too long."""
+        if self._ended:
+            return
+        if self._outlet.is_gone():
+            self.end(None)
+            return
+        now = time.monotonic()
+        with self._lock:
+            queues = self._queues
+            working = bool(queues.inbox and self._has_room()) or bool(queues.frames or queues.in_flight)
+            quiet_s = now - max(self._heard_s, self._said_s)
+        if not working and quiet_s > self._bounds.idle_s:
+            what = "took no result" if queues.finished else "sent nothing"
+            self.end(BadStream("idle", f"the client {what} for {self._bounds.idle_s:g} s"))
+
+    # ---- threads that decode ---------------------------------------------------------------------------------------
+
+    def next_packet(self) -> Job | None:
+        """One packet to decode, or the end of the stream; None where nothing may be decoded now."""
+        with self._lock:
+            if self._ended or self._flushing or not self._has_room():
+                return None
+            if self._queues.inbox:
+                packet, received_s = self._queues.inbox.popleft()
+                return lambda: self._decode(packet, received_s)
+            if self._closing:
+                self._flushing = True
+                return lambda: self._decode(None, time.monotonic())
+            return None
+
+    def _has_room(self) -> bool:
+        return self._opened.mode == "drop_oldest" or self._held() < self._bounds.results
+
+    def _held(self) -> int:
+        queues = self._queues
+        return len(queues.frames) + len(queues.in_flight) + len(queues.finished)
+
+    def _decode(self, packet: Packet | None, received_s: float) -> None:
+        if packet is not None and packet.pts is not None:
+            self._received[packet.pts] = received_s
+        try:
+            frames = self._decoder.feed(packet)
+        except (BadSample, BadImage) as error:
+            self.end(BadStream("failed", error.reason if isinstance(error, BadImage) else str(error)))
+            return
+        except BadStream as error:
+            self.end(error)
+            return
+        with self._lock:
+            if packet is None:
+                self._flushed = True
+            else:
+                self._queues.inbox_bytes -= len(packet.data)
+                self.totals.consumed_bytes += len(packet.data)
+            for frame in frames:
+                at = self._received.pop(frame.pts, received_s) if frame.pts is not None else received_s
+                self._queues.frames.append(_Slot(frame, at))
+            # Frames that are never shown would stay for ever.
+            while len(self._received) > 256:
+                self._received.pop(next(iter(self._received)))
+            if self._opened.mode == "drop_oldest":
+                self._drop()
+        if frames:
+            self._wake_network(self)
+        self._report()
+        self._end_if_done()
+
+    def _drop(self) -> None:
+        """Keep within what may be held: results that wait longest go first, then frames that wait longest."""
+        queues = self._queues
+        while self._held() > self._bounds.results and (queues.finished or queues.frames):
+            (queues.finished or queues.frames).popleft()
+            self.totals.dropped += 1
+        # A frame that waits behind another one for the network is old when its turn comes.
+        while len(queues.frames) > self._most_in_flight:
+            queues.frames.popleft()
+            self.totals.dropped += 1
+
+    # ---- threads that infer ----------------------------------------------------------------------------------------
+
+    def next_frame(self) -> Job | None:
+        """One frame for the network, or None."""
+        with self._lock:
+            if self._ended or not self._queues.frames or len(self._queues.in_flight) >= self._most_in_flight:
+                return None
+            slot = self._queues.frames.popleft()
+            self._queues.in_flight.append(slot)
+            return lambda: self._run_network(slot)
+
+    def _run_network(self, slot: _Slot) -> None:
+        try:
+            tensors = self._infer(slot.frame)
+        except Exception as error:  # whatever a backend raises ends this stream, and no other
+            self.end(
+                BadStream("failed", f"the network failed: {(str(error).splitlines() or [type(error).__name__])[0]}")
+            )
+            return
+        with self._lock:
+            slot.tensors = tensors
+            self.totals.inferred += 1
+            queues = self._queues
+            while queues.in_flight and queues.in_flight[0].tensors is not None:
+                queues.finished.append(queues.in_flight.popleft())
+        self._deliver()
+        self._wake_network(self)
+        self._wake_decoder(self)
+        self._end_if_done()
+
+    # ---- the way out -----------------------------------------------------------------------------------------------
+
+    def _deliver(self) -> None:
+        """Send what is finished, as far as the client's credit goes. One thread at a time keeps the order."""
+        with self._sending:
+            while True:
+                with self._lock:
+                    if self._ended or not self._queues.finished or self._credit < 1:
+                        return
+                    slot = self._queues.finished.popleft()
+                    self._credit -= 1
+                    latency_ms = 1000 * (time.monotonic() - slot.received_s)
+                    self.totals.latency_ms += latency_ms
+                frame = slot.frame
+                event = self._event(
+                    "result",
+                    index=frame.index,
+                    pts=frame.pts,
+                    pts_seconds=frame.pts_seconds,
+                    latency_ms=round(latency_ms, 3),
+                )
+                assert slot.tensors is not None
+                self._outlet.send(event, slot.tensors)
+
+    def _report(self) -> None:
+        """Tell what was consumed where no result does it soon enough."""
+        with self._sending:
+            with self._lock:
+                unsaid = self.totals.consumed_bytes - self._reported_bytes
+                late = time.monotonic() - self._said_s > _REPORT_S
+                if self._ended or not unsaid or (not late and unsaid < self._bounds.buffer_bytes // 4):
+                    return
+            self._outlet.send(self._event("consumed"), {})
+
+    def _event(self, kind: Any, **fields: object) -> Event:
+        with self._lock:
+            self._said_s = time.monotonic()
+            self._reported_bytes = self.totals.consumed_bytes
+            return Event(
+                type=kind,
+                consumed_bytes=self.totals.consumed_bytes,
+                decoded=self._decoder.decoded,
+                inferred=self.totals.inferred,
+                dropped=self.totals.dropped,
+                concealed=self._decoder.concealed,
+                fields=fields,
+            )
+
+    def _end_if_done(self) -> None:
+        with self._lock:
+            done = self._flushed and self._held() == 0
+        if done:
+            self.end(None, done=True)
+
+    def end(self, error: BadStream | None, *, done: bool = False) -> None:
+        """End the stream, once: done, with an error, or because its client is gone."""
+        with self._sending:
+            with self._lock:
+                if self._ended:
+                    return
+                event = self._event("ended", reason="done") if done else None
+                self._ended = True
+                self._queues = _Queues()
+            self._outlet.end(event, error)
+        self._on_end(self)
+
+
+class _Rate:
+    """Refuses a live stream that sends more than it may, over windows of five seconds."""
+
+    _WINDOW_S = 5.0
+
+    def __init__(self, max_bitrate: int | None) -> None:
+        self._most_bytes = None if max_bitrate is None else max_bitrate * self._WINDOW_S / 8
+        self._began_s, self._bytes = time.monotonic(), 0
+
+    def add(self, size: int) -> None:
+        """Count bytes; raises ``BadStream`` where they are too many."""
+        now = time.monotonic()
+        if now - self._began_s > self._WINDOW_S:
+            self._began_s, self._bytes = now, 0
+        self._bytes += size
+        if self._most_bytes is not None and self._bytes > self._most_bytes:
+            raise BadStream("too_fast", f"more than {self._most_bytes * 8 / self._WINDOW_S:.0f} bit/s arrive")

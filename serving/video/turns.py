@@ -1,0 +1,85 @@
+"""Threads that serve many streams in turn: each takes one piece of one stream's work, does it, and goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Stream = TypeVar("Stream")
+Job = Callable[[], None]
+
+
+class Turns(Generic[Stream]):
+    """``count`` threads over any number of streams.
+
+    A stream that may have work is handed in by ``wake``; again and again is fine. A thread then asks ``take(stream)``
+    for one piece, None where there is none, and the stream goes to the end of the line. With ``alone`` its next piece
+    is taken only when this one is done. Neither ``take`` nor the pieces may raise.
+    """
+
+    def __init__(self, name: str, count: int, take: Callable[[Stream], Job | None], *, alone: bool) -> None:
+        self._take, self._alone = take, alone
+        self._line: deque[Stream] = deque()
+        self._in_line: set[int] = set()
+        self._busy: set[int] = set()
+        self._woken_while_busy: set[int] = set()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wake(self, stream: Stream) -> None:
+        """There may be work for a stream."""
+        with self._changed:
+            self._put(stream)
+
+    def close(self) -> None:
+        """Finish what is being done, and end the threads."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _put(self, stream: Stream) -> None:
+        key = id(stream)
+        if key in self._busy:
+            self._woken_while_busy.add(key)
+        elif key not in self._in_line:
+            self._in_line.add(key)
+            self._line.append(stream)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while (stream := self._next()) is not None:
+            job = self._take(stream)
+            if job is not None and not self._alone:
+                self.wake(stream)
+            if job is not None:
+                job()
+            if self._alone:
+                self._finish(stream, more=job is not None)
+
+    def _next(self) -> Stream | None:
+        with self._changed:
+            while not self._line and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return None
+            stream = self._line.popleft()
+            self._in_line.discard(id(stream))
+            if self._alone:
+                self._busy.add(id(stream))
+            return stream
+
+    def _finish(self, stream: Stream, *, more: bool) -> None:
+        with self._changed:
+            self._busy.discard(id(stream))
+            if more or id(stream) in self._woken_while_busy:
+                self._put(stream)
+            self._woken_while_busy.discard(id(stream))

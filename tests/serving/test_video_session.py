@@ -1,0 +1,297 @@
+"""A stream's bookkeeping, with a decoder and a network of a few lines: order, bounds, credit, drops and ends."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from preprocess.errors import BadSample
+from serving.video.bounds import BadStream, Bounds
+from serving.video.session import Outlet, Session, Tensors
+from serving.video.turns import Turns
+from wire.video import Close, Credit, Event, Mode, Open, Packet, Packets
+
+OPEN = Open(codec="h264", width=64, height=48, time_base=Fraction(1, 30), results=4)
+
+
+@dataclass
+class Frame:
+    index: int
+    pts: int | None
+    pts_seconds: float | None
+    pixels: Any = None
+
+
+@dataclass
+class OneToOne:
+    """A frame for every packet, two packets late, as a decoder with B-frames."""
+
+    delay: int = 2
+    decoded: int = 0
+    concealed: int = 0
+    waiting: list[Frame] = field(default_factory=list)
+
+    def feed(self, packet: Packet | None) -> list[Frame]:
+        if packet is not None:
+            if packet.data == b"broken":
+                raise BadSample("the stream cannot be decoded")
+            self.waiting.append(Frame(self.decoded, packet.pts, None))
+            self.decoded += 1
+        keep = 0 if packet is None else self.delay
+        out, self.waiting = self.waiting[: len(self.waiting) - keep], self.waiting[len(self.waiting) - keep :]
+        return out
+
+
+class Client(Outlet):
+    """Notes what it is sent."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.last: list[Event | BadStream | None] = []
+        self.gone = False
+        self.changed = threading.Condition()
+
+    def send(self, event: Event, tensors: Tensors) -> None:  # noqa: ARG002 (the order is what counts)
+        assert not self.last, "something came after the last word"
+        with self.changed:
+            self.events.append(event)
+            self.changed.notify_all()
+
+    def end(self, event: Event | None, error: BadStream | None) -> None:
+        with self.changed:
+            self.last.append(event or error)
+            self.changed.notify_all()
+
+    def is_gone(self) -> bool:
+        return self.gone
+
+    @property
+    def results(self) -> list[int]:
+        return [event.fields["index"] for event in self.events if event.type == "result"]
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, timeout_s), (len(self.events), self.last)
+
+
+@dataclass
+class Server:
+    """The pools of a server, and a network that takes its time."""
+
+    infer: Callable[[Any], Tensors]
+    ended: list[Session] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.decoders: Turns[Session] = Turns("decode", 2, Session.next_packet, alone=True)
+        self.callers: Turns[Session] = Turns("infer", 6, Session.next_frame, alone=False)
+
+    def open(self, client: Client, *, bounds: Bounds | None = None, decoder: Any = None, **options: Any) -> Session:
+        return Session(
+            Open(**{name: getattr(OPEN, name) for name in Open.__slots__ if name != "type"} | options),
+            decoder or OneToOne(),
+            client,
+            bounds=bounds or Bounds(),
+            infer=self.infer,
+            wake_decoder=self.decoders.wake,
+            wake_network=self.callers.wake,
+            on_end=self.ended.append,
+        )
+
+    def close(self) -> None:
+        self.decoders.close()
+        self.callers.close()
+
+
+def packets(first: int, count: int, size: int = 10) -> Packets:
+    return Packets(tuple(Packet(bytes(size), n, n, 1, n == 0) for n in range(first, first + count)))
+
+
+def slow(frame: Any) -> Tensors:
+    time.sleep(random.Random(frame.index).uniform(0, 0.01))
+    return {"index": np.array([frame.index])}
+
+
+@pytest.fixture
+def server() -> Any:
+    running = Server(slow)
+    yield running
+    running.close()
+
+
+def test_every_frame_comes_once_in_order_although_the_network_overtakes(server: Server) -> None:
+    client = Client()
+    session = server.open(client, results=1000)
+    for first in range(0, 200, 10):
+        session.receive(packets(first, 10))
+    session.receive(Close())
+    client.wait_for(lambda: bool(client.last))
+    assert client.results == list(range(200))
+    ended = client.last[0]
+    assert isinstance(ended, Event)
+    assert (ended.type, ended.decoded, ended.inferred, ended.dropped) == ("ended", 200, 200, 0)
+    assert ended.consumed_bytes == 2000
+    assert server.ended == [session]
+    assert client.events[0].type == "opened"
+
+
+def test_results_leave_only_by_credit_and_the_rest_waits_in_bounds(server: Server) -> None:
+    client = Client()
+    session = server.open(client, results=4, bounds=Bounds(results=8))
+    session.receive(packets(0, 100))
+    client.wait_for(lambda: len(client.results) == 4)
+    time.sleep(0.3)
+    assert client.results == [0, 1, 2, 3]
+    held = session.counts()["decoded"] - len(client.results)
+    # What may be held, and what the decoder itself keeps.
+    assert held <= 8 + OneToOne().delay + 1
+    while len(client.results) < 100 and not client.last:
+        before = len(client.results)
+        session.receive(Credit(7))
+        if before + 7 >= 93:
+            session.receive(Close()) if not session._closing else None
+        client.wait_for(lambda before=before: len(client.results) > before or bool(client.last))
+    assert client.results == list(range(100))
+
+
+def test_a_live_stream_drops_the_oldest_and_counts(server: Server) -> None:
+    client = Client()
+    session = server.open(client, mode="drop_oldest", results=2, bounds=Bounds(results=6))
+    session.receive(packets(0, 300))
+    session.receive(Close())
+    client.wait_for(lambda: session.counts()["decoded"] == 300)
+    for _ in range(200):
+        session.receive(Credit(10))
+        if client.last:
+            break
+        time.sleep(0.02)
+    client.wait_for(lambda: bool(client.last))
+    ended = client.last[0]
+    assert isinstance(ended, Event)
+    assert client.results == sorted(set(client.results))
+    assert client.results[-1] == 299, "the newest frame is never dropped"
+    assert ended.dropped == 300 - len(client.results) > 200
+
+
+def test_streams_share_threads_and_do_not_mix(server: Server) -> None:
+    clients = [Client() for _ in range(8)]
+    sessions = [server.open(client, results=1000) for client in clients]
+    for first in range(0, 60, 5):
+        for session in sessions:
+            session.receive(packets(first, 5))
+    for session in sessions:
+        session.receive(Close())
+    for client in clients:
+        client.wait_for(lambda client=client: bool(client.last))
+        assert client.results == list(range(60))
+
+
+@pytest.mark.parametrize("mode", ["block", "drop_oldest"])
+def test_who_sends_too_far_ahead_is_ended(server: Server, mode: Mode) -> None:
+    client = Client()
+    gate = threading.Event()
+
+    class Stuck(OneToOne):
+        def feed(self, packet: Packet | None) -> list[Frame]:
+            gate.wait(10)
+            return super().feed(packet)
+
+    session = server.open(client, mode=mode, bounds=Bounds(buffer_bytes=1000), decoder=Stuck())
+    for first in range(0, 400, 50):
+        session.receive(packets(first, 50))
+    gate.set()
+    client.wait_for(lambda: bool(client.last))
+    assert isinstance(client.last[0], BadStream)
+    assert client.last[0].code == "flow"
+
+
+def test_ends_with_reasons(server: Server) -> None:
+    broken, vanished, silent, deaf = Client(), Client(), Client(), Client()
+    session = server.open(broken)
+    session.receive(Packets((Packet(b"broken", 0, 0, 1, True),)))
+    broken.wait_for(lambda: bool(broken.last))
+    assert str(broken.last[0]) == "bad stream (failed): the stream cannot be decoded"
+
+    gone = server.open(vanished)
+    vanished.gone = True
+    gone.tick()
+    assert vanished.last == [None]
+    gone.receive(packets(0, 1))
+    assert vanished.results == []
+
+    quick = Bounds(idle_s=0.2)
+    quiet, taking_nothing = server.open(silent, bounds=quick), server.open(deaf, bounds=quick, results=1)
+    taking_nothing.receive(packets(0, 20))
+    deadline = time.monotonic() + 5
+    while not (silent.last and deaf.last) and time.monotonic() < deadline:
+        quiet.tick()
+        taking_nothing.tick()
+        time.sleep(0.05)
+    assert str(silent.last[0]) == "bad stream (idle): the client sent nothing for 0.2 s"
+    assert str(deaf.last[0]) == "bad stream (idle): the client took no result for 0.2 s"
+
+
+def test_a_network_that_fails_ends_its_stream_only() -> None:
+    def infer(frame: Any) -> Tensors:
+        if frame.index == 5 and frame.pts == 5:
+            raise RuntimeError("no such model\nat some place")
+        return {}
+
+    server = Server(infer)
+    failing, fine = Client(), Client()
+    one = server.open(failing, results=100)
+    two = server.open(fine, results=100)
+    one.receive(packets(0, 20))
+    two.receive(Packets(tuple(Packet(b"x", 100 + n, n, 1, True) for n in range(20))))
+    two.receive(Close())
+    failing.wait_for(lambda: bool(failing.last))
+    fine.wait_for(lambda: bool(fine.last))
+    server.close()
+    assert str(failing.last[0]) == "bad stream (failed): the network failed: no such model"
+    assert fine.results == list(range(20))
+
+
+def test_messages_out_of_place_end_the_stream(server: Server) -> None:
+    for messages in ([OPEN], [Close(), packets(0, 1)]):
+        client = Client()
+        session = server.open(client, decoder=OneToOne(delay=10**6))
+        session.receive(packets(0, 3))
+        for message in messages:
+            session.receive(message)
+        client.wait_for(lambda client=client: bool(client.last))
+        assert isinstance(client.last[0], BadStream | Event)
+
+
+def test_a_live_stream_that_is_too_fast_is_ended(server: Server) -> None:
+    client = Client()
+    session = server.open(client, mode="drop_oldest", bounds=Bounds(max_bitrate=8000))
+    for first in range(0, 100, 10):
+        session.receive(packets(first, 10, size=100))
+    client.wait_for(lambda: bool(client.last))
+    assert isinstance(client.last[0], BadStream)
+    assert client.last[0].code == "too_fast"
+
+
+@pytest.mark.parametrize(
+    ("opened", "streams", "code"),
+    [
+        ({}, 2, "too_many_streams"),
+        ({"width": 4000, "height": 3000}, 0, "too_large"),
+        ({"fps": 1000.0}, 0, "too_fast"),
+        ({"bitrate": 10**9}, 0, "too_fast"),
+        ({"results": 0}, 0, "bad_message"),
+    ],
+)
+def test_what_a_stream_may_not_ask_for_is_refused_at_once(opened: dict[str, Any], streams: int, code: str) -> None:
+    asked = Open(**{name: getattr(OPEN, name) for name in Open.__slots__ if name != "type"} | opened)
+    with pytest.raises(BadStream) as caught:
+        Bounds(max_streams=2).check(asked, streams=streams)
+    assert caught.value.code == code
+    assert str(caught.value).startswith(f"bad stream ({code}): ")

@@ -1,0 +1,106 @@
+"""Messages and events of video streams: what is packed comes back, and nothing else is understood."""
+
+from __future__ import annotations
+
+import json
+import struct
+from contextlib import suppress
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wire.video import BadMessage, Close, Credit, Event, Open, Packet, Packets, pack, unpack
+
+TIMES = st.none() | st.integers(-(2**62), 2**62)
+PACKETS = st.builds(
+    Packet,
+    data=st.binary(max_size=40),
+    pts=TIMES,
+    dts=TIMES,
+    duration=st.integers(0, 2**31),
+    is_key=st.booleans(),
+)
+MESSAGES = st.one_of(
+    st.builds(
+        Open,
+        codec=st.text(max_size=12),
+        width=st.integers(0, 2**20),
+        height=st.integers(0, 2**20),
+        time_base=st.fractions(min_value=Fraction(1, 10**9), max_value=10**6),
+        mode=st.sampled_from(["block", "drop_oldest"]),
+        results=st.integers(0, 1000),
+        transpose=st.booleans(),
+        flip_rows=st.booleans(),
+        flip_columns=st.booleans(),
+        fps=st.floats(0, 1e6),
+        bitrate=st.integers(0, 2**40),
+        extradata=st.binary(max_size=60),
+    ),
+    st.builds(Packets, packets=st.lists(PACKETS, max_size=8).map(tuple)),
+    st.builds(Credit, results=st.integers(0, 2**40)),
+    st.just(Close()),
+)
+
+
+@given(MESSAGES)
+def test_what_is_packed_comes_back(message: Open | Packets | Credit | Close) -> None:
+    assert unpack(pack(message)) == message
+
+
+@settings(max_examples=400)
+@given(MESSAGES, st.data())
+def test_damaged_messages_are_refused_or_read_never_anything_else(
+    message: Open | Packets | Credit | Close, data: st.DataObject
+) -> None:
+    damaged = bytearray(pack(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
+    for form in (bytes(damaged), cut):
+        with suppress(BadMessage):
+            unpack(form)
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused(noise: bytes) -> None:
+    with suppress(BadMessage):
+        assert unpack(pack(unpack(noise))) == unpack(noise)
+
+
+def message(header: object, payload: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<I", len(text)) + text + payload
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"ab", "begins with the length"),
+        (struct.pack("<I", 99) + b"{}", "declares 99 bytes"),
+        (message({"type": "hello"}), "'hello' is none of open"),
+        (message([1]), "cannot be read"),
+        (message({"type": "credit", "results": -1}), "results must be a whole number"),
+        (message({"type": "credit", "results": True}), "results must be a whole number"),
+        (message({"type": "packets", "packets": [[5, 0, 0, 1, 1]]}, b"abc"), "declare 5 bytes; the message carries 3"),
+        (message({"type": "packets", "packets": []}, b"abc"), "declare 0 bytes; the message carries 3"),
+        (message({"type": "packets", "packets": [[0, 1.5, 0, 1, 1]]}), "pts must be a whole number"),
+        (message({"type": "open", "version": 9}), "speaks version 9"),
+        (message({"type": "open", "version": 1, "mode": "fast"}), "'fast' is none of block"),
+        (
+            message({"type": "open", "version": 1, "codec": "h264", "width": 1, "height": 1, "time_base": [1, 0]}),
+            "cannot be read: ZeroDivisionError",
+        ),
+    ],
+)
+def test_refusals_say_what_was_seen(data: bytes, reason: str) -> None:
+    with pytest.raises(BadMessage, match=reason):
+        unpack(data)
+
+
+def test_events_come_back() -> None:
+    event = Event(type="result", decoded=3, dropped=1, fields={"index": 2, "pts": None, "pts_seconds": 0.5})
+    assert Event.from_json(event.to_json()) == event
+    with pytest.raises(BadMessage):
+        Event.from_json(b'{"what": 1}')
