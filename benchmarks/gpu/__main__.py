@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -54,17 +55,22 @@ def main() -> int:
 
 
 def measure_all(setup: Setup, results: GpuResults, folder: Path) -> GpuResults:
-    """Measure the parts of the plan. The file is written after each, so that a crash of a library loses one part."""
+    """Measure the parts of the plan.
+
+    The file is written after each, before its libraries are closed, so that one that crashes loses little.
+    """
     parts = setup.plan.parts
     if "preprocess" in parts:
-        agreement, rates = measure_preprocessing(setup)
-        results = _with(results, setup, agreement=agreement, rates=rates)
-        save(results, folder)
+        with ExitStack() as opened:
+            agreement, rates = measure_preprocessing(setup, opened)
+            results = _with(results, setup, agreement=agreement, rates=rates)
+            save(results, folder)
     if "fused" in parts:
-        engine, agreement, rates, steps = measure_fused(setup)
-        agreement, rates = results.agreement + agreement, results.rates + rates
-        results = _with(results, setup, engine=engine, agreement=agreement, rates=rates, steps=steps)
-        save(results, folder)
+        with ExitStack() as opened:
+            engine, agreement, rates, steps = measure_fused(setup, opened)
+            agreement, rates = results.agreement + agreement, results.rates + rates
+            results = _with(results, setup, engine=engine, agreement=agreement, rates=rates, steps=steps)
+            save(results, folder)
     if "served" in parts:
         results = _with(results, setup, rates=results.rates + _served(setup))
     return results

@@ -35,37 +35,33 @@ _STEP_BATCHES = 20
 _MOST_DECODE_THREADS = 64
 
 
-def measure_fused(setup: Setup) -> tuple[str | None, list[Agreement], list[Rate], list[Steps]]:
-    """What runs the network, what agrees with it on the CPU, images per second, and times by step."""
+def measure_fused(setup: Setup, opened: ExitStack) -> tuple[str | None, list[Agreement], list[Rate], list[Steps]]:
+    """What runs the network, what agrees with it on the CPU, images per second, and times by step.
+
+    ``opened`` closes what is opened.
+    """
     if setup.network is None:
         setup.missing["fused"] = "the network is not built; run: onestream build"
         return None, [], [], []
-    with _Bench(setup, setup.network) as bench:
-        bench.open_all()
-        return bench.engine, bench.agreement, bench.rates(), bench.steps()
+    bench = _Bench(setup, setup.network, opened)
+    bench.open_all()
+    return bench.engine, bench.agreement, bench.rates(), bench.steps()
 
 
 class _Bench:
-    """The parts that could be opened, and what agreed. A context manager."""
+    """The parts that could be opened, and what agreed."""
 
-    def __init__(self, setup: Setup, network: Path) -> None:
-        self._setup = setup
+    def __init__(self, setup: Setup, network: Path, opened: ExitStack) -> None:
+        self._setup, self._opened = setup, opened
         self._batch = setup.plan.fused_batch
         options = setup.pipeline.serving.gpu
         threads = min(_MOST_DECODE_THREADS, max(options.decode_threads, setup.cores // _LANES))
         self._options = options.model_copy(update={"max_batch_size": self._batch, "decode_threads": threads})
         with_tail = with_postprocess(onnx.load(network), setup.pipeline.postprocess)
         self._network: bytes = with_tail.SerializeToString(deterministic=True)
-        self._opened = ExitStack()
         self._parts: list[tuple[Part, str, Lanes[Any], Callable[[Any, Batch], None]]] = []
         self.engine: str | None = None
         self.agreement: list[Agreement] = []
-
-    def __enter__(self) -> _Bench:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
 
     def open_all(self) -> None:
         """Open decoding, and for each precision the network and the fused form; what agrees with the CPU is kept."""
@@ -96,12 +92,15 @@ class _Bench:
 
     def steps(self) -> list[Steps]:
         """GPU time by step and host waits of fused batches, of which each begins when the one before is done."""
-        return [
-            self._steps(precision, lanes, photos)
-            for part, precision, lanes, _ in self._parts
-            if part == "fused" and f"fused: {precision}" not in self._setup.missing
-            for photos in self._setup.photos
-        ]
+        found = []
+        for part, precision, lanes, _ in self._parts:
+            if part != "fused" or f"fused: {precision}" in self._setup.missing:
+                continue
+            try:
+                found += [self._steps(precision, lanes, photos) for photos in self._setup.photos]
+            except Exception as error:  # the rates were measured all the same
+                self._setup.missing[f"steps: {precision}"] = reason(error)
+        return found
 
     def _open(self, precision: Literal["fp32", "fp16"]) -> None:
         setup, options = self._setup, self._options.model_copy(update={"precision": precision})

@@ -16,7 +16,7 @@ Batch = Sequence[bytes]
 
 _WARMUP_BATCHES = 3
 """Of each lane and batch size: the first allocates, the second is recorded as a CUDA graph, the third replays it."""
-_LONG_WARMUP_S = 2.0
+_LONG_WARMUP_S = 1.0
 
 
 class Lanes(Generic[State]):

@@ -14,40 +14,35 @@ from benchmarks.gpu.setup import Setup
 from preprocess.backends.base import Sample
 
 
-def measure_preprocessing(setup: Setup) -> tuple[list[Agreement], list[Rate]]:
-    """What agrees with the reference, and images per second of all that do."""
+def measure_preprocessing(setup: Setup, opened: ExitStack) -> tuple[list[Agreement], list[Rate]]:
+    """What agrees with the reference, and images per second of all that do; ``opened`` closes what is opened."""
     agreement: list[Agreement] = []
+    ready: list[tuple[Setting, Lanes[Preprocessor]]] = []
     pipeline = setup.pipeline
-    with ExitStack() as opened:
-        ready: list[tuple[Setting, Lanes[Preprocessor]]] = []
-        for setting in settings(
-            pipeline.preprocess,
-            pipeline.limits,
-            device=setup.device,
-            cores=setup.cores,
-            batches=setup.plan.batches,
-        ):
-            setup.progress(f"{setting.name}: opening, and comparing with the reference")
-            try:
-                lanes = Lanes(setting.lanes, setting.open, device=setting.device)
-                opened.callback(lanes.close)
-                for one in setup.expected:
-                    samples = lanes.ask(partial(_samples, images=one.photos, at_once=max(setting.batches)))
-                    agreement.append(check_samples(setting, samples, one, pipeline.preprocess, setup.on_cpu))
-                    refuse(agreement[-1])
-            except Exception as error:  # missing packages, no memory, a disagreement: the others are still measured
-                setup.missing[f"preprocess: {setting.name}"] = reason(error)
-            else:
-                ready.append((setting, lanes))
-        points = [
-            Point("preprocess", setting.name, lanes, _process, photos, batch, in_flight, setting.family)
-            for photos in setup.photos
-            for batch in sorted({batch for setting, _ in ready for batch in setting.batches})
-            for setting, lanes in ready
-            if batch in setting.batches
-            for in_flight in setting.in_flight
-        ]
-        return agreement, setup.measure("preprocess", points)
+    for setting in settings(
+        pipeline.preprocess, pipeline.limits, device=setup.device, cores=setup.cores, batches=setup.plan.batches
+    ):
+        setup.progress(f"{setting.name}: opening, and comparing with the reference")
+        try:
+            lanes = Lanes(setting.lanes, setting.open, device=setting.device)
+            opened.callback(lanes.close)
+            for one in setup.expected:
+                samples = lanes.ask(partial(_samples, images=one.photos, at_once=max(setting.batches)))
+                agreement.append(check_samples(setting, samples, one, pipeline.preprocess, setup.on_cpu))
+                refuse(agreement[-1])
+        except Exception as error:  # missing packages, no memory, a disagreement: the others are still measured
+            setup.missing[f"preprocess: {setting.name}"] = reason(error)
+        else:
+            ready.append((setting, lanes))
+    points = [
+        Point("preprocess", setting.name, lanes, _process, photos, batch, in_flight, setting.family)
+        for photos in setup.photos
+        for batch in sorted({batch for setting, _ in ready for batch in setting.batches})
+        for setting, lanes in ready
+        if batch in setting.batches
+        for in_flight in setting.in_flight
+    ]
+    return agreement, setup.measure("preprocess", points)
 
 
 def _process(state: Preprocessor, images: Batch) -> None:

@@ -35,7 +35,7 @@ class Plan:
     batches: tuple[int, ...] = (1, 8, 64, 256)
     fused_batch: int = 64
     rounds: int = 3
-    duration_s: float = 0.4
+    duration_s: float = 0.3
     served_s: float = 4.0
     minutes: float = 7.0
     photos: int = 192
