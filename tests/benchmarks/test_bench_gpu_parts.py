@@ -94,7 +94,8 @@ def test_warming_up_reaches_every_lane(lanes: Lanes[list[int]]) -> None:
     barrier = threading.Barrier(3)
 
     def run(state: list[int], _: Batch) -> None:
-        barrier.wait(10)
+        if id(state) not in seen:
+            barrier.wait(10)
         seen.add(id(state))
 
     lanes.warm_up(run, lambda: [b""])
@@ -111,7 +112,7 @@ def test_what_fails_is_left_out_with_its_reason(lanes: Lanes[list[int]]) -> None
     def fails_later(_: list[int], __: Batch) -> None:
         nonlocal calls
         calls += 1
-        if calls > 12:
+        if calls > 9:  # after the warm-up
             raise RuntimeError("\n\nillegal address\nat 0x7f")
 
     missing: dict[str, str] = {}
