@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from onestream.load.spread import Spread
-from onestream.tune.decide import Judgement, Sample, judge, keeps_limit
+from onestream.tune.decide import SECOND_LOOK, Judgement, Sample, judge, keeps_limit
 from onestream.tune.knobs import Device, Knob, Value, neighbours, sensible, with_value
 from serving.pipeline import ServingOptions
 
@@ -144,24 +144,23 @@ class _Search:
 
     def confirm(self) -> None:
         """Measure the winner again, with the start and the defaults; it stays chosen where it is better than both."""
-        outcome, p99_ms = self.outcome, self._p99_ms
+        outcome = self.outcome
         winner, start, defaults = outcome.best, outcome.start, outcome.defaults
         settings = [options for options in dict.fromkeys((start, defaults, winner)) if options not in self._broken]
         samples = dict(zip(settings, self._compare(settings, final=True), strict=True))
-        best = start
-        if defaults in samples and judge(samples[defaults], samples[start], p99_ms=p99_ms).better:
-            best = defaults
-        last = judge(samples[winner], samples[start if best == winner else best], p99_ms=p99_ms)
-        outcome.best = winner if last.better else best
+
+        def judged(options: ServingOptions, other: ServingOptions) -> Judgement:
+            return judge(samples[options], samples[other], p99_ms=self._p99_ms, standard_errors=SECOND_LOOK)
 
         def compared_with(other: ServingOptions) -> Judgement | None:
-            if other == outcome.best or other not in samples:
-                return None
-            return judge(samples[outcome.best], samples[other], p99_ms=p99_ms)
+            return judged(outcome.best, other) if other != outcome.best and other in samples else None
 
+        best = defaults if defaults in samples and judged(defaults, start).better else start
+        last = judged(winner, start if best == winner else best)
+        outcome.best = winner if last.better else best
         outcome.confirmation = Confirmation(winner, last, compared_with(start), compared_with(defaults), samples)
-        if p99_ms is not None:
-            outcome.keeps_limit = keeps_limit(samples[outcome.best], p99_ms)
+        if self._p99_ms is not None:
+            outcome.keeps_limit = keeps_limit(samples[outcome.best], self._p99_ms)
 
     def _try_all(self, knob: Knob) -> bool:
         improved = False

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onestream.load.spread import Spread
-from onestream.tune.decide import MIN_GAIN, ROUNDS, Sample, hopeless, judge, noise
+from onestream.tune.decide import FIRST_LOOK, MIN_GAIN, ROUNDS, SECOND_LOOK, Sample, hopeless, judge, needed_gain
 
 
 def samples(speeds: Sequence[float], p99_ms: float = 50.0) -> list[Sample]:
@@ -46,26 +46,29 @@ def test_two_rounds_prove_nothing(rounds: int) -> None:
 
 
 def test_chances_are_those_that_the_rule_states() -> None:
-    """2,000 comparisons with 5 % noise, seeded; the stated 8 % and 95 % within three standard errors of a share."""
+    """2,000 comparisons with 5 % noise, seeded; within three standard errors of such a share."""
     rng = np.random.default_rng(0)
 
-    def share(gain: float) -> float:
+    def share(gain: float, standard_errors: float) -> float:
         passed = 0
         for _ in range(2000):
             ratios = np.exp(rng.normal(np.log(1 + gain), 0.05, ROUNDS))
-            passed += judge(samples((100 * ratios).tolist()), samples([100.0] * ROUNDS)).better
+            challenger, other = samples((100 * ratios).tolist()), samples([100.0] * ROUNDS)
+            passed += judge(challenger, other, standard_errors=standard_errors).better
         return passed / 2000
 
-    assert share(0) == pytest.approx(0.08, abs=0.018)
-    assert share(0.10) == pytest.approx(0.95, abs=0.015)
+    assert share(0, FIRST_LOOK) == pytest.approx(0.08, abs=0.018)
+    assert share(0, SECOND_LOOK) == pytest.approx(0.016 / 0.08, abs=0.027)
+    assert share(0.10, FIRST_LOOK) * share(0.10, SECOND_LOOK) == pytest.approx(0.95, abs=0.016)
 
 
-def test_noise_is_two_standard_errors_of_the_median() -> None:
+def test_the_needed_gain_is_in_standard_errors_of_the_median() -> None:
     """Of a normal distribution, by simulation: the quartile estimate of so few values is within a fifth of it."""
     rng = np.random.default_rng(1)
     values = rng.normal(1, 0.05, (20000, 25))
-    estimated = np.mean([noise(Spread.of(row)) for row in values[:2000].tolist()])
+    estimated = np.mean([needed_gain(Spread.of(row), 2.0) for row in values[:2000].tolist()])
     assert estimated == pytest.approx(2 * np.std(np.median(values, axis=1)), rel=0.2)
+    assert needed_gain(Spread(1.0, 1.0, 1.0, 6)) == MIN_GAIN
 
 
 def test_what_keeps_the_limit_beats_what_does_not_at_any_speed() -> None:
