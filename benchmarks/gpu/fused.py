@@ -204,7 +204,7 @@ def _best(stream: OneStream, *, photos: Batch, at_once: int) -> npt.NDArray[Any]
 def _open_engine(
     model: bytes, options: GpuOptions, device: Device, progress: Callable[[str], None]
 ) -> tuple[DeviceEngine, str]:
-    """The engine that the options ask for, or ONNX Runtime where that one cannot run here, and which one it is."""
+    """The engine that the options ask for, else ONNX Runtime, else PyTorch, and which one it is."""
     try:
         return open_engine(model, options=options, device=device, progress=progress), options.engine
     except (BackendMissing, BadPlan) as missing:
@@ -212,4 +212,15 @@ def _open_engine(
         try:
             return open_engine(model, options=instead, device=device, progress=progress), instead.engine
         except BackendMissing as also:
-            raise BackendMissing(f"{missing}; {also}") from None
+            if options.precision != "fp32":
+                raise BackendMissing(f"{missing}; {also}") from None
+            return _torch_engine(model, options, device, why=f"{missing}; {also}"), "PyTorch, operator by operator"
+
+
+def _torch_engine(model: bytes, options: GpuOptions, device: Device, *, why: str) -> DeviceEngine:
+    try:
+        from benchmarks.gpu.torch_engine import TorchEngine
+
+        return TorchEngine(model, device, max_batch_size=options.max_batch_size)
+    except (ImportError, AssertionError, RuntimeError) as error:  # no PyTorch, or one without CUDA
+        raise BackendMissing(f"{why}; PyTorch: {(str(error).splitlines() or [type(error).__name__])[0]}") from None

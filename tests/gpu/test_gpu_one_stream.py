@@ -24,12 +24,18 @@ OPTIONS = GpuOptions(max_batch_size=BATCH)
 
 @pytest.fixture(scope="module")
 def engine(device: Device, record: Any) -> Iterator[DeviceEngine]:
-    """The default network with its postprocessing: by TensorRT, or by ONNX Runtime where that is missing."""
-    try:
-        opened = open_engine(fused(), OPTIONS, device)
-    except (PreprocessError, ServingError) as reason:
-        record("TensorRT cannot be used", str(reason))
-        opened = open_engine(fused(), OPTIONS.model_copy(update={"engine": "onnxruntime"}), device)
+    """The default network with its postprocessing: by TensorRT, ONNX Runtime or PyTorch, whichever is there."""
+    opened: DeviceEngine | None = None
+    for name in ("tensorrt", "onnxruntime"):
+        if opened is None:
+            try:
+                opened = open_engine(fused(), OPTIONS.model_copy(update={"engine": name}), device)
+            except (PreprocessError, ServingError) as reason:
+                record(f"{name} cannot be used", str(reason))
+    if opened is None:
+        from benchmarks.gpu.torch_engine import TorchEngine
+
+        opened = TorchEngine(fused(), device, max_batch_size=BATCH)
     record("engine", type(opened).__name__)
     yield opened
     opened.close()
