@@ -8,13 +8,18 @@
         print(client.classify("cat.jpg").top)
         for item in client.classify_many(paths, in_flight=16):
             print(item.source, item.result or item.error)
+        with client.stream("clip.mp4") as frames:
+            for frame in frames:
+                print(frame.frame_index, frame.pts_seconds, frame.labels)
 
-What is named here is the public surface; ``client.errors`` draws the tree of errors.
+What is named here is the public surface; ``client.errors`` draws the tree of errors, ``client.video`` has the
+sources of video streams.
 """
 
 from client._client import DEFAULT_MAX_BODY_BYTES, DEFAULT_URL, Client
 from client.errors import (
     BadImage,
+    BadStream,
     CannotConnect,
     ClientClosed,
     InvalidRequest,
@@ -34,15 +39,18 @@ from client.images import ImageInput
 from client.results import Classification, Item, Label, ServerInfo
 from client.statistics import ModelStatistics, Phase
 from client.transports.base import Transport
+from client.video import FrameResult, Reconnect, Stream
 
 __all__ = [
     "DEFAULT_MAX_BODY_BYTES",
     "DEFAULT_URL",
     "BadImage",
+    "BadStream",
     "CannotConnect",
     "Classification",
     "Client",
     "ClientClosed",
+    "FrameResult",
     "ImageInput",
     "InvalidRequest",
     "Item",
@@ -51,12 +59,14 @@ __all__ = [
     "ModelStatistics",
     "OnestreamError",
     "Phase",
+    "Reconnect",
     "ServerFailed",
     "ServerInfo",
     "ServerOverloaded",
     "ServerRefused",
     "ServerUnavailable",
     "SharedMemoryUnavailable",
+    "Stream",
     "TimedOut",
     "Transport",
     "UnexpectedResponse",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from secrets import token_hex
 from time import monotonic, sleep
 from types import TracebackType
@@ -25,8 +25,12 @@ from client.results import Classification, Item, Label, ServerInfo
 from client.retries import Deadline, Retries
 from client.statistics import ModelStatistics
 from client.transports import open_transport
-from client.transports.base import InferRequest, Tensors, Transport
+from client.transports.base import ConversingTransport, InferRequest, Tensors, Transport
 from client.transports.shared_memory import RegionPool
+from client.video.reconnect import NEVER, Reconnect
+from client.video.sources import VideoInput, source_of
+from client.video.stream import Stream
+from wire.video import Mode, Packet
 
 DEFAULT_URL = "127.0.0.1:8001"
 """Where Triton serves gRPC on this machine unless told otherwise."""
@@ -149,6 +153,60 @@ class Client:
         BYTES outputs are object arrays of ``bytes``. Raises the errors of ``client.errors``.
         """
         return self._infer(model, image, timeout_s)[0]
+
+    def stream(
+        self,
+        source: VideoInput,
+        *,
+        pipeline: str = "classify",
+        mode: Mode | None = None,
+        results: int = 16,
+        timeout_s: float | None = None,
+        reconnect: Reconnect | None = None,
+        tap: Callable[[Packet], None] | None = None,
+    ) -> Stream:
+        """The results of a video's frames, in order, while it is still running. gRPC only.
+
+        ``source``
+            A file's path, ``rtsp://…``, ``/dev/video…``, the bytes of a file, a binary file object, or a source of
+            ``client.video``. It is sent as it is encoded, and decoded by the server. Needs ``onestream[video]``.
+        ``mode``
+            ``"block"``: whoever is faster waits and no frame is lost. ``"drop_oldest"``: the latency is bounded, and
+            frames that would wait too long are dropped and counted. By default the first for what can wait, files, and
+            the second for what cannot, cameras.
+        ``results``
+            How many results may wait for the caller. A caller that is slower holds the stream back, or loses frames,
+            but never fills memory.
+        ``timeout_s``
+            How long the server may be silent when it is its turn. By default that of the client.
+        ``reconnect``
+            Whether a lost connection is made again. By default that of an RTSP source or a webcam is.
+        ``tap``
+            Called with every packet that is sent, by another thread, which it must not hold up.
+
+        Nothing is opened before the stream is entered (``with`` or ``async with``) or iterated; then the errors of
+        ``client.errors`` are raised, among them UnreadableInput for the source and BadStream for a stream that the
+        server refuses or ends. Raises UnsupportedInput at once for what is no source.
+        """
+        opened = source_of(source)
+        if not isinstance(self._transport, ConversingTransport):
+            raise ValueError(
+                f"video streams go over gRPC, and this client uses {self.url}; Triton's port for it is 8001"
+            )
+        if mode not in (None, "block", "drop_oldest"):
+            raise ValueError(f"mode={mode!r}, expected 'block' or 'drop_oldest'")
+        if reconnect is not None and reconnect != NEVER and not opened.can_reconnect:
+            raise ValueError(f"{opened.name} cannot be connected to again; expected no reconnect")
+        return Stream(
+            self._transport,
+            opened,
+            pipeline=pipeline,
+            mode=mode or ("drop_oldest" if opened.live else "block"),
+            results=int(_positive("results", results)),
+            timeout_s=self._timeout_s if timeout_s is None else _positive("timeout_s", timeout_s),
+            reconnect=reconnect or (Reconnect() if opened.can_reconnect else NEVER),
+            tap=tap,
+        )
 
     def max_body_bytes(self, model: str = "classify", *, timeout_s: float | None = None) -> int:
         """The largest encoded image, in bytes, that this client sends to the model."""

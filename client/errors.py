@@ -12,9 +12,10 @@
     │   ├── InvalidRequest            the request does not fit the model (names, types, shapes)
     │   └── ServerFailed              the model or the server failed while it worked
     ├── BadImage                      this image is refused (``code``, ``reason``); other images are fine
+    ├── BadStream                     this video stream is refused or was ended (``code``, ``reason``)
     ├── UnexpectedResponse            the answer lacks what a pipeline of this kind must return
-    ├── UnsupportedInput              the object given is no image (also a TypeError)
-    ├── UnreadableInput               the file given cannot be read (also an OSError)
+    ├── UnsupportedInput              the object given is no image or no source of video (also a TypeError)
+    ├── UnreadableInput               the file or video source given cannot be read (also an OSError)
     ├── SharedMemoryUnavailable       the server cannot open shared memory of this machine
     └── ClientClosed                  the client was closed before or during the call
 
@@ -84,16 +85,32 @@ class BadImage(OnestreamError):
         return f"bad image ({self.code}): {self.reason}"
 
 
+class BadStream(OnestreamError):
+    """This video stream was refused or ended by the server, or by the client because the server would do so.
+
+    ``code`` is one of ``bad_message``, ``unsupported_codec``, ``too_large``, ``too_fast``, ``too_many_streams``,
+    ``flow``, ``idle``, ``failed``, ``ended`` (a newer server may send others); ``reason`` is a sentence for people.
+    """
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"bad stream ({self.code}): {self.reason}"
+
+
 class UnexpectedResponse(OnestreamError):
     """The server answered, but not in the way the wire contract says."""
 
 
 class UnsupportedInput(OnestreamError, TypeError):
-    """The object given as an image is of a type, dtype, shape or mode that cannot be sent."""
+    """The object given as an image or video source is of a type, dtype, shape or mode that cannot be sent."""
 
 
 class UnreadableInput(OnestreamError, OSError):
-    """The file given as an image cannot be read."""
+    """The file given as an image, or the source of a video stream, cannot be read."""
 
 
 class SharedMemoryUnavailable(OnestreamError):

@@ -5,9 +5,9 @@ A transport knows a protocol and nothing about images, retries or pipelines, so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -84,3 +84,30 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """End the connection and every call in progress; these raise ClientClosed. May be called twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One message to a model: the content of its input, and whether it begins or ends the conversation."""
+
+    data: bytes
+    first: bool = False
+    last: bool = False
+
+
+class Conversation(Protocol):
+    """Messages to a model and its answers, which come in any number and at any time."""
+
+    def answers(self) -> Iterator[Tensors]:
+        """The answers until the server ends the conversation. Raises the errors of ``client.errors``."""
+
+    def cancel(self) -> None:
+        """End it at once, from any thread; the server is told. May be called twice."""
+
+
+@runtime_checkable
+class ConversingTransport(Protocol):
+    """A transport over which models that answer a request any number of times can be used: gRPC, not HTTP."""
+
+    def converse(self, model: str, input_name: str, parts: Iterator[Part]) -> Conversation:
+        """Begin a conversation: ``parts`` is read by another thread, and may block, until it ends."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -16,11 +16,10 @@ from client.errors import (
     ClientClosed,
     OnestreamError,
     TimedOut,
-    UnexpectedResponse,
 )
-from client.transports.base import IMAGE_INPUT, InferRequest, Region, RegionSlice, Tensors
+from client.transports.base import IMAGE_INPUT, InferRequest, Part, Region, RegionSlice, Tensors
+from client.transports.grpc_conversation import GrpcConversation, outputs_of
 from client.transports.refusals import readable, refusal
-from client.transports.tensors import decode_tensor
 
 _MADE_HERE = re.compile(
     r"failed to connect|errors resolving|dns resolution|socket closed|connection reset|broken pipe|goaway"
@@ -75,14 +74,23 @@ class GrpcTransport:
             message.raw_input_contents.append(request.image)
         message.inputs.append(tensor)
         response = self._call(self._stub.ModelInfer, message, timeout_s, model=request.model)
-        if len(response.outputs) != len(response.raw_output_contents):
-            raise UnexpectedResponse(
-                f"{len(response.outputs)} outputs with {len(response.raw_output_contents)} contents"
+        return outputs_of(response)
+
+    def converse(self, model: str, input_name: str, parts: Iterator[Part]) -> GrpcConversation:
+        """Begin a conversation with a model: ``parts`` is read by another thread, and may block, until it ends."""
+        try:
+            return GrpcConversation(
+                self._stub,
+                model,
+                input_name,
+                parts,
+                url=self.url,
+                translate=lambda error: self._translate(error, 0.0, model),
             )
-        return {
-            output.name: decode_tensor(output.name, output.datatype, output.shape, data)
-            for output, data in zip(response.outputs, response.raw_output_contents, strict=True)
-        }
+        except ValueError:
+            if self._closed:
+                raise ClientClosed(f"the client of {self.url} is closed") from None
+            raise
 
     def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
         """Whether the server (``None``) or the model says that it is ready."""

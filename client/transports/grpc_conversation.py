@@ -1,0 +1,73 @@
+"""Conversations with decoupled models over gRPC: one bidirectional call, one Triton sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from secrets import randbelow
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+from tritonclient.grpc import service_pb2 as messages
+
+from client.errors import OnestreamError, UnexpectedResponse
+from client.transports.base import Part, Tensors
+from client.transports.refusals import refusal
+from client.transports.tensors import decode_tensor
+
+
+class GrpcConversation:
+    """Sends parts as requests of one sequence, whose id is random: two clients with one id would collide unseen."""
+
+    def __init__(
+        self,
+        stub: Any,
+        model: str,
+        input_name: str,
+        parts: Iterator[Part],
+        *,
+        url: str,
+        translate: Callable[[Any], OnestreamError],
+    ) -> None:
+        self._model, self._input_name, self._url, self._translate = model, input_name, url, translate
+        self._sequence_id = randbelow(2**63 - 1) + 1
+        # With this header an error ends the call with its true status; without it, only its text would come.
+        self._call = stub.ModelStreamInfer(
+            (self._request(part) for part in parts), metadata=(("triton_grpc_error", "true"),)
+        )
+
+    def answers(self) -> Iterator[Tensors]:
+        """The answers until the server ends the call."""
+        try:
+            for answer in self._call:
+                if answer.error_message:
+                    raise refusal("UNKNOWN", answer.error_message, model=self._model, url=self._url)
+                # Triton may close a request with an answer that holds nothing.
+                if answer.infer_response.outputs:
+                    yield outputs_of(answer.infer_response)
+        except grpc.RpcError as error:
+            raise self._translate(error) from None
+
+    def cancel(self) -> None:
+        """End the call; the model can see that it was cancelled."""
+        self._call.cancel()
+
+    def _request(self, part: Part) -> Any:
+        message = messages.ModelInferRequest(model_name=self._model)
+        message.parameters["sequence_id"].int64_param = self._sequence_id
+        message.parameters["sequence_start"].bool_param = part.first
+        message.parameters["sequence_end"].bool_param = part.last
+        message.inputs.append(
+            messages.ModelInferRequest.InferInputTensor(name=self._input_name, datatype="UINT8", shape=[len(part.data)])
+        )
+        message.raw_input_contents.append(part.data)
+        return message
+
+
+def outputs_of(response: Any) -> Tensors:
+    """All outputs of a response."""
+    if len(response.outputs) != len(response.raw_output_contents):
+        raise UnexpectedResponse(f"{len(response.outputs)} outputs with {len(response.raw_output_contents)} contents")
+    return {
+        output.name: decode_tensor(output.name, output.datatype, output.shape, data)
+        for output, data in zip(response.outputs, response.raw_output_contents, strict=True)
+    }

@@ -1,0 +1,312 @@
+"""Sources opened with PyAV: packets and what the container says about them."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from client.errors import UnreadableInput
+from wire.video import Open, Packet
+
+try:
+    import av
+except ImportError:
+    raise UnreadableInput("video is read with PyAV, which is not installed: pip install 'onestream[video]'") from None
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.codeccontext import VideoCodecContext
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+    from client.video.sources import AnnexB, Rtsp, Webcam
+
+_RAW = ("rawvideo", "wrapped_avframe")
+_ENCODED_FPS = 30
+
+
+def open_file(
+    file: str | os.PathLike[str] | bytes | BinaryIO, name: str, *, realtime: bool, format: str | None
+) -> ContainerFeed:
+    """A file, its content, or a file object. Raises ``UnreadableInput``."""
+    turned = (False, False, False)
+    if isinstance(file, (str, os.PathLike, bytes)):
+        with _open(_readable(file), name, format=format) as container:
+            turned = _orientation(container, name)
+    container = _open(_readable(file), name, format=format)
+    feed = ContainerFeed(container, name, realtime=realtime)
+    feed.format = replace(feed.format, transpose=turned[0], flip_rows=turned[1], flip_columns=turned[2])
+    return feed
+
+
+def open_rtsp(source: Rtsp) -> ContainerFeed:
+    """A stream by RTSP. Raises ``UnreadableInput``."""
+    container = _open(
+        source.url,
+        source.name,
+        options={"rtsp_transport": source.transport, "timeout": str(round(source.read_timeout_s * 1e6))},
+        timeout=(source.open_timeout_s, source.read_timeout_s),
+    )
+    # A recording that is served by RTSP has a length, and so an end.
+    return ContainerFeed(container, source.name, endless=not container.duration)
+
+
+def open_webcam(source: Webcam) -> ContainerFeed | EncodedFeed:
+    """A camera of this machine. Raises ``UnreadableInput``."""
+    options = {} if source.size is None else {"video_size": "{}x{}".format(*source.size)}
+    if source.fps is not None:
+        options["framerate"] = f"{source.fps:g}"
+    try:
+        container = _open(source.device, source.name, format="v4l2", options={**options, "input_format": "mjpeg"})
+    except UnreadableInput:
+        # Not every camera compresses; where it is the device that is missing, the second answer says so.
+        container = _open(source.device, source.name, format="v4l2", options=options)
+    return feed_of(container, source.name)
+
+
+def feed_of(container: InputContainer, name: str) -> ContainerFeed | EncodedFeed:
+    """An endless container's packets; pictures that are not compressed are, here."""
+    if _video_of(container, name).codec_context.name in _RAW:
+        return EncodedFeed(container, name)
+    return ContainerFeed(container, name, endless=True)
+
+
+def _readable(file: str | os.PathLike[str] | bytes | BinaryIO) -> Any:
+    if isinstance(file, bytes):
+        return io.BytesIO(file)
+    # As "file:", a path cannot name another protocol.
+    return f"file:{os.fspath(file)}" if isinstance(file, (str, os.PathLike)) else file
+
+
+def _open(
+    file: Any,
+    name: str,
+    *,
+    format: str | None = None,
+    options: dict[str, str] | None = None,
+    timeout: tuple[float, float] | None = None,
+) -> InputContainer:
+    try:
+        container: InputContainer = av.open(
+            file, mode="r", format=format, options=options or {}, timeout=timeout, metadata_errors="replace"
+        )
+        return container
+    except (av.FFmpegError, OSError) as error:
+        raise UnreadableInput(f"{name}: the video cannot be opened: {_reason(error)}") from None
+    except ValueError as error:
+        raise UnreadableInput(f"{name}: the video cannot be opened: {error}") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, av.ExitError):
+        return "nothing came in time"
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _video_of(container: InputContainer, name: str) -> VideoStream:
+    pictures = av.stream.Disposition.attached_pic
+    for stream in container.streams.video:
+        # A stream whose codec FFmpeg does not know has no context.
+        if not stream.disposition & pictures and stream.codec_context is not None:
+            return stream
+    raise UnreadableInput(f"{name}: there is no video in it")
+
+
+def _orientation(container: InputContainer, name: str) -> tuple[bool, bool, bool]:
+    """How the first frame is turned to be shown: transpose, flip rows, flip columns.
+
+    The matrix maps (x, y) to (a x + c y, b x + d y) in 16.16 fixed point (ISO/IEC 14496-12, 8.3.2).
+    """
+    frame = _first_frame(container, _video_of(container, name))
+    matrix: Any = None if frame is None else frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return (False, False, False)
+    numbers = memoryview(bytes(matrix)).cast("i")
+    a, b, c, d = numbers[0], numbers[1], numbers[3], numbers[4]
+    if a and d and not b and not c:
+        return (False, d < 0, a < 0)
+    if b and c and not a and not d:
+        return (True, b < 0, c < 0)
+    raise UnreadableInput(f"{name}: it is shown turned by an angle; only quarter turns and mirrors are possible")
+
+
+def _first_frame(container: InputContainer, stream: VideoStream) -> VideoFrame | None:
+    try:
+        return next(container.decode(stream), None)
+    except (av.FFmpegError, OSError, IndexError):
+        # What is damaged is the server's to conceal.
+        return None
+
+
+def _format(stream: VideoStream, container: InputContainer) -> Open:
+    context = stream.codec_context
+    return Open(
+        codec=context.codec.canonical_name,
+        width=context.width,
+        height=context.height,
+        time_base=Fraction(stream.time_base or Fraction(1, 90_000)),
+        fps=float(stream.average_rate or 0),
+        bitrate=int(context.bit_rate or container.bit_rate or 0),
+        extradata=bytes(context.extradata or b""),
+    )
+
+
+class ContainerFeed:
+    """The first video stream of an open container."""
+
+    def __init__(self, container: InputContainer, name: str, *, realtime: bool = False, endless: bool = False) -> None:
+        self._container, self._name, self._realtime, self.endless = container, name, realtime, endless
+        try:
+            self._stream = _video_of(container, name)
+        except UnreadableInput:
+            container.close()
+            raise
+        self.format = _format(self._stream, container)
+        self._stopped = threading.Event()
+
+    def packets(self) -> Iterator[Packet]:
+        """The packets as they are stored; by their times where the file plays in real time."""
+        pace = _Pace(self.format) if self._realtime else None
+        number = 0
+        try:
+            for number, packet in enumerate(self._container.demux(self._stream)):  # noqa: B007 - the message has it
+                if self._stopped.is_set():
+                    return
+                # The last one is empty: it tells a decoder that the file ends.
+                if packet.size:
+                    found = Packet(
+                        bytes(packet), packet.pts, packet.dts, max(packet.duration or 0, 0), packet.is_keyframe
+                    )
+                    if pace is not None and self._stopped.wait(pace.wait_s(found)):
+                        return
+                    yield found
+        except (av.FFmpegError, OSError) as error:
+            raise UnreadableInput(f"{self._name}: cannot be read on after {number} packets: {_reason(error)}") from None
+        except IndexError:
+            # PyAV's answer to a stream that was not there when the file was opened.
+            raise UnreadableInput(f"{self._name}: another stream begins after {number} packets") from None
+
+    def stop(self) -> None:
+        """End before the next packet."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Close the container."""
+        self._container.close()
+
+
+class _Pace:
+    """When a camera would hand over a file's packets."""
+
+    def __init__(self, format: Open) -> None:
+        self._time_base, self._step_s = format.time_base, 1 / (format.fps or 25.0)
+        self._began_s = time.monotonic()
+        self._first: float | None = None
+        self._count = 0
+
+    def wait_s(self, packet: Packet) -> float:
+        """Seconds until the packet is due."""
+        stored = packet.dts if packet.dts is not None else packet.pts
+        at = self._count * self._step_s if stored is None else float(stored * self._time_base)
+        self._count += 1
+        if self._first is None:
+            self._first = at
+        return max(0.0, self._began_s + at - self._first - time.monotonic())
+
+
+class EncodedFeed:
+    """A container of pictures that are not compressed, such as a simple webcam's: H.264 is made of them here."""
+
+    endless = True
+
+    def __init__(self, container: InputContainer, name: str) -> None:
+        self._container, self._name = container, name
+        self._stream = _video_of(container, name)
+        source = self._stream.codec_context
+        encoder: Any = av.CodecContext.create("libx264", "w")
+        encoder.width, encoder.height, encoder.pix_fmt = source.width // 2 * 2, source.height // 2 * 2, "yuv420p"
+        encoder.time_base = self._stream.time_base
+        encoder.framerate = self._stream.average_rate or _ENCODED_FPS
+        encoder.gop_size = 2 * _ENCODED_FPS
+        encoder.options = {"preset": "ultrafast", "tune": "zerolatency", "crf": "20", "x264-params": "log-level=none"}
+        self._encoder: VideoCodecContext = encoder
+        self.format = replace(
+            _format(self._stream, container), codec="h264", width=encoder.width, height=encoder.height, bitrate=0
+        )
+        self._stopped = threading.Event()
+
+    def packets(self) -> Iterator[Packet]:
+        """Each picture as a packet."""
+        size = {"width": self._encoder.width, "height": self._encoder.height}
+        try:
+            for frame in self._container.decode(self._stream):
+                if self._stopped.is_set():
+                    return
+                for packet in self._encoder.encode(frame.reformat(**size, format="yuv420p")):
+                    yield Packet(bytes(packet), packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe)
+        except (av.FFmpegError, OSError) as error:
+            raise UnreadableInput(f"{self._name}: cannot be read on: {_reason(error)}") from None
+
+    def stop(self) -> None:
+        """End before the next picture."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Close the device."""
+        self._container.close()
+
+
+class AnnexBFeed:
+    """Pieces of an elementary stream, cut into packets of one picture each."""
+
+    endless = False
+
+    def __init__(self, source: AnnexB) -> None:
+        self._source, self._stopped = source, False
+        parser: Any = av.CodecContext.create(source.codec, "r")
+        self._parser: VideoCodecContext = parser
+        self._packets = self._parse()
+        self._first = next(self._packets, None)
+        if self._first is None:
+            raise UnreadableInput(f"{source.name}: there is no picture of {source.codec} in it")
+        step = 1 / Fraction(source.fps).limit_denominator(100_000)
+        self.format = Open(
+            codec=source.codec,
+            width=self._parser.width,
+            height=self._parser.height,
+            time_base=step,
+            fps=source.fps,
+        )
+
+    def packets(self) -> Iterator[Packet]:
+        """The packets, without times."""
+        if self._first is not None:
+            yield from itertools.takewhile(lambda _: not self._stopped, itertools.chain([self._first], self._packets))
+
+    def stop(self) -> None:
+        """End before the next packet."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Nothing to let go."""
+
+    def _parse(self) -> Iterator[Packet]:
+        try:
+            for chunk in self._source.chunks:
+                if chunk:
+                    yield from self._cut(bytes(chunk))
+            yield from self._cut(None)
+        except (av.FFmpegError, OSError) as error:
+            raise UnreadableInput(f"{self._source.name}: cannot be read on: {_reason(error)}") from None
+
+    def _cut(self, data: bytes | None) -> Iterator[Packet]:
+        for packet in self._parser.parse(data):
+            if packet.size:
+                yield Packet(bytes(packet), None, None, 1, packet.is_keyframe)

@@ -1,0 +1,76 @@
+"""Results of many streams as they come, in one loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from client.errors import OnestreamError
+from client.video.results import FrameResult
+from client.video.stream import Stream
+
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class StreamItem:
+    """What came of one stream of many: exactly one of ``frame`` and ``error`` is set.
+
+    ``index`` counts the streams from 0 in the order given. An error is the stream's last item.
+    """
+
+    index: int
+    stream: Stream
+    frame: FrameResult | None = None
+    error: OnestreamError | None = None
+
+    def __post_init__(self) -> None:
+        if (self.frame is None) == (self.error is None):
+            raise ValueError("a StreamItem holds either a frame or an error, exactly one of them")
+
+    def unwrap(self) -> FrameResult:
+        """The frame's result, or the error raised."""
+        if self.error is not None:
+            raise self.error
+        assert self.frame is not None
+        return self.frame
+
+
+def interleave(streams: Iterable[Stream]) -> Iterator[StreamItem]:
+    """The results of all streams as they come, each stream's in its order, one of each in turn where many wait.
+
+    All are opened at once. A stream that fails gives an item with its error and the others go on. When the iteration
+    ends, early or not, all streams are closed. With ``asyncio``, iterate each stream in a task of its own instead.
+    """
+    running = dict(enumerate(streams))
+    changed = threading.Event()
+    with ExitStack() as stack:
+        for stream in running.values():
+            stack.callback(stream.close)
+        for stream in running.values():
+            stack.enter_context(stream.listening(changed.set))
+        waiting_since_s = time.monotonic()
+        while running:
+            changed.clear()
+            came = False
+            for index, stream in list(running.items()):
+                frame = stream.poll()
+                if frame is not None:
+                    came = True
+                    yield StreamItem(index, stream, frame=frame)
+                    # The caller may have taken long over it, which is no silence of any server's.
+                    waiting_since_s = time.monotonic()
+                    continue
+                try:
+                    stream.check(waiting_since_s)
+                except OnestreamError as error:
+                    del running[index]
+                    yield StreamItem(index, stream, error=error)
+                    continue
+                if stream.finished:
+                    del running[index]
+            if running and not came:
+                changed.wait(_LOOK_S)

@@ -1,0 +1,102 @@
+"""What a video stream gives: frames with their results, gaps, totals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from client.results import Label
+from client.transports.base import Tensors
+
+_LISTED = 64
+"""A tensor of at most so many values is written out in JSON; of a larger one only its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameResult:
+    """The result of one frame.
+
+    ``frame_index`` counts the frames that the server decoded, from 0 in the order of display, also those without a
+    result; it goes on after a reconnection. ``pts`` is in the time base of the stream, ``pts_seconds`` in seconds, both
+    None where the stream says nothing; after a reconnection ``pts_seconds`` goes on by this machine's clock.
+    ``latency_ms`` runs from handing the frame's packet over to the result (of a live stream: from its arrival here,
+    waiting included); ``server_latency_ms`` from the server's receipt of the packet to its sending of the result.
+    ``labels`` are the classes, best first, where the pipeline classifies; ``tensors`` all outputs, without batch
+    dimension. ``after_gap``: the connection to the source or the server was lost before this frame.
+    """
+
+    frame_index: int
+    pts: int | None
+    pts_seconds: float | None
+    latency_ms: float
+    server_latency_ms: float
+    tensors: Tensors = field(repr=False)
+    labels: tuple[Label, ...] = ()
+    after_gap: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON. Tensors that are not in ``labels`` are listed, large ones by shape only."""
+        fields: dict[str, Any] = {
+            "frame_index": self.frame_index,
+            "pts": self.pts,
+            "pts_seconds": self.pts_seconds,
+            "latency_ms": self.latency_ms,
+            "server_latency_ms": self.server_latency_ms,
+        }
+        if self.after_gap:
+            fields["after_gap"] = True
+        if self.labels:
+            return fields | {"labels": [label.to_dict() for label in self.labels]}
+        return fields | {"tensors": {name: _to_plain(array) for name, array in self.tensors.items()}}
+
+
+def labels_of(tensors: Tensors) -> tuple[Label, ...]:
+    """The classes in a frame's outputs, best first; none where the pipeline does not classify."""
+    scores, class_ids = tensors.get("scores"), tensors.get("class_ids")
+    if scores is None or class_ids is None or scores.ndim != 1 or scores.shape != class_ids.shape:
+        return ()
+    sent = tensors.get("labels")
+    names = [b"%d" % class_id for class_id in class_ids] if sent is None or sent.shape != scores.shape else list(sent)
+    return tuple(
+        Label(label=name.decode(errors="replace"), class_id=int(class_id), score=float(score))
+        for score, class_id, name in zip(scores, class_ids, names, strict=True)
+    )
+
+
+def _to_plain(array: Any) -> Any:
+    if array.size > _LISTED or array.dtype == object:
+        return {"dtype": str(array.dtype), "shape": list(array.shape)}
+    return array.tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time without connection: ``frame_index`` of the first frame after it, its length, and why."""
+
+    frame_index: int
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Frames of a stream so far.
+
+    ``decoded``, ``inferred`` and ``concealed`` are the server's counts; ``dropped`` those that got no result because
+    the stream may not wait, ``unsent`` of them already here, before they were sent.
+    """
+
+    decoded: int = 0
+    inferred: int = 0
+    dropped: int = 0
+    concealed: int = 0
+    unsent: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            self.decoded + other.decoded,
+            self.inferred + other.inferred,
+            self.dropped + other.dropped,
+            self.concealed + other.concealed,
+            self.unsent + other.unsent,
+        )

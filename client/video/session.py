@@ -1,0 +1,192 @@
+"""One connection of a stream: its packets go to the server, its events come back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from client.errors import BadStream, OnestreamError, UnexpectedResponse
+from client.transports.base import ConversingTransport, Part, Tensors
+from client.video.flow import Outbox
+from client.video.results import Totals
+from wire.video import EVENT, MESSAGE, BadMessage, Credit, Event, Open, Packet, pack
+
+_REMEMBERED = 4096
+_LEAVE_S = 1.0
+
+
+class Handed:
+    """When the packets of frames were handed over. Remembers the last few thousand. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._by_pts: OrderedDict[int, float] = OrderedDict()
+        self._by_order: deque[float] = deque(maxlen=_REMEMBERED)
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def add(self, pts: int | None, at_s: float) -> None:
+        """The next packet's time stamp, and when it was handed over."""
+        with self._lock:
+            self._by_order.append(at_s)
+            self._count += 1
+            if pts is not None:
+                self._by_pts[pts] = at_s
+                if len(self._by_pts) > _REMEMBERED:
+                    self._by_pts.popitem(last=False)
+
+    def of(self, index: int, pts: int | None) -> float | None:
+        """When the packet of a frame was; without time stamps that of the packet with the frame's number."""
+        with self._lock:
+            if pts is not None and pts in self._by_pts:
+                return self._by_pts[pts]
+            place = index - (self._count - len(self._by_order))
+            return self._by_order[place] if 0 <= place < len(self._by_order) else None
+
+
+class Session:
+    """A conversation with the server about one stream.
+
+    ``on_opened()``, ``on_counts()``, ``on_result(event, tensors, latency_ms)`` and at the end ``on_over(session)`` are
+    called by the receiving thread.
+    """
+
+    def __init__(
+        self,
+        transport: ConversingTransport,
+        model: str,
+        opening: Open,
+        *,
+        credit_step: int,
+        on_opened: Callable[[], None],
+        on_counts: Callable[[], None],
+        on_result: Callable[[Event, Tensors, float], None],
+        on_over: Callable[[Session], None],
+        tap: Callable[[Packet], None] | None,
+    ) -> None:
+        self._opening, self._tap = opening, tap
+        self._on_opened, self._on_counts, self._on_result, self._on_over = on_opened, on_counts, on_result, on_over
+        self._handed = Handed()
+        self.outbox = Outbox(opening.mode, credit_step=credit_step, on_sent=self._sent)
+        self._counts = Totals()
+        self.failure: OnestreamError | None = None
+        self.ended_reason: str | None = None
+        self.is_open = False
+        self.heard_s = time.monotonic()
+        self._over = threading.Event()
+        self._conversation = transport.converse(model, MESSAGE, self._parts())
+        self._receiver = threading.Thread(target=self._receive, name="onestream-stream-results", daemon=True)
+        self._receiver.start()
+
+    @property
+    def totals(self) -> Totals:
+        """What became of this connection's frames so far."""
+        unsent = self.outbox.dropped
+        return self._counts + Totals(dropped=unsent, unsent=unsent)
+
+    @property
+    def over(self) -> bool:
+        """Whether the server's last word came, or the connection failed."""
+        return self._over.is_set()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for the end; whether it came."""
+        return self._over.wait(timeout_s)
+
+    def leave(self) -> None:
+        """Let the conversation end in an orderly way, but soon."""
+        self._receiver.join(_LEAVE_S if self.ended_reason is not None else 0.0)
+        self.cancel()
+
+    def fail(self, failure: OnestreamError) -> None:
+        """End the conversation with an error, unless it has ended before."""
+        self._fail_once(failure)
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End the conversation now."""
+        self.outbox.close()
+        self._conversation.cancel()
+
+    def _fail_once(self, failure: OnestreamError) -> None:
+        if self.failure is None and self.ended_reason is None:
+            self.failure = failure
+
+    def _sent(self, packet: Packet, handed_s: float) -> None:
+        self._handed.add(packet.pts, handed_s)
+        if self._tap is not None:
+            self._tap(packet)
+
+    def _parts(self) -> Iterator[Part]:
+        """Read by gRPC's thread. Triton takes nothing behind the end of a sequence, credit neither: it comes last."""
+        yield Part(pack(self._opening), first=True)
+        while (message := self.outbox.next_message()) is not None:
+            yield Part(pack(message))
+        if self.outbox.oversized is not None:
+            self.fail(
+                BadStream(
+                    "too_large",
+                    f"a packet has {self.outbox.oversized} bytes; the server holds {self.outbox.buffer_bytes}",
+                )
+            )
+        elif self.ended_reason is not None:
+            yield Part(pack(Credit(0)), last=True)
+
+    def _receive(self) -> None:
+        try:
+            for answer in self._conversation.answers():
+                self.heard_s = time.monotonic()
+                self._take(answer)
+            if self.ended_reason is None:
+                raise UnexpectedResponse("the server ended the stream without saying why")
+        except OnestreamError as error:
+            self._fail_once(error)
+        except Exception as error:  # whatever the answer held, nobody shall wait for ever
+            self._fail_once(UnexpectedResponse(f"an answer cannot be read: {type(error).__name__}: {error}"))
+        finally:
+            self._over.set()
+            self.cancel()
+            self._on_over(self)
+
+    def _take(self, answer: Tensors) -> None:
+        event = _event_in(answer)
+        self._counts = Totals(event.decoded, event.inferred, event.dropped, event.concealed)
+        self.outbox.consumed(event.consumed_bytes)
+        if event.type == "opened":
+            self.outbox.opened(_whole(event, "buffer_bytes"))
+            self.is_open = True
+            self._on_opened()
+        elif event.type == "result":
+            index = _whole(event, "index")
+            handed_s = self._handed.of(index, event.fields.get("pts"))
+            latency_ms = (
+                float(event.fields.get("latency_ms", 0.0)) if handed_s is None else 1000 * (time.monotonic() - handed_s)
+            )
+            self._on_result(event, {name: array for name, array in answer.items() if name != EVENT}, latency_ms)
+        elif event.type == "ended":
+            self.ended_reason = str(event.fields.get("reason", "no reason given"))
+            self.outbox.ended()
+            self._over.set()
+        else:
+            self._on_counts()
+
+
+def _event_in(answer: Tensors) -> Event:
+    said = answer.get(EVENT)
+    if said is None or said.size != 1:
+        raise UnexpectedResponse(
+            f"the server answered {sorted(answer) or 'nothing'}, expected one {EVENT!r} beside them"
+        )
+    try:
+        return Event.from_json(said.reshape(-1)[0])
+    except BadMessage as error:
+        raise UnexpectedResponse(str(error)) from None
+
+
+def _whole(event: Event, name: str) -> int:
+    value: Any = event.fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UnexpectedResponse(f"the event {event.type!r} has {name}={value!r}, expected a whole number from 0 on")
+    return value

@@ -1,0 +1,413 @@
+"""A video stream as its user sees it: an iterator of results, also an asynchronous one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import TracebackType
+
+from client.errors import BadStream, OnestreamError, TimedOut, UnexpectedResponse, UnreadableInput
+from client.transports.base import ConversingTransport, Tensors
+from client.video import aio
+from client.video.reconnect import Reconnect
+from client.video.results import FrameResult, Gap, Totals, labels_of
+from client.video.session import Session
+from client.video.sources import Feed, Source
+from client.video.timeline import Timeline
+from wire.video import Event, Mode, Open, Packet
+
+_LOOK_S = 0.5
+_DRAIN_S = 5.0
+_JOIN_S = 2.0
+
+
+class Stream:
+    """Results of the frames of one source, in the order of display, while it is still running.
+
+    Use it as a context manager, which ends it; then iterate. Both work with ``async`` as well. Nothing is read before
+    it is entered, opened or iterated. One thread, or one task, may iterate; everything else may be asked by any.
+
+    After the last result the iteration ends, or raises what ended the stream: ``UnreadableInput`` for the source,
+    ``BadStream`` where the server refused or ended it, or another error of ``client.errors``.
+    """
+
+    def __init__(
+        self,
+        transport: ConversingTransport,
+        source: Source,
+        *,
+        pipeline: str,
+        mode: Mode,
+        results: int,
+        timeout_s: float,
+        reconnect: Reconnect,
+        tap: Callable[[Packet], None] | None = None,
+    ) -> None:
+        """As ``Client.stream``, with every option given."""
+        self._transport, self._source, self._pipeline = transport, source, pipeline
+        self._mode, self._window, self._timeout_s = mode, results, timeout_s
+        self._reconnect, self._tap = reconnect, tap
+        self._results: deque[FrameResult] = deque()
+        self._changed = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self._driver: threading.Thread | None = None
+        self._session: Session | None = None
+        self._feed: Feed | None = None
+        self._format: Open | None = None
+        self._stop = threading.Event()
+        self._was_open = self._over = False
+        self._failure: OnestreamError | None = None
+        self._ended_reason: str | None = None
+        self._before = Totals()
+        self._timeline = Timeline()
+
+    # ---- what is known ---------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The source, for people; without user and password."""
+        return self._source.name
+
+    @property
+    def format(self) -> Open | None:
+        """What the source is made of (codec, size, time base, …); None before it was opened."""
+        return self._format
+
+    @property
+    def totals(self) -> Totals:
+        """Frames so far, of all connections."""
+        with self._changed:
+            return self._before if self._session is None else self._before + self._session.totals
+
+    @property
+    def decoded(self) -> int:
+        """Frames that the server decoded so far."""
+        return self.totals.decoded
+
+    @property
+    def dropped(self) -> int:
+        """Frames without result because the stream may not wait (mode *drop_oldest*), here or in the server."""
+        return self.totals.dropped
+
+    @property
+    def concealed(self) -> int:
+        """Frames or packets so far that were damaged; the decoder went on."""
+        return self.totals.concealed
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Times without connection so far."""
+        return self._timeline.gaps
+
+    @property
+    def ended_reason(self) -> str | None:
+        """Why the stream ended: *done* after the last frame, *closed*, or the error's text; None while it runs."""
+        return self._ended_reason
+
+    @property
+    def error(self) -> OnestreamError | None:
+        """What ended the stream, where it was an error; it is raised after the last result."""
+        return self._failure
+
+    @property
+    def finished(self) -> bool:
+        """Whether no further result can come."""
+        with self._changed:
+            return self._over and not self._results
+
+    # ---- use -------------------------------------------------------------------------------------------------------
+
+    def open(self) -> Stream:
+        """Connect to the source and the server, and wait until both agreed. Raises what prevents it."""
+        self._start()
+        with self._changed:
+            began_s = time.monotonic()
+            while not self._was_open and not self._over:
+                self._changed.wait(_LOOK_S)
+                self._check_silence(began_s)
+            if not self._was_open and self._failure is not None:
+                raise self._failure
+        return self
+
+    def poll(self) -> FrameResult | None:
+        """The next result if it is there; None if not, whether one will come or not (``finished``)."""
+        self._start()
+        with self._changed:
+            return self._pop()
+
+    def close(self) -> None:
+        """End the stream now, and let go of source and server. May be called twice."""
+        self._stop.set()
+        with self._changed:
+            self._results.clear()
+            self._end("closed", None)
+            session, feed = self._session, self._feed
+        if feed is not None:
+            feed.stop()
+        if session is not None:
+            session.cancel()
+        self._wake()
+        if self._driver is not None and self._driver is not threading.current_thread():
+            # A source that blocks in a read ends within its own time; nothing here depends on it any more.
+            self._driver.join(_JOIN_S)
+
+    def __enter__(self) -> Stream:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[FrameResult]:
+        return self
+
+    def __next__(self) -> FrameResult:
+        self._start()
+        began_s = time.monotonic()
+        with self._changed:
+            while (result := self._pop()) is None:
+                if self._over:
+                    self._raise_failure()
+                    raise StopIteration
+                self._changed.wait(_LOOK_S)
+                self._check_silence(began_s)
+            return result
+
+    async def __aenter__(self) -> Stream:
+        await aio.opened(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await aio.closed(self)
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> FrameResult:
+        return await aio.next_result(self)
+
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r}, pipeline={self._pipeline!r}, mode={self._mode!r})"
+
+    # ---- waiting elsewhere: aio and interleave ---------------------------------------------------------------------
+
+    @contextmanager
+    def listening(self, wake: Callable[[], None]) -> Iterator[None]:
+        """``wake`` is called, by any thread, whenever something may have changed."""
+        self._start()
+        with self._changed:
+            self._listeners.append(wake)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._listeners.remove(wake)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether source and server agreed at least once."""
+        return self._was_open
+
+    def check(self, began_s: float) -> None:
+        """Raise what ended the stream; to be asked by who waits since ``began_s`` (of ``time.monotonic``)."""
+        with self._changed:
+            self._check_silence(began_s)
+            if self._over and not self._results:
+                self._raise_failure()
+
+    # ---- the caller's thread ---------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        with self._changed:
+            if self._driver is None and not self._over:
+                self._driver = threading.Thread(target=self._drive, name="onestream-stream-source", daemon=True)
+                self._driver.start()
+
+    def _pop(self) -> FrameResult | None:
+        if not self._results:
+            return None
+        result = self._results.popleft()
+        if self._session is not None:
+            self._session.outbox.give()
+        return result
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None and not self._stop.is_set():
+            raise self._failure
+
+    def _check_silence(self, began_s: float) -> None:
+        """The server is taken for dead where it is its turn and it says nothing: a killed model process is silent."""
+        session = self._session
+        if session is None or session.over or self._results:
+            return
+        waits_s = session.outbox.waits_since()
+        if waits_s is not None and time.monotonic() - max(waits_s, session.heard_s, began_s) > self._timeout_s:
+            session.fail(TimedOut(f"model {self._model!r} said nothing for {self._timeout_s:.3g} s"))
+
+    @property
+    def _model(self) -> str:
+        return f"{self._pipeline}_video"
+
+    # ---- the source's thread ---------------------------------------------------------------------------------------
+
+    def _drive(self) -> None:
+        try:
+            failure = self._connect_until_done()
+        except Exception as error:  # whatever failed here, the caller shall not wait for ever
+            failure = OnestreamError(f"the stream failed: {type(error).__name__}: {error}")
+        with self._changed:
+            self._end("done" if failure is None else str(failure), failure)
+
+    def _connect_until_done(self) -> OnestreamError | None:
+        attempt = 0
+        while True:
+            before = self._timeline.next_index
+            failure = self._connect_once()
+            if failure is None or self._stop.is_set() or not self._was_open:
+                return failure
+            attempt = attempt + 1 if self._timeline.next_index == before else 0
+            delay_s = self._reconnect.delay_s(failure, attempt)
+            if delay_s is None or self._stop.wait(delay_s):
+                return failure
+
+    def _connect_once(self) -> OnestreamError | None:
+        """Read the source to its end or until something fails; what failed."""
+        failure: OnestreamError | None = None
+        session: Session | None = None
+        feed: Feed | None = None
+        try:
+            feed = _connect(self._source)
+            with self._changed:
+                self._feed = feed
+            if self._stop.is_set():
+                return None
+            session = self._begin(feed.format)
+            failure = self._pump(feed, session)
+        except OnestreamError as error:
+            failure = error
+        finally:
+            if session is not None:
+                session.leave()
+                self._retire(session, failure)
+            if feed is not None:
+                feed.close()
+        return failure
+
+    def _begin(self, format: Open) -> Session:
+        with self._changed:
+            opening = replace(format, mode=self._mode, results=max(1, self._window - len(self._results)))
+            self._format = opening
+        session = Session(
+            self._transport,
+            self._model,
+            opening,
+            credit_step=max(1, self._window // 2),
+            on_opened=self._opened,
+            on_counts=self._wake,
+            on_result=self._take,
+            on_over=self._session_over,
+            tap=self._tap,
+        )
+        with self._changed:
+            self._session = session
+        if self._stop.is_set():
+            session.cancel()
+        return session
+
+    def _pump(self, feed: Feed, session: Session) -> OnestreamError | None:
+        lost: OnestreamError | None = None
+        try:
+            for packet in feed.packets():
+                if not session.outbox.put(packet):
+                    break
+            else:
+                if feed.endless and not self._stop.is_set():
+                    lost = UnreadableInput(f"{self.name}: the source ended the connection")
+        except OnestreamError as error:
+            lost = error
+        except Exception as error:  # an iterable of the caller's own may raise anything
+            lost = UnreadableInput(f"{self.name}: cannot be read on: {type(error).__name__}: {error}")
+        complete = not session.over
+        session.outbox.finish()
+        # What was sent is still answered; a file's caller may take its time, a camera is to be seen again soon.
+        reconnecting = lost is not None and self._reconnect.attempts > 0
+        if not session.wait(_DRAIN_S if reconnecting else None):
+            return lost
+        if session.failure is not None:
+            return session.failure
+        if not complete and not self._stop.is_set():
+            return BadStream("ended", f"the server ended the stream before its end: {session.ended_reason}")
+        return lost
+
+    def _retire(self, session: Session, failure: OnestreamError | None) -> None:
+        with self._changed:
+            self._before, self._session = self._before + session.totals, None
+            if self._was_open and failure is not None:
+                self._timeline.lost(str(failure), decoded=session.totals.decoded)
+
+    def _end(self, reason: str, failure: OnestreamError | None) -> None:
+        if not self._over:
+            self._over, self._ended_reason, self._failure = True, reason, failure
+        self._wake()
+
+    # ---- the receiving thread --------------------------------------------------------------------------------------
+
+    def _opened(self) -> None:
+        with self._changed:
+            self._was_open = True
+            self._timeline.connected()
+        self._wake()
+
+    def _take(self, event: Event, tensors: Tensors, latency_ms: float) -> None:
+        fields = event.fields
+        with self._changed:
+            if self._stop.is_set():
+                return
+            if len(self._results) >= self._window:
+                raise UnexpectedResponse(f"more than {self._window} results came, which is more than was asked for")
+            index, pts_seconds, after_gap = self._timeline.place(int(fields["index"]), fields.get("pts_seconds"))
+            self._results.append(
+                FrameResult(
+                    frame_index=index,
+                    pts=fields.get("pts"),
+                    pts_seconds=pts_seconds,
+                    latency_ms=latency_ms,
+                    server_latency_ms=float(fields.get("latency_ms", 0.0)),
+                    tensors=tensors,
+                    labels=labels_of(tensors),
+                    after_gap=after_gap,
+                )
+            )
+        self._wake()
+
+    def _session_over(self, session: Session) -> None:
+        """The source may be waiting for its next packet, so what failed is told here."""
+        with self._changed:
+            if self._feed is not None:
+                self._feed.stop()
+            failure = session.failure
+            if failure is not None and (not self._was_open or self._reconnect.delay_s(failure, 0) is None):
+                self._end(str(failure), failure)
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            for listener in self._listeners:
+                listener()
+
+
+def _connect(source: Source) -> Feed:
+    try:
+        return source.connect()
+    except OnestreamError:
+        raise
+    except Exception as error:  # an iterable of the caller's own may raise anything
+        raise UnreadableInput(f"{source.name}: cannot be read: {type(error).__name__}: {error}") from error

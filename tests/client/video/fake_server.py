@@ -1,0 +1,240 @@
+"""A gRPC server that keeps the protocol of video streams and decodes nothing: each packet is a frame with a result.
+
+It watches that the client keeps the protocol too: what it did wrong is in ``faults``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc.service_pb2_grpc import (
+    GRPCInferenceServiceServicer,
+    add_GRPCInferenceServiceServicer_to_server,
+)
+
+from wire.video import Close, Credit, Event, Open, Packet, Packets, unpack
+
+
+@dataclass
+class Behaviour:
+    """How the server treats streams."""
+
+    buffer_bytes: int = 64 * 1024
+    refuse: tuple[grpc.StatusCode, str] | None = None
+    frame_s: float = 0.0
+    """How long it works on each frame."""
+    fail_after: int | None = None
+    """After so many frames of a connection, answer with ``failure``."""
+    failure: tuple[grpc.StatusCode, str] = (grpc.StatusCode.INVALID_ARGUMENT, "bad stream (failed): the network failed")
+    end_after: int | None = None
+    """After so many frames of a connection, say that it ended."""
+    silent_after: int | None = None
+    """After so many frames of a connection, say nothing more."""
+    silent: bool = False
+    too_many_results: bool = False
+
+
+@dataclass
+class Seen:
+    """One stream, as the server saw it."""
+
+    opened: Open | None = None
+    packets: list[Packet] = field(default_factory=list)
+    received_bytes: int = 0
+    consumed_bytes: int = 0
+    most_unconsumed_bytes: int = 0
+    credit: int = 0
+    sent: int = 0
+    messages: int = 0
+    sequence_id: int = 0
+    closed: bool = False
+    sequence_ended: bool = False
+    cancelled: bool = False
+    waiting: deque[Packet] = field(default_factory=deque)
+    over: bool = False
+
+
+class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Serves ``MODEL_video`` of any name on a free port of this machine."""
+
+    def __init__(self, behaviour: Behaviour | None = None, *, port: int = 0) -> None:
+        self.behaviour = behaviour or Behaviour()
+        self.streams: list[Seen] = []
+        self.faults: list[str] = []
+        self._changed = threading.Condition()
+        self._server = grpc.server(
+            ThreadPoolExecutor(64), options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
+        )
+        add_GRPCInferenceServiceServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self._server.start()
+
+    @property
+    def url(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """Break every connection."""
+        self._server.stop(None).wait()
+
+    def __enter__(self) -> FakeServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def ModelStreamInfer(self, request_iterator: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
+        seen = Seen()
+        self.streams.append(seen)
+
+        def over() -> None:
+            with self._changed:
+                seen.over = True
+                seen.cancelled = not seen.sequence_ended
+                self._changed.notify_all()
+
+        context.add_callback(over)
+        threading.Thread(target=self._read, args=(request_iterator, seen), daemon=True).start()
+        yield from self._answer(seen, context)
+
+    # ---- what comes ------------------------------------------------------------------------------------------------
+
+    def _read(self, requests: Any, seen: Seen) -> None:
+        try:
+            for request in requests:
+                with self._changed:
+                    self._receive(request, seen)
+                    self._changed.notify_all()
+        except grpc.RpcError:
+            return
+        except Exception as error:
+            self.faults.append(f"{type(error).__name__}: {error}")
+
+    def _receive(self, request: Any, seen: Seen) -> None:
+        (data,) = request.raw_input_contents
+        (tensor,) = request.inputs
+        message = unpack(data)
+        parameters = request.parameters
+        first, last = parameters["sequence_start"].bool_param, parameters["sequence_end"].bool_param
+        self._check(list(tensor.shape) == [len(data)], f"shape {list(tensor.shape)} of {len(data)} bytes")
+        self._check(tensor.name == "message", f"input {tensor.name}")
+        self._check(first == isinstance(message, Open) == (seen.messages == 0), "start flag only on the first message")
+        self._check(not seen.sequence_ended, "a message behind the end of the sequence")
+        seen.sequence_id = seen.sequence_id or parameters["sequence_id"].int64_param
+        self._check(parameters["sequence_id"].int64_param == seen.sequence_id != 0, "one sequence id")
+        seen.messages += 1
+        seen.sequence_ended = last
+        if isinstance(message, Open):
+            seen.opened, seen.credit = message, message.results
+        elif isinstance(message, Credit):
+            seen.credit += message.results
+            self._check(
+                seen.opened is not None and seen.credit <= seen.opened.results, "more credit than results taken"
+            )
+        elif isinstance(message, Close):
+            seen.closed = True
+        elif isinstance(message, Packets):
+            self._check(not seen.closed, "packets behind the close")
+            for packet in message.packets:
+                seen.packets.append(packet)
+                seen.waiting.append(packet)
+                seen.received_bytes += len(packet.data)
+            unconsumed = seen.received_bytes - seen.consumed_bytes
+            seen.most_unconsumed_bytes = max(seen.most_unconsumed_bytes, unconsumed)
+            self._check(unconsumed <= self.behaviour.buffer_bytes, f"{unconsumed} bytes are not consumed")
+
+    def _check(self, right: bool, fault: str) -> None:
+        if not right:
+            self.faults.append(fault)
+
+    # ---- what goes -------------------------------------------------------------------------------------------------
+
+    def _answer(self, seen: Seen, context: Any) -> Iterator[Any]:
+        with self._changed:
+            self._changed.wait_for(lambda: seen.opened is not None or seen.over)
+        if seen.over:
+            return
+        behaviour = self.behaviour
+        while behaviour.silent and not seen.over:
+            time.sleep(0.02)
+        if behaviour.refuse is not None:
+            context.abort(*behaviour.refuse)
+        yield self._event("opened", seen, buffer_bytes=behaviour.buffer_bytes, results=32)
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: (
+                        seen.over
+                        or (seen.waiting and (seen.credit or behaviour.too_many_results))
+                        or (seen.closed and not seen.waiting)
+                    )
+                )
+                if seen.over:
+                    return
+                if not seen.waiting:
+                    break
+                packet = seen.waiting.popleft()
+                seen.credit -= 1
+                index, seen.sent = seen.sent, seen.sent + 1
+                seen.consumed_bytes += len(packet.data)
+            time.sleep(behaviour.frame_s)
+            yield self._result(seen, index, packet)
+            if seen.sent == behaviour.fail_after:
+                context.abort(*behaviour.failure)
+            if seen.sent == behaviour.end_after:
+                break
+            while seen.sent == behaviour.silent_after and not seen.over:
+                time.sleep(0.02)
+        yield self._event("ended", seen, reason="done" if seen.closed else "the server is tired")
+        with self._changed:
+            self._changed.wait_for(lambda: seen.over or seen.sequence_ended)
+
+    def _result(self, seen: Seen, index: int, packet: Packet) -> Any:
+        assert seen.opened is not None
+        seconds = None if packet.pts is None else float(packet.pts * seen.opened.time_base)
+        answer = self._event("result", seen, index=index, pts=packet.pts, pts_seconds=seconds, latency_ms=1.5)
+        response = answer.infer_response
+        label = b"class %d" % index
+        for name, datatype, data in (
+            ("scores", "FP32", np.array([0.9, 0.1], "<f4").tobytes()),
+            ("class_ids", "INT32", np.array([index, 1], "<i4").tobytes()),
+            ("labels", "BYTES", _strings(label, b"other")),
+        ):
+            response.outputs.append(
+                messages.ModelInferResponse.InferOutputTensor(name=name, datatype=datatype, shape=[2])
+            )
+            response.raw_output_contents.append(data)
+        return answer
+
+    def _event(self, kind: Any, seen: Seen, **fields: object) -> Any:
+        event = Event(
+            type=kind,
+            consumed_bytes=seen.consumed_bytes,
+            decoded=seen.sent,
+            inferred=seen.sent,
+            dropped=seen.sent // 10,
+            concealed=seen.sent // 20,
+            fields=fields,
+        )
+        response = messages.ModelInferResponse(model_name="fake_video")
+        response.outputs.append(
+            messages.ModelInferResponse.InferOutputTensor(name="event", datatype="BYTES", shape=[1])
+        )
+        response.raw_output_contents.append(_strings(event.to_json().encode()))
+        return messages.ModelStreamInferResponse(infer_response=response)
+
+
+def _strings(*values: bytes) -> bytes:
+    return b"".join(len(value).to_bytes(4, "little") + value for value in values)

@@ -1,0 +1,47 @@
+"""Sources made of plain packets, and what tests of streams do with results."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
+
+from client import OnestreamError
+from client.video import PacketSource, Stream
+from wire.video import Open, Packet
+
+FORMAT = Open(codec="h264", width=64, height=48, time_base=Fraction(1, 25))
+
+
+def packets(count: int, size: int = 1000) -> Iterator[Packet]:
+    return (
+        Packet(number.to_bytes(4, "big") * (size // 4), number, number, 1, number % 10 == 0) for number in range(count)
+    )
+
+
+def source(items: Iterable[Packet], *, live: bool = False) -> PacketSource:
+    return PacketSource(FORMAT, items, live=live)
+
+
+def collect(results: Stream) -> tuple[list[int], OnestreamError | None]:
+    """The numbers of all frames, and what ended the stream where it was an error."""
+    numbers = []
+    try:
+        with results:
+            for frame in results:
+                numbers.append(frame.frame_index)
+    except OnestreamError as error:
+        return numbers, error
+    return numbers, None
+
+
+def endless() -> PacketSource:
+    return source(Packet(bytes(100), number, number, 1, True) for number in itertools.count())
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)

@@ -1,0 +1,242 @@
+"""Live streams whose source or server goes away and comes back."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import grpc
+import pytest
+from fake_server import Behaviour, FakeServer
+
+from client import BadImage, BadStream, CannotConnect, Client, OnestreamError, ServerUnavailable, UnreadableInput
+from client.video import NEVER, Reconnect, Stream
+from client.video.reconnect import may_pass
+from client.video.sources import Feed
+from client.video.timeline import Timeline
+from wire.video import Open, Packet
+
+SOON = Reconnect(attempts=5, first_s=0.02, longest_s=0.1)
+FORMAT = Open(codec="h264", width=64, height=48, time_base=Fraction(1, 25))
+
+
+def frames(count: int) -> list[Packet]:
+    return [Packet(b"frame", number, number, 1, True) for number in range(count)]
+
+
+@dataclass
+class CameraFeed:
+    format: Open
+    items: list[Packet]
+    endless: bool = True
+    pause_s: float = 0.002
+    stopped: bool = False
+
+    def packets(self) -> Iterator[Packet]:
+        for packet in self.items:
+            if self.stopped:
+                return
+            time.sleep(self.pause_s)
+            yield packet
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Camera:
+    """Each connection does what its plan says: packets and then the end, or an error."""
+
+    plan: list[Callable[[], Feed]]
+    connections: list[float] = field(default_factory=list)
+    name: str = "camera"
+    live: bool = True
+    can_reconnect: bool = True
+
+    def connect(self) -> Feed:
+        self.connections.append(time.monotonic())
+        if not self.plan:
+            raise UnreadableInput("camera: the video cannot be opened: Connection refused")
+        return self.plan.pop(0)()
+
+
+def gives(count: int, *, endless: bool = True) -> Callable[[], Feed]:
+    return lambda: CameraFeed(FORMAT, frames(count), endless=endless)
+
+
+def refused() -> Feed:
+    raise UnreadableInput("camera: the video cannot be opened: Connection refused")
+
+
+def collect(results: Stream) -> tuple[list[tuple[int, int | None, bool]], OnestreamError | None]:
+    found = []
+    try:
+        with results:
+            for frame in results:
+                found.append((frame.frame_index, frame.pts, frame.after_gap))
+    except OnestreamError as error:
+        return found, error
+    return found, None
+
+
+def test_numbers_go_on_and_the_gap_is_reported(server: FakeServer, client: Client) -> None:
+    camera = Camera([gives(30), refused, refused, gives(20, endless=False)])
+    results = client.stream(camera, reconnect=SOON)
+    found, error = collect(results)
+    assert error is None
+    assert [index for index, _, _ in found] == list(range(50))
+    assert [pts for _, pts, _ in found] == [*range(30), *range(20)]
+    assert [index for index, _, after_gap in found if after_gap] == [30]
+    (gap,) = results.gaps
+    assert gap.frame_index == 30
+    assert gap.reason == "camera: the source ended the connection"
+    assert 0.02 * 0.75 < gap.seconds < 3
+    assert (results.decoded, results.concealed) == (50, 2)
+    assert results.ended_reason == "done"
+    first, second = server.streams
+    assert first.sequence_id != second.sequence_id
+
+
+def test_seconds_go_on_by_this_machines_clock(client: Client) -> None:
+    results = client.stream(Camera([gives(10), gives(10, endless=False)]), reconnect=SOON)
+    with results:
+        seconds = [frame.pts_seconds for frame in results]
+    assert all(second is not None for second in seconds)
+    # 40 ms between frames, in both parts; and the gap between them.
+    steps = [after - before for before, after in itertools.pairwise(seconds)]  # type: ignore[operator]
+    assert steps[9] == pytest.approx(results.gaps[0].seconds)
+    assert steps[:9] + steps[10:] == pytest.approx([0.04] * 18)
+
+
+def test_it_gives_up_after_its_attempts(client: Client) -> None:
+    camera = Camera([gives(10)])
+    found, error = collect(client.stream(camera, reconnect=SOON))
+    assert len(found) == 10
+    assert isinstance(error, UnreadableInput)
+    assert len(camera.connections) == 1 + SOON.attempts
+    waits = [after - before for before, after in itertools.pairwise(camera.connections[1:])]
+    # Doubling from 20 ms up to 100, less a quarter; the machine may be slower.
+    assert all(wait >= least * 0.75 for wait, least in zip(waits, (0.04, 0.08, 0.1, 0.1), strict=True))
+
+
+def test_what_was_never_open_is_not_tried_again(client: Client) -> None:
+    camera = Camera([])
+    with pytest.raises(UnreadableInput, match="Connection refused"), client.stream(camera, reconnect=SOON):
+        pass
+    assert len(camera.connections) == 1
+
+
+def test_never(client: Client) -> None:
+    camera = Camera([gives(10), gives(10)])
+    found, error = collect(client.stream(camera, reconnect=NEVER))
+    assert len(found) == 10
+    assert isinstance(error, UnreadableInput)
+    assert "the source ended the connection" in str(error)
+
+
+def test_the_server_comes_back(server: FakeServer, client: Client) -> None:
+    camera = Camera([gives(5000), gives(5000)])
+    results = client.stream(camera, reconnect=Reconnect(attempts=50, first_s=0.05, longest_s=0.1))
+    with results:
+        first = next(results)
+        server.stop()
+        with FakeServer(port=server.port):
+            for frame in results:
+                if frame.after_gap:
+                    break
+    assert first.frame_index == 0
+    assert frame.pts is not None
+    assert frame.pts < 5
+    assert frame.frame_index == results.gaps[0].frame_index > 0
+
+
+def test_a_refusal_that_stays_is_final(server: FakeServer, client: Client) -> None:
+    camera = Camera([gives(5000)] * 10)
+    server.behaviour.fail_after = 3
+    server.behaviour.failure = (grpc.StatusCode.INVALID_ARGUMENT, "bad stream (too_large): 4k")
+    found, error = collect(client.stream(camera, reconnect=SOON))
+    assert [index for index, _, _ in found] == [0, 1, 2]
+    assert isinstance(error, BadStream)
+    assert len(camera.connections) == 1
+
+
+def test_a_full_server_after_a_loss_is_tried_again(server: FakeServer, client: Client) -> None:
+    full = Behaviour(refuse=(grpc.StatusCode.UNAVAILABLE, "bad stream (too_many_streams): 32 streams are open"))
+    free = server.behaviour
+    plan = [gives(10)]
+
+    def while_full() -> Feed:
+        server.behaviour = full
+        return gives(10)()
+
+    def when_free() -> Feed:
+        server.behaviour = free
+        return gives(10, endless=False)()
+
+    found, error = collect(client.stream(Camera([*plan, while_full, when_free]), reconnect=SOON))
+    assert error is None
+    assert [index for index, _, _ in found] == list(range(20))
+
+
+def test_closing_ends_the_attempts(client: Client) -> None:
+    results = client.stream(Camera([gives(1)]), reconnect=Reconnect(attempts=9, first_s=60, longest_s=60))
+    with results:
+        next(results)
+        time.sleep(0.2)
+        began_s = time.monotonic()
+    assert time.monotonic() - began_s < 1.5
+
+
+@pytest.mark.parametrize(
+    ("failure", "passes"),
+    [
+        (UnreadableInput("gone"), True),
+        (CannotConnect("gone"), True),
+        (ServerUnavailable("starting", status="UNAVAILABLE"), True),
+        (BadStream("too_many_streams", ""), True),
+        (BadStream("failed", ""), True),
+        (BadStream("unsupported_codec", ""), False),
+        (BadStream("idle", ""), False),
+        (BadImage("corrupt", ""), False),
+    ],
+)
+def test_what_may_pass(failure: OnestreamError, passes: bool) -> None:
+    assert may_pass(failure) == passes
+    assert (Reconnect().delay_s(failure, 0) is not None) == passes
+
+
+def test_the_wait_doubles_and_ends() -> None:
+    options = Reconnect(attempts=4, first_s=1.0, longest_s=3.0)
+    for attempt, middle in enumerate((1.0, 2.0, 3.0, 3.0)):
+        delays = [options.delay_s(UnreadableInput("gone"), attempt) for _ in range(100)]
+        assert all(delay is not None and 0.75 * middle <= delay <= 1.25 * middle for delay in delays)
+        assert len(set(delays)) > 1
+    assert options.delay_s(UnreadableInput("gone"), 4) is None
+    with pytest.raises(ValueError, match="attempts=-1"):
+        Reconnect(attempts=-1)
+    with pytest.raises(ValueError, match="first_s=2"):
+        Reconnect(first_s=2, longest_s=1)
+
+
+def test_a_gap_begins_with_its_first_loss() -> None:
+    now = 100.0
+    timeline = Timeline(lambda: now)
+    timeline.connected()
+    assert timeline.place(0, 5.0) == (0, 5.0, False)
+    assert timeline.place(4, 6.0) == (4, 6.0, False)
+    timeline.lost("the first", decoded=8)
+    now = 101.0
+    timeline.lost("the second", decoded=0)
+    now = 103.0
+    timeline.connected()
+    (gap,) = timeline.gaps
+    assert (gap.frame_index, gap.seconds, gap.reason) == (8, 3.0, "the first")
+    assert timeline.place(0, 50.0) == (8, 9.0, True)
+    assert timeline.place(2, None) == (10, None, False)
+    assert timeline.place(3, 50.5) == (11, 9.5, False)

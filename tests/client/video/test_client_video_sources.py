@@ -1,0 +1,260 @@
+"""Sources: what is recognized, and which packets they give, compared with PyAV's own reading of the same files."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import pytest
+from clip_files import every_frame, turn, write_video
+
+from client import UnreadableInput, UnsupportedInput
+from client.video import AnnexB, File, PacketSource, Rtsp, Source, Webcam, source_of
+from client.video.demux import EncodedFeed, feed_of
+from preprocess.video.orientation import orientation_of
+from wire.video import Open, Packet
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_video(
+        tmp_path_factory.mktemp("clips") / "clip.mp4", "libx264", options={"g": "10", "bf": "2"}, count=40
+    )
+
+
+def read(source: Source) -> tuple[Open, list[Packet]]:
+    feed = source.connect()
+    try:
+        return feed.format, list(feed.packets())
+    finally:
+        feed.close()
+
+
+def decoded(format: Open, packets: list[Packet]) -> list[bytes]:
+    """The luma of all frames, from format and packets alone."""
+    # FFmpeg's own decoder of AV1 needs hardware.
+    context = av.CodecContext.create("libdav1d" if format.codec == "av1" else format.codec, "r")
+    context.extradata = format.extradata or None
+    frames = []
+    for packet in packets:
+        coded = av.Packet(packet.data)
+        coded.pts, coded.dts, coded.time_base = packet.pts, packet.dts, format.time_base
+        frames += context.decode(coded)  # type: ignore[attr-defined]
+    frames += context.decode(None)  # type: ignore[attr-defined]
+    return [bytes(frame.planes[0]) for frame in frames]
+
+
+@pytest.mark.parametrize(
+    ("codec", "name", "options"),
+    [
+        ("libx264", "a.mp4", {"bf": "2"}),
+        ("libx264", "a.ts", {"bf": "2"}),
+        ("libx264", "a.h264", {"bf": "2"}),
+        ("libx265", "a.mkv", {}),
+        ("libx265", "a.hevc", {}),
+        ("libvpx-vp9", "a.webm", {}),
+        ("libsvtav1", "a.mp4", {}),
+        ("mjpeg", "a.avi", {}),
+    ],
+)
+def test_a_file_gives_all_that_decoding_needs(tmp_path: Path, codec: str, name: str, options: dict[str, str]) -> None:
+    path = write_video(
+        tmp_path / name, codec, options=options, pixel_format="yuvj420p" if codec == "mjpeg" else "yuv420p", count=20
+    )
+    format, packets = read(File(path))
+    assert (format.width, format.height) == (128, 96)
+    assert format.fps == 25.0
+    assert packets[0].is_key
+    assert decoded(format, packets) == [bytes(frame.planes[0]) for frame in every_frame(path)]
+
+
+@pytest.mark.parametrize("form", [str, Path.read_bytes, lambda path: path.open("rb"), lambda path: path], ids=str)
+def test_paths_bytes_and_file_objects_are_the_same(clip: Path, form: Callable[[Path], object]) -> None:
+    assert read(source_of(form(clip))) == read(File(clip))  # type: ignore[arg-type]
+
+
+def test_a_pipe(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.ts", "libx264", count=20)
+    reading, writing = os.pipe()
+
+    def feed() -> None:
+        with open(writing, "wb") as pipe:
+            pipe.write(path.read_bytes())
+
+    threading.Thread(target=feed, daemon=True).start()
+    with open(reading, "rb") as pipe:
+        _, packets = read(source_of(pipe))
+    assert len(packets) == 20
+
+
+def test_times_are_the_containers(clip: Path) -> None:
+    format, packets = read(File(clip))
+    with av.open(str(clip)) as container:
+        stored = [(p.pts, p.dts, p.duration, p.is_keyframe, bytes(p)) for p in container.demux(video=0) if p.size]
+        assert format.time_base == container.streams.video[0].time_base
+    assert [(p.pts, p.dts, p.duration, p.is_key, p.data) for p in packets] == stored
+
+
+@pytest.mark.parametrize(
+    "matrix", [(1, 0, 0, 1), (0, 1, -1, 0), (-1, 0, 0, -1), (0, -1, 1, 0), (-1, 0, 0, 1), (0, 1, 1, 0)], ids=str
+)
+def test_how_it_is_turned_is_what_training_takes_from_the_frame(
+    clip: Path, tmp_path: Path, matrix: tuple[int, int, int, int]
+) -> None:
+    turned = turn(tmp_path / "turned.mp4", clip, matrix)
+    format, packets = read(File(turned))
+    expected = orientation_of(every_frame(turned)[0])
+    assert (format.transpose, format.flip_rows, format.flip_columns) == (
+        expected.transpose,
+        expected.flip_rows,
+        expected.flip_columns,
+    )
+    assert packets == read(File(clip))[1]
+
+
+def test_audio_beside_it_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "both.mkv"
+    with av.open(str(path), "w") as container:
+        sound = container.add_stream("pcm_s16le", rate=8000, layout="mono")
+        video = container.add_stream("mjpeg", rate=25)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuvj420p"
+        for number in range(5):
+            audio = av.AudioFrame(format="s16", layout="mono", samples=320)
+            audio.sample_rate, audio.pts = 8000, number * 320
+            container.mux(sound.encode(audio))
+            frame = av.VideoFrame(64, 48, "yuvj420p")
+            frame.pts = number
+            container.mux(video.encode(frame))
+    format, packets = read(File(path))
+    assert format.codec == "mjpeg"
+    assert len(packets) == 5
+
+
+def test_annex_b_in_pieces_of_any_size(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.h264", "libx264", options={"bf": "2", "g": "10"}, count=20)
+    data = path.read_bytes()
+    pieces = itertools.chain([b""], (data[at : at + 777] for at in range(0, len(data), 777)))
+    format, packets = read(AnnexB(pieces, fps=12.5))
+    assert format.time_base == Fraction(2, 25)
+    assert (format.codec, format.width, format.height, format.fps) == ("h264", 128, 96, 12.5)
+    assert [packet.is_key for packet in packets] == [True] + 9 * [False] + [True] + 9 * [False]
+    assert all(packet.pts is None and packet.dts is None and packet.duration == 1 for packet in packets)
+    assert b"".join(packet.data for packet in packets) == data
+    assert decoded(format, packets) == [bytes(frame.planes[0]) for frame in every_frame(path)]
+
+
+def test_annex_b_of_hevc(tmp_path: Path) -> None:
+    data = write_video(tmp_path / "a.hevc", "libx265", count=5).read_bytes()
+    format, packets = read(AnnexB([data], codec="hevc"))
+    assert (format.codec, len(packets)) == ("hevc", 5)
+
+
+def test_annex_b_without_a_picture() -> None:
+    with pytest.raises(UnreadableInput, match="no picture of h264"):
+        AnnexB([b"", b""]).connect()
+
+
+def test_real_time(clip: Path) -> None:
+    feed = File(clip, realtime=True).connect()
+    began_s, at_s = time.monotonic(), []
+    for packet in itertools.islice(feed.packets(), 11):
+        assert packet.data
+        at_s.append(time.monotonic() - began_s)
+    feed.close()
+    # Ten frames of 40 ms; a busy machine is late, but none is early (1 ms for the clock's reading).
+    assert at_s[0] < 0.04
+    assert all(at >= 0.04 * number - 0.001 for number, at in enumerate(at_s))
+    assert at_s[10] < 0.4 + 0.3
+
+
+def test_stopping_ends_a_wait_for_real_time(clip: Path) -> None:
+    feed = File(clip, realtime=True).connect()
+    packets = feed.packets()
+    next(packets)
+    feed.stop()
+    assert list(packets) == []
+    feed.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("/nowhere/clip.mp4", "clip.mp4: the video cannot be opened: No such file"),
+        (b"this is text", "12 bytes: the video cannot be opened: Invalid data"),
+        ("rtsp://user:secret@127.0.0.1:1/x", "rtsp://127.0.0.1:1/x: the video cannot be opened: Connection refused"),
+        ("/dev/video77", "/dev/video77: the video cannot be opened"),
+    ],
+)
+def test_what_cannot_be_opened(given: str | bytes, why: str) -> None:
+    with pytest.raises(UnreadableInput) as raised:
+        source_of(given).connect()
+    assert why in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_file_without_video(tmp_path: Path) -> None:
+    path = tmp_path / "sound.wav"
+    with av.open(str(path), "w") as container:
+        sound = container.add_stream("pcm_s16le", rate=8000, layout="mono")
+        audio = av.AudioFrame(format="s16", layout="mono", samples=320)
+        audio.sample_rate = 8000
+        container.mux(sound.encode(audio))
+    with pytest.raises(UnreadableInput, match="there is no video in it"):
+        File(path).connect()
+
+
+def test_a_file_that_is_cut_gives_what_is_there(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv", "libx264", count=40)
+    whole = read(File(path))[1]
+    format, packets = read(File(path.read_bytes()[: path.stat().st_size // 2]))
+    assert format.codec == "h264"
+    assert 0 < len(packets) < len(whole)
+    assert packets[:-1] == whole[: len(packets) - 1]
+
+
+def test_what_is_recognized() -> None:
+    assert source_of("rtsp://camera/x") == Rtsp("rtsp://camera/x")
+    assert source_of("RTSPS://camera/x") == Rtsp("RTSPS://camera/x")
+    assert source_of("/dev/video2") == Webcam("/dev/video2")
+    assert source_of("a/b.mp4") == File("a/b.mp4")
+    assert source_of(Path("a/b.mp4")) == File("a/b.mp4")
+    assert source_of(webcam := Webcam()) is webcam
+    assert Rtsp("rtsp://user:pass@camera:554/x").name == "rtsp://camera:554/x"
+    with pytest.raises(UnsupportedInput, match=r"http:// are not read; expected a file, rtsp:// or /dev/video"):
+        source_of("http://somewhere/x.mp4")
+    with pytest.raises(UnsupportedInput, match="got list as a video source"):
+        source_of([b"x"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="codec='vp9', expected 'h264' or 'hevc'"):
+        AnnexB([], codec="vp9")
+    with pytest.raises(ValueError, match="transport='quic'"):
+        Rtsp("rtsp://x", transport="quic")
+
+
+def test_raw_pictures_are_encoded_here() -> None:
+    """FFmpeg's test picture stands for a webcam that does not compress: both give frames, and not packets to send."""
+    container = av.open("testsrc=size=64x48:rate=10:duration=2", format="lavfi")
+    feed = feed_of(container, "test")
+    assert isinstance(feed, EncodedFeed)
+    packets = list(feed.packets())
+    feed.close()
+    assert feed.format.codec == "h264"
+    assert packets[0].is_key
+    assert [packet.pts for packet in packets] == list(range(20))
+    with av.open("testsrc=size=64x48:rate=10:duration=2", format="lavfi") as again:
+        pictures = [frame.to_ndarray(format="gray").astype(int) for frame in again.decode(video=0)]
+    luma = decoded(feed.format, packets)
+    assert len(luma) == len(pictures)
+
+
+def test_packets_of_ones_own() -> None:
+    format = Open(codec="vp9", width=1, height=2, time_base=Fraction(1, 3))
+    packets = [Packet(b"x", 0, 0, 1, True), Packet(b"y", 1, 1, 1, False)]
+    assert read(PacketSource(format, packets)) == (format, packets)
+    assert source_of(io.BytesIO(b"x")).name == "a file"

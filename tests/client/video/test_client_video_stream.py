@@ -1,0 +1,389 @@
+"""The stream of a client against a server that keeps the protocol and watches that the client does."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from fake_server import Behaviour, FakeServer
+from stream_fakes import collect, endless, packets, source, wait_for
+
+from client import (
+    BadStream,
+    CannotConnect,
+    Client,
+    ClientClosed,
+    ServerFailed,
+    ServerUnavailable,
+    TimedOut,
+    UnexpectedResponse,
+    UnreadableInput,
+    UnsupportedInput,
+)
+from client.video import Reconnect, Stream, interleave
+from wire.video import Packet
+
+
+def test_every_frame_in_order_with_what_is_known_of_it(server: FakeServer, client: Client) -> None:
+    with client.stream(source(packets(300))) as results:
+        assert results.format is not None
+        assert results.format.codec == "h264"
+        frames = list(results)
+    assert [frame.frame_index for frame in frames] == list(range(300))
+    assert [frame.pts for frame in frames] == list(range(300))
+    assert frames[75].pts_seconds == 3.0
+    assert [frame.labels[0].label for frame in frames] == [f"class {number}" for number in range(300)]
+    assert frames[7].tensors["class_ids"].tolist() == [7, 1]
+    assert all(0 < frame.latency_ms < 5000 for frame in frames)
+    assert (results.decoded, results.dropped, results.concealed) == (300, 30, 15)
+    assert results.ended_reason == "done"
+    assert results.error is None
+    (seen,) = server.streams
+    assert seen.packets == list(packets(300))
+    assert seen.closed
+    wait_for(lambda: seen.over, "the call ends")
+    assert seen.sequence_ended
+    assert not seen.cancelled
+
+
+def test_a_plain_iteration_needs_no_with(client: Client) -> None:
+    assert [frame.frame_index for frame in client.stream(source(packets(5)))] == [0, 1, 2, 3, 4]
+
+
+def test_a_stream_without_packets_ends_at_once(client: Client) -> None:
+    with client.stream(source([])) as results:
+        assert list(results) == []
+    assert results.ended_reason == "done"
+
+
+@pytest.mark.parametrize("window", [1, 2, 16])
+def test_never_more_bytes_or_results_than_allowed(server: FakeServer, client: Client, window: int) -> None:
+    server.behaviour.buffer_bytes = 5000
+    with client.stream(source(packets(100)), results=window) as results:
+        assert len(list(results)) == 100
+    # The server itself notes a fault where the bounds are passed.
+    assert 4000 <= server.streams[0].most_unconsumed_bytes <= 5000
+    assert server.streams[0].opened is not None
+    assert server.streams[0].opened.results == window
+
+
+def test_a_slow_caller_holds_the_source_back(server: FakeServer, client: Client) -> None:
+    server.behaviour.buffer_bytes = 5000
+    read = 0
+
+    def counted() -> Iterator[Packet]:
+        nonlocal read
+        for packet in packets(5000):
+            read += 1
+            yield packet
+
+    with client.stream(source(counted()), results=4) as results:
+        first = next(results)
+        time.sleep(0.3)
+        seen = server.streams[0]
+        assert first.frame_index == 0
+        # One was taken, and its credit may already be on its way.
+        assert seen.sent <= 5
+        # What the server got, and at most 1 MiB that was read ahead.
+        assert len(seen.packets) <= 5 + 5
+        assert read <= len(seen.packets) + 1024 * 1024 // 1000 + 2
+        assert next(results).frame_index == 1
+
+
+def test_credit_is_given_in_few_messages(server: FakeServer, client: Client) -> None:
+    with client.stream(source(packets(160)), results=16) as results:
+        assert len(list(results)) == 160
+    seen = server.streams[0]
+    # Open, close, the last word, one credit for 8 results, and packets of which many go together.
+    assert seen.messages <= 3 + 20 + 100
+
+
+def test_closing_early_cancels_the_call(server: FakeServer, client: Client) -> None:
+    with client.stream(endless()) as results:
+        next(results)
+    assert results.ended_reason == "closed"
+    assert list(results) == []
+    wait_for(lambda: server.streams[0].cancelled, "the server sees the cancel")
+
+
+def test_no_thread_stays_behind(client: Client) -> None:
+    list(client.stream(source(packets(3))))
+    before = threading.active_count()
+    for _ in range(5):
+        with client.stream(source(packets(100))) as results:
+            next(results)
+        with client.stream(source(packets(3))) as results:
+            assert len(list(results)) == 3
+    gc.collect()
+    wait_for(lambda: threading.active_count() <= before, "threads end")
+
+
+def test_a_refusal_is_raised_where_the_stream_is_entered(server: FakeServer, client: Client) -> None:
+    server.behaviour.refuse = (grpc.StatusCode.UNAVAILABLE, "bad stream (too_many_streams): 32 streams are open")
+    results = client.stream(source(packets(10)))
+    with pytest.raises(BadStream, match=r"bad stream \(too_many_streams\): 32 streams are open") as raised, results:
+        pass
+    assert raised.value.code == "too_many_streams"
+    assert raised.value.reason == "32 streams are open"
+    assert "too_many_streams" in str(results.ended_reason)
+
+
+def test_a_refusal_does_not_wait_for_the_source(server: FakeServer, client: Client) -> None:
+    server.behaviour.refuse = (grpc.StatusCode.INVALID_ARGUMENT, "bad stream (unsupported_codec): theora")
+    never = threading.Event()
+
+    def blocked() -> Iterator[Packet]:
+        never.wait(20)
+        yield from ()
+
+    began_s = time.monotonic()
+    with pytest.raises(BadStream, match="theora"):
+        next(client.stream(source(blocked())))
+    assert time.monotonic() - began_s < 2
+    never.set()
+
+
+def test_a_failure_in_the_middle_comes_after_the_results_before_it(server: FakeServer, client: Client) -> None:
+    server.behaviour.fail_after = 7
+    results = client.stream(source(packets(50)))
+    numbers, error = collect(results)
+    assert numbers == list(range(7))
+    assert isinstance(error, BadStream)
+    assert str(error) == "bad stream (failed): the network failed"
+    assert results.error is error
+    assert results.ended_reason == str(error)
+
+
+def test_a_server_that_ends_early_is_no_normal_end(server: FakeServer, client: Client) -> None:
+    server.behaviour.end_after = 5
+    numbers, error = collect(client.stream(endless()))
+    assert numbers == list(range(5))
+    assert isinstance(error, BadStream)
+    assert error.code == "ended"
+    assert "the server is tired" in error.reason
+
+
+def test_a_server_that_stops(client: Client, server: FakeServer) -> None:
+    results = client.stream(endless())
+    next(results)
+    server.stop()
+    _, error = collect(results)
+    # Either the server's last words arrive, or the end of the connection does.
+    assert isinstance(error, (ServerUnavailable, CannotConnect))
+
+
+def test_a_server_that_is_killed() -> None:
+    script = "import fake_server as f, time; print(f.FakeServer().port, flush=True); time.sleep(60)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    assert process.stdout is not None
+    with process, Client(f"127.0.0.1:{int(process.stdout.readline())}") as client:
+        results = client.stream(endless())
+        next(results)
+        process.kill()
+        _, error = collect(results)
+    assert isinstance(error, CannotConnect)
+
+
+def test_no_server() -> None:
+    with Client("127.0.0.1:1") as client, pytest.raises(CannotConnect), client.stream(source(packets(1))):
+        pass
+
+
+def test_a_server_that_does_not_answer(server: FakeServer, client: Client) -> None:
+    server.behaviour.silent = True
+    with pytest.raises(TimedOut, match="said nothing for"), client.stream(source(packets(1)), timeout_s=0.3):
+        pass
+
+
+def test_a_server_that_falls_silent(server: FakeServer, client: Client) -> None:
+    server.behaviour.silent_after = 5
+    numbers, error = collect(client.stream(source(packets(20)), timeout_s=0.3))
+    assert numbers == [0, 1, 2, 3, 4]
+    assert isinstance(error, TimedOut)
+
+
+def test_a_caller_that_rests_is_no_silence(client: Client) -> None:
+    with client.stream(source(packets(100, size=4000)), results=2, timeout_s=0.2) as results:
+        next(results)
+        time.sleep(0.6)
+        assert len(list(results)) == 99
+
+
+def test_an_idle_source_is_no_silence(client: Client) -> None:
+    def now_and_then() -> Iterator[Packet]:
+        for packet in packets(3):
+            time.sleep(0.4)
+            yield packet
+
+    with client.stream(source(now_and_then()), timeout_s=0.2) as results:
+        assert len(list(results)) == 3
+
+
+def test_more_results_than_asked_for(server: FakeServer, client: Client) -> None:
+    server.behaviour.too_many_results = True
+    results = client.stream(source(packets(50)), results=2).open()
+    wait_for(lambda: results.error is not None, "the client notes it")
+    _, error = collect(results)
+    assert isinstance(error, UnexpectedResponse)
+    assert "more than 2 results" in str(error)
+
+
+def test_an_error_without_our_words(server: FakeServer, client: Client) -> None:
+    server.behaviour.fail_after = 2
+    server.behaviour.failure = (grpc.StatusCode.INTERNAL, "out of memory")
+    with pytest.raises(ServerFailed), client.stream(source(packets(50))) as results:
+        list(results)
+
+
+def test_a_packet_that_never_fits(client: Client) -> None:
+    with pytest.raises(BadStream, match="a packet has 100000 bytes; the server holds 65536") as raised:
+        list(client.stream(source(packets(3, size=100_000))))
+    assert raised.value.code == "too_large"
+
+
+def test_closing_the_client_ends_its_streams(server: FakeServer) -> None:
+    with Client(server.url) as client:
+        results = client.stream(endless())
+        next(results)
+    with pytest.raises(ClientClosed):
+        for _ in results:
+            pass
+    with pytest.raises(ClientClosed):
+        next(client.stream(source(packets(1))))
+
+
+def test_an_iterable_that_raises(client: Client) -> None:
+    def broken() -> Iterator[Packet]:
+        yield from packets(3)
+        raise ZeroDivisionError("no more")
+
+    numbers, error = collect(client.stream(source(broken())))
+    assert numbers == [0, 1, 2]
+    assert isinstance(error, UnreadableInput)
+    assert "ZeroDivisionError: no more" in str(error)
+
+
+def test_live_streams_drop_whole_groups_of_pictures(server: FakeServer, client: Client) -> None:
+    server.behaviour.buffer_bytes = 3000
+    server.behaviour.frame_s = 0.02
+
+    def camera() -> Iterator[Packet]:
+        for packet in packets(300):
+            time.sleep(0.005)
+            yield packet
+
+    with client.stream(source(camera(), live=True)) as results:
+        frames = list(results)
+    seen = server.streams[0]
+    assert seen.opened is not None
+    assert seen.opened.mode == "drop_oldest"
+    arrived = [packet.pts for packet in seen.packets]
+    assert results.totals.unsent == 300 - len(arrived) > 0
+    assert results.dropped == results.totals.unsent + seen.sent // 10
+    assert len(frames) == len(arrived)
+    # Behind a hole comes a key packet, every tenth.
+    for before, after in itertools.pairwise(arrived):
+        assert before is not None
+        assert after is not None
+        assert after == before + 1 or after % 10 == 0
+    # What is sent has waited for at most a second, and then for what the server holds.
+    assert max(frame.latency_ms for frame in frames) < 1000 + 500
+
+
+def test_latency_counts_from_handing_over(server: FakeServer, client: Client) -> None:
+    server.behaviour.frame_s = 0.05
+    with client.stream(source(packets(3))) as results:
+        first, second, third = results
+    assert 50 <= first.latency_ms < second.latency_ms < third.latency_ms < 1000
+    assert first.server_latency_ms == 1.5
+
+
+def test_many_streams_in_threads(server: FakeServer, client: Client) -> None:
+    counts: dict[int, list[int]] = {}
+
+    def run(number: int) -> None:
+        with client.stream(source(packets(100 + number))) as results:
+            counts[number] = [frame.frame_index for frame in results]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert counts == {number: list(range(100 + number)) for number in range(12)}
+    assert len({seen.sequence_id for seen in server.streams}) == 12
+
+
+def test_interleave(client: Client) -> None:
+    def broken() -> Iterator[Packet]:
+        yield from packets(3)
+        raise OSError("unplugged")
+
+    streams = [client.stream(source(items)) for items in (packets(60), broken(), packets(40), iter([]))]
+    got: dict[int, list[int]] = {0: [], 1: [], 2: [], 3: []}
+    errors = {}
+    for item in interleave(streams):
+        assert item.stream is streams[item.index]
+        if item.error is not None:
+            errors[item.index] = item.error
+        else:
+            got[item.index].append(item.unwrap().frame_index)
+    assert got == {0: list(range(60)), 1: [0, 1, 2], 2: list(range(40)), 3: []}
+    assert list(errors) == [1]
+    assert "unplugged" in str(errors[1])
+
+
+def test_leaving_interleave_closes_all(server: FakeServer, client: Client) -> None:
+    streams = [client.stream(endless()) for _ in range(3)]
+    items = interleave(streams)
+    next(items)
+    items.close()  # type: ignore[attr-defined]
+    assert [stream.ended_reason for stream in streams] == ["closed"] * 3
+    wait_for(lambda: all(seen.over for seen in server.streams), "all calls end")
+
+
+def test_the_tap_gets_what_was_sent(client: Client) -> None:
+    tapped: list[Packet] = []
+    assert len(list(client.stream(source(packets(20)), tap=tapped.append))) == 20
+    assert tapped == list(packets(20))
+
+
+def test_options_are_checked(client: Client) -> None:
+    with pytest.raises(ValueError, match="mode='fast', expected 'block' or 'drop_oldest'"):
+        client.stream(source([]), mode="fast")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="results=0"):
+        client.stream(source([]), results=0)
+    with pytest.raises(ValueError, match="cannot be connected to again"):
+        client.stream(source([]), reconnect=Reconnect())
+    with pytest.raises(UnsupportedInput, match="got int as a video source"):
+        client.stream(7)  # type: ignore[arg-type]
+    with Client("http://127.0.0.1:8000") as http, pytest.raises(ValueError, match="video streams go over gRPC"):
+        http.stream(source([]))
+
+
+def test_it_says_what_it_is(client: Client) -> None:
+    results = client.stream(source([]))
+    assert repr(results) == "Stream('packets', pipeline='classify', mode='block')"
+    assert isinstance(results, Stream)
+    results.close()
+    assert results.finished
+    assert list(results) == []
+
+
+def test_the_server_is_not_needed_to_close(server: FakeServer) -> None:
+    server.behaviour = Behaviour(silent=True)
+    with Client(server.url) as client:
+        results = client.stream(source(packets(1)))
+        assert results.poll() is None
+        began_s = time.monotonic()
+        results.close()
+        assert time.monotonic() - began_s < 1.5
