@@ -39,8 +39,8 @@ def resample(pixels: Pixels, part: Region, size_hw: Size, filter: Filter) -> Pix
         return np.array(resized).reshape(*size_hw, pixels.shape[2])
     height, width, channels = pixels.shape
     out = np.empty((*size_hw, channels), np.uint8)
-    rows = _row_weights(size_hw[0], part.start[0], part.end[0], height)
-    columns = _column_weights(size_hw[1], part.start[1], part.end[1], width)
+    rows = row_weights(size_hw[0], part.start[0], part.end[0], height)
+    columns = column_weights(size_hw[1], part.start[1], part.end[1], width)
     kernel = resample_rgb if channels == 3 else resample_gray
     kernel(pixels.reshape(height, width * channels), out, *rows, *columns)
     return out
@@ -84,11 +84,13 @@ _LONGEST_REMEMBERED = 8192
 """Weights of a line of this many pixels take up to 64 KB; longer ones are rare and are not kept."""
 
 
-def _row_weights(count: int, start: float, end: float, source: int) -> _Triangles:
+def row_weights(count: int, start: float, end: float, source: int) -> _Triangles:
+    """``triangle_weights``, remembered where the line is not too long."""
     make = _remembered_triangles if source <= _LONGEST_REMEMBERED else triangle_weights
     return make(count, start, end, source)
 
 
-def _column_weights(count: int, start: float, end: float, source: int) -> _Padded:
+def column_weights(count: int, start: float, end: float, source: int) -> _Padded:
+    """``padded_weights``, remembered where the line is not too long."""
     make = _remembered_padded if source <= _LONGEST_REMEMBERED else padded_weights
     return make(count, start, end, source)

@@ -27,6 +27,11 @@ class CpuFinish:
         self._fill = next(iter(fill_values(definition)), 0)
         self._table = _table(definition)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a region is resized by the triangle filter, in colour, and put on the canvas: no other work."""
+        return self._filter == "bilinear" and self._definition.decode.color == "rgb"
+
     def region(self, placement: Placement) -> Region:
         """What to decode for a placement."""
         if self._filter == "nearest":
@@ -52,8 +57,12 @@ class CpuFinish:
             placed = whole[window.top : window.top + window.height, window.left : window.left + window.width]
         else:
             placed = resample(pixels, part, (window.height, window.width), self._filter)
+        return self.put(placed, placement)
+
+    def put(self, placed: Pixels, placement: Placement) -> Sample:
+        """The network's input from the resized window of a placement, (window.height, window.width, channels) uint8."""
         if placement.fills:
-            top, left = placement.offset
+            window, (top, left) = placement.window, placement.offset
             canvas = np.full((*placement.canvas_hw, placed.shape[2]), self._fill, np.uint8)
             canvas[top : top + window.height, left : left + window.width] = placed
             placed = canvas

@@ -152,7 +152,7 @@ def to_rgb(planes: Planes, rule: ColorRule, window: Window | None = None) -> Pix
     """
     from preprocess.video.kernels import yuv_to_rgb
 
-    window, factors = _prepared(planes, rule, window)
+    window, factors = prepared(planes, rule, window)
     out = np.empty((window.height, window.width, 3), np.uint8)
     y, u, v = (np.ascontiguousarray(plane) for plane in (planes.y, planes.u, planes.v))
     yuv_to_rgb(y, u, v, out, window.top, window.left, *planes.shifts, factors)
@@ -161,7 +161,7 @@ def to_rgb(planes: Planes, rule: ColorRule, window: Window | None = None) -> Pix
 
 def to_rgb_reference(planes: Planes, rule: ColorRule, window: Window | None = None) -> Pixels:
     """The same in NumPy: the specification of ``to_rgb``, equal in every bit."""
-    window, factors = _prepared(planes, rule, window)
+    window, factors = prepared(planes, rule, window)
     luma, v_red, u_green, v_green, u_blue, y_offset, c_offset, bits = (int(factor) for factor in factors)
     rows = np.arange(window.top, window.top + window.height)[:, None]
     columns = np.arange(window.left, window.left + window.width)[None, :]
@@ -174,6 +174,10 @@ def to_rgb_reference(planes: Planes, rule: ColorRule, window: Window | None = No
     return np.stack(levels, axis=2)
 
 
-def _prepared(planes: Planes, rule: ColorRule, window: Window | None) -> tuple[Window, npt.NDArray[np.int32]]:
+def prepared(planes: Planes, rule: ColorRule, window: Window | None) -> tuple[Window, npt.NDArray[np.int32]]:
+    """The window, by default the whole frame, and the ``coefficients`` of a conversion.
+
+    Raises ``ValueError`` where ``rule`` cannot be resolved.
+    """
     matrix, range_ = rule.resolve(matrix_tag=planes.matrix_tag, full_range=planes.full_range, height=planes.size_hw[0])
     return window or Window(0, 0, *planes.size_hw), coefficients(matrix, range_, planes.depth)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import av
 import numpy as np
 import numpy.typing as npt
 
@@ -51,7 +52,12 @@ def orientation_of(frame: VideoFrame) -> Orientation:
     ``ValueError`` where it does anything but quarter turns and mirrors.
     """
     # Side data ties a frame to itself until the garbage collector comes. A tiny copy has the same and holds no picture.
-    matrix: Any = frame.reformat(8, 8, "gray").side_data.get("DISPLAYMATRIX")
+    try:
+        holder = frame.reformat(8, 8, "gray")
+    except av.FFmpegError:
+        # Colours that swscale does not know.
+        holder = frame
+    matrix: Any = holder.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return Orientation()
     a, b, _, c, d = (int(value) for value in np.frombuffer(memoryview(matrix), np.int32)[:5])

@@ -1,0 +1,355 @@
+"""Streams decode to the pixels that clips have, whatever the codec, its packaging and the sampling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from clip_files import COUNT, number_in, turn, write_video
+from stream_files import AS_IT_IS, CLASSIFY, decoded, stream_of
+
+from preprocess import BadSample, CannotCompile, Definition, Limits
+from preprocess.definition import CenterCrop, Decode, Letterbox, Output, Resize
+from preprocess.video.clips import Clip, choose_frames
+from preprocess.video.color import ColorRule
+from preprocess.video.decode import VideoFile
+from preprocess.video.maker import ClipMaker
+from preprocess.video.orientation import Orientation
+from preprocess.video.sampling import Sampling
+from preprocess.video.stream import StreamDecoder
+from wire.video import Packet
+
+KINDS = ("h264", "h264-open-gop", "h264-ts", "h264-avi", "h264-raw", "hevc", "av1", "vp8", "vp9", "mjpeg", "mpeg4")
+NHWC8 = Output(layout="NHWC", dtype="uint8")
+
+
+def assert_equals_clip(path: Path, definition: Definition, *, color: ColorRule | None = None, **said: Any) -> None:
+    """Every frame of the stream is the file's, in every bit."""
+    format, packets = stream_of(path, **said)
+    decoder = StreamDecoder(definition, format, color=color)
+    frames = decoded(decoder, packets)
+    expected = ClipMaker(definition.pixels(), Clip(), color=color).make(path)
+    assert [frame.index for frame in frames] == list(range(len(expected)))
+    assert all(np.array_equal(frame.pixels, pixels) for frame, pixels in zip(frames, expected, strict=True))
+    assert (decoder.decoded, decoder.concealed, decoder.unshown) == (len(expected), 0, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_has_the_pixels_of_the_clip(videos: dict[str, Path], kind: str) -> None:
+    assert_equals_clip(videos[kind], CLASSIFY)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        AS_IT_IS,
+        Definition(operations=(Decode(), Letterbox(size=(80, 80)), NHWC8)),
+        Definition(operations=(Decode(color="gray"), Resize(mode="exact", size=(40, 60)), NHWC8)),
+        Definition(operations=(Decode(), Resize(mode="shorter", size=50, filter="lanczos"), NHWC8)),
+        Definition(operations=(Decode(), Resize(mode="shorter", size=50, filter="nearest"), CenterCrop(size=(30, 30)))),
+    ],
+)
+def test_any_definition_gives_the_pixels_of_the_clip(videos: dict[str, Path], definition: Definition) -> None:
+    assert_equals_clip(videos["h264"], definition)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("matrix", ["bt601", "bt709"])
+def test_colours_are_those_that_the_stream_says(tmp_path: Path, matrix: str, full: bool) -> None:
+    tag = {"bt601": 6, "bt709": 1}[matrix]
+
+    def tagged(stream: Any) -> None:
+        stream.codec_context.colorspace, stream.codec_context.color_range = tag, 2 if full else 1
+
+    path = write_video(tmp_path / "v.mp4", "libx264", count=4, change=tagged)
+    assert_equals_clip(path, CLASSIFY)
+    format, packets = stream_of(path)
+    other = ColorRule(matrix="bt709" if matrix == "bt601" else "bt601", range="limited" if full else "full")
+    found, changed = (decoded(StreamDecoder(CLASSIFY, format, color=rule), packets)[0] for rule in (None, other))
+    assert not np.array_equal(found.pixels, changed.pixels)
+
+
+def test_colours_that_only_the_container_says(tmp_path: Path) -> None:
+    """This MPEG-4 says nothing of its matrix; Matroska does."""
+
+    def tagged(stream: Any) -> None:
+        stream.codec_context.colorspace = 1
+
+    path = write_video(tmp_path / "v.mkv", "mpeg4", count=2, change=tagged)
+    assert_equals_clip(path, CLASSIFY, matrix_tag=1)
+    with pytest.raises(AssertionError):
+        assert_equals_clip(path, CLASSIFY)
+
+
+@pytest.mark.parametrize("pixel_format", ["yuv422p", "yuv444p", "yuv420p10le"])
+def test_other_formats_are_read(tmp_path: Path, pixel_format: str) -> None:
+    assert_equals_clip(write_video(tmp_path / "v.mp4", "libx264", count=4, pixel_format=pixel_format), CLASSIFY)
+
+
+def test_odd_sizes_are_read(tmp_path: Path) -> None:
+    assert_equals_clip(write_video(tmp_path / "v.webm", "libvpx-vp9", count=4, size_hw=(95, 127)), CLASSIFY)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "orientation"),
+    [
+        ((0, 1, -1, 0), Orientation(transpose=True, flip_columns=True)),
+        ((-1, 0, 0, -1), Orientation(flip_rows=True, flip_columns=True)),
+        ((0, -1, 1, 0), Orientation(transpose=True, flip_rows=True)),
+    ],
+)
+def test_frames_are_turned(videos: dict[str, Path], tmp_path: Path, matrix: tuple, orientation: Orientation) -> None:
+    path = turn(tmp_path / "turned.mp4", videos["h264"], matrix)
+    assert_equals_clip(path, CLASSIFY, orientation=orientation)
+    format, packets = stream_of(path, orientation=orientation)
+    frame = decoded(StreamDecoder(AS_IT_IS, format, pictures=True), packets)[7]
+    assert np.array_equal(frame.picture(), frame.pixels)
+    assert frame.size_hw == frame.pixels.shape[:2]
+
+
+def test_a_turn_that_the_stream_itself_states_is_followed(tmp_path: Path) -> None:
+    """H.264 can carry a display orientation message, which no container knows of."""
+    plain = write_video(tmp_path / "v.mp4", "libx264", count=4)
+    path = tmp_path / "turned.mp4"
+    with av.open(str(plain)) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        turning = av.BitStreamFilterContext(
+            "h264_metadata=display_orientation=insert:rotate=90", source.streams.video[0]
+        )
+        for packet in source.demux(video=0):
+            for changed in turning.filter(packet if packet.size else None):
+                changed.stream = stream
+                target.mux(changed)
+    with VideoFile(path) as video:
+        _, frame = next(video.frames([0]))
+        assert frame.rotation
+    assert_equals_clip(path, CLASSIFY)
+
+
+def test_the_picture_is_whole_and_kept_only_where_it_is_wanted(videos: dict[str, Path]) -> None:
+    format, packets = stream_of(videos["h264"])
+    whole = ClipMaker(AS_IT_IS, Clip(frames=(3,))).make(videos["h264"])[0]
+    kept = decoded(StreamDecoder(CLASSIFY, format, pictures=True), packets)[3]
+    assert np.array_equal(kept.picture(), whole)
+    assert kept.planes().size_hw == whole.shape[:2]
+    with pytest.raises(ValueError, match="make it with pictures=True"):
+        decoded(StreamDecoder(CLASSIFY, format), packets)[3].picture()
+
+
+@pytest.mark.parametrize("kind", ["h264", "hevc"])
+def test_annex_b_is_decoded_like_its_packaged_form(videos: dict[str, Path], kind: str) -> None:
+    format, packets = stream_of(videos[kind])
+    assert format.extradata[0] == 1
+    with av.open(str(videos[kind])) as container:
+        to_annex_b = av.BitStreamFilterContext(f"{kind}_mp4toannexb", container.streams.video[0])
+        bare = [packet for packet in container.demux(video=0) if packet.size]
+        data = [bytes(changed) for packet in bare for changed in to_annex_b.filter(packet)]
+    raw = [replace(packet, data=content) for packet, content in zip(packets, data, strict=True)]
+    packaged = decoded(StreamDecoder(CLASSIFY, format), packets)
+    found = decoded(StreamDecoder(CLASSIFY, replace(format, extradata=b"")), raw)
+    assert all(np.array_equal(a.pixels, b.pixels) and a.pts == b.pts for a, b in zip(found, packaged, strict=True))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kind", ["h264", "hevc", "av1", "vp9", "mjpeg"])
+def test_times_are_exact_and_in_order(videos: dict[str, Path], kind: str, threads: int) -> None:
+    format, packets = stream_of(videos[kind])
+    frames = decoded(StreamDecoder(CLASSIFY, format, threads=threads), packets)
+    with VideoFile(videos[kind]) as video:
+        assert [frame.pts for frame in frames] == video.index.timeline.pts.tolist()
+    assert [frame.pts_seconds for frame in frames] == [n / 25 for n in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(stride=5),
+        Sampling(stride=3, start_frame=7, num_frames=4),
+        Sampling(fps=10),
+        Sampling(fps=Fraction(7, 2), end_frame=31),
+        Sampling(fps=60),
+    ],
+)
+@pytest.mark.parametrize(
+    "kind", ["h264", "h264-open-gop", "h264-ts", "h264-avi", "h264-raw", "hevc", "vp9", "mpeg4-avi"]
+)
+def test_sampling_takes_the_frames_of_the_clip(videos: dict[str, Path], kind: str, sampling: Sampling) -> None:
+    format, packets = stream_of(videos[kind])
+    clip = Clip(
+        stride=sampling.stride,
+        fps=sampling.fps,
+        start_frame=sampling.start_frame,
+        end_frame=sampling.end_frame,
+        num_frames=sampling.num_frames,
+    )
+    with VideoFile(videos[kind]) as video:
+        chosen = [number for number in dict.fromkeys(choose_frames(clip, video.index.timeline)) if number is not None]
+    expected = ClipMaker(CLASSIFY.pixels(), Clip(frames=tuple(chosen))).make(videos[kind])
+    frames = decoded(StreamDecoder(CLASSIFY, format, sampling=sampling), packets)
+    assert [frame.index for frame in frames] == chosen
+    assert all(np.array_equal(frame.pixels, pixels) for frame, pixels in zip(frames, expected, strict=True))
+
+
+def test_frames_that_nothing_needs_are_not_decoded(tmp_path: Path) -> None:
+    # Three of four frames are no reference.
+    layout = {"x264-params": "log-level=none:bframes=3:b-adapt=0:b-pyramid=0:scenecut=0:keyint=60"}
+    path = write_video(tmp_path / "v.mp4", "libx264", options=layout)
+    format, packets = stream_of(path)
+    for sampling, most in ((Sampling(), COUNT), (Sampling(stride=5), COUNT / 2), (Sampling(fps=5), COUNT / 2)):
+        decoder = StreamDecoder(CLASSIFY, format, sampling=sampling)
+        frames = decoded(decoder, packets)
+        assert [frame.index for frame in frames] == list(range(0, COUNT, 1 if sampling.takes_all else 5))
+        assert len(frames) < decoder.decoded <= most or sampling.takes_all
+        expected = ClipMaker(CLASSIFY.pixels(), Clip(frames=tuple(frame.index for frame in frames))).make(path)
+        assert all(np.array_equal(frame.pixels, pixels) for frame, pixels in zip(frames, expected, strict=True))
+
+
+def test_a_variable_rate_is_sampled_by_time(tmp_path: Path) -> None:
+    # Three fast frames, a long one, and fast ones, in hundredths of a second.
+    times = [0, 4, 8, 12, 52, 56, 60, 64, 99, 104]
+    path = write_video(
+        tmp_path / "v.mkv", "libx264", count=10, times=times, time_base=Fraction(1, 100), options={"bf": "3"}
+    )
+    format, packets = stream_of(path)
+    frames = decoded(StreamDecoder(AS_IT_IS, format, sampling=Sampling(fps=10)), packets)
+    # At 0, 100, 200 ms …; the frame that is shown from 120 to 520 ms comes once.
+    assert [frame.index for frame in frames] == [0, 2, 3, 6, 7, 8]
+    assert [number_in(frame.pixels) for frame in frames] == [0, 2, 3, 6, 7, 8]
+    assert [frame.pts_seconds for frame in frames] == [0, 0.08, 0.12, 0.6, 0.64, 0.99]
+
+
+def test_nothing_is_decoded_after_the_last_frame(videos: dict[str, Path]) -> None:
+    format, packets = stream_of(videos["h264"])
+    decoder = StreamDecoder(CLASSIFY, format, sampling=Sampling(num_frames=3))
+    assert [frame.index for frame in decoded(decoder, packets)] == [0, 1, 2]
+    assert decoder.done
+    assert decoder.decoded < 8
+
+
+def test_b_frames_whose_depth_is_not_stated_come_in_order(videos: dict[str, Path]) -> None:
+    """Many cameras and some encoders leave the depth out of the header."""
+    format, packets = stream_of(videos["h264"])
+    silent = replace(format, extradata=without_usability_information(format.extradata))
+    expected = decoded(StreamDecoder(CLASSIFY, format), packets)
+    for depth in (None, 2):
+        found = decoded(StreamDecoder(CLASSIFY, replace(silent, reorder_depth=depth)), packets)
+        assert [frame.pts for frame in found] == [frame.pts for frame in expected]
+        assert all(np.array_equal(a.pixels, b.pixels) for a, b in zip(found, expected, strict=True))
+    # What is found out already need not be waited for.
+    late, early = (
+        decoded(StreamDecoder(CLASSIFY, replace(silent, reorder_depth=depth)), packets[:6], at_end=False)
+        for depth in (None, 2)
+    )
+    assert len(late) < len(early)
+
+
+def test_a_change_of_size_is_planned_anew(tmp_path: Path) -> None:
+    parts = [
+        write_video(tmp_path / f"{n}.h264", "libx264", count=6, size_hw=size, options={"g": "6", "bf": "2"})
+        for n, size in enumerate([(96, 128), (160, 144), (96, 128)])
+    ]
+    format, _ = stream_of(parts[0])
+    packets = [packet for part in parts for packet in stream_of(part)[1]]
+    decoder = StreamDecoder(CLASSIFY, format, pictures=True)
+    frames = decoded(decoder, packets)
+    expected = np.concatenate([ClipMaker(CLASSIFY.pixels(), Clip()).make(part) for part in parts])
+    assert [frame.size_hw for frame in frames] == [(96, 128)] * 6 + [(160, 144)] * 6 + [(96, 128)] * 6
+    assert all(np.array_equal(frame.pixels, pixels) for frame, pixels in zip(frames, expected, strict=True))
+    assert decoder.size_hw == (96, 128)
+
+
+@pytest.mark.parametrize("kind", ["h264", "hevc", "av1", "vp8", "vp9", "mjpeg", "mpeg4"])
+def test_large_frames_are_refused_whatever_was_declared(videos: dict[str, Path], kind: str) -> None:
+    format, packets = stream_of(videos[kind])
+    with pytest.raises(BadSample, match="frame 0: has 128x96 = 12288 pixels; at most 12287 are allowed"):
+        StreamDecoder(CLASSIFY, format, limits=Limits(max_pixels=12287))
+    silent = replace(format, width=0, height=0)
+    decoder = StreamDecoder(CLASSIFY, silent, limits=Limits(max_pixels=12287))
+    with pytest.raises(BadSample, match="frame 0: has 128x96 = 12288 pixels; at most 12287 are allowed"):
+        decoded(decoder, packets)
+    assert decoded(decoder, packets) == []
+    assert len(decoded(StreamDecoder(CLASSIFY, format, limits=Limits(max_pixels=12288)), packets)) == COUNT
+
+
+@pytest.mark.parametrize(
+    ("codec", "suffix"),
+    [
+        ("libx264", ".mp4"),
+        ("libvpx-vp9", ".webm"),
+        ("libvpx", ".webm"),
+        ("mjpeg", ".mkv"),
+        ("libsvtav1", ".mp4"),
+        ("libx265", ".mp4"),
+    ],
+)
+def test_very_large_frames_are_refused_before_they_are_decoded(tmp_path: Path, codec: str, suffix: str) -> None:
+    pixel_format = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+    path = write_video(tmp_path / f"v{suffix}", codec, count=3, size_hw=(400, 480), pixel_format=pixel_format)
+    format, packets = stream_of(path, width=0, height=0)
+    with pytest.raises(BadSample, match=r"frame 0: (?!has 480x400 =).*at most 20000 pixels are allowed"):
+        decoded(StreamDecoder(CLASSIFY, format, limits=Limits(max_pixels=20000)), packets)
+
+
+def test_what_is_not_supported_is_named(videos: dict[str, Path], tmp_path: Path) -> None:
+    format, packets = stream_of(videos["h264"])
+    with pytest.raises(BadSample, match="the stream is coded in mpeg2video; supported are h264, hevc, av1, vp8, vp9"):
+        StreamDecoder(CLASSIFY, replace(format, codec="mpeg2video"))
+    with pytest.raises(BadSample, match="the stream is coded in libx264; supported are"):
+        StreamDecoder(CLASSIFY, replace(format, codec="libx264"))
+    two = Definition(operations=(Decode(), CenterCrop(size=(40, 40)), Resize(mode="shorter", size=20)))
+    with pytest.raises(CannotCompile, match="resized once"):
+        StreamDecoder(two, format)
+    rgb, rgb_packets = stream_of(write_video(tmp_path / "v.mkv", "libx264rgb", count=3, pixel_format="rgb24"))
+    with pytest.raises(BadSample, match="frame 0: has the pixel format gbrp; supported are yuv420p"):
+        decoded(StreamDecoder(CLASSIFY, rgb), rgb_packets)
+    strange = {"x264-params": "log-level=none:colormatrix=YCgCo"}
+    odd, odd_packets = stream_of(write_video(tmp_path / "v.mp4", "libx264", count=3, options=strange))
+    with pytest.raises(BadSample, match="frame 0: is tagged with matrix coefficients 8"):
+        decoded(StreamDecoder(CLASSIFY, odd), odd_packets)
+    with pytest.raises(BadSample, match="the time base must be above 0"):
+        StreamDecoder(CLASSIFY, replace(format, time_base=Fraction(0)))
+    with pytest.raises(ValueError, match="threads must be at least 1"):
+        StreamDecoder(CLASSIFY, format, threads=0)
+    assert decoded(StreamDecoder(CLASSIFY, format), [Packet(b"", 0, 0, 0, True)]) == []
+    assert len(packets) == COUNT
+
+
+def without_usability_information(avcc: bytes) -> bytes:
+    """An avcC whose sequence parameter set has no VUI, which is its last part (H.264, 7.3.2.1.1)."""
+    size = int.from_bytes(avcc[6:8], "big")
+    parameters = avcc[8 : 8 + size].replace(b"\0\0\3", b"\0\0")
+    bits = "".join(f"{byte:08b}" for byte in parameters)
+    at = 8 * 4
+
+    def golomb() -> int:
+        nonlocal at
+        zeros = bits.index("1", at) - at
+        value = int(bits[at + zeros : at + 2 * zeros + 1], 2) - 1
+        at += 2 * zeros + 1
+        return value
+
+    golomb()  # seq_parameter_set_id
+    if parameters[1] >= 100:
+        assert golomb() == 1, "4:2:0"
+        golomb(), golomb()  # bit depths
+        at += 2  # qpprime_y_zero_transform_bypass_flag, and no scaling matrix
+    golomb()  # log2_max_frame_num_minus4
+    assert golomb() == 0, "pic_order_cnt_type"
+    golomb(), golomb()  # log2_max_pic_order_cnt_lsb_minus4, max_num_ref_frames
+    at += 1  # gaps_in_frame_num_value_allowed_flag
+    golomb(), golomb()  # size
+    at += 2  # frame_mbs_only_flag (1), direct_8x8_inference_flag
+    at += 1
+    if bits[at - 1] == "1":
+        [golomb() for _ in range(4)]
+    kept = bits[:at] + "0" + "1"
+    kept += "0" * (-len(kept) % 8)
+    plain = int(kept, 2).to_bytes(len(kept) // 8, "big")
+    assert b"\0\0\0" not in plain
+    assert b"\0\0\1" not in plain
+    return avcc[:6] + len(plain).to_bytes(2, "big") + plain + avcc[8 + size :]
