@@ -56,8 +56,12 @@ def on_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         gpu.instance_group.extend(cpu.instance_group)
         (model / "configs" / "cpu.pbtxt").write_text(text_format.MessageToString(gpu))
         (model / "1" / "model.py").write_text(_MODEL.format(tests=str(ROOT / "tests"), adapter=role.capitalize()))
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu") as server:
-        yield server
+    with pytest.MonkeyPatch.context() as patch:
+        # NumPy's BLAS spins where several threads call it on few cores.
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")
+        server = Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu")
+        with server:
+            yield server
 
 
 def test_results_are_those_of_the_cpu_form(on_host: Server, server: Server, photos: dict[str, bytes]) -> None:

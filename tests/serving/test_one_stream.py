@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 
 # In a process of its own: it puts host memory in the place of a GPU.
 _SCRIPT = """
+import os
 import sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # it spins where several threads call it on few cores
 sys.path[:0] = [{tests!r}]
 import host_gpu
 host_gpu.install()
