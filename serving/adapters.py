@@ -21,13 +21,14 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from postprocess import read_labels, top_k
+from postprocess.matte import alpha
 from preprocess import BadImage, Compiled, Definition, Limits, StampMismatch, compile, first_difference
 from serving import certificate
 from serving.engine import OnnxRuntimeEngine
 from serving.metrics import ModelMetrics
-from serving.pipeline import Classification, GpuOptions
+from serving.pipeline import GpuOptions, Matte, Raw, read_postprocess
 from serving.stamp import check_same
-from serving.tensors import CLASS_IDS, IMAGE, LABELS, PIXELS, SCORES
+from serving.tensors import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES
 
 if TYPE_CHECKING:
     from serving.adapters_gpu import FusedOnGpu
@@ -242,9 +243,12 @@ class Fused(Adapter):
 
 def postprocess_of(options_json: str, folder: Path) -> Callable[[Tensors], Tensors]:
     """The postprocessing that a pipeline's options ask for; ``folder`` holds its ``labels.txt``."""
-    if json.loads(options_json)["kind"] == "raw":
+    options = read_postprocess(options_json)
+    if isinstance(options, Raw):
         return lambda outputs: outputs
-    options = Classification.model_validate_json(options_json)
+    if isinstance(options, Matte):
+        softness = options.softness
+        return lambda outputs: {MATTE: alpha(next(iter(outputs.values())), softness=softness)}
     labels_path = folder / "labels.txt"
     names = np.array([label.encode() for label in read_labels(labels_path)], object) if labels_path.exists() else None
 

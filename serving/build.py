@@ -10,9 +10,10 @@ from pathlib import Path
 
 import onnx
 
+from postprocess.background import read_picture
 from serving import certificate, network, repository, stock
 from serving.errors import BadNetwork, BadPipeline
-from serving.pipeline import Classification, Pipeline
+from serving.pipeline import Classification, Matte, PictureBackground, Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def build(
     """
     pipeline = Pipeline.from_file(pipeline_file)
     stock.check_folder(folder, form)
-    labels = _labels(pipeline, pipeline_file.parent)
+    labels, background = _labels(pipeline, pipeline_file.parent), _background(pipeline, pipeline_file.parent)
     source = _Source.of(pipeline, onnx_file)
     named = f"{pipeline_file.parent.name}/{pipeline_file.name}"
     if form == "dali-backend":
@@ -62,7 +63,7 @@ def build(
         served = network.prepare(source.load(progress), pipeline.preprocess)
         entry = served.metadata_props.add()
         entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
-    planned = repository.plan(pipeline, network.outputs(served), labels=labels)
+    planned = repository.plan(pipeline, network.outputs(served), labels=labels, background=background)
     written = repository.write(planned, folder, source=named)
     if fresh or not (folder / f"{pipeline.name}_fused" / "1" / "model.onnx").exists():
         written += repository.install_network(served.SerializeToString(), pipeline, folder)
@@ -98,11 +99,26 @@ class _Source:
     def load(self, progress: Callable[[str], None]) -> onnx.ModelProto:
         if self.file is not None:
             return network.load(self.file)
-        from serving.efficientnet_lite import export_efficientnet_lite0, fetch_weights
-        from serving.legacy_pickle import read_legacy_checkpoint
+        return _BUILT_IN[self.name](progress)
 
-        progress("fetching the weights of EfficientNet-Lite0 (18 MB, once)")
-        return export_efficientnet_lite0(read_legacy_checkpoint(fetch_weights()))
+
+def _efficientnet_lite0(progress: Callable[[str], None]) -> onnx.ModelProto:
+    from serving.efficientnet_lite import export_efficientnet_lite0, fetch_weights
+    from serving.legacy_pickle import read_legacy_checkpoint
+
+    progress("fetching the weights of EfficientNet-Lite0 (18 MB, once)")
+    return export_efficientnet_lite0(read_legacy_checkpoint(fetch_weights()))
+
+
+def _selfie_segmentation(progress: Callable[[str], None]) -> onnx.ModelProto:
+    from serving.selfie_segmentation import export_selfie_segmentation, fetch_selfie_segmentation
+    from serving.tflite import read_tflite
+
+    progress("fetching the network selfie-segmentation (36 MB, once)")
+    return export_selfie_segmentation(read_tflite(fetch_selfie_segmentation().read_bytes()))
+
+
+_BUILT_IN = {"efficientnet-lite0": _efficientnet_lite0, "selfie-segmentation": _selfie_segmentation}
 
 
 def _built_before(path: Path, key: str) -> onnx.ModelProto | None:
@@ -127,3 +143,19 @@ def _labels(pipeline: Pipeline, beside: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise BadPipeline(f"postprocess.labels: {path}: {error.strerror}; allowed: imagenet, or a file") from None
+
+
+def _background(pipeline: Pipeline, beside: Path) -> bytes | None:
+    options = pipeline.postprocess
+    if not isinstance(options, Matte) or not isinstance(options.background, PictureBackground):
+        return None
+    path = beside / options.background.path
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadPipeline(f"postprocess.background.path: {path}: {error.strerror}") from None
+    try:
+        read_picture(content)
+    except ValueError as error:
+        raise BadPipeline(f"postprocess.background.path: {path}: {error}") from None
+    return content

@@ -1,4 +1,4 @@
-"""Classification as the last nodes of the network's own graph, for forms in which no Python runs after it."""
+"""Postprocessing as the last nodes of the network's own graph, for forms in which no Python runs after it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from onnx import TensorProto, helper, numpy_helper
 from serving import network
 from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
-from serving.pipeline import Classification, Raw
-from serving.tensors import CLASS_IDS, LABELS, SCORES
+from serving.pipeline import AnyPostprocess, Classification, Matte, Raw
+from serving.tensors import CLASS_IDS, LABELS, MATTE, SCORES
 
 _PREFIX = "onestream/tail_"
 _OLDEST_OPSET = 11
 """The first in which TopK promises the lower index among equals, and the first with GatherElements."""
 
 
-def with_postprocess(model: onnx.ModelProto, postprocess: Classification | Raw) -> onnx.ModelProto:
+def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onnx.ModelProto:
     """Append a pipeline's postprocessing to its network; the argument is not changed.
 
     For a classification the outputs become ``scores``, float32 (batch, k), and ``class_ids``, int32 (batch, k), best
     first: what ``postprocess.top_k`` computes from the same logits. Classes are chosen by their logits, as there, so
     that logits which softmax rounds to one score keep their order. ONNX orders equal logits by class id; a runtime may
-    keep its own order among them (TensorRT documents none). Raw outputs stay as they are.
+    keep its own order among them (TensorRT documents none). For a matte the output becomes ``matte``, uint8
+    (batch, height, width), what ``postprocess.matte.alpha`` computes. Raw outputs stay as they are.
 
     Raises ``BadNetwork`` where the network has not one output (batch, classes) or an opset below 11, and
     ``BadPipeline`` where it has fewer than ``top_k`` classes.
@@ -34,14 +35,21 @@ def with_postprocess(model: onnx.ModelProto, postprocess: Classification | Raw) 
     extended.CopyFrom(model)
     if isinstance(postprocess, Raw):
         return extended
-    _check(network.outputs(model), postprocess)
+    if isinstance(postprocess, Classification):
+        _check(network.outputs(model), postprocess)
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset < _OLDEST_OPSET:
-        raise BadNetwork(f"the graph's own top-k takes ONNX opset {_OLDEST_OPSET} or newer; the file has {opset}")
-    if _names(extended.graph) & {SCORES, CLASS_IDS, LABELS}:
+        raise BadNetwork(
+            f"the graph's own postprocessing takes ONNX opset {_OLDEST_OPSET} or newer; the file has {opset}"
+        )
+    if _names(extended.graph) & {SCORES, CLASS_IDS, LABELS, MATTE}:
         extended = onnx.compose.add_prefix(
             extended, f"{_PREFIX}network_", rename_nodes=False, rename_inputs=False, rename_functions=False
         )
+    if isinstance(postprocess, Matte):
+        _append_matte(extended.graph, postprocess)
+        onnx.checker.check_model(extended)
+        return extended
     _append(extended.graph, postprocess)
     onnx.checker.check_model(extended)
     return extended
@@ -116,3 +124,30 @@ def _append(graph: onnx.GraphProto, postprocess: Classification) -> None:
         value = helper.make_tensor_value_info(name, dtype, [1, postprocess.top_k])
         value.type.tensor_type.shape.dim[0].CopyFrom(batch)
         graph.output.append(value)
+
+
+def _append_matte(graph: onnx.GraphProto, postprocess: Matte) -> None:
+    """The operations of ``postprocess.matte.alpha``, in float32 and in its order."""
+    if len(graph.output) != 1 or graph.output[0].type.tensor_type.elem_type != TensorProto.FLOAT:
+        raise BadNetwork("matte takes one output, float32 (batch, height, width)")
+    value = graph.output[0].name
+    one, half, levels = np.float32(1), np.float32(0.5), np.float32(255)
+    steps = (
+        ("Sub", [half]),
+        ("Mul", [np.float32(1 / postprocess.softness)]),
+        ("Add", [half]),
+        ("Clip", [np.float32(0), one]),
+        ("Mul", [levels]),
+        ("Add", [half]),
+    )
+    for number, (op, constants) in enumerate(steps):
+        names = [f"{_PREFIX}matte_{number}_{place}" for place in range(len(constants))]
+        graph.initializer.extend(
+            numpy_helper.from_array(np.asarray(constant), name) for name, constant in zip(names, constants, strict=True)
+        )
+        name = f"{_PREFIX}{op.lower()}_{number}"
+        graph.node.append(helper.make_node(op, [value, *names], [name], name=name))
+        value = name
+    graph.node.append(helper.make_node("Cast", [value], [MATTE], name=f"{_PREFIX}matte", to=TensorProto.UINT8))
+    graph.output[0].name = MATTE
+    graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from preprocess import Definition, Limits
 from serving.errors import BadPipeline
@@ -16,6 +16,7 @@ from serving.video.bounds import Bounds
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
 Precision = Literal["fp32", "tf32", "fp16"]
+Level = Annotated[int, Field(ge=0, le=255)]
 
 
 class Classification(BaseModel):
@@ -38,6 +39,53 @@ class Raw(BaseModel):
     model_config = _Frozen
 
     kind: Literal["raw"] = "raw"
+
+
+class ColorBackground(BaseModel):
+    """One colour: red, green and blue of 0 to 255."""
+
+    model_config = _Frozen
+
+    kind: Literal["color"] = "color"
+    rgb: tuple[Level, Level, Level] = (0, 177, 64)
+
+
+class BlurBackground(BaseModel):
+    """The picture itself, blurred. ``radius``: about the standard deviation, in pixels of the picture."""
+
+    model_config = _Frozen
+
+    kind: Literal["blur"] = "blur"
+    radius: Annotated[int, Field(ge=12, le=512)] = 28
+
+
+class PictureBackground(BaseModel):
+    """An image file, its path relative to the pipeline file; it is scaled to cover the picture."""
+
+    model_config = _Frozen
+
+    kind: Literal["picture"] = "picture"
+    path: str
+
+
+AnyBackground = ColorBackground | BlurBackground | PictureBackground
+
+
+class Matte(BaseModel):
+    """Which pixels belong to a person, from a network with one output (batch, height, width) of probabilities.
+
+    ``softness``: the range of probabilities around one half that stays transparent in parts; 1 keeps them as they are,
+    less makes edges harder. ``background``: what a composed video shows behind persons.
+    """
+
+    model_config = _Frozen
+
+    kind: Literal["matte"] = "matte"
+    softness: Annotated[float, Field(gt=0, le=1)] = 0.5
+    background: Annotated[AnyBackground, Field(discriminator="kind")] = BlurBackground()
+
+
+AnyPostprocess = Classification | Raw | Matte
 
 
 class GpuOptions(BaseModel):
@@ -135,16 +183,16 @@ class VideoOptions(BaseModel):
 class Pipeline(BaseModel):
     """Everything that ``onestream build`` needs, beside the network's file.
 
-    ``network`` names a built-in network (*efficientnet-lite0*); None where an ONNX file is given to the build.
-    ``video``: with it there is a model ``NAME_video`` for streams.
+    ``network`` names a built-in network (*efficientnet-lite0*, *selfie-segmentation*); None where an ONNX file is
+    given to the build. ``video``: with it there is a model ``NAME_video`` for streams.
     """
 
     model_config = _Frozen
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
-    network: Literal["efficientnet-lite0"] | None = None
+    network: Literal["efficientnet-lite0", "selfie-segmentation"] | None = None
     preprocess: Definition
-    postprocess: Annotated[Classification | Raw, Field(discriminator="kind")] = Classification()
+    postprocess: Annotated[AnyPostprocess, Field(discriminator="kind")] = Classification()
     limits: Limits = Limits()
     serving: ServingOptions = ServingOptions()
     video: VideoOptions | None = None
@@ -169,6 +217,14 @@ class Pipeline(BaseModel):
             return cls.model_validate({"name": path.stem, **data})
         except ValidationError as error:
             raise BadPipeline(f"{path}: {describe(error)}") from None
+
+
+_POSTPROCESS: TypeAdapter[AnyPostprocess] = TypeAdapter(Annotated[AnyPostprocess, Field(discriminator="kind")])
+
+
+def read_postprocess(options_json: str) -> AnyPostprocess:
+    """The postprocessing from the parameter of a model's configuration."""
+    return _POSTPROCESS.validate_json(options_json)
 
 
 def describe(error: ValidationError) -> str:

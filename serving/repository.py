@@ -17,11 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import cast
 
+from postprocess.matte import picture_window
+from preprocess import Definition
 from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
-from serving.pipeline import Classification, Pipeline
-from serving.tensors import CLASS_IDS, IMAGE, LABELS, PIXELS, SCORES
+from serving.pipeline import Classification, Matte, Pipeline
+from serving.tensors import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES
 from serving.triton_config import (
     INSTANCES_PARAMETER,
     Device,
@@ -36,6 +39,8 @@ from serving.triton_config import (
 )
 from wire.video import EVENT, MESSAGE
 
+BACKGROUND_FILE = "background"
+"""In the folder of ``NAME_video``: the image that a matte's background names."""
 _COMMITTED_INSTANCES = 2
 _WARMUP_FILE = "photo.jpg"
 _ADAPTER = '''"""{what} of the pipeline {pipeline}; the code is in ``serving.adapters``."""
@@ -62,6 +67,7 @@ class Repository:
     ensemble: Ensemble
     labels: str | None
     video: StreamModel | None = field(default=None, kw_only=True)
+    background: bytes | None = field(default=None, kw_only=True)
 
     @property
     def model_names(self) -> list[str]:
@@ -101,11 +107,17 @@ class Repository:
         for model in self.models:
             if model.warmup.file:
                 contents[f"{model.name}/warmup/{model.warmup.file}"] = warmup_photo()
+        if self.video and self.background is not None:
+            contents[f"{self.video.name}/{BACKGROUND_FILE}"] = self.background
         return contents
 
 
-def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | None) -> Repository:
-    """Compute the repository of a pipeline from its network's outputs. ``labels`` is the text of the labels file.
+def plan(
+    pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | None, background: bytes | None = None
+) -> Repository:
+    """Compute the repository of a pipeline from its network's outputs.
+
+    ``labels`` is the text of the labels file, ``background`` the content of the file that a matte names.
 
     Raises ``BadNetwork`` where the outputs do not suit the postprocessing, ``BadPipeline`` where the labels do not.
     """
@@ -122,6 +134,8 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
     results = network_tensors
     if isinstance(postprocess, Classification):
         results = _classification_outputs(postprocess, outputs, labels)
+    if isinstance(postprocess, Matte):
+        results = _matte_outputs(definition, outputs)
 
     batch, queue = options.max_batch_size, options.max_queue_size
     instances = _COMMITTED_INSTANCES if options.cpu_instances == "cores" else options.cpu_instances
@@ -212,6 +226,7 @@ def plan(pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | 
         ),
         labels,
         video=_video(pipeline, results, stamp | after) if pipeline.video else None,
+        background=background,
     )
 
 
@@ -247,6 +262,22 @@ def _classification_outputs(
         raise BadPipeline(f"postprocess.labels has {len(labels.splitlines())} names, the network has {classes} classes")
     k = (options.top_k,)
     return Tensor(SCORES, "float32", k), Tensor(CLASS_IDS, "int32", k), Tensor(LABELS, "string", k)
+
+
+def _matte_outputs(definition: Definition, outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
+    try:
+        for example_hw in ((1080, 1920), (1920, 1080)):
+            picture_window(definition, example_hw)
+    except ValueError as error:
+        raise BadPipeline(f"postprocess matte: {error}") from None
+    size_hw = cast("tuple[int, int]", definition.output_spec.size_hw)
+    if len(outputs) != 1 or outputs[0].dtype != "float32" or outputs[0].dims != size_hw:
+        shapes = ", ".join(f"{out.name} {out.dtype} {[None, *out.dims]}" for out in outputs)
+        raise BadNetwork(
+            f"matte takes one output, float32 [None, {size_hw[0]}, {size_hw[1]}], the size of the definition's output; "
+            f"got {shapes}"
+        )
+    return (Tensor(MATTE, "uint8", size_hw),)
 
 
 def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

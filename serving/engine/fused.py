@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from serving import network
 from serving.network_tail import with_postprocess
-from serving.pipeline import Classification, Raw
-
-_POSTPROCESS: TypeAdapter[Classification | Raw] = TypeAdapter(Classification | Raw)
+from serving.pipeline import read_postprocess
 
 
 def fused_network(model: Path, postprocess_json: str) -> bytes:
@@ -19,5 +15,5 @@ def fused_network(model: Path, postprocess_json: str) -> bytes:
     ``model`` is the served network's file, ``postprocess_json`` the ``postprocess`` parameter of the model's
     configuration. Raises ``BadNetwork`` where one does not fit the other.
     """
-    postprocess = _POSTPROCESS.validate_json(postprocess_json)
+    postprocess = read_postprocess(postprocess_json)
     return bytes(with_postprocess(network.load(model), postprocess).SerializeToString(deterministic=True))

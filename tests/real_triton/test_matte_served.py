@@ -1,0 +1,46 @@
+"""The matte of still images on a real Triton."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client import Client, UnexpectedResponse
+from postprocess.matte import alpha
+from preprocess import compile
+from serving.build import build
+from serving.engine import OnnxRuntimeEngine
+from serving.pipeline import Matte, Pipeline
+from serving.server import Server
+
+pytestmark = pytest.mark.needs_triton
+
+ROOT = Path(__file__).parents[2]
+PIPELINE_FILE = ROOT / "pipelines" / "matte.yaml"
+
+
+def test_both_forms_give_the_matte_and_agree_with_the_reference(tmp_path: Path, photos: dict[str, bytes]) -> None:
+    build(PIPELINE_FILE, folder=tmp_path)
+    pipeline = Pipeline.from_file(PIPELINE_FILE)
+    assert isinstance(pipeline.postprocess, Matte)
+    (pixels,) = compile(pipeline.preprocess.pixels(), backend="reference").run([photos["astronaut"]])
+    assert isinstance(pixels, np.ndarray)
+    engine = OnnxRuntimeEngine(tmp_path / "matte_fused" / "1" / "model.onnx", threads=1)
+    expected = alpha(engine.run(pixels[None])["person"], softness=pipeline.postprocess.softness)[0]
+    with Server(tmp_path, http_port=0, grpc_port=0, metrics_port=0) as server, Client(server.grpc_url) as client:
+        mattes = {form: client.infer(form, photos["astronaut"])["matte"] for form in ("matte", "matte_fused")}
+        temple = client.infer("matte", photos["temple"])["matte"][0]
+        with pytest.raises(UnexpectedResponse, match=r"'matte' answered .*for a pipeline of another kind use infer"):
+            client.classify(photos["astronaut"], pipeline="matte")
+    assert mattes["matte"].shape == (1, 256, 256)
+    assert mattes["matte"].dtype == np.uint8
+    np.testing.assert_array_equal(mattes["matte"], mattes["matte_fused"])
+    matte = mattes["matte"][0]
+    # DALI is within one level of the reference; where the network is undecided, that may turn its mind.
+    assert (np.abs(matte.astype(int) - expected) <= 8).mean() > 0.99
+    assert matte[60, 110] > 240, "her face"
+    assert matte[100, 20] < 15, "the flag"
+    # Nobody is in it.
+    assert temple.mean() < 25
