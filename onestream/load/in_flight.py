@@ -14,7 +14,9 @@ from client import Client, OnestreamError
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the clients saw. ``images_per_s`` counts the answers that came within the time."""
+    """What the clients saw. ``images_per_s`` counts the answers that came within the time, or where none did, the first
+    ones after it.
+    """
 
     images_per_s: float
     p50_ms: float
@@ -27,28 +29,27 @@ def keep_in_flight(
     """Ask a model about the images in turn for ``duration_s`` seconds, ``concurrency`` requests at a time.
 
     ``url`` is an address as ``client.Client`` takes it. Raises ``OnestreamError`` with the first error that a request
-    met, and ``TimeoutError`` where no answer came within the time.
+    met.
     """
-    latencies_ms: list[list[float]] = [[] for _ in range(concurrency)]
+    answered: list[tuple[float, float]] = []  # when, and the latency in milliseconds
     errors: list[OnestreamError] = []
     with Client(url, timeout_s=timeout_s, retries=0) as client:
         client.max_body_bytes(model)
-        ending = monotonic() + duration_s
+        beginning = monotonic()
+        ending = beginning + duration_s
 
         def ask(worker: int) -> None:
             index = worker
-            while not errors:
+            # Everyone asks at least once, so that a slow server has a speed too.
+            while not errors and (index == worker or monotonic() < ending):
                 began = monotonic()
-                if began >= ending:
-                    return
                 try:
                     client.infer(model, images[index % len(images)])
                 except OnestreamError as error:
                     errors.append(error)
                     return
                 now = monotonic()
-                if now <= ending:
-                    latencies_ms[worker].append((now - began) * 1000)
+                answered.append((now, (now - began) * 1000))
                 index += concurrency
 
         # Daemons, so that an interrupt does not wait for their last answers.
@@ -59,8 +60,10 @@ def keep_in_flight(
             thread.join()
     if errors:
         raise errors[0]
-    seen = [value for own in latencies_ms for value in own]
-    if not seen:
-        raise TimeoutError(f"{model} gave no answer within {duration_s:.1f} s at concurrency {concurrency}")
+    in_time = [latency_ms for now, latency_ms in answered if now <= ending]
+    if in_time:
+        seen, took_s = in_time, duration_s
+    else:
+        seen, took_s = [latency_ms for _, latency_ms in answered], max(now for now, _ in answered) - beginning
     p50_ms, p99_ms = np.percentile(seen, [50, 99])
-    return Answers(len(seen) / duration_s, float(p50_ms), float(p99_ms))
+    return Answers(len(seen) / took_s, float(p50_ms), float(p99_ms))

@@ -73,7 +73,7 @@ class OwnClient:
             seen = keep_in_flight(
                 grpc_address, model, self._images, concurrency=self.concurrency, duration_s=duration_s
             )
-        except (OnestreamError, TimeoutError) as error:
+        except OnestreamError as error:
             raise LoadFailed(str(error)) from None
         return Sample(images_per_s=seen.images_per_s, p50_ms=seen.p50_ms, p99_ms=seen.p99_ms)
 
