@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import rtsp_server
 
 from preprocess.device import driver_visible
 
@@ -26,13 +27,15 @@ def _why_not(marker: str) -> str | None:
         return "no NVIDIA driver on this machine"
     if marker == "needs_triton" and importlib.util.find_spec("pytriton") is None and not shutil.which("tritonserver"):
         return "no Triton on this machine: pip install 'onestream[cpu]'"
+    if marker == "needs_rtsp":
+        return rtsp_server.why_not()
     return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run; a fixture below turns that into a failure where it is asked for."""
     for item in items:
-        for marker in ("needs_gpu", "needs_triton"):
+        for marker in ("needs_gpu", "needs_triton", "needs_rtsp"):
             reason = _why_not(marker) if item.get_closest_marker(marker) else None
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))

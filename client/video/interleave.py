@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class StreamItem:
         return self.frame
 
 
-def interleave(streams: Iterable[Stream]) -> Iterator[StreamItem]:
+def interleave(streams: Iterable[Stream]) -> Generator[StreamItem, None, None]:
     """The results of all streams as they come, each stream's in its order, one of each in turn where many wait.
 
     All are opened at once. A stream that fails gives an item with its error and the others go on. When the iteration

@@ -346,7 +346,7 @@ def test_leaving_interleave_closes_all(server: FakeServer, client: Client) -> No
     streams = [client.stream(endless()) for _ in range(3)]
     items = interleave(streams)
     next(items)
-    items.close()  # type: ignore[attr-defined]
+    items.close()
     assert [stream.ended_reason for stream in streams] == ["closed"] * 3
     wait_for(lambda: all(seen.over for seen in server.streams), "all calls end")
 

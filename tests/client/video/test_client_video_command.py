@@ -1,0 +1,240 @@
+"""``onestream stream``: what it prints and writes, and how it ends."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import av
+import grpc
+import numpy as np
+import pytest
+import typer
+from clip_files import every_frame, number_in, turn, write_video
+from fake_server import FakeServer
+from typer.testing import CliRunner, Result
+
+from client import Client
+from client.video import File, FrameResult
+from onestream.annotate import AnnotatedVideo
+from onestream.stream import stream
+
+app = typer.Typer()
+app.command()(stream)
+SCRIPT = "import typer; from onestream.stream import stream; typer.run(stream)"
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_video(
+        tmp_path_factory.mktemp("clips") / "clip.mp4",
+        "libx264",
+        options={"g": "10", "bf": "2"},
+        count=30,
+        size_hw=(192, 256),
+    )
+
+
+def run(server: FakeServer, *arguments: object) -> Result:
+    words = [str(argument) for argument in arguments]
+    return CliRunner().invoke(app, ["--url", server.url, *words], catch_exceptions=False)
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_table_at_the_end(server: FakeServer, clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(clip.parent)
+    result = run(server, "clip.mp4", "clip.mp4")
+    assert result.exit_code == 0
+    rows = [line.split("│")[1:-1] for line in result.stdout.splitlines() if "clip.mp4" in line]
+    assert len(rows) == 2
+    for row in rows:
+        name, frames, _, p50, p99, dropped, concealed, ended = (cell.strip() for cell in row)
+        assert (name, frames, dropped, concealed, ended) == ("clip.mp4", "30", "3", "1", "done")
+        assert 0 < float(p50) <= float(p99)
+
+
+def test_json_is_a_line_per_frame_and_one_at_the_end(server: FakeServer, clip: Path) -> None:
+    result = run(server, "--json", "--top", "2", clip)
+    assert result.exit_code == 0
+    *frames, end = lines(result)
+    assert [frame["frame_index"] for frame in frames] == list(range(30))
+    assert frames[0]["source"] == str(clip)
+    assert frames[7]["labels"] == [
+        {"label": "class 7", "class_id": 7, "score": pytest.approx(0.9)},
+        {"label": "other", "class_id": 1, "score": pytest.approx(0.1)},
+    ]
+    assert frames[3]["latency_ms"] > 0
+    assert (end["ended"], end["results"], end["decoded"], end["gaps"]) == ("done", 30, 30, [])
+
+
+def test_a_failed_stream_does_not_end_the_others(server: FakeServer, clip: Path) -> None:
+    result = run(server, "--json", clip, "/nowhere/clip.mp4")
+    assert result.exit_code == 1
+    found = lines(result)
+    assert sum("frame_index" in line for line in found) == 30
+    (error,) = (line for line in found if "error" in line)
+    assert error["source"] == "/nowhere/clip.mp4"
+    assert error["error"]["type"] == "UnreadableInput"
+    assert "1 of 2 streams failed" in result.stderr
+    assert "No such file" in result.stderr
+
+
+def test_nothing_could_be_started(server: FakeServer, clip: Path) -> None:
+    server.behaviour.refuse = (grpc.StatusCode.INVALID_ARGUMENT, "bad stream (too_large): its pictures are too large")
+    result = run(server, "--json", clip)
+    assert result.exit_code == 2
+    error, end = lines(result)
+    assert error["error"]["code"] == "too_large"
+    assert end["results"] == 0
+    for wrong in (["--url", "nonsense://x", clip], ["http://somewhere/x.mp4"], ["--url", "http://127.0.0.1:1", clip]):
+        assert run(server, *wrong).exit_code == 2
+
+
+def test_standard_input(server: FakeServer, tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.h264", "libx264", count=10)
+    with path.open("rb") as data:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, "--url", server.url, "--json", "-"],
+            stdin=data,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 11
+
+
+def test_ctrl_c_ends_cleanly(server: FakeServer, clip: Path, tmp_path: Path) -> None:
+    server.behaviour.frame_s = 0.1
+    out = tmp_path / "out.mp4"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, "--url", server.url, "--json", "-o", str(out), str(clip)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    first = [json.loads(process.stdout.readline()) for _ in range(5)]
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert [line["frame_index"] for line in first] == [0, 1, 2, 3, 4]
+    assert json.loads(rest.splitlines()[-1])["ended"] == "closed"
+    # The video holds at least what was seen.
+    assert len(every_frame(out)) >= 5
+    deadline = time.monotonic() + 5
+    while not server.streams[0].cancelled:
+        assert time.monotonic() < deadline
+
+
+def test_progress_is_live_on_a_terminal(server: FakeServer, clip: Path) -> None:
+    server.behaviour.frame_s = 0.03
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, "--url", server.url, str(clip)],
+        stdout=subprocess.DEVNULL,
+        stderr=slave,
+        env=os.environ | {"COLUMNS": "160", "TERM": "xterm"},
+    ) as process:
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            shown += piece
+    os.close(master)
+    assert process.returncode == 0
+    text = shown.decode(errors="replace")
+    assert "p99 ms" in text
+    assert "class " in text
+
+
+def differing_rows(path: Path, original: Path) -> list[np.ndarray[Any, Any]]:
+    """For each frame, which rows of the copy are far from the original's."""
+    pairs = zip(every_frame(path), every_frame(original), strict=True)
+    return [
+        (abs(copy.to_ndarray(format="rgb24").astype(int) - frame.to_ndarray(format="rgb24")).max(axis=2) > 100).any(
+            axis=1
+        )
+        for copy, frame in pairs
+    ]
+
+
+def test_the_annotated_video_has_every_frame_with_its_label(server: FakeServer, clip: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.mp4"
+    assert run(server, clip, "-o", out).exit_code == 0
+    with av.open(str(out)) as copy, av.open(str(clip)) as original:
+        times = [[float(frame.pts * frame.time_base) for frame in one.decode(video=0)] for one in (copy, original)]
+    # MP4 rounds times to its own time base.
+    assert times[0] == pytest.approx(times[1], abs=1e-3)
+    for rows in differing_rows(out, clip):
+        assert rows[8:20].any()
+        assert not rows[60:].any()
+
+
+def test_labels_change_with_their_frames(clip: Path, tmp_path: Path) -> None:
+    """Of every fifth frame there is a result, whose label has a line more than the one before."""
+    feed = File(clip).connect()
+    packets, format = list(feed.packets()), feed.format
+    feed.close()
+    out = tmp_path / "out.mp4"
+    video = AnnotatedVideo(out, lambda frame: "\n".join(["label"] * (frame.frame_index // 5 + 1)))
+    times = sorted(packet.pts for packet in packets if packet.pts is not None)
+    for number, packet in enumerate(packets):
+        video.sent(packet)
+        if number % 5 == 4:
+            index = number - 4
+            video.show(FrameResult(index, times[index], None, 1.0, 1.0, {}), format)
+    video.close()
+    # The left margin of a label is black; no pixel of the pictures is darker than 40.
+    margins = [frame.to_ndarray(format="rgb24")[:, 5:7].mean(axis=(1, 2)) for frame in every_frame(out)]
+    heights = [int((margin < 30).sum()) for margin in margins]
+    groups = [heights[at : at + 5] for at in range(0, 30, 5)]
+    # A line is about 12 pixels high; coding blurs its end by a pixel or two.
+    assert all(max(group) - min(group) < 4 for group in groups)
+    assert all(8 <= after[0] - before[0] <= 18 for before, after in itertools.pairwise(groups))
+
+
+def test_several_sources_write_several_videos_turned_as_shown(server: FakeServer, clip: Path, tmp_path: Path) -> None:
+    turned = turn(tmp_path / "turned.mp4", clip, (0, 1, -1, 0))
+    assert run(server, clip, turned, "-o", tmp_path / "out.mp4").exit_code == 0
+    first, second = every_frame(tmp_path / "out-0.mp4"), every_frame(tmp_path / "out-1.mp4")
+    assert (len(first), len(second)) == (30, 30)
+    assert (first[0].width, first[0].height) == (256, 192)
+    assert (second[0].width, second[0].height) == (192, 256)
+
+
+def test_a_video_that_cannot_be_written(server: FakeServer, clip: Path, tmp_path: Path) -> None:
+    for name in ("nowhere/out.mp4", "out.unknown"):
+        result = run(server, clip, "-o", tmp_path / name)
+        assert result.exit_code == 2
+        assert "cannot be written" in result.stderr
+
+
+def test_numbers_survive_in_the_copy(server: FakeServer, tmp_path: Path) -> None:
+    """The pictures' own numbers are in bars at the top, which a label at the left would cover: none is asked for."""
+    clip = write_video(tmp_path / "clip.webm", "libvpx-vp9", count=12)
+    video = AnnotatedVideo(tmp_path / "out.mp4", lambda _frame: "")
+    with Client(server.url) as client, client.stream(clip, tap=video.sent) as results:
+        for frame in results:
+            assert results.format is not None
+            video.show(frame, results.format)
+    video.close()
+    assert [number_in(f.to_ndarray(format="rgb24")) for f in every_frame(tmp_path / "out.mp4")] == list(range(12))
