@@ -13,9 +13,12 @@ import yaml
 from onnx import TensorProto, helper
 from PIL import Image
 
-from postprocess.background import read_picture
+from postprocess.background import Blur, Color, Picture, read_picture
 from postprocess.matte import alpha
+from postprocess.stretch import mixed
+from preprocess.video.color import ColorRule, Planes
 from serving import repository
+from serving.compositing import composer_of
 from serving.engine import OnnxRuntimeEngine
 from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
@@ -132,3 +135,22 @@ def test_a_background_that_cannot_be_shown_ends_the_build(tmp_path: Path, conten
     path = pipeline_with(tmp_path, background={"kind": "picture", "path": "beach.png"})
     with pytest.raises(BadPipeline, match=rf"postprocess\.background\.path: .*beach\.png: .*{message}"):
         build(path, folder=tmp_path / "repository")
+
+
+@pytest.mark.parametrize("background", ["color", "blur", "picture"])
+def test_the_options_become_the_background_that_they_name(tmp_path: Path, background: str) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / repository.BACKGROUND_FILE, "PNG")
+    options, expected = {
+        "color": ({"kind": "color", "rgb": [9, 8, 7]}, Color((9, 8, 7))),
+        "blur": ({"kind": "blur", "radius": 12}, Blur(12)),
+        "picture": ({"kind": "picture", "path": "beach.png"}, Picture(pixels)),
+    }[background]
+    y, u, v = (
+        np.random.default_rng(2).integers(0, 256, size, dtype=np.uint8) for size in ((40, 60), (20, 30), (20, 30))
+    )
+    frame = Planes(y, u, v, (40, 60), (1, 1), 8, 1, False)
+    composer = composer_of(Matte.model_validate({"background": options}), tmp_path, rule=ColorRule())
+    out = composer.compose(frame, np.zeros((4, 6), np.uint8))
+    for plane, layer in zip((out.y, out.u, out.v), expected.layers(frame, ColorRule()), strict=True):
+        np.testing.assert_array_equal(plane, mixed(layer.rows, layer.steps, axis=0))
