@@ -31,6 +31,8 @@ class Behaviour:
 
     buffer_bytes: int = 64 * 1024
     refuse: tuple[grpc.StatusCode, str] | None = None
+    error_message: str = ""
+    """Answer the first message with an error within the conversation, which has no status."""
     frame_s: float = 0.0
     """How long it works on each frame."""
     fail_after: int | None = None
@@ -171,6 +173,9 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
             time.sleep(0.02)
         if behaviour.refuse is not None:
             context.abort(*behaviour.refuse)
+        if behaviour.error_message:
+            yield messages.ModelStreamInferResponse(error_message=behaviour.error_message)
+            return
         yield self._event("opened", seen, buffer_bytes=behaviour.buffer_bytes, results=32)
         while True:
             with self._changed:

@@ -20,6 +20,8 @@ from client import (
     CannotConnect,
     Client,
     ClientClosed,
+    ModelNotFound,
+    OnestreamError,
     ServerFailed,
     ServerUnavailable,
     TimedOut,
@@ -242,6 +244,20 @@ def test_an_error_without_our_words(server: FakeServer, client: Client) -> None:
     server.behaviour.failure = (grpc.StatusCode.INTERNAL, "out of memory")
     with pytest.raises(ServerFailed), client.stream(source(packets(50))) as results:
         list(results)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Request for unknown model: 'classify_video' is not found", ModelNotFound),
+        ("bad stream (unsupported_codec): theora", BadStream),
+        ("Stub process 'classify_video_0_0' is not healthy.", ServerUnavailable),
+    ],
+)
+def test_errors_without_a_status(server: FakeServer, client: Client, message: str, kind: type[OnestreamError]) -> None:
+    server.behaviour.error_message = message
+    with pytest.raises(kind):
+        client.stream(source(packets(1))).open()
 
 
 def test_a_packet_that_never_fits(client: Client) -> None:
