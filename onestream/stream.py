@@ -33,7 +33,7 @@ class _RtspTransport(str, Enum):
 
 def stream(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE…", help="Files, rtsp://…, /dev/video…, or - for standard input.")
+        list[str], typer.Argument(metavar="SOURCES", help="Files, rtsp://…, /dev/video…, or - for standard input.")
     ],
     *,
     url: Annotated[str, typer.Option(help="The server: host:port or grpc://….")] = DEFAULT_URL,
