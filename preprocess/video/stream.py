@@ -39,6 +39,9 @@ _DECODERS = {"av1": "libdav1d"}
 
 _USUAL_FPS = 25
 _MOST_REMEMBERED = 64
+_LATE_S = 1
+"""A frame that is shown up to so long before its predecessor is out of order; with more, the clock was set back."""
+
 _TIMES = 1 << 62
 """Timestamps from here on mean nothing: FFmpeg computes with 64 bits."""
 
@@ -105,9 +108,10 @@ class StreamDecoder:
     ``threads``: FFmpeg's; more than one delays frames. With ``pictures`` every frame keeps its decoded picture, 3 MB at
     1080p, for ``StreamFrame.picture``.
 
-    Counts so far: ``decoded`` frames that the decoder showed, sampled or not; ``concealed``, those among them that it
-    marked as damaged, and packets that it could make nothing of; ``unshown`` packets before the first that can be
-    shown, as where a stream is joined between keyframes. ``size_hw`` is the stored size of the newest frame.
+    Counts so far: ``decoded`` frames that are shown, sampled or not; ``concealed``, those among them that the decoder
+    marked as damaged, packets that it could make nothing of, and frames that came too late to be shown in order;
+    ``unshown`` packets before the first that can be shown, as where a stream is joined between keyframes. ``size_hw``
+    is the stored size of the newest frame.
 
     Raises ``BadSample`` for a codec or a declared size that is not allowed, ``CannotCompile`` for a definition that
     ``PictureMaker`` refuses. An instance is not thread-safe.
@@ -219,17 +223,22 @@ class StreamDecoder:
         self._check_size(frame.height, frame.width)
         if not self.decoded:
             self.unshown = self._times.begin(frame.pts)
-        index = self.decoded if self._skipper is None else self._skipper.number(frame.pts)
-        self.decoded += 1
-        self.concealed += frame.is_corrupt
         self._oversized = 0
         self.size_hw = frame.height, frame.width
         pts = self._times.of(frame, reorders=self._reorders)
         time_s = self._time_s(pts)
+        back_s = 0 if self._newest_s is None else self._newest_s - time_s
+        if 0 < back_s <= _LATE_S:
+            # After a loss, decoders may mistake the order.
+            self.concealed += 1
+            return []
+        index = self.decoded if self._skipper is None else self._skipper.number(frame.pts)
+        self.decoded += 1
+        self.concealed += frame.is_corrupt
         if frame.duration > 0:
             self._period_s = frame.duration * self._format.time_base
-        elif self._newest_s is not None and time_s > self._newest_s:
-            self._period_s = time_s - self._newest_s
+        elif back_s < 0:
+            self._period_s = -Fraction(back_s)
         self._newest_s = time_s
         return self._sampler.add(index, time_s, _Shown(index, pts, frame))
 
@@ -297,6 +306,7 @@ class _Times:
         # Times of packets whose frames were not shown yet, as a heap.
         self._waiting: list[int] = []
         self._highest_pts: int | None = None
+        self._newest_dts: int | None = None
         self._pts_are_reordered = False
         # Until the first frame is shown: the pts of all packets, the place of the newest keyframe and its time.
         self._early: list[int | None] | None = []
@@ -310,8 +320,11 @@ class _Times:
             if packet.is_key:
                 self._key_at, self._key_time = len(self._early), -_TIMES if time is None else time
             self._early.append(pts)
-        if pts is not None and self._highest_pts is not None and pts < self._highest_pts:
+        # Packets that were repeated or exchanged on their way prove nothing.
+        usual = dts is None or self._newest_dts is None or dts > self._newest_dts
+        if usual and pts is not None and self._highest_pts is not None and pts < self._highest_pts:
             self._pts_are_reordered = True
+        self._newest_dts = dts
         if pts is not None:
             self._highest_pts = pts if self._highest_pts is None else max(pts, self._highest_pts)
         if time is not None:

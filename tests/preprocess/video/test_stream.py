@@ -289,7 +289,14 @@ def test_large_frames_are_refused_whatever_was_declared(videos: dict[str, Path],
 )
 def test_very_large_frames_are_refused_before_they_are_decoded(tmp_path: Path, codec: str, suffix: str) -> None:
     pixel_format = "yuvj420p" if codec == "mjpeg" else "yuv420p"
-    path = write_video(tmp_path / f"v{suffix}", codec, count=3, size_hw=(400, 480), pixel_format=pixel_format)
+    path = write_video(
+        tmp_path / f"v{suffix}",
+        codec,
+        count=3,
+        size_hw=(400, 480),
+        pixel_format=pixel_format,
+        options={"threads": "1"},
+    )
     format, packets = stream_of(path, width=0, height=0)
     with pytest.raises(BadSample, match=r"frame 0: (?!has 480x400 =).*at most 20000 pixels are allowed"):
         decoded(StreamDecoder(CLASSIFY, format, limits=Limits(max_pixels=20000)), packets)
