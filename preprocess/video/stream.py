@@ -170,7 +170,7 @@ class StreamDecoder:
 
     @property
     def _reorders(self) -> bool:
-        return self._context.reorder_depth > 0
+        return self._context.has_b_frames
 
     def _take(self, packet: Packet) -> list[_Shown]:
         # To FFmpeg an empty packet would be the end.
@@ -368,7 +368,8 @@ def _open_context(format: StreamFormat, limits: Limits, threads: int) -> VideoCo
     context.colorspace, context.color_range = format.matrix_tag, 2 if format.full_range else 0
     # Decoders check a size with its sides rounded up; a frame's own size is checked when it comes out.
     options = {"max_pixels": str(2 * limits.max_pixels + 65536)}
-    if format.reorder_depth is not None:
+    # PyAV 16, the last for Python 3.10, cannot be told the depth.
+    if format.reorder_depth is not None and hasattr(context, "reorder_depth"):
         context.reorder_depth = min(max(format.reorder_depth, 0), 16)
     elif format.codec == "h264":
         options["strict"] = "1"
