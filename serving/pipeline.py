@@ -135,17 +135,26 @@ class ServingOptions(BaseModel):
 
 
 class VideoSampling(BaseModel):
-    """Which frames of a stream the network sees: every ``stride``-th in the order of display, or ``fps`` a second."""
+    """Which frames of a stream the network sees (``preprocess.video.sampling.Sampling``).
+
+    Every ``stride``-th in the order of display from ``start_frame`` on, before ``end_frame``, ``num_frames`` at most;
+    ``fps`` replaces the stride: those that are shown at a constant rate.
+    """
 
     model_config = _Frozen
 
     stride: Annotated[int, Field(ge=1)] = 1
     fps: Annotated[float, Field(gt=0)] | None = None
+    start_frame: Annotated[int, Field(ge=0)] = 0
+    end_frame: Annotated[int, Field(ge=1)] | None = None
+    num_frames: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> VideoSampling:
+    def _fields_agree(self) -> VideoSampling:
         if self.fps is not None and self.stride != 1:
             raise ValueError(f"fps replaces stride; got fps {self.fps:g} and stride {self.stride}")
+        if self.end_frame is not None and self.end_frame <= self.start_frame:
+            raise ValueError(f"end_frame {self.end_frame} must be after start_frame {self.start_frame}")
         return self
 
 

@@ -49,7 +49,9 @@ class Open:
 
     ``codec`` is FFmpeg's name, ``extradata`` the codec's own header where the container keeps it apart. ``transpose``,
     ``flip_rows`` and ``flip_columns`` say how pictures are turned to be shown. ``results`` is how many results the
-    client takes before it gives more credit. ``fps`` and ``bitrate`` are what the container declares, 0 for nothing.
+    client takes before it gives more credit. ``fps`` and ``bitrate`` are what the container declares, 0 for nothing;
+    ``matrix_tag`` (MatrixCoefficients of H.273, 2 is unspecified) and ``full_range`` are its colours. ``reorder_depth``
+    is by how many frames storage and display differ, None where nobody knows.
     """
 
     type: ClassVar[str] = "open"
@@ -64,6 +66,9 @@ class Open:
     flip_columns: bool = False
     fps: float = 0.0
     bitrate: int = 0
+    matrix_tag: int = 2
+    full_range: bool = False
+    reorder_depth: int | None = None
     extradata: bytes = b""
     version: int = VERSION
 
@@ -148,8 +153,10 @@ def _open(header: dict[str, Any], payload: memoryview) -> Open:
     if header.get("mode", "block") not in ("block", "drop_oldest"):
         raise BadMessage(f"the mode {header['mode']!r} is none of block, drop_oldest")
     numerator, denominator = header.pop("time_base")
-    for name in ("width", "height", "results", "bitrate"):
+    for name in ("width", "height", "results", "bitrate", "matrix_tag"):
         _whole(header.get(name, 0), name)
+    if header.get("reorder_depth") is not None:
+        _whole(header["reorder_depth"], "reorder_depth")
     opened = Open(**header, time_base=Fraction(numerator, denominator), extradata=bytes(payload))
     if not isinstance(opened.codec, str) or opened.time_base <= 0:
         raise BadMessage("codec must be a name and time_base above 0")

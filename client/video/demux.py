@@ -154,6 +154,10 @@ def _format(stream: VideoStream, container: InputContainer) -> Open:
         time_base=Fraction(stream.time_base or Fraction(1, 90_000)),
         fps=float(stream.average_rate or 0),
         bitrate=int(context.bit_rate or container.bit_rate or 0),
+        matrix_tag=int(context.colorspace),
+        full_range=int(context.color_range) == 2,
+        # Found while the container was probed; older PyAV does not tell.
+        reorder_depth=getattr(context, "reorder_depth", None),
         extradata=bytes(context.extradata or b""),
     )
 

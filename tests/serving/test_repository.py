@@ -49,7 +49,7 @@ def test_the_built_network_has_the_outputs_of_the_committed_configuration(reposi
 
 def test_gpu_and_cpu_differ_only_in_how_a_model_runs(files: dict[str, bytes]) -> None:
     models = sorted(path.split("/")[0] for path in files if path.endswith("cpu.pbtxt"))
-    assert models == ["classify_fused", "classify_model", "classify_postprocess", "classify_preprocess"]
+    assert models == [f"classify_{role}" for role in ("fused", "model", "postprocess", "preprocess", "video")]
     for name in models:
         gpu = from_text(files[f"{name}/config.pbtxt"].decode())
         cpu = from_text(files[f"{name}/configs/cpu.pbtxt"].decode())

@@ -1,0 +1,209 @@
+"""The Triton model ``NAME_video``: one process that decodes the streams of all clients and asks ``NAME_model``.
+
+``execute`` only hands messages over. Frames reach the network by calls to its model, so that those of many streams
+share its batches.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from preprocess import BadImage, Limits, PreprocessError
+from preprocess.errors import BadSample
+from preprocess.video.color import ColorRule
+from preprocess.video.orientation import Orientation
+from preprocess.video.sampling import Sampling
+from preprocess.video.stream import StreamDecoder, StreamFormat
+from serving.adapters import Adapter, Tensors
+from serving.pipeline import VideoOptions
+from serving.tensors import PIXELS
+from serving.video.bounds import BadStream, Bounds
+from serving.video.session import Outlet, Session
+from serving.video.turns import Turns
+from wire.video import EVENT, MESSAGE, BadMessage, Event, Message, Open, unpack
+
+_TICK_S = 0.25
+_IN_FLIGHT = 4
+
+
+class Video(Adapter):
+    """``message`` to ``event`` and the pipeline's outputs; decoupled."""
+
+    def prepare(self) -> None:
+        """Start the threads; decoders and networks come with streams."""
+        self._options = VideoOptions.model_validate_json(self.parameters["video"])
+        self._network = f"{self.parameters['pipeline']}_model"
+        self._outputs = self.parameters["network_outputs"].split(",")
+        self._postprocess: Callable[[Tensors], Tensors] = self.load_postprocess()
+        self._sessions: dict[int, Session] = {}
+        self._lock, self._counting = threading.RLock(), threading.Lock()
+        self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
+        cores = len(os.sched_getaffinity(0))
+        self._decoders: Turns[Session] = Turns("decode", cores, Session.next_packet, alone=True)
+        # They wait for the network most of the time: as many as make full batches.
+        self._callers: Turns[Session] = Turns("infer", 4 * _IN_FLIGHT, Session.next_frame, alone=False)
+        self._stop = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name="tick", daemon=True)
+        self._ticker.start()
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Hand every message to its stream. Never waits."""
+        for request in requests:
+            sender = request.get_response_sender()
+            key = request.correlation_id()
+            try:
+                message = unpack(pb_utils.get_input_tensor_by_name(request, MESSAGE).as_numpy().tobytes())
+                done = self._open(key, message, sender) if isinstance(message, Open) else self._pass_on(key, message)
+            except (BadMessage, BadStream) as error:
+                refused = error if isinstance(error, BadStream) else BadStream("bad_message", str(error))
+                self.metrics.bad_image(refused.code)
+                sender.send(_refusal(refused), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                continue
+            if done:
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def finalize(self) -> None:
+        """End every stream and the threads."""
+        self._stop.set()
+        self._ticker.join()
+        for session in list(self._sessions.values()):
+            session.end(BadStream("failed", "the server stops"))
+        self._decoders.close()
+        self._callers.close()
+        super().finalize()
+
+    def _open(self, key: int, opened: Open, sender: Any) -> bool:
+        """Begin a stream, whose results go out by ``sender``."""
+        bounds = self._options.bounds
+        with self._lock:
+            if key in self._sessions:
+                raise BadStream("bad_message", "a stream of this sequence is open already")
+            for session in list(self._sessions.values()):
+                # A client that left a moment ago makes room at once.
+                session.tick()
+            bounds.check(opened, streams=len(self._sessions))
+            decoder = self._decoder(opened, bounds)
+            session = Session(
+                opened,
+                decoder,
+                _Sender(sender),
+                bounds=bounds,
+                infer=self._infer,
+                wake_decoder=self._decoders.wake,
+                wake_network=self._callers.wake,
+                on_end=lambda _session: self._forget(key),
+                in_flight=_IN_FLIGHT,
+            )
+            self._sessions[key] = session
+            self.metrics.level("onestream_video_streams", len(self._sessions))
+        return False
+
+    def _pass_on(self, key: int, message: Message) -> bool:
+        session = self._sessions.get(key)
+        # A stream that ended has had its last word; what was on its way to it is let go.
+        if session is not None:
+            session.receive(message)
+        return True
+
+    def _decoder(self, opened: Open, bounds: Bounds) -> StreamDecoder:
+        sampling, color = self._options.sampling, self._options.color
+        try:
+            return StreamDecoder(
+                self.definition,
+                StreamFormat(
+                    codec=opened.codec,
+                    time_base=opened.time_base,
+                    extradata=opened.extradata,
+                    orientation=Orientation(opened.transpose, opened.flip_rows, opened.flip_columns),
+                    width=opened.width,
+                    height=opened.height,
+                    fps=opened.fps,
+                    matrix_tag=opened.matrix_tag,
+                    full_range=opened.full_range,
+                    reorder_depth=opened.reorder_depth,
+                ),
+                sampling=Sampling(**sampling.model_dump()),
+                color=ColorRule(matrix=color.matrix, range=color.range),
+                limits=Limits(max_pixels=bounds.max_pixels),
+            )
+        except (BadSample, BadImage) as error:
+            raise BadStream("unsupported_codec", str(error)) from None
+        except PreprocessError as error:
+            raise BadStream("failed", str(error)) from None
+
+    def _infer(self, frame: Any) -> Tensors:
+        request = pb_utils.InferenceRequest(
+            model_name=self._network,
+            requested_output_names=self._outputs,
+            inputs=[pb_utils.Tensor(PIXELS, np.ascontiguousarray(frame.pixels)[None])],
+        )
+        response = request.exec()
+        if response.has_error():
+            raise RuntimeError(response.error().message())
+        outputs = {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs}
+        return {name: value[0] for name, value in self._postprocess(outputs).items()}
+
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            session = self._sessions.pop(key, None)
+            self.metrics.level("onestream_video_streams", len(self._sessions))
+        if session is not None:
+            self._count(session)
+
+    def _tick(self) -> None:
+        while not self._stop.wait(_TICK_S):
+            for session in list(self._sessions.values()):
+                session.tick()
+                self._count(session)
+
+    def _count(self, session: Session) -> None:
+        """Bring what became of a stream since the last time to the metrics."""
+        with self._counting:
+            before = self._counted.get(session, {})
+            now = session.counts()
+            self._counted[session] = now
+        for what, total in now.items():
+            more = total - before.get(what, 0)
+            if more and what == "latency_us":
+                self.metrics.count("onestream_video_latency_microseconds_total", more)
+            elif more:
+                self.metrics.count("onestream_video_frames_total", more, what=what)
+
+
+class _Sender(Outlet):
+    """The response sender of the request that opened a stream."""
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+
+    def send(self, event: Event, tensors: Tensors) -> None:
+        self._sender.send(_response(event, tensors))
+
+    def end(self, event: Event | None, error: BadStream | None) -> None:
+        if event is not None:
+            self._sender.send(_response(event, {}))
+        if error is not None:
+            self._sender.send(_refusal(error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        else:
+            self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def is_gone(self) -> bool:
+        return bool(self._sender.is_cancelled())
+
+
+def _response(event: Event, tensors: Tensors) -> Any:
+    said = pb_utils.Tensor(EVENT, np.array([event.to_json().encode()], object))
+    return pb_utils.InferenceResponse([said, *(pb_utils.Tensor(name, value) for name, value in tensors.items())])
+
+
+def _refusal(error: BadStream) -> Any:
+    unavailable = error.code == "too_many_streams"
+    code = pb_utils.TritonError.UNAVAILABLE if unavailable else pb_utils.TritonError.INVALID_ARG
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))

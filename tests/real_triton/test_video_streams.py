@@ -1,0 +1,186 @@
+"""Video streams through a real Triton: the loader's pixels, order, sharing, drops, limits, lost clients."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import yaml
+from networks import CLASSES, mean_color
+from PIL import Image
+
+from client import BadStream, Client
+from preprocess import Definition
+from preprocess.video.clips import Clip
+from preprocess.video.maker import ClipMaker
+from serving.build import build
+from serving.server import Server
+
+pytestmark = pytest.mark.needs_triton
+
+ROOT = Path(__file__).parents[2]
+FRAMES = 60
+OPERATIONS: list[dict[str, Any]] = [
+    {"op": "decode"},
+    {"op": "resize", "mode": "shorter", "size": 40},
+    {"op": "center_crop", "size": [32, 32]},
+    {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
+]
+VIDEO = {"max_streams": 4, "max_pixels": 640 * 480, "idle_s": 2, "results": 8, "buffer_bytes": 65536}
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """H.264 with B-frames: a photo that wanders, so that every frame is another."""
+    path = tmp_path_factory.mktemp("video") / "clip.mp4"
+    photo = np.asarray(Image.open(ROOT / "examples" / "photos" / "coffee.jpg").convert("RGB").resize((320, 240)))
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=Fraction(30000, 1001), options={"bf": "2", "g": "20"})
+        stream.width, stream.height, stream.pix_fmt = 320, 240, "yuv420p"
+        for number in range(FRAMES):
+            picture = np.roll(photo, 5 * number, axis=1)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A pipeline whose scores are mean colours, so that a result says which frame it is of."""
+    folder = tmp_path_factory.mktemp("streaming")
+    (folder / "colors.onnx").write_bytes(mean_color(("batch", 3, 32, 32)).SerializeToString())
+    fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": "raw"}, "video": VIDEO}
+    (folder / "colors.yaml").write_text(yaml.safe_dump(fields))
+    (folder / "every5.yaml").write_text(yaml.safe_dump(fields | {"video": VIDEO | {"sampling": {"stride": 5}}}))
+    for name in ("colors", "every5"):
+        build(folder / f"{name}.yaml", folder=folder / "repository", onnx_file=folder / "colors.onnx")
+    models = ["colors_video", "colors_model", "every5_video", "every5_model"]
+    with Server(folder / "repository", http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def expected(clip: Path) -> np.ndarray[Any, Any]:
+    """The scores of every frame, from what the training loader makes of the same file."""
+    definition = Definition.model_validate({"operations": OPERATIONS})
+    samples = ClipMaker(definition, Clip()).make(clip)
+    weights = np.random.default_rng(7).normal(size=(3, CLASSES)).astype(np.float32)
+    return samples.mean(axis=(2, 3)) @ weights
+
+
+@pytest.fixture
+def client(streaming: Server) -> Iterator[Client]:
+    with Client(streaming.grpc_url, timeout_s=20) as connected:
+        yield connected
+
+
+def test_every_frame_in_order_and_equal_to_the_training_loader(
+    client: Client, clip: Path, expected: np.ndarray[Any, Any]
+) -> None:
+    with client.stream(clip, pipeline="colors") as frames:
+        results = list(frames)
+        assert frames.ended_reason == "done"
+        assert (frames.decoded, frames.dropped, frames.concealed) == (FRAMES, 0, 0)
+    assert [one.frame_index for one in results] == list(range(FRAMES))
+    times = [one.pts_seconds for one in results]
+    np.testing.assert_allclose(times, np.arange(FRAMES) * 1001 / 30000, atol=1e-4)
+    # float32 sums in another order, nothing else.
+    np.testing.assert_allclose([one.tensors["scores_out"] for one in results], expected, atol=1e-5)
+
+
+def test_a_stride_takes_its_frames(client: Client, clip: Path, expected: np.ndarray[Any, Any]) -> None:
+    with client.stream(clip, pipeline="every5") as frames:
+        results = list(frames)
+    assert [one.frame_index for one in results] == list(range(0, FRAMES, 5))
+    np.testing.assert_allclose([one.tensors["scores_out"] for one in results], expected[::5], atol=1e-5)
+
+
+def test_streams_at_once_share_batches_and_do_not_mix(
+    client: Client, streaming: Server, clip: Path, expected: np.ndarray[Any, Any]
+) -> None:
+    seen: dict[int, list[Any]] = {}
+
+    def watch(number: int) -> None:
+        with client.stream(clip, pipeline="colors") as frames:
+            seen[number] = [one.tensors["scores_out"] for one in frames]
+
+    before = client.statistics("colors_model")
+    threads = [threading.Thread(target=watch, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(seen) == [0, 1, 2, 3]
+    for scores in seen.values():
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+    after = client.statistics("colors_model")
+    assert after.inference_count - before.inference_count == 4 * FRAMES
+    assert after.execution_count - before.execution_count < 4 * FRAMES, "frames of several streams share batches"
+    assert streaming.restarts == {}
+
+
+def test_a_slow_caller_loses_nothing_or_the_oldest_as_it_chose(client: Client, clip: Path) -> None:
+    def indices(mode: Any) -> tuple[list[int], int]:
+        found = []
+        with client.stream(clip, pipeline="colors", mode=mode, results=2) as frames:
+            for one in frames:
+                found.append(one.frame_index)
+                time.sleep(0.03)
+            return found, frames.dropped
+
+    assert indices("block") == (list(range(FRAMES)), 0)
+    found, dropped = indices("drop_oldest")
+    assert found == sorted(set(found))
+    assert len(found) + dropped == FRAMES
+
+
+def test_refusals_and_limits_say_why_at_once(client: Client, clip: Path, tmp_path: Path) -> None:
+    large = tmp_path / "large.mp4"
+    with av.open(str(large), "w") as container:
+        stream = container.add_stream("libx264", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 1280, 720, "yuv420p"
+        container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((720, 1280, 3), np.uint8), format="rgb24")))
+        container.mux(stream.encode())
+    began = time.monotonic()
+    with (
+        pytest.raises(BadStream, match="1280x720 = 921600 pixels; at most 307200"),
+        client.stream(large, pipeline="colors") as frames,
+    ):
+        list(frames)
+    opened = [client.stream(clip, pipeline="colors", results=1).open() for _ in range(4)]
+    with pytest.raises(BadStream, match="4 streams are open; at most 4"):
+        client.stream(clip, pipeline="colors").open()
+    assert time.monotonic() - began < 10
+    for stream in opened:
+        stream.close()
+
+
+def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(
+    client: Client, streaming: Server, clip: Path
+) -> None:
+    vanishing = [client.stream(clip, pipeline="colors", results=1).open() for _ in range(2)]
+    for stream in vanishing:
+        next(stream)
+        stream.close()
+    silent = client.stream(clip, pipeline="colors", results=1).open()
+    deadline = time.monotonic() + 15
+    open_streams = -1.0
+    while open_streams != 0 and time.monotonic() < deadline:
+        time.sleep(0.3)
+        text = urllib.request.urlopen(streaming.metrics_url).read().decode()
+        found = [line for line in text.splitlines() if line.startswith('onestream_video_streams{model="colors_video"')]
+        open_streams = float(found[0].split()[-1]) if found else -1.0
+    assert open_streams == 0
+    with pytest.raises(BadStream, match="took no result for 2 s"):
+        list(silent)
+    silent.close()
+    with client.stream(clip, pipeline="colors") as frames:
+        assert len(list(frames)) == FRAMES
