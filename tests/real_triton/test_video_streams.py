@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -184,3 +188,21 @@ def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(
     silent.close()
     with client.stream(clip, pipeline="colors") as frames:
         assert len(list(frames)) == FRAMES
+
+
+def test_the_page_s_python_and_the_command_run(server: Server, clip: Path) -> None:
+    page = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    code = block.replace("127.0.0.1:8001", server.grpc_address).replace("clip.mp4", str(clip))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("0 0.0 ")
+    assert lines[0].endswith(" espresso")
+    assert lines[-1] == f"{FRAMES} 0 0 done"
+    command = [sys.executable, "-m", "onestream", "stream", "--url", server.grpc_address, "--json", str(clip)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["frame_index"] for one in found] == list(range(FRAMES))
+    assert found[0]["labels"][0]["label"] == "espresso"
