@@ -203,6 +203,7 @@ def test_the_page_s_python_and_the_command_run(server: Server, clip: Path) -> No
     command = [sys.executable, "-m", "onestream", "stream", "--url", server.grpc_address, "--json", str(clip)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    *found, summary = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["frame_index"] for one in found] == list(range(FRAMES))
+    assert "frame_index" not in summary
     assert found[0]["labels"][0]["label"] == "espresso"
