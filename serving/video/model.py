@@ -143,6 +143,8 @@ class Video(Adapter):
             model_name=self._network,
             requested_output_names=self._outputs,
             inputs=[pb_utils.Tensor(PIXELS, np.ascontiguousarray(frame.pixels)[None])],
+            # A network on a GPU would leave its outputs there.
+            preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU),
         )
         response = request.exec()
         if response.has_error():

@@ -233,8 +233,10 @@ class Session:
         except (BadSample, BadImage) as error:
             self.end(BadStream("failed", error.reason if isinstance(error, BadImage) else str(error)))
             return
-        except BadStream as error:
-            self.end(error)
+        except Exception as error:  # whatever a decoder raises ends this stream, and no thread
+            self.end(
+                error if isinstance(error, BadStream) else BadStream("failed", f"decoding failed: {_first(error)}")
+            )
             return
         with self._lock:
             if packet is None:
@@ -281,9 +283,7 @@ class Session:
         try:
             tensors = self._infer(slot.frame)
         except Exception as error:  # whatever a backend raises ends this stream, and no other
-            self.end(
-                BadStream("failed", f"the network failed: {(str(error).splitlines() or [type(error).__name__])[0]}")
-            )
+            self.end(BadStream("failed", f"the network failed: {_first(error)}"))
             return
         with self._lock:
             slot.tensors = tensors
@@ -361,6 +361,11 @@ class Session:
                 self._queues = _Queues()
             self._outlet.end(event, error)
         self._on_end(self)
+
+
+def _first(error: Exception) -> str:
+    """The first line of an error's text."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class _Rate:

@@ -43,6 +43,8 @@ class OneToOne:
         if packet is not None:
             if packet.data == b"broken":
                 raise BadSample("the stream cannot be decoded")
+            if packet.data == b"unexpected":
+                raise ZeroDivisionError("in some library")
             self.waiting.append(Frame(self.decoded, packet.pts, None))
             self.decoded += 1
         keep = 0 if packet is None else self.delay
@@ -218,6 +220,11 @@ def test_ends_with_reasons(server: Server) -> None:
     session.receive(Packets((Packet(b"broken", 0, 0, 1, True),)))
     broken.wait_for(lambda: bool(broken.last))
     assert str(broken.last[0]) == "bad stream (failed): the stream cannot be decoded"
+
+    surprised = Client()
+    server.open(surprised).receive(Packets((Packet(b"unexpected", 0, 0, 1, True),)))
+    surprised.wait_for(lambda: bool(surprised.last))
+    assert str(surprised.last[0]) == "bad stream (failed): decoding failed: in some library"
 
     gone = server.open(vanished)
     vanished.gone = True
