@@ -195,6 +195,10 @@ class _PinnedMemory:
         }
 
 
+_STREAMS: list[cuda.core.Stream] = []
+"""Every stream lives as long as the process: CV-CUDA and nvImageCodec keep handles of it in their caches."""
+
+
 def _copy(source: int, target: int, size: int, *, room: int, stream: cuda.core.Stream) -> None:
     from cuda.core import Buffer
 
@@ -231,7 +235,9 @@ class Device:
         """A new stream that does not wait for the default one."""
         from cuda.core import StreamOptions
 
-        return Stream(self, self.core.create_stream(options=StreamOptions(nonblocking=True)))
+        stream = self.core.create_stream(options=StreamOptions(nonblocking=True))
+        _STREAMS.append(stream)
+        return Stream(self, stream)
 
 
 def open_device(index: int = 0) -> Device:

@@ -95,7 +95,10 @@ class FusedOnGpu:
         else:
             broken = False
         for sender, response in zip(senders, responses, strict=True):
-            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            try:
+                sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            except Exception as error:  # one answer that does not arrive must not cost the others theirs
+                pb_utils.Logger.log_error(f"{self._adapter.name}: an answer could not be sent: {error}")
         if broken:
             # A CUDA context does not recover from an error; the supervisor starts this process again.
             os._exit(1)

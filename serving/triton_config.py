@@ -98,6 +98,9 @@ class Model:
             queue.max_queue_size = self.max_queue_size
         group = config.instance_group.add(count=placement.instances)
         group.kind = proto.ModelInstanceGroup.KIND_GPU if placement.kind == "gpu" else proto.ModelInstanceGroup.KIND_CPU
+        if placement.kind == "gpu":
+            # Our Python runs on the first one that is visible; Triton would place instances on all.
+            group.gpus.append(0)
         if placement.cuda_graphs:
             config.optimization.cuda.graphs = True
         for key, value in sorted({**self.parameters, **placement.parameters}.items()):

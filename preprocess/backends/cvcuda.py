@@ -161,27 +161,34 @@ class CvCuda(Compiled):
             self._mark("normalize")
         return Queued(tuple(samples), tuple(good), bad)
 
-    def _resample(self, batch: cvcuda.ImageBatchVarShape, items: list[Planned], *, first: int) -> list[DeviceArray]:
+    def _resample(self, decoded: cvcuda.ImageBatchVarShape, items: list[Planned], *, first: int) -> list[DeviceArray]:
         """Bring decoded images to their canvases, in rows from ``first`` on, and return the canvases."""
+        batch = decoded
         if self._channels == 1:
-            batch = cvcuda.cvtcolor(batch, cvcuda.ColorConversion.RGB2GRAY, stream=self._queue)
-        canvases, targets = [], cvcuda.ImageBatchVarShape(len(items))
+            batch = cvcuda.cvtcolor(decoded, cvcuda.ColorConversion.RGB2GRAY, stream=self._queue)
+        canvases, targets = [], []
         for row, item in enumerate(items, start=first):
             canvas = self._canvas(row, item)
             canvases.append(canvas)
             target = item.resample.target
             if self._canvases is not None and (target.height, target.width) == item.resample.canvas_hw:
-                targets.pushback(self._whole[row])
+                targets.append(self._whole[row])
             else:
-                targets.pushback(self._image(canvas.window(target.top, target.left, target.height, target.width)))
+                targets.append(self._image(canvas.window(target.top, target.left, target.height, target.width)))
+        # At once: CV-CUDA waits for an event of its own at every change of a batch.
+        into = cvcuda.ImageBatchVarShape(len(items))
+        into.pushback(targets)
         cvcuda.hq_resize_into(
-            targets,
+            into,
             batch,
             antialias=self._interpolation == cvcuda.Interp.LINEAR,
             roi=[item.resample.source for item in items],
             interpolation=self._interpolation,
             stream=self._queue,
         )
+        # CV-CUDA keeps batches for later with all their images, which no limit of its cache counts.
+        for used in (decoded, batch, into):
+            used.clear()
         return canvases
 
     def _canvas(self, row: int, item: Planned) -> DeviceArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -65,4 +66,6 @@ def record(stream: cuda.core.Stream, queue: Callable[[], bool]) -> cuda.core.gra
     except Exception:  # cuda.core's errors share no public base class; the caller runs without a graph
         return None
     finally:
-        builder.close()
+        # Where the recording became invalid, this raises the same error once more.
+        with suppress(Exception):
+            builder.close()

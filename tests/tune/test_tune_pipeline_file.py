@@ -22,7 +22,8 @@ def test_a_value_is_replaced_and_every_other_character_stays() -> None:
 
 
 def test_a_new_field_follows_the_last_one() -> None:
-    assert edited(CLASSIFY, {"cpu_instances": 3}) == CLASSIFY + "  cpu_instances: 3\n"
+    last = "  max_batch_size: 4\n"
+    assert edited(CLASSIFY, {"cpu_instances": 3}) == CLASSIFY.replace(last, last + "  cpu_instances: 3\n")
 
 
 @pytest.mark.parametrize(
