@@ -62,5 +62,8 @@ async def _until(stream: Stream, ready: Callable[[], bool]) -> None:
             if ready():
                 return
             stream.check(began_s)
+            if stream.finished:
+                # It failed and was closed meanwhile, so nothing is raised and nothing will come.
+                return
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(changed.wait(), _LOOK_S)

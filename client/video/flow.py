@@ -16,6 +16,7 @@ MAX_WAIT_S = 1.0
 """In mode *drop_oldest*, how long a packet may wait for room before its group of pictures is dropped."""
 
 _MESSAGE_PACKETS = 64
+_CREDIT_S = 1.0
 _MESSAGE_BYTES = 512 * 1024
 
 
@@ -45,6 +46,7 @@ class Outbox:
         self._max_wait_s, self._on_sent, self._clock = max_wait_s, on_sent, clock
         self._queue: deque[tuple[Packet, float]] = deque()
         self._queued_bytes = self._sent_bytes = self._consumed_bytes = self._credit = self._dropped = 0
+        self._credit_since_s = 0.0
         self._buffer_bytes: int | None = None
         self._skipping = self._finished = self._close_sent = self._ended = self._closed = False
         self._oversized: Packet | None = None
@@ -128,9 +130,10 @@ class Outbox:
     def give(self, results: int = 1) -> None:
         """The caller took results. Credit goes out in steps, since each message costs the server a request."""
         with self._changed:
+            if not self._credit:
+                self._credit_since_s = self._clock()
             self._credit += results
-            if self._credit >= self._credit_step:
-                self._changed.notify_all()
+            self._changed.notify_all()
 
     def ended(self) -> None:
         """The server said its last word."""
@@ -158,11 +161,13 @@ class Outbox:
                     self._sent_s = self._clock()
                     self._changed.notify_all()
                     return message
-                self._changed.wait()
+                # Credit that has waited long goes out alone: a slow caller is not an idle one.
+                self._changed.wait(_CREDIT_S if self._credit else None)
 
     def _message(self) -> Message | None:
         self._drop_late()
-        if self._credit >= self._credit_step:
+        waited = bool(self._credit) and self._clock() - self._credit_since_s >= _CREDIT_S
+        if self._credit >= self._credit_step or waited:
             credit, self._credit = Credit(self._credit), 0
             return credit
         if self._queue and self._has_room():

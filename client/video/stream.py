@@ -21,6 +21,8 @@ from client.video.timeline import Timeline
 from wire.video import Event, Mode, Open, Packet
 
 _LOOK_S = 0.5
+_CREDIT_STEP = 8
+"""Credit goes out for so many results at once, or sooner after a second."""
 _DRAIN_S = 5.0
 _JOIN_S = 2.0
 
@@ -301,21 +303,21 @@ class Stream:
         return failure
 
     def _begin(self, format: Open) -> Session:
+        # At once: what the caller takes meanwhile must become credit of the new connection.
         with self._changed:
             opening = replace(format, mode=self._mode, results=max(1, self._window - len(self._results)))
             self._format = opening
-        session = Session(
-            self._transport,
-            self._model,
-            opening,
-            credit_step=max(1, self._window // 2),
-            on_opened=self._opened,
-            on_counts=self._wake,
-            on_result=self._take,
-            on_over=self._session_over,
-            tap=self._tap,
-        )
-        with self._changed:
+            session = Session(
+                self._transport,
+                self._model,
+                opening,
+                credit_step=max(1, min(_CREDIT_STEP, self._window // 2)),
+                on_opened=self._opened,
+                on_counts=self._wake,
+                on_result=self._take,
+                on_over=self._session_over,
+                tap=self._tap,
+            )
             self._session = session
         if self._stop.is_set():
             session.cancel()
@@ -370,7 +372,8 @@ class Stream:
         with self._changed:
             if self._stop.is_set():
                 return
-            if len(self._results) >= self._window:
+            # After a reconnection one result is asked for although the window may be full.
+            if len(self._results) > self._window:
                 raise UnexpectedResponse(f"more than {self._window} results came, which is more than was asked for")
             index, pts_seconds, after_gap = self._timeline.place(int(fields["index"]), fields.get("pts_seconds"))
             self._results.append(

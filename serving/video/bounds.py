@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from wire.video import Open
 
+MOST_RESULTS = 1 << 16
+"""Results that a client may ask for ahead; what it does not read would wait in Triton, which has no bound."""
+
 
 class BadStream(Exception):
     """A stream is refused or ended: ``code`` for programs, ``reason`` for people.
@@ -48,8 +51,8 @@ class Bounds:
             raise BadStream("too_fast", f"the stream declares {opened.fps:g} frames/s; at most {self.max_fps:g}")
         if opened.bitrate > self.max_bitrate:
             raise BadStream("too_fast", f"the stream declares {opened.bitrate} bit/s; at most {self.max_bitrate}")
-        if opened.results < 1:
-            raise BadStream("bad_message", "results is 0; a client must take at least one")
+        if not 1 <= opened.results <= MOST_RESULTS:
+            raise BadStream("bad_message", f"results is {opened.results}; a client may take 1 to {MOST_RESULTS} ahead")
 
     def check_size(self, height: int, width: int) -> None:
         """Raise ``BadStream`` for a picture that is too large."""

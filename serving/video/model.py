@@ -46,9 +46,13 @@ class Video(Adapter):
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
         cores = len(os.sched_getaffinity(0))
-        self._decoders: Turns[Session] = Turns("decode", cores, Session.next_packet, alone=True)
+        self._decoders: Turns[Session] = Turns(
+            "decode", cores, Session.next_packet, alone=True, surprised=self._surprised
+        )
         # They wait for the network most of the time: as many as make full batches.
-        self._callers: Turns[Session] = Turns("infer", 4 * _IN_FLIGHT, Session.next_frame, alone=False)
+        self._callers: Turns[Session] = Turns(
+            "infer", 4 * _IN_FLIGHT, Session.next_frame, alone=False, surprised=self._surprised
+        )
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="tick", daemon=True)
         self._ticker.start()
@@ -61,8 +65,8 @@ class Video(Adapter):
             try:
                 message = unpack(pb_utils.get_input_tensor_by_name(request, MESSAGE).as_numpy().tobytes())
                 done = self._open(key, message, sender) if isinstance(message, Open) else self._pass_on(key, message)
-            except (BadMessage, BadStream) as error:
-                refused = error if isinstance(error, BadStream) else BadStream("bad_message", str(error))
+            except Exception as error:  # whatever a hostile message makes a library raise, only it is refused
+                refused = error if isinstance(error, BadStream) else BadStream("bad_message", _text(error))
                 self.metrics.bad_image(refused.code)
                 sender.send(_refusal(refused), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
                 continue
@@ -162,8 +166,14 @@ class Video(Adapter):
     def _tick(self) -> None:
         while not self._stop.wait(_TICK_S):
             for session in list(self._sessions.values()):
-                session.tick()
-                self._count(session)
+                try:
+                    session.tick()
+                    self._count(session)
+                except Exception as error:  # the others must be looked after all the same
+                    self._surprised(error)
+
+    def _surprised(self, error: Exception) -> None:
+        pb_utils.Logger.log_error(f"{self.name}: {type(error).__name__}: {error}")
 
     def _count(self, session: Session) -> None:
         """Bring what became of a stream since the last time to the metrics."""
@@ -184,25 +194,39 @@ class _Sender(Outlet):
 
     def __init__(self, sender: Any) -> None:
         self._sender = sender
+        self._broken = False
 
     def send(self, event: Event, tensors: Tensors) -> None:
-        self._sender.send(_response(event, tensors))
+        self._try(lambda: self._sender.send(_response(event, tensors)))
 
     def end(self, event: Event | None, error: BadStream | None) -> None:
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         if event is not None:
-            self._sender.send(_response(event, {}))
+            self._try(lambda: self._sender.send(_response(event, {})))
         if error is not None:
-            self._sender.send(_refusal(error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            self._try(lambda: self._sender.send(_refusal(error), flags=final))
         else:
-            self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            self._try(lambda: self._sender.send(flags=final))
 
     def is_gone(self) -> bool:
-        return bool(self._sender.is_cancelled())
+        return self._broken or bool(self._sender.is_cancelled())
+
+    def _try(self, send: Callable[[], None]) -> None:
+        """Shared memory may be full, or Triton may have given the request up: the stream ends at the next tick."""
+        try:
+            send()
+        except Exception as error:
+            self._broken = True
+            pb_utils.Logger.log_error(f"an answer of a stream could not be sent: {error}")
 
 
 def _response(event: Event, tensors: Tensors) -> Any:
     said = pb_utils.Tensor(EVENT, np.array([event.to_json().encode()], object))
     return pb_utils.InferenceResponse([said, *(pb_utils.Tensor(name, value) for name, value in tensors.items())])
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, BadMessage) else f"{type(error).__name__}: {error}"
 
 
 def _refusal(error: BadStream) -> Any:

@@ -21,11 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from preprocess.errors import BadImage, BadSample
-from serving.video.bounds import BadStream, Bounds
+from serving.video.bounds import MOST_RESULTS, BadStream, Bounds
 from wire.video import Close, Credit, Event, Message, Open, Packet, Packets
 
 Tensors = dict[str, npt.NDArray[Any]]
 Job = Callable[[], None]
+
+_LEAST_PACKETS, _BYTES_A_PACKET = 1000, 64
+"""How many packets may wait: at least so many, and otherwise one for so many bytes of the buffer."""
 
 _REPORT_S = 0.2
 """Consumed bytes are reported at least so often while no result does it."""
@@ -161,8 +164,9 @@ class Session:
             if isinstance(message, Open):
                 raise BadStream("bad_message", "the stream is open already")
             if isinstance(message, Credit):
-                # Held results are bounded by the server itself, so any credit is harmless.
                 self._credit += message.results
+                if self._credit > MOST_RESULTS:
+                    raise BadStream("flow", f"credit for {self._credit} results; at most {MOST_RESULTS} may be given")
             elif self._closing:
                 raise BadStream("bad_message", "a packet came after the end")
             elif isinstance(message, Close):
@@ -174,26 +178,30 @@ class Session:
         self._end_if_done()
 
     def _take_in(self, message: Packets) -> None:
-        size = sum(len(packet.data) for packet in message.packets)
-        waiting = self._queues.inbox_bytes
-        # One message may always be on its way when the buffer is full.
-        if waiting > self._bounds.buffer_bytes:
-            raise BadStream(
-                "flow",
-                f"{waiting + size} bytes were sent ahead; at most {self._bounds.buffer_bytes} and one message may be",
-            )
+        packets = [packet for packet in message.packets if packet.data]
+        size = sum(len(packet.data) for packet in packets)
+        waiting, most = self._queues.inbox_bytes, self._bounds.buffer_bytes
+        # A packet that is larger than the buffer may come alone.
+        if waiting and waiting + size > most:
+            raise BadStream("flow", f"{waiting + size} bytes were sent ahead; at most {most} may be")
+        if len(self._queues.inbox) + len(packets) > max(_LEAST_PACKETS, most // _BYTES_A_PACKET):
+            raise BadStream("flow", f"{len(self._queues.inbox) + len(packets)} packets were sent ahead")
         self._rate.add(size)
         now = time.monotonic()
-        self._queues.inbox.extend((packet, now) for packet in message.packets)
+        self._queues.inbox.extend((packet, now) for packet in packets)
         self._queues.inbox_bytes += size
 
     def tick(self) -> None:
         """Called now and then: ends a stream whose client is gone, or of which nothing was heard for too long."""
-        if self._ended:
-            return
-        if self._outlet.is_gone():
+        with self._sending:
+            # After the last word Triton knows the sender no more.
+            if self._ended:
+                return
+            gone = self._outlet.is_gone()
+        if gone:
             self.end(None)
             return
+        self._report()
         now = time.monotonic()
         with self._lock:
             queues = self._queues
@@ -352,15 +360,17 @@ class Session:
 
     def end(self, error: BadStream | None, *, done: bool = False) -> None:
         """End the stream, once: done, with an error, or because its client is gone."""
-        with self._sending:
-            with self._lock:
-                if self._ended:
-                    return
-                event = self._event("ended", reason="done") if done else None
-                self._ended = True
-                self._queues = _Queues()
-            self._outlet.end(event, error)
-        self._on_end(self)
+        with self._sending, self._lock:
+            if self._ended:
+                return
+            event = self._event("ended", reason="done") if done else None
+            self._ended = True
+            self._queues = _Queues()
+        try:
+            with self._sending:
+                self._outlet.end(event, error)
+        finally:
+            self._on_end(self)
 
 
 def _first(error: Exception) -> str:

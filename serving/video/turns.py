@@ -16,11 +16,20 @@ class Turns(Generic[Stream]):
 
     A stream that may have work is handed in by ``wake``; again and again is fine. A thread then asks ``take(stream)``
     for one piece, None where there is none, and the stream goes to the end of the line. With ``alone`` its next piece
-    is taken only when this one is done. Neither ``take`` nor the pieces may raise.
+    is taken only when this one is done. Neither ``take`` nor the pieces should raise; ``surprised`` is told where one
+    does.
     """
 
-    def __init__(self, name: str, count: int, take: Callable[[Stream], Job | None], *, alone: bool) -> None:
-        self._take, self._alone = take, alone
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        take: Callable[[Stream], Job | None],
+        *,
+        alone: bool,
+        surprised: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        self._take, self._alone, self._surprised = take, alone, surprised
         self._line: deque[Stream] = deque()
         self._in_line: set[int] = set()
         self._busy: set[int] = set()
@@ -57,13 +66,25 @@ class Turns(Generic[Stream]):
 
     def _run(self) -> None:
         while (stream := self._next()) is not None:
-            job = self._take(stream)
-            if job is not None and not self._alone:
-                self.wake(stream)
-            if job is not None:
-                job()
-            if self._alone:
-                self._finish(stream, more=job is not None)
+            more = False
+            try:
+                more = self._turn(stream)
+            except Exception as error:  # a thread that ends would be missing for every stream
+                self._surprised(error)
+            finally:
+                if self._alone:
+                    self._finish(stream, more=more)
+            # An idle thread must not keep an ended stream and its decoder.
+            del stream
+
+    def _turn(self, stream: Stream) -> bool:
+        job = self._take(stream)
+        if job is None:
+            return False
+        if not self._alone:
+            self.wake(stream)
+        job()
+        return True
 
     def _next(self) -> Stream | None:
         with self._changed:
