@@ -217,6 +217,8 @@ def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: Server, tmp_path: P
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A suite that runs in the background has Ctrl-C ignored, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["source"] == "00.jpg"

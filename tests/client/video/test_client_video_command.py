@@ -124,6 +124,8 @@ def test_ctrl_c_ends_cleanly(server: FakeServer, clip: Path, tmp_path: Path) -> 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A suite that runs in the background has Ctrl-C ignored, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     first = [json.loads(process.stdout.readline()) for _ in range(5)]
