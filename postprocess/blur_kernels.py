@@ -5,24 +5,16 @@ Integers only; ``postprocess.blur_reference`` has the same in NumPy. The global 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from preprocess.loops import compiled
 
 _u8, _u16, _u32 = np.uint8, np.uint16, np.uint32
 _Plane = npt.NDArray[np.uint8]
-_Loop = TypeVar("_Loop", bound=Callable[..., Any])
 
 
-def _jit(signature: str) -> Callable[[_Loop], _Loop]:
-    decorator: Callable[[_Loop], _Loop] = njit(signature, cache=True, nogil=True, error_model="numpy")
-    return decorator
-
-
-@_jit("void(uint8[:,::1], int64, int64, int64, int64, uint8[:,::1])")
+@compiled("void(uint8[:,::1], int64, int64, int64, int64, uint8[:,::1])")
 def cell_means(plane: _Plane, height: int, width: int, cell_height: int, cell_width: int, out: _Plane) -> None:
     """See ``blur_reference.cell_means``."""
     sums = np.empty(out.shape[1] * cell_width, np.uint16)
@@ -46,7 +38,7 @@ def cell_means(plane: _Plane, height: int, width: int, cell_height: int, cell_wi
             out[row, cell] = _u8(total >> shift)
 
 
-@_jit("void(uint8[:,::1], int64)")
+@compiled("void(uint8[:,::1], int64)")
 def box_filter(cells: _Plane, reach: int) -> None:
     """See ``blur_reference.box_filter``."""
     height, width = cells.shape

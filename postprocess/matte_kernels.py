@@ -6,27 +6,19 @@ on in 16 bits, into which every intermediate result fits. The global interpreter
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from preprocess.loops import compiled
 
 _u8, _u16 = np.uint8, np.uint16
 _Plane = npt.NDArray[np.uint8]
 _Indices = npt.NDArray[np.uint64]
 """Unsigned: a signed index is checked for a count from the end, which takes time."""
 _Weights = npt.NDArray[np.uint16]
-_Loop = TypeVar("_Loop", bound=Callable[..., Any])
 
 
-def _jit(signature: str) -> Callable[[_Loop], _Loop]:
-    decorator: Callable[[_Loop], _Loop] = njit(signature, cache=True, nogil=True, error_model="numpy")
-    return decorator
-
-
-@_jit("void(uint8[::1], uint8[::1], uint16, uint8[::1], int64)")
+@compiled("void(uint8[::1], uint8[::1], uint16, uint8[::1], int64)")
 def between(above: _Plane, below: _Plane, weight: int, line: _Plane, width: int) -> None:
     """``line`` = two rows mixed, the second by ``weight`` / 256."""
     rest = _u16(_u16(256) - weight)
@@ -35,7 +27,7 @@ def between(above: _Plane, below: _Plane, weight: int, line: _Plane, width: int)
         line[x] = _u8(_u16(mixed + _u16(128)) >> _u16(8))
 
 
-@_jit("void(uint8[:,::1], uint64[::1], uint64[::1], uint16[::1], uint8[:,::1])")
+@compiled("void(uint8[:,::1], uint64[::1], uint64[::1], uint16[::1], uint8[:,::1])")
 def widen(small: _Plane, first: _Indices, second: _Indices, weights: _Weights, out: _Plane) -> None:
     """``out`` (height, width) = the columns of ``small`` (height, any) mixed at the positions of ``stretch.steps``."""
     width = out.shape[1]
@@ -48,7 +40,7 @@ def widen(small: _Plane, first: _Indices, second: _Indices, weights: _Weights, o
             line[x] = _u8(_u16(mixed + _u16(128)) >> _u16(8))
 
 
-@_jit(
+@compiled(
     "void(uint8[:,::1], uint8[:,::1], uint8[:,::1], uint64[::1], uint64[::1], uint16[::1],"
     " uint8[:,::1], uint64[::1], uint64[::1], uint16[::1])"
 )

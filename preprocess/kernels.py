@@ -6,26 +6,18 @@ global interpreter lock is released.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from preprocess.loops import compiled
 
 _Bytes = npt.NDArray[np.uint8]
 _Indices = npt.NDArray[np.int32]
 _Positions = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float32]
-_Loop = TypeVar("_Loop", bound=Callable[..., Any])
 
 
-def _jit(signature: str) -> Callable[[_Loop], _Loop]:
-    decorator: Callable[[_Loop], _Loop] = njit(signature, cache=True, nogil=True, error_model="numpy")
-    return decorator
-
-
-@_jit("void(uint8[:,::1], int32, int32, float32[::1], float32[::1])")
+@compiled("void(uint8[:,::1], int32, int32, float32[::1], float32[::1])")
 def blend_rows(source: _Bytes, first: int, count: int, weights: _Floats, line: _Floats) -> None:
     """``line`` = weighted sum of ``count`` rows of ``source``, plus nothing else."""
     for x in range(line.size):
@@ -41,7 +33,7 @@ _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 """Indices are unsigned where it counts: a signed one is checked for a count from the end, which takes half the time."""
 
 
-@_jit(_RESAMPLE)
+@compiled(_RESAMPLE)
 def resample_rgb(
     source: _Bytes,
     out: _Bytes,
@@ -77,7 +69,7 @@ def resample_rgb(
             row[x] = np.uint8(levels[x])
 
 
-@_jit(_RESAMPLE)
+@compiled(_RESAMPLE)
 def resample_gray(
     source: _Bytes,
     out: _Bytes,
@@ -99,7 +91,7 @@ def resample_gray(
             out[y, x, 0] = np.uint8(level)
 
 
-@_jit("void(uint8[:,:,::1], float32[:,::1], float32[:,:,::1])")
+@compiled("void(uint8[:,:,::1], float32[:,::1], float32[:,:,::1])")
 def look_up_planar(pixels: _Bytes, table: _Floats, out: _Floats) -> None:
     """``out`` (c, h, w) = ``table`` (c, 256) at ``pixels`` (h, w, c)."""
     height, width, channels = pixels.shape
@@ -109,7 +101,7 @@ def look_up_planar(pixels: _Bytes, table: _Floats, out: _Floats) -> None:
                 out[channel, y, x] = table[channel, pixels[y, x, channel]]
 
 
-@_jit("void(uint8[:,:,::1], float32[:,::1], float32[:,:,::1])")
+@compiled("void(uint8[:,:,::1], float32[:,::1], float32[:,:,::1])")
 def look_up_interleaved(pixels: _Bytes, table: _Floats, out: _Floats) -> None:
     """``out`` (h, w, c) = ``table`` (c, 256) at ``pixels`` (h, w, c)."""
     height, width, channels = pixels.shape
@@ -119,7 +111,7 @@ def look_up_interleaved(pixels: _Bytes, table: _Floats, out: _Floats) -> None:
                 out[y, x, channel] = table[channel, pixels[y, x, channel]]
 
 
-@_jit("void(uint8[:,:,::1], float32[:,::1])")
+@compiled("void(uint8[:,:,::1], float32[:,::1])")
 def recolor(pixels: _Bytes, color: _Floats) -> None:
     """``variation.recolored`` in place, with the same sums in the same order."""
     height, width, channels = pixels.shape

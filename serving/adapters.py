@@ -266,23 +266,15 @@ def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any
 
     Requests that carry not exactly one image become ``BadImage``.
     """
-    images, results = images_of(requests)
-    single = [index for index, result in enumerate(results) if result is None]
-    for index, sample in zip(single, run(images), strict=True):
-        results[index] = sample
-    return results
-
-
-def images_of(requests: Sequence[Any]) -> tuple[list[Image], list[Any]]:
-    """The images of the requests that carry exactly one, and for each request None or its ``BadImage``."""
     batches = [pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy() for request in requests]
-    refused = [
-        None
-        if len(batch) == 1
-        else BadImage("bad_request", f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]")
+    results: list[Any] = [
+        BadImage("bad_request", f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]")
         for batch in batches
     ]
-    return [batch[0] for batch in batches if len(batch) == 1], refused
+    single = [index for index, batch in enumerate(batches) if len(batch) == 1]
+    for index, sample in zip(single, run([batches[index][0] for index in single]), strict=True):
+        results[index] = sample
+    return results
 
 
 def end_with_the_server() -> None:

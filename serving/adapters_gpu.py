@@ -10,12 +10,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from postprocess import read_labels
-from preprocess import PreprocessError
+from preprocess import BadImage, PreprocessError
 from preprocess.device import Device, open_device
 from preprocess.step_timer import StepTimer
 from serving.engine import open_engine
 from serving.engine.fused import fused_network
-from serving.one_stream import BatchResult, OneStream
+from serving.one_stream import OneStream
 from serving.pixel_sources import open_source
 from serving.tensors import CLASS_IDS, LABELS, PIXELS
 from serving.workers import Workers
@@ -104,26 +104,25 @@ class FusedOnGpu:
             os._exit(1)
 
     def _responses(self, stream: OneStream, requests: Sequence[Any]) -> list[Any]:
-        from serving.adapters import images_of
+        from serving.adapters import run_isolated
 
-        images, refused = images_of(requests)
+        return [
+            self._adapter.refuse(sample) if isinstance(sample, BadImage) else self._adapter.respond(sample)
+            for sample in run_isolated(lambda images: self._outputs(stream, images), requests)
+        ]
+
+    def _outputs(self, stream: OneStream, images: list[Image]) -> list[Tensors | BadImage]:
+        """The outputs of each image with a leading batch dimension, or why it has none."""
         result = stream.run(images)
         for step, milliseconds in result.step_ms.items():
             self._adapter.metrics.step(step, milliseconds)
-        answers = iter(self._in_order(result, len(images)))
-        return [self._adapter.refuse(error) if error is not None else next(answers) for error in refused]
-
-    def _in_order(self, result: BatchResult, count: int) -> list[Any]:
         outputs: Tensors = dict(result.outputs)
         if self._labels is not None and result.good:
             outputs[LABELS] = self._labels(outputs[CLASS_IDS])
-        rows = {index: row for row, index in enumerate(result.good)}
-        return [
-            self._adapter.refuse(result.bad[index])
-            if index in result.bad
-            else self._adapter.respond({name: value[rows[index]][None] for name, value in outputs.items()})
-            for index in range(count)
-        ]
+        found: dict[int, Tensors | BadImage] = dict(result.bad)
+        for row, index in enumerate(result.good):
+            found[index] = {name: value[row : row + 1] for name, value in outputs.items()}
+        return [found[index] for index in range(len(images))]
 
     def _failed(self, error: Exception) -> Any:
         what = str(error) if isinstance(error, PreprocessError) else type(error).__name__

@@ -12,6 +12,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from serving.links import link_entries
 from serving.triton_config import INSTANCES_PARAMETER, from_text, to_text
 
 _CPU_CONFIG = Path("configs") / "cpu.pbtxt"
@@ -38,10 +39,7 @@ def fit_instances(repository: Path, view: Path, *, cores: int) -> Path:
         return repository
     for model in sorted(path for path in repository.iterdir() if path.is_dir()):
         copy = view / model.name
-        copy.mkdir(parents=True)
-        for entry in model.iterdir():
-            if not (model.name in unfit and entry.name == _CPU_CONFIG.parent.name):
-                (copy / entry.name).symlink_to(entry.resolve())
+        link_entries(model, copy, but=[_CPU_CONFIG.parent.name] if model.name in unfit else [])
         if model.name in unfit:
             config = from_text((model / _CPU_CONFIG).read_text())
             config.instance_group[0].count = count

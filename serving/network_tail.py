@@ -36,7 +36,7 @@ def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onn
     if isinstance(postprocess, Raw):
         return extended
     if isinstance(postprocess, Classification):
-        _check(network.outputs(model), postprocess)
+        check_classification(network.outputs(model), postprocess)
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset < _OLDEST_OPSET:
         raise BadNetwork(
@@ -81,13 +81,17 @@ def with_labels(model: onnx.ModelProto, labels: Sequence[str] | None) -> onnx.Mo
     return extended
 
 
-def _check(outputs: Sequence[NetworkOutput], postprocess: Classification) -> None:
+def check_classification(outputs: Sequence[NetworkOutput], postprocess: Classification) -> int | None:
+    """Number of classes of a network, None where it does not say. Raises as ``with_postprocess``."""
     if len(outputs) != 1 or len(outputs[0].dims) != 1:
         shapes = ", ".join(f"{out.name} {[None, *out.dims]}" for out in outputs)
-        raise BadNetwork(f"classification takes one output (batch, classes); got {shapes}")
+        raise BadNetwork(
+            f"classification takes one output (batch, classes); got {shapes}. Use postprocess: {{kind: raw}}"
+        )
     classes = outputs[0].dims[0]
     if classes is not None and postprocess.top_k > classes:
         raise BadPipeline(f"postprocess.top_k is {postprocess.top_k}, the network has {classes} classes")
+    return classes
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from serving import exec_child
+from serving.links import link_entries
 from serving.pipeline import GpuOptions, Precision, describe
 from serving.processes import describe_exit
 from serving.server_errors import ModelLoadFailed, StopRequested
@@ -93,18 +94,11 @@ def fit_plans(
     if not loaded_by_triton:
         return repository
     for model in sorted(path for path in repository.iterdir() if path.is_dir()):
-        copy = view / model.name
-        copy.mkdir(parents=True)
-        for entry in model.iterdir():
-            plan = loaded_by_triton.get((model.name, entry.name))
-            if plan is None:
-                (copy / entry.name).symlink_to(entry.resolve())
-                continue
-            (copy / entry.name).mkdir()
-            for file in entry.iterdir():
-                if file.name != PLAN_FILE:
-                    (copy / entry.name / file.name).symlink_to(file.resolve())
-            (copy / entry.name / PLAN_FILE).symlink_to(plan.resolve())
+        plans_of = {version: plan for (name, version), plan in loaded_by_triton.items() if name == model.name}
+        link_entries(model, view / model.name, but=plans_of)
+        for version, plan in plans_of.items():
+            link_entries(model / version, view / model.name / version, but=[PLAN_FILE])
+            (view / model.name / version / PLAN_FILE).symlink_to(plan.resolve())
     return view
 
 

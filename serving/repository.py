@@ -23,6 +23,7 @@ from postprocess.matte import picture_window
 from preprocess import Definition
 from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
+from serving.network_tail import check_classification
 from serving.pipeline import Classification, Matte, Pipeline
 from serving.tensors import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES
 from serving.triton_config import (
@@ -251,14 +252,7 @@ def _video(pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str
 def _classification_outputs(
     options: Classification, outputs: Sequence[NetworkOutput], labels: str | None
 ) -> tuple[Tensor, ...]:
-    if len(outputs) != 1 or len(outputs[0].dims) != 1:
-        shapes = ", ".join(f"{out.name} {[None, *out.dims]}" for out in outputs)
-        raise BadNetwork(
-            f"classification takes one output (batch, classes); got {shapes}. Use postprocess: {{kind: raw}}"
-        )
-    classes = outputs[0].dims[0]
-    if classes is not None and options.top_k > classes:
-        raise BadPipeline(f"postprocess.top_k is {options.top_k}, the network has {classes} classes")
+    classes = check_classification(outputs, options)
     if labels is not None and classes is not None and len(labels.splitlines()) != classes:
         raise BadPipeline(f"postprocess.labels has {len(labels.splitlines())} names, the network has {classes} classes")
     k = (options.top_k,)

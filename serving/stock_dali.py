@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 
 from preprocess import CannotCompile, CenterCrop, Definition, Pad, Resize
-from preprocess.backends import gpu_plan
+from preprocess.backends import exactness
 from preprocess.geometry import fill_values
 from serving.pipeline import Pipeline
 from serving.triton_config import HEADER
@@ -29,7 +29,7 @@ def pipeline_file(pipeline: Pipeline, *, source: str) -> str:
 
 def refuse_inexact(definition: Definition) -> None:
     """Raise ``CannotCompile`` for what the graph cannot do exactly, or cannot refuse for a single image."""
-    gpu_plan.refuse_inexact(definition, backend="dali")
+    exactness.refuse_inexact(definition, backend="dali", device="gpu")
     height, width = definition.output_spec.size_hw
     if height is None or width is None:
         raise CannotCompile("the size of the pixels depends on the image; end with center_crop, pad or an exact resize")

@@ -17,7 +17,8 @@ from typing import Literal, cast
 import numpy as np
 
 from preprocess.backends.base import Compiled, DecodeOptions, Sample
-from preprocess.backends.gpu_plan import Planned, groups, plan_batch, refuse_inexact
+from preprocess.backends.exactness import refuse_inexact
+from preprocess.backends.gpu_plan import Planned, groups, plan_batch
 from preprocess.backends.nvimgcodec import ImageDecoder
 from preprocess.definition import Definition, Normalize, Resize
 from preprocess.device import INSTALL_GPU, DeviceArray, Stream
@@ -253,7 +254,7 @@ class _Finish:
 
 def refuse(definition: Definition) -> None:
     """Raise ``CannotCompile`` for what CV-CUDA cannot do exactly."""
-    refuse_inexact(definition, backend="cvcuda")
+    refuse_inexact(definition, backend="cvcuda", device="gpu")
     if definition.network_input.dtype == "float16":
         raise CannotCompile(
             "cvcuda gives uint8 or float32, not float16; leave the conversion to the network, or use dali"

@@ -28,27 +28,15 @@ from preprocess.backends.dali_graph import (
     new_pipeline,
     varied_values,
 )
+from preprocess.backends.exactness import refuse_inexact
 from preprocess.backends.finish import CpuFinish
-from preprocess.backends.gpu_plan import refuse_inexact
 from preprocess.definition import Definition
-from preprocess.errors import BadImage, CannotCompile
-from preprocess.geometry import Placement, Region, fill_values, place, region, single_resize
+from preprocess.errors import BadImage
+from preprocess.geometry import Placement, Region, place, region
 from preprocess.header import Encoded, Header
 from preprocess.limits import Limits
 from preprocess.rewrite import for_decoders
 from preprocess.variation import Variation, Vary, box_region
-
-
-def refuse(definition: Definition, *, device: Device) -> None:
-    """Raise ``CannotCompile`` for what cannot be done exactly on a device."""
-    if device == "gpu":
-        refuse_inexact(definition, backend="dali")
-        return
-    if not single_resize(definition.geometry):
-        raise CannotCompile("dali does one resize, before any crop or pad; this definition has another order")
-    fills = fill_values(definition)
-    if len(fills) > 1:
-        raise CannotCompile(f"dali fills with one value; this definition may fill with {fills}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +70,7 @@ class Dali(Compiled):
     ) -> None:
         super().__init__(definition, limits)
         if not varied:
-            refuse(definition, device=device)
+            refuse_inexact(definition, backend="dali", device=device)
         self._max_batch_size, self._varied = max_batch_size, varied
         self._finish = CpuFinish(definition) if device == "cpu" else None
         if device == "cpu":

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from preprocess.definition import Definition, Resize
-from preprocess.errors import BadImage, CannotCompile
-from preprocess.geometry import Placement, Size, Window, always_visible, fill_values, place, single_resize
+from preprocess.definition import Definition
+from preprocess.errors import BadImage
+from preprocess.geometry import Placement, Size, Window, place
 from preprocess.header import Encoded, Header
 from preprocess.limits import Limits
 
@@ -97,21 +97,3 @@ def groups(
         pixels += item.decoded_pixels
     if group:
         yield group
-
-
-def refuse_inexact(definition: Definition, *, backend: str) -> None:
-    """Raise ``CannotCompile`` for what a resize of one window on a GPU cannot do exactly."""
-    geometry = definition.geometry
-    for operation in geometry:
-        if isinstance(operation, Resize) and operation.filter != "bilinear":
-            raise CannotCompile(
-                f"{backend} cannot resize with filter {operation.filter!r} exactly on a GPU; it supports 'bilinear' "
-                "there (it keeps fractions between its two passes where Pillow rounds and clips)"
-            )
-    if not single_resize(geometry):
-        raise CannotCompile(f"{backend} does one resize, before any crop or pad; this definition has another order")
-    if not always_visible(geometry):
-        raise CannotCompile(f"{backend} cannot do center_crop after pad or center_crop on a GPU: it may miss the image")
-    fills = fill_values(definition)
-    if len(fills) > 1:
-        raise CannotCompile(f"{backend} fills with one value; this definition may fill with {fills}")

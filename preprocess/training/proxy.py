@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from preprocess.backends.base import Device
-from preprocess.backends.dali import refuse
 from preprocess.backends.dali_graph import build_graph, external_inputs, graph_inputs, graph_values, new_pipeline
+from preprocess.backends.exactness import refuse_inexact
 from preprocess.definition import Definition
 from preprocess.errors import CannotCompile
 from preprocess.geometry import place, region
@@ -54,7 +54,7 @@ class DaliProxy:
         except ValueError as error:
             raise CannotCompile(f"images of a batch must have one size: {error}") from None
         # On a CPU the graph is asked to do what it does on a GPU, so the same is refused.
-        refuse(definition, device="gpu")
+        refuse_inexact(definition, backend="dali", device="gpu")
         self._module, self._batch_size = proxy, batch_size
         _work_without_cuda(proxy)
         names = graph_inputs(definition)

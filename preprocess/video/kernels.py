@@ -5,28 +5,22 @@ Integers only, so that every machine gives the same bits. The global interpreter
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from preprocess.loops import compiled
 
 _int32 = np.int32
 _Samples = npt.NDArray[Any]
-_Loop = TypeVar("_Loop", bound=Callable[..., Any])
 _SIGNATURES = [
     f"void({dtype}[:,::1], {dtype}[:,::1], {dtype}[:,::1], uint8[:,:,::1], int64, int64, int64, int64, int32[::1])"
     for dtype in ("uint8", "uint16")
 ]
 
 
-def _jit(signatures: list[str]) -> Callable[[_Loop], _Loop]:
-    decorator: Callable[[_Loop], _Loop] = njit(signatures, cache=True, nogil=True, error_model="numpy")
-    return decorator
-
-
-@_jit(_SIGNATURES)
+@compiled(*_SIGNATURES)
 def yuv_to_rgb(
     y: _Samples,
     u: _Samples,

@@ -7,14 +7,13 @@ lie one after the other, for which all loops over a row vectorize.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from preprocess.geometry import Region, Size, Window
+from preprocess.loops import compiled
 from preprocess.resample import column_weights, row_weights
 from preprocess.video.color import ColorRule, Pixels, Planes, prepared
 
@@ -24,7 +23,6 @@ _Bytes = npt.NDArray[np.uint8]
 _Integers = npt.NDArray[np.int32]
 _Floats = npt.NDArray[np.float32]
 _Positions = npt.NDArray[np.uint64]
-_Loop = TypeVar("_Loop", bound=Callable[..., Any])
 
 
 def resized_rgb(planes: Planes, rule: ColorRule, part: Region, size_hw: Size) -> Pixels:
@@ -57,11 +55,6 @@ def resized_rgb(planes: Planes, rule: ColorRule, part: Region, size_hw: Size) ->
     return out
 
 
-def _jit(*signatures: str) -> Callable[[_Loop], _Loop]:
-    decorator: Callable[[_Loop], _Loop] = njit(list(signatures), cache=True, nogil=True, error_model="numpy")
-    return decorator
-
-
 def _by_depth(signature: str) -> list[str]:
     return [
         signature.replace("plane", f"{samples}[:,::1]").replace("line", f"{samples}[::1]")
@@ -69,7 +62,7 @@ def _by_depth(signature: str) -> list[str]:
     ]
 
 
-@_jit(*_by_depth("void(line, line, int32[:,::1], int64, int64, int32[::1])"))
+@compiled(*_by_depth("void(line, line, int32[:,::1], int64, int64, int32[::1])"))
 def _spread_chroma(u: _Samples, v: _Samples, chroma: _Integers, left: int, shift: int, factors: _Integers) -> None:
     """``chroma`` (3, width): what a row of chroma adds to red, green and blue of the pixels from ``left`` on."""
     v_red, u_green, v_green, u_blue, offset = factors[1], factors[2], factors[3], factors[4], factors[6]
@@ -101,7 +94,7 @@ def _spread_chroma(u: _Samples, v: _Samples, chroma: _Integers, left: int, shift
                 spread[width - 1] = shared[count - 1]
 
 
-@_jit(*_by_depth("void(line, int32[:,::1], uint8[::1], int32[::1])"))
+@compiled(*_by_depth("void(line, int32[:,::1], uint8[::1], int32[::1])"))
 def _to_levels(y: _Samples, chroma: _Integers, levels: _Bytes, factors: _Integers) -> None:
     """``levels`` (3 x width): red, green and blue of a row whose first sample is ``y[0]``."""
     luma, offset, bits = factors[0], factors[5], factors[7]
@@ -115,7 +108,7 @@ def _to_levels(y: _Samples, chroma: _Integers, levels: _Bytes, factors: _Integer
             level[x] = np.uint8(min(max(value, zero), highest))
 
 
-@_jit("void(uint8[:,::1], int64, int64, float32[::1], float32[::1])")
+@compiled("void(uint8[:,::1], int64, int64, float32[::1], float32[::1])")
 def _blend(ring: _Bytes, first: int, count: int, weights: _Floats, line: _Floats) -> None:
     """``kernels.blend_rows``, of rows that lie in a ring."""
     for x in range(line.size):
@@ -144,7 +137,7 @@ def _blend(ring: _Bytes, first: int, count: int, weights: _Floats, line: _Floats
 _ONE = np.uint64(1)
 
 
-@_jit(
+@compiled(
     *_by_depth(
         "void(plane, plane, plane, uint8[:,:,::1], int64, int64, int64, int64, int64, int32[::1], "
         "int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1])"

@@ -63,7 +63,7 @@ class Video(Adapter):
             sender = request.get_response_sender()
             key = request.correlation_id()
             try:
-                message = unpack(pb_utils.get_input_tensor_by_name(request, MESSAGE).as_numpy().tobytes())
+                message = unpack(memoryview(pb_utils.get_input_tensor_by_name(request, MESSAGE).as_numpy()))
                 done = self._open(key, message, sender) if isinstance(message, Open) else self._pass_on(key, message)
             except Exception as error:  # whatever a hostile message makes a library raise, only it is refused
                 refused = error if isinstance(error, BadStream) else BadStream("bad_message", _text(error))

@@ -32,7 +32,8 @@ from preprocess import (
     compile,
 )
 from preprocess.backends.base import DecodeOptions
-from preprocess.backends.gpu_plan import Resample, groups, plan_batch, refuse_inexact
+from preprocess.backends.exactness import refuse_inexact
+from preprocess.backends.gpu_plan import Resample, groups, plan_batch
 from preprocess.errors import BackendMissing
 from preprocess.geometry import place
 from preprocess.step_timer import StepTimer
@@ -239,7 +240,7 @@ def _planned(index: int, size: tuple[int, int]) -> Any:
 @given(size=SIZES, variant=st.sampled_from(sorted(SUPPORTED)))
 def test_regions_lie_inside_the_image_and_windows_inside_the_canvas(size: tuple[int, int], variant: str) -> None:
     definition = SUPPORTED[variant]
-    refuse_inexact(definition, backend="cvcuda")
+    refuse_inexact(definition, backend="cvcuda", device="gpu")
     try:
         placement = place(definition, size)
     except BadImage:

@@ -1,0 +1,26 @@
+"""What a backend that resizes one window of an image, once, cannot do exactly."""
+
+from __future__ import annotations
+
+from preprocess.backends.base import Device
+from preprocess.definition import Definition, Resize
+from preprocess.errors import CannotCompile
+from preprocess.geometry import always_visible, fill_values, single_resize
+
+
+def refuse_inexact(definition: Definition, *, backend: str, device: Device) -> None:
+    """Raise ``CannotCompile`` for what such a backend cannot do exactly on a device."""
+    geometry = definition.geometry
+    for operation in geometry:
+        if device == "gpu" and isinstance(operation, Resize) and operation.filter != "bilinear":
+            raise CannotCompile(
+                f"{backend} cannot resize with filter {operation.filter!r} exactly on a GPU; it supports 'bilinear' "
+                "there (it keeps fractions between its two passes where Pillow rounds and clips)"
+            )
+    if not single_resize(geometry):
+        raise CannotCompile(f"{backend} does one resize, before any crop or pad; this definition has another order")
+    if device == "gpu" and not always_visible(geometry):
+        raise CannotCompile(f"{backend} cannot do center_crop after pad or center_crop on a GPU: it may miss the image")
+    fills = fill_values(definition)
+    if len(fills) > 1:
+        raise CannotCompile(f"{backend} fills with one value; this definition may fill with {fills}")
