@@ -16,9 +16,9 @@ from rich.live import Live
 
 from client import DEFAULT_URL, BadStream, Client, OnestreamError
 from client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, interleave, source_of
-from onestream.annotate import AnnotatedVideo
 from onestream.exits import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.stream_board import Board
+from onestream.stream_output import Output
 
 
 class _Mode(str, Enum):
@@ -45,7 +45,11 @@ def stream(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per frame, and one at the end.")] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the video with its labels; of several sources NAME-0.mp4, …."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the composed video, or the video with its labels; of several sources NAME-0.mp4, ….",
+        ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many labels to show for each frame.")] = 1,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send files as fast as a camera would.")] = False,
@@ -98,20 +102,22 @@ def _source(name: str, *, realtime: bool, rtsp_transport: str) -> Source:
     return File(source.file, realtime=realtime) if isinstance(source, File) else source
 
 
-def _video(output: Path | None, number: int, count: int, top: int) -> AnnotatedVideo | None:
+def _video(output: Path | None, number: int, count: int, top: int) -> Output | None:
     if output is None:
         return None
     path = output if count == 1 else output.with_stem(f"{output.stem}-{number}")
-    return AnnotatedVideo(path, lambda frame: caption(frame, top))
+    return Output(path, lambda frame: caption(frame, top))
 
 
 def caption(frame: FrameResult, top: int) -> str:
-    """The best labels, a line each."""
+    """The best labels, a line each; of a composed picture its size."""
+    if frame.video is not None:
+        return f"{frame.video.width}x{frame.video.height}, {len(frame.video.data) / 1000:.0f} kB"
     return "\n".join(f"{label.label} {label.score:.2f}" for label in frame.labels[:top])
 
 
 def _follow(
-    streams: Sequence[Stream], board: Board, videos: Sequence[AnnotatedVideo | None], top: int, *, as_json: bool
+    streams: Sequence[Stream], board: Board, videos: Sequence[Output | None], top: int, *, as_json: bool
 ) -> int:
     """Take all results; the number of streams that failed."""
     failed = 0

@@ -25,7 +25,7 @@ from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
 from serving.network_tail import check_classification
 from serving.pipeline import Classification, Matte, Pipeline
-from serving.tensors import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES
+from serving.tensors import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES, VIDEO
 from serving.triton_config import (
     INSTANCES_PARAMETER,
     Device,
@@ -235,6 +235,8 @@ def _video(pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str
     """The model of a pipeline's video streams. Results leave without a batch dimension."""
     options = pipeline.video
     assert options is not None
+    if options.output:
+        results = (Tensor(VIDEO, "uint8", (-1,)),)
     return StreamModel(
         f"{pipeline.name}_video",
         (Tensor(MESSAGE, "uint8", (-1,)),),

@@ -14,7 +14,7 @@ from client.errors import BadStream, OnestreamError, TimedOut, UnexpectedRespons
 from client.transports.base import ConversingTransport, Tensors
 from client.video import aio
 from client.video.reconnect import Reconnect
-from client.video.results import FrameResult, Gap, Totals, labels_of
+from client.video.results import FrameResult, Gap, Totals, encoded_in, labels_of
 from client.video.session import Session
 from client.video.sources import Feed, Source
 from client.video.timeline import Timeline
@@ -386,6 +386,7 @@ class Stream:
                     tensors=tensors,
                     labels=labels_of(tensors),
                     after_gap=after_gap,
+                    video=encoded_in(tensors, fields),
                 )
             )
         self._wake()

@@ -24,12 +24,18 @@ class Orientation:
     flip_columns: bool = False
 
     def turn(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Stored (height, width, channels) to displayed."""
+        """Stored (height, width, …) to displayed."""
         if self.transpose:
-            pixels = pixels.transpose(1, 0, 2)
-        return np.ascontiguousarray(
-            pixels[:: -1 if self.flip_rows else 1, :: -1 if self.flip_columns else 1], dtype=np.uint8
-        )
+            pixels = pixels.swapaxes(0, 1)
+        return np.ascontiguousarray(self._flipped(pixels), dtype=np.uint8)
+
+    def turn_back(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Displayed (height, width, …) to stored."""
+        pixels = self._flipped(pixels)
+        return np.ascontiguousarray(pixels.swapaxes(0, 1) if self.transpose else pixels)
+
+    def _flipped(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return pixels[:: -1 if self.flip_rows else 1, :: -1 if self.flip_columns else 1]
 
     def displayed_size(self, stored_hw: Size) -> Size:
         """(height, width) as displayed."""

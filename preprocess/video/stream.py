@@ -76,7 +76,8 @@ class StreamFrame:
 
     ``index`` is its number from 0 in the order of display, counting every frame. ``pts`` is in the stream's time base,
     ``pts_seconds`` in seconds; None where the stream gives no time. ``pixels`` are (height, width, channels) uint8 as
-    ``definition.pixels()`` says. ``size_hw`` is the size of the whole picture as displayed.
+    ``definition.pixels()`` says. ``size_hw`` is the size of the whole picture as displayed, and ``orientation`` how the
+    stored one is turned for that.
     """
 
     index: int
@@ -84,8 +85,8 @@ class StreamFrame:
     pts_seconds: float | None
     pixels: npt.NDArray[np.uint8]
     size_hw: Size
+    orientation: Orientation
     _color: ColorRule
-    _orientation: Orientation
     _decoded: VideoFrame | None
 
     def planes(self) -> Planes:
@@ -99,7 +100,7 @@ class StreamFrame:
 
     def picture(self) -> Pixels:
         """The whole picture as displayed, (height, width, 3) uint8 RGB. Raises ``ValueError`` as ``planes`` does."""
-        return self._orientation.turn(to_rgb(self.planes(), self._color))
+        return self.orientation.turn(to_rgb(self.planes(), self._color))
 
 
 class StreamDecoder:
@@ -266,8 +267,8 @@ class StreamDecoder:
             None if pts is None else float(pts * self._format.time_base),
             pixels,
             self._orientation.displayed_size(planes.size_hw),
-            self._color,
             self._orientation,
+            self._color,
             frame if self._pictures else None,
         )
 

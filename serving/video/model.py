@@ -22,9 +22,11 @@ from preprocess.video.orientation import Orientation
 from preprocess.video.sampling import Sampling
 from preprocess.video.stream import StreamDecoder, StreamFormat
 from serving.adapters import Adapter, Tensors
-from serving.pipeline import VideoOptions
+from serving.compositing import composer_of
+from serving.pipeline import Matte, VideoOptions, VideoOutput, read_postprocess
 from serving.tensors import PIXELS
 from serving.video.bounds import BadStream, Bounds
+from serving.video.composed import ComposedVideo
 from serving.video.session import Outlet, Session
 from serving.video.turns import Turns
 from wire.video import EVENT, MESSAGE, BadMessage, Event, Message, Open, unpack
@@ -53,6 +55,9 @@ class Video(Adapter):
         self._callers: Turns[Session] = Turns(
             "infer", 4 * _IN_FLIGHT, Session.next_frame, alone=False, surprised=self._surprised
         )
+        self._finishers: Turns[Session] | None = None
+        if self._options.output:
+            self._finishers = Turns("finish", cores, Session.next_result, alone=True, surprised=self._surprised)
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="tick", daemon=True)
         self._ticker.start()
@@ -81,6 +86,8 @@ class Video(Adapter):
             session.end(BadStream("failed", "the server stops"))
         self._decoders.close()
         self._callers.close()
+        if self._finishers:
+            self._finishers.close()
         super().finalize()
 
     def _open(self, key: int, opened: Open, sender: Any) -> bool:
@@ -104,6 +111,8 @@ class Video(Adapter):
                 wake_network=self._callers.wake,
                 on_end=lambda _session: self._forget(key),
                 in_flight=_IN_FLIGHT,
+                finish=self._composed(opened, self._options.output) if self._options.output else None,
+                wake_finisher=self._finishers.wake if self._finishers else lambda _session: None,
             )
             self._sessions[key] = session
             self.metrics.level("onestream_video_streams", len(self._sessions))
@@ -136,11 +145,18 @@ class Video(Adapter):
                 sampling=Sampling(**sampling.model_dump()),
                 color=ColorRule(matrix=color.matrix, range=color.range),
                 limits=Limits(max_pixels=bounds.max_pixels),
+                pictures=self._options.output is not None,
             )
         except (BadSample, BadImage) as error:
             raise BadStream("unsupported_codec", str(error)) from None
         except PreprocessError as error:
             raise BadStream("failed", str(error)) from None
+
+    def _composed(self, opened: Open, output: VideoOutput) -> ComposedVideo:
+        options, color = read_postprocess(self.parameters["postprocess"]), self._options.color
+        assert isinstance(options, Matte)
+        composer = composer_of(options, self.folder, rule=ColorRule(matrix=color.matrix, range=color.range))
+        return ComposedVideo(composer, self.definition, output, fps=opened.fps)
 
     def _infer(self, frame: Any) -> Tensors:
         request = pb_utils.InferenceRequest(
