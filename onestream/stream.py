@@ -171,5 +171,6 @@ def _summary(stream: Stream, frames: int) -> dict[str, Any]:
         "decoded": totals.decoded,
         "dropped": totals.dropped,
         "concealed": totals.concealed,
+        "unshown": totals.unshown,
         "gaps": [{"frame_index": gap.frame_index, "seconds": gap.seconds, "reason": gap.reason} for gap in stream.gaps],
     }

@@ -108,7 +108,8 @@ class Totals:
     """Frames of a stream so far.
 
     ``decoded``, ``inferred`` and ``concealed`` are the server's counts; ``dropped`` those that got no result because
-    the stream may not wait, ``unsent`` of them already here, before they were sent.
+    the stream may not wait, ``unsent`` of them already here, before they were sent. ``unshown`` are packets before the
+    first that could be shown, as where a stream is joined between key frames.
     """
 
     decoded: int = 0
@@ -116,6 +117,7 @@ class Totals:
     dropped: int = 0
     concealed: int = 0
     unsent: int = 0
+    unshown: int = 0
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -124,4 +126,5 @@ class Totals:
             self.dropped + other.dropped,
             self.concealed + other.concealed,
             self.unsent + other.unsent,
+            self.unshown + other.unshown,
         )

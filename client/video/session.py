@@ -152,7 +152,7 @@ class Session:
 
     def _take(self, answer: Tensors) -> None:
         event = _event_in(answer)
-        self._counts = Totals(event.decoded, event.inferred, event.dropped, event.concealed)
+        self._counts = Totals(event.decoded, event.inferred, event.dropped, event.concealed, unshown=event.unshown)
         self.outbox.consumed(event.consumed_bytes)
         if event.type == "opened":
             self.outbox.opened(_whole(event, "buffer_bytes"))

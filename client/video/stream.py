@@ -101,6 +101,11 @@ class Stream:
         return self.totals.concealed
 
     @property
+    def unshown(self) -> int:
+        """Packets so far before the first that could be shown, as where a stream is joined between key frames."""
+        return self.totals.unshown
+
+    @property
     def gaps(self) -> tuple[Gap, ...]:
         """Times without connection so far."""
         return self._timeline.gaps

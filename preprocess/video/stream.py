@@ -7,6 +7,7 @@ concealed is counted. The pixels of an undamaged stream are, bit by bit, those o
 from __future__ import annotations
 
 import errno
+from collections import deque
 from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
@@ -39,6 +40,7 @@ _DECODERS = {"av1": "libdav1d"}
 
 _USUAL_FPS = 25
 _MOST_REMEMBERED = 64
+_MOST_EARLY = 4096
 _LATE_S = 1
 """A frame that is shown up to so long before its predecessor is out of order; with more, the clock was set back."""
 
@@ -146,7 +148,8 @@ class StreamDecoder:
         self._period_s = 1 / Fraction(format.fps if 0 < format.fps < 1000 else _USUAL_FPS)
         self._newest_s: Fraction | None = None
         self._oversized = 0
-        self._over = False
+        self._hidden: set[int] = set()
+        self._joined = self._over = False
 
     @property
     def done(self) -> bool:
@@ -177,7 +180,12 @@ class StreamDecoder:
         # To FFmpeg an empty packet would be the end.
         if not packet.data:
             return []
-        packets = [packet] if self._skipper is None else self._skipper.add(packet, reorders=self._reorders)
+        if self._skipper is None:
+            packets = [packet]
+        elif packet.is_discarded:
+            packets = [*self._skipper.flush(), packet]
+        else:
+            packets = self._skipper.add(packet, reorders=self._reorders)
         return [shown for one in packets for shown in self._decode(one)]
 
     def _end(self) -> list[_Shown]:
@@ -192,7 +200,11 @@ class StreamDecoder:
         return taken
 
     def _decode(self, packet: Packet | None) -> list[_Shown]:
-        if packet is not None:
+        if packet is not None and packet.is_discarded and packet.pts is not None:
+            self._hidden.add(packet.pts)
+            if len(self._hidden) > _MOST_REMEMBERED:
+                self._hidden.remove(min(self._hidden))
+        elif packet is not None:
             self._times.add(packet)
             self.unshown += not self.decoded
         try:
@@ -219,7 +231,11 @@ class StreamDecoder:
 
     def _show(self, frame: VideoFrame) -> list[_Shown]:
         # H.264's decoder itself waits for a keyframe or the end of a gradual refresh.
-        if not self.decoded and not frame.key_frame and self._format.codec != "h264":
+        if not self._joined and not frame.key_frame and self._format.codec != "h264":
+            return []
+        self._joined = True
+        if frame.pts in self._hidden:
+            self._hidden.discard(frame.pts)
             return []
         self._check_size(frame.height, frame.width)
         if not self.decoded:
@@ -310,8 +326,8 @@ class _Times:
         self._newest_dts: int | None = None
         self._pts_are_reordered = False
         # Until the first frame is shown: the pts of all packets, the place of the newest keyframe and its time.
-        self._early: list[int | None] | None = []
-        self._key_at, self._key_time = 0, -_TIMES
+        self._early: deque[int | None] | None = deque(maxlen=_MOST_EARLY)
+        self._count, self._key_at, self._key_time = 0, 0, -_TIMES
 
     def add(self, packet: Packet) -> None:
         """A packet goes to the decoder."""
@@ -319,8 +335,9 @@ class _Times:
         time = dts if pts is None else pts
         if self._early is not None:
             if packet.is_key:
-                self._key_at, self._key_time = len(self._early), -_TIMES if time is None else time
+                self._key_at, self._key_time = self._count, -_TIMES if time is None else time
             self._early.append(pts)
+            self._count += 1
         # Packets that were repeated or exchanged on their way prove nothing.
         usual = dts is None or self._newest_dts is None or dts > self._newest_dts
         if usual and pts is not None and self._highest_pts is not None and pts < self._highest_pts:
@@ -342,11 +359,11 @@ class _Times:
 
     def begin(self, pts: int | None) -> int:
         """The first frame is shown: returns how many packets came before it and never will be."""
-        early, self._early = self._early or [], None
+        early, self._early = self._early or deque(), None
         self._waiting = sorted(time for time in self._waiting if time >= self._key_time)
         if pts is None:
             return self._key_at
-        return sum(other is not None and other < pts for other in early)
+        return self._count - len(early) + sum(other is not None and other < pts for other in early)
 
     def of(self, frame: VideoFrame, *, reorders: bool) -> int | None:
         """The time of the next frame in the order of display; None where nothing is known."""

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from postprocess.matte import Composer, picture_window
+from postprocess.matte import Composer, displayed, picture_window
 from preprocess import Definition
 from preprocess.geometry import Window
+from preprocess.video.orientation import Orientation
 from preprocess.video.stream import StreamFrame
 from serving.pipeline import VideoOutput
 from serving.tensors import MATTE, VIDEO
-from serving.video.encoder import Encoder, blank, displayed
+from serving.video.encoder import Encoder, blank
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -28,12 +29,14 @@ class ComposedVideo:
 
     def __call__(self, frame: StreamFrame, results: Tensors) -> tuple[Tensors, dict[str, Any]]:
         """The tensor ``video``, an H.264 picture as Annex B, and of the event ``key``, ``width`` and ``height``."""
-        planes, orientation = frame.planes(), frame.orientation
+        planes = frame.planes()
+        if frame.orientation != Orientation():
+            planes = displayed(planes, frame.orientation)
         window = self._window_of(frame.size_hw)
         matte = results[MATTE][window.top : window.top + window.height, window.left : window.left + window.width]
         picture, out = blank(planes)
-        self._composer.compose(planes, orientation.turn_back(matte), out)
-        encoded = self._encoder.encode(displayed(picture, orientation), at_s=frame.pts_seconds)
+        self._composer.compose(planes, matte, out)
+        encoded = self._encoder.encode(picture, at_s=frame.pts_seconds)
         height, width = encoded.size_hw
         fields = {"key": encoded.is_key, "width": width, "height": height}
         return {VIDEO: np.frombuffer(encoded.data, np.uint8)}, fields

@@ -7,17 +7,14 @@ from fractions import Fraction
 from typing import Any
 
 import av
-import numpy as np
-import numpy.typing as npt
 from av.video.frame import PictureType, VideoFrame
 
 from postprocess.background import subsampled
 from preprocess.geometry import Size
 from preprocess.video.color import Planes, planes_of
-from preprocess.video.orientation import Orientation
 from serving.pipeline import VideoOutput
 
-_FORMATS = {(1, 1): "yuv420p", (0, 1): "yuv422p", (0, 0): "yuv444p"}
+_FORMATS = {(1, 1): "yuv420p", (0, 1): "yuv422p", (1, 0): "yuv440p", (0, 0): "yuv444p"}
 """By log2 of the chroma's vertical and horizontal subsampling."""
 
 _ENCODED_FORMAT = "yuv420p"
@@ -52,7 +49,11 @@ class Encoder:
         self._key_s = 0.0
 
     def encode(self, picture: VideoFrame, *, at_s: float | None) -> Encoded:
-        """Encode a picture that is shown at ``at_s`` seconds; it is made 4:2:0 where it is not."""
+        """Encode a picture that is shown at ``at_s`` seconds.
+
+        It is made 4:2:0 where it is not, and loses an odd last row and column.
+        """
+        picture = even(picture)
         if picture.format.name != _ENCODED_FORMAT:
             picture = _to_420(picture)
         kind = (picture.width, picture.height, int(picture.colorspace), int(picture.color_range))
@@ -98,28 +99,18 @@ def blank(like: Planes) -> tuple[VideoFrame, Planes]:
     return picture, replace(planes_of(picture), matrix_tag=like.matrix_tag, full_range=like.full_range)
 
 
-def displayed(picture: VideoFrame, orientation: Orientation) -> VideoFrame:
-    """The picture as it is shown, with an even number of rows and columns, as 4:2:0 takes."""
-    size_hw = orientation.displayed_size((picture.height, picture.width))
-    even_hw = size_hw[0] // 2 * 2, size_hw[1] // 2 * 2
-    if orientation == Orientation() and size_hw == even_hw:
+def even(picture: VideoFrame) -> VideoFrame:
+    """The picture without an odd last row and column, which 4:2:0 cannot have."""
+    if picture.height % 2 == 0 and picture.width % 2 == 0:
         return picture
-    stored = planes_of(picture)
-    shifts = (stored.shifts[1], stored.shifts[0]) if orientation.transpose else stored.shifts
-    if shifts not in _FORMATS:
-        # 4:2:2 turned by a quarter is a format that few know.
-        stored, shifts = planes_of(_to_420(picture)), (1, 1)
-    turned, planes = blank(replace(stored, size_hw=even_hw, shifts=shifts))
-    for before, after, stored_hw, turned_hw in zip(
-        (stored.y, stored.u, stored.v),
-        (planes.y, planes.u, planes.v),
-        _plane_sizes(stored),
-        _plane_sizes(planes),
-        strict=True,
+    whole = planes_of(picture)
+    cut, planes = blank(replace(whole, size_hw=(picture.height // 2 * 2, picture.width // 2 * 2)))
+    chroma = subsampled(planes.size_hw, planes.shifts)
+    for (height, width), before, after in zip(
+        (planes.size_hw, chroma, chroma), (whole.y, whole.u, whole.v), (planes.y, planes.u, planes.v), strict=True
     ):
-        visible: npt.NDArray[np.uint8] = before[: stored_hw[0], : stored_hw[1]]
-        after[: turned_hw[0], : turned_hw[1]] = orientation.turn(visible)[: turned_hw[0], : turned_hw[1]]
-    return turned
+        after[:height, :width] = before[:height, :width]
+    return cut
 
 
 def _to_420(picture: VideoFrame) -> VideoFrame:
@@ -128,8 +119,3 @@ def _to_420(picture: VideoFrame) -> VideoFrame:
     halved = picture.reformat(format=_ENCODED_FORMAT, src_color_range=range_, dst_color_range=range_)
     halved.color_range, halved.colorspace = range_, matrix
     return halved
-
-
-def _plane_sizes(planes: Planes) -> tuple[Size, Size, Size]:
-    chroma = subsampled(planes.size_hw, planes.shifts)
-    return planes.size_hw, chroma, chroma

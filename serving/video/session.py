@@ -51,6 +51,7 @@ class Decoder(Protocol):
 
     decoded: int
     concealed: int
+    unshown: int
 
     def feed(self, packet: Packet | None) -> list[Any]:
         """Frames in the order of display; None ends the stream."""
@@ -145,13 +146,14 @@ class Session:
         return self._ended
 
     def counts(self) -> dict[str, int]:
-        """Totals so far: frames *decoded*, *inferred*, *dropped* and *concealed*, and *latency_us* of all results."""
+        """Totals so far: frames *decoded*, *inferred*, *dropped* and *concealed*, packets *unshown*, *latency_us*."""
         with self._lock:
             return {
                 "decoded": self._decoder.decoded,
                 "inferred": self.totals.inferred,
                 "dropped": self.totals.dropped,
                 "concealed": self._decoder.concealed,
+                "unshown": self._decoder.unshown,
                 "latency_us": round(1000 * self.totals.latency_ms),
             }
 
@@ -391,6 +393,7 @@ class Session:
                 inferred=self.totals.inferred,
                 dropped=self.totals.dropped,
                 concealed=self._decoder.concealed,
+                unshown=self._decoder.unshown,
                 fields=fields,
             )
 
