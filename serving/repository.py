@@ -243,10 +243,6 @@ def _video(pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str
         (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, out.dims) for out in results)),
         # Decoding on a GPU is not part of this version.
         {"cpu": "cpu", "gpu": "cpu"},
-        # A client that leaves early, or is refused, does not end its sequence: Triton keeps the place until it is idle.
-        candidates=4096,
-        # Ours is the limit that tells the client.
-        idle_s=options.idle_s + 30,
         parameters={**parameters, "video": options.model_dump_json()},
     )
 

@@ -17,7 +17,7 @@ from client.errors import (
     OnestreamError,
     TimedOut,
 )
-from client.transports.base import IMAGE_INPUT, InferRequest, Part, Region, RegionSlice, Tensors
+from client.transports.base import IMAGE_INPUT, InferRequest, Region, RegionSlice, Tensors
 from client.transports.grpc_conversation import GrpcConversation, outputs_of
 from client.transports.refusals import readable, refusal
 
@@ -76,14 +76,14 @@ class GrpcTransport:
         response = self._call(self._stub.ModelInfer, message, timeout_s, model=request.model)
         return outputs_of(response)
 
-    def converse(self, model: str, input_name: str, parts: Iterator[Part]) -> GrpcConversation:
-        """Begin a conversation with a model: ``parts`` is read by another thread, and may block, until it ends."""
+    def converse(self, model: str, input_name: str, contents: Iterator[bytes]) -> GrpcConversation:
+        """Begin a conversation with a model: ``contents`` is read by another thread, and may block, until it ends."""
         try:
             return GrpcConversation(
                 self._stub,
                 model,
                 input_name,
-                parts,
+                contents,
                 url=self.url,
                 translate=lambda error: self._translate(error, 0.0, model),
             )

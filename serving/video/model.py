@@ -95,7 +95,7 @@ class Video(Adapter):
         bounds = self._options.bounds
         with self._lock:
             if key in self._sessions:
-                raise BadStream("bad_message", "a stream of this sequence is open already")
+                raise BadStream("bad_message", "a stream with this sequence id is open already")
             for session in list(self._sessions.values()):
                 # A client that left a moment ago makes room at once.
                 session.tick()
