@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from onestream.bench.command import bench
 from onestream.build import build
 from onestream.classify import classify
 from onestream.demo import demo
@@ -16,6 +17,7 @@ from onestream.tune.command import tune
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 for command in (build, serve, classify, stream, demo, doctor, parity, tune):
     app.command()(command)
+app.add_typer(bench, name="bench")
 
 
 @app.callback()
