@@ -226,12 +226,16 @@ def plan(
             {**stamp, "max_body_bytes": limits["max_body_bytes"]},
         ),
         labels,
-        video=_video(pipeline, results, stamp | after) if pipeline.video else None,
+        video=_video(pipeline, results, stamp | after, network_batch=min(batch, gpu.max_batch_size))
+        if pipeline.video
+        else None,
         background=background,
     )
 
 
-def _video(pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str, str]) -> StreamModel:
+def _video(
+    pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str, str], *, network_batch: int
+) -> StreamModel:
     """The model of a pipeline's video streams. Results leave without a batch dimension."""
     options = pipeline.video
     assert options is not None
@@ -243,7 +247,7 @@ def _video(pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str
         (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, out.dims) for out in results)),
         # Decoding on a GPU is not part of this version.
         {"cpu": "cpu", "gpu": "cpu"},
-        parameters={**parameters, "video": options.model_dump_json()},
+        parameters={**parameters, "video": options.model_dump_json(), "network_batch": str(network_batch)},
     )
 
 

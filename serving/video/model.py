@@ -27,8 +27,8 @@ from serving.pipeline import Matte, VideoOptions, VideoOutput, read_postprocess
 from serving.tensors import PIXELS
 from serving.video.bounds import BadStream, Bounds
 from serving.video.composed import ComposedVideo
-from serving.video.session import Outlet, Session
-from serving.video.turns import Turns
+from serving.video.session import Outlet, Session, Slot
+from serving.video.turns import Gathering, Turns
 from wire.video import EVENT, MESSAGE, BadMessage, Event, Message, Open, unpack
 
 _TICK_S = 0.25
@@ -48,16 +48,19 @@ class Video(Adapter):
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
         cores = len(os.sched_getaffinity(0))
-        self._decoders: Turns[Session] = Turns(
-            "decode", cores, Session.next_packet, alone=True, surprised=self._surprised
-        )
-        # They wait for the network most of the time: as many as make full batches.
-        self._callers: Turns[Session] = Turns(
-            "infer", 4 * _IN_FLIGHT, Session.next_frame, alone=False, surprised=self._surprised
+        self._decoders: Turns[Session] = Turns("decode", cores, Session.next_packet, surprised=self._surprised)
+        # They wait for the network most of the time: one for each of its instances, and as many that are on their way.
+        self._callers: Gathering[Session, Slot] = Gathering(
+            "infer",
+            2 * cores,
+            Session.next_frame,
+            self._infer,
+            most=int(self.parameters["network_batch"]),
+            surprised=self._surprised,
         )
         self._finishers: Turns[Session] | None = None
         if self._options.output:
-            self._finishers = Turns("finish", cores, Session.next_result, alone=True, surprised=self._surprised)
+            self._finishers = Turns("finish", cores, Session.next_result, surprised=self._surprised)
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="tick", daemon=True)
         self._ticker.start()
@@ -106,7 +109,6 @@ class Video(Adapter):
                 decoder,
                 _Sender(sender),
                 bounds=bounds,
-                infer=self._infer,
                 wake_decoder=self._decoders.wake,
                 wake_network=self._callers.wake,
                 on_end=lambda _session: self._forget(key),
@@ -158,11 +160,27 @@ class Video(Adapter):
         composer = composer_of(options, self.folder, rule=ColorRule(matrix=color.matrix, range=color.range))
         return ComposedVideo(composer, self.definition, output, fps=opened.fps)
 
-    def _infer(self, frame: Any) -> Tensors:
+    def _infer(self, pieces: list[tuple[Session, Slot]]) -> None:
+        """Frames of one stream or several to the network, and their results to their streams."""
+        try:
+            rows = self._ask([slot.frame.pixels for _, slot in pieces])
+        except Exception as error:  # whatever a backend raises ends no thread
+            if len(pieces) == 1:
+                pieces[0][0].fail(error)
+                return
+            # What is wrong with one frame shall not end the streams of others.
+            for piece in pieces:
+                self._infer([piece])
+            return
+        for (session, slot), tensors in zip(pieces, rows, strict=True):
+            session.take_result(slot, tensors)
+
+    def _ask(self, pixels: list[Any]) -> list[Tensors]:
+        batch = np.ascontiguousarray(pixels[0])[None] if len(pixels) == 1 else np.stack(pixels)
         request = pb_utils.InferenceRequest(
             model_name=self._network,
             requested_output_names=self._outputs,
-            inputs=[pb_utils.Tensor(PIXELS, np.ascontiguousarray(frame.pixels)[None])],
+            inputs=[pb_utils.Tensor(PIXELS, batch)],
             # A network on a GPU would leave its outputs there.
             preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU),
         )
@@ -170,7 +188,8 @@ class Video(Adapter):
         if response.has_error():
             raise RuntimeError(response.error().message())
         outputs = {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs}
-        return {name: value[0] for name, value in self._postprocess(outputs).items()}
+        results = self._postprocess(outputs)
+        return [{name: value[row] for name, value in results.items()} for row in range(len(pixels))]
 
     def _forget(self, key: int) -> None:
         with self._lock:

@@ -75,7 +75,7 @@ class Outlet(ABC):
 
 
 @dataclass(slots=True)
-class _Slot:
+class Slot:
     """A frame's place in the order of results."""
 
     frame: Any
@@ -97,18 +97,17 @@ class Totals:
 class _Queues:
     inbox: deque[tuple[Packet, float]] = field(default_factory=deque)
     inbox_bytes: int = 0
-    frames: deque[_Slot] = field(default_factory=deque)
-    in_flight: deque[_Slot] = field(default_factory=deque)
-    inferred: deque[_Slot] = field(default_factory=deque)
+    frames: deque[Slot] = field(default_factory=deque)
+    in_flight: deque[Slot] = field(default_factory=deque)
+    inferred: deque[Slot] = field(default_factory=deque)
     leaving: int = 0
 
 
 class Session:
     """One open stream.
 
-    ``infer`` takes a frame and returns the pipeline's outputs. ``wake_decoder``, ``wake_network`` and ``wake_finisher``
-    are called with the session when a thread of their kind may find work here; ``on_end`` once, at the end. Without
-    ``finish`` results leave as they are, and nobody is woken for it.
+    ``wake_decoder``, ``wake_network`` and ``wake_finisher`` are called with the session when a thread of their kind may
+    find work here, ``on_end`` once, at the end. Without ``finish`` results leave as they are; nobody is woken for it.
     """
 
     def __init__(
@@ -118,7 +117,6 @@ class Session:
         outlet: Outlet,
         *,
         bounds: Bounds,
-        infer: Callable[[Any], Tensors],
         wake_decoder: Callable[[Session], None],
         wake_network: Callable[[Session], None],
         on_end: Callable[[Session], None],
@@ -127,7 +125,7 @@ class Session:
         wake_finisher: Callable[[Session], None] = lambda _session: None,
     ) -> None:
         self._opened, self._decoder, self._outlet, self._bounds = opened, decoder, outlet, bounds
-        self._infer, self._on_end, self._most_in_flight = infer, on_end, in_flight
+        self._on_end, self._most_in_flight = on_end, in_flight
         self._wake_decoder, self._wake_network = wake_decoder, wake_network
         self._finish, self._wake_finisher = finish, wake_finisher
         self._lock, self._sending = threading.RLock(), threading.Lock()
@@ -265,7 +263,7 @@ class Session:
                 self.totals.consumed_bytes += len(packet.data)
             for frame in frames:
                 at = self._received.pop(frame.pts, received_s) if frame.pts is not None else received_s
-                self._queues.frames.append(_Slot(frame, at))
+                self._queues.frames.append(Slot(frame, at))
             # Frames that are never shown would stay for ever.
             while len(self._received) > 256:
                 self._received.pop(next(iter(self._received)))
@@ -289,21 +287,21 @@ class Session:
 
     # ---- threads that infer ----------------------------------------------------------------------------------------
 
-    def next_frame(self) -> Job | None:
-        """One frame for the network, or None."""
+    def next_frame(self) -> Slot | None:
+        """One frame for the network, or None; ``take_result`` or ``fail`` is to follow."""
         with self._lock:
             if self._ended or not self._queues.frames or len(self._queues.in_flight) >= self._most_in_flight:
                 return None
             slot = self._queues.frames.popleft()
             self._queues.in_flight.append(slot)
-            return lambda: self._run_network(slot)
+            return slot
 
-    def _run_network(self, slot: _Slot) -> None:
-        try:
-            tensors = self._infer(slot.frame)
-        except Exception as error:  # whatever a backend raises ends this stream, and no other
-            self.end(BadStream("failed", f"the network failed: {_first(error)}"))
-            return
+    def fail(self, error: Exception) -> None:
+        """The network failed: the stream ends."""
+        self.end(BadStream("failed", f"the network failed: {_first(error)}"))
+
+    def take_result(self, slot: Slot, tensors: Tensors) -> None:
+        """The pipeline's outputs for a frame."""
         with self._lock:
             slot.tensors = tensors
             self.totals.inferred += 1
@@ -322,7 +320,7 @@ class Session:
         slot = self._next_leaving()
         return None if slot is None else lambda: self._finish_and_send(slot)
 
-    def _finish_and_send(self, slot: _Slot) -> None:
+    def _finish_and_send(self, slot: Slot) -> None:
         assert self._finish is not None
         assert slot.tensors is not None
         try:
@@ -347,7 +345,7 @@ class Session:
                 assert slot.tensors is not None
                 self._send(slot.frame, slot.received_s, slot.tensors, {})
 
-    def _next_leaving(self) -> _Slot | None:
+    def _next_leaving(self) -> Slot | None:
         with self._lock:
             if self._ended or not self._queues.inferred or self._credit < 1:
                 return None

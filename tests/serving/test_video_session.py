@@ -15,8 +15,8 @@ import pytest
 
 from preprocess.errors import BadSample
 from serving.video.bounds import BadStream, Bounds
-from serving.video.session import Finish, Outlet, Session, Tensors
-from serving.video.turns import Turns
+from serving.video.session import Finish, Outlet, Session, Slot, Tensors
+from serving.video.turns import Gathering, Turns
 from wire.video import Close, Credit, Event, Mode, Open, Packet, Packets
 
 OPEN = Open(codec="h264", width=64, height=48, time_base=Fraction(1, 30), results=4)
@@ -93,9 +93,9 @@ class Server:
     ended: list[Session] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.decoders: Turns[Session] = Turns("decode", 2, Session.next_packet, alone=True)
-        self.callers: Turns[Session] = Turns("infer", 6, Session.next_frame, alone=False)
-        self.finishers: Turns[Session] = Turns("finish", 3, Session.next_result, alone=True)
+        self.decoders: Turns[Session] = Turns("decode", 2, Session.next_packet)
+        self.callers: Gathering[Session, Slot] = Gathering("infer", 6, Session.next_frame, self.work, most=3)
+        self.finishers: Turns[Session] = Turns("finish", 3, Session.next_result)
 
     def open(
         self,
@@ -111,13 +111,19 @@ class Server:
             decoder or OneToOne(),
             client,
             bounds=bounds or Bounds(),
-            infer=self.infer,
             wake_decoder=self.decoders.wake,
             wake_network=self.callers.wake,
             on_end=self.ended.append,
             finish=finish,
             wake_finisher=self.finishers.wake,
         )
+
+    def work(self, pieces: list[tuple[Session, Slot]]) -> None:
+        for session, slot in pieces:
+            try:
+                session.take_result(slot, self.infer(slot.frame))
+            except Exception as error:
+                session.fail(error)
 
     def close(self) -> None:
         self.finishers.close()
