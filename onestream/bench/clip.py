@@ -55,14 +55,21 @@ class Clip:
     def played(self, *, rate: float, beginning_s: float, until_s: float) -> Iterator[Packet]:
         """The packets, each when it is due, by ``time.monotonic`` from ``beginning_s`` to ``until_s``.
 
-        ``rate`` times ``FPS`` frames come a second; times within the packets go on from one round to the next.
+        ``rate`` times ``FPS`` frames come a second.
         """
-        first, last = (choose(packet.pts for packet in self.packets if packet.pts is not None) for choose in (min, max))
-        step = max(1, round((last - first) / max(1, self.frames - 1)))
         for number, due_s in due_times(rate, beginning_s, until_s):
             wait(due_s)
-            packet, shift = self.packets[number % self.frames], number // self.frames * (last - first + step)
-            yield replace(packet, pts=_later(packet.pts, shift), dts=_later(packet.dts, shift))
+            yield self.packet(number)
+
+    def packet(self, number: int) -> Packet:
+        """Packet ``number`` of the clip played again and again; its times go on from one round to the next."""
+        packet, shift = self.packets[number % self.frames], number // self.frames * self._length
+        return replace(packet, pts=_later(packet.pts, shift), dts=_later(packet.dts, shift))
+
+    @property
+    def _length(self) -> int:
+        first, last = (choose(packet.pts for packet in self.packets if packet.pts is not None) for choose in (min, max))
+        return last - first + max(1, round((last - first) / max(1, self.frames - 1)))
 
 
 def due_times(rate: float, beginning_s: float, until_s: float) -> Iterator[tuple[int, float]]:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from onestream.exits import EXIT_CANNOT_START, EXIT_INTERRUPTED, fail
+from onestream.exits import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 
 bench = typer.Typer(no_args_is_help=True, help="Measure what this machine serves, beside the usual way of writing it.")
 
@@ -91,3 +91,51 @@ def _table(result: dict[str, Any]) -> Table:
         parts = f"{costs['encode_ms']:.1f} ms"
         table.add_row(f"… and bare encode ({parts})", f"{summary.bound_encoded:.1f}", f"{summary.of_bound_encoded:.2f}")
     return table
+
+
+@bench.command()
+def soak(
+    pipeline: Annotated[
+        Path, typer.Argument(help="Pipeline file, whose video is sampled by stride or not at all.")
+    ] = Path("pipelines/classify.yaml"),
+    *,
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 30.0,
+    clients: Annotated[int, typer.Option(min=1, help="Processes that stream in mode block.")] = 8,
+    clip: Annotated[
+        Path | None, typer.Option(help="Video that every stream plays; one is made where none is given.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all raw numbers.")] = None,
+    cache: Annotated[Path, typer.Option(help="Folder for the video that is made.")] = Path(".cache/benchmarks/videos"),
+) -> None:
+    """Stream for a long time, while other clients are killed, and count what was lost, out of order or mistimed.
+
+    Prints the server's memory for each open stream, and how it grew. Exits with 1 where anything was lost or failed, 2
+    where it cannot start.
+    """
+    try:
+        from client import OnestreamError
+        from onestream.bench.clip import ClipMissing, own_clip
+        from onestream.bench.soak import Plan
+        from onestream.bench.soak import soak as run
+        from preprocess import PreprocessError
+        from serving.errors import ServingError
+    except ImportError as error:
+        fail(
+            f"cannot run: {error.name or error} is not installed. Run: pip install 'onestream[cpu,bench]'",
+            EXIT_CANNOT_START,
+        )
+    log = Console(stderr=True)
+    try:
+        plan = Plan(pipeline, clip or own_clip(cache, say=log.print), minutes, clients)
+        with tempfile.TemporaryDirectory(prefix="onestream-soak-") as folder:
+            result = run(plan, folder=Path(folder), say=lambda line: log.print(line, highlight=False))
+    except (OnestreamError, ClipMissing, PreprocessError, ServingError, OSError) as error:
+        fail(str(error), EXIT_CANNOT_START)
+    except KeyboardInterrupt:
+        fail("interrupted", EXIT_INTERRUPTED)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    Console().print_json(data={name: value for name, value in result.items() if name != "memory"})
+    if result["lost"] or result["out_of_order"] or result["wrong_times"] or result["failures"]:
+        fail("frames were lost, out of order or mistimed, or a stream failed", EXIT_FAILED)
