@@ -64,7 +64,8 @@ class RunningCommand:
 def proxy_command(output: Path, *arguments: str) -> Iterator[RunningCommand]:
     """`onestream proxy` with these arguments, ready."""
     command = [sys.executable, "-m", "onestream", "proxy", *arguments]
-    with output.open("wb") as file:
+    # For appending, since nginx opens /dev/stdout anew and would write over what is there.
+    with output.open("ab") as file:
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONUNBUFFERED": "1"}
         )

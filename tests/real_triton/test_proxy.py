@@ -201,6 +201,24 @@ def test_the_log_names_callers_and_holds_no_token(gate: Gate) -> None:
     assert wrong not in gate.command.text
 
 
+def test_the_documented_calls_work(gate: Gate, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "public.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if "://vision.example.com:8443" in line and not line.startswith("In")]
+    assert len(lines) == 3
+    write_video(tmp_path / "clip.mp4", "libx264", count=5, size_hw=(240, 320))
+    (tmp_path / "cat.jpg").write_bytes(PHOTO.read_bytes())
+    environment = {**os.environ, **gate.certificates.trusted, "ONESTREAM_TOKEN": gate.token}
+    environment |= {"CURL_CA_BUNDLE": str(gate.certificates.authority), "PYTHONPATH": str(ROOT)}
+    for line in lines:
+        command = line.replace("vision.example.com:8443", f"localhost:{gate.port}")
+        command = command.replace("onestream ", f"{sys.executable} -m onestream ", 1)
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        assert "espresso" in done.stdout or '"name":"classify"' in done.stdout or "clip.mp4" in done.stdout
+
+
 # ---------------------------------------------------------------- what is closed
 
 
