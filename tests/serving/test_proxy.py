@@ -310,11 +310,11 @@ def documented() -> list[str]:
     """The lines of docs/public.md that write the containers' configurations."""
     text = (ROOT / "docs" / "public.md").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.startswith("onestream proxy --write ")]
-    assert len(lines) == 2
+    assert len(lines) == 3
     return lines
 
 
-@pytest.mark.parametrize("line", documented(), ids=["local", "public"])
+@pytest.mark.parametrize("line", documented(), ids=["local", "public", "cluster"])
 def test_the_committed_configurations_are_what_the_documented_commands_write(line: str, tmp_path: Path) -> None:
     target = re.search(r"--write (\S+)", line)
     assert target is not None
@@ -326,7 +326,7 @@ def test_the_committed_configurations_are_what_the_documented_commands_write(lin
 
 
 @pytest.mark.needs_nginx
-@pytest.mark.parametrize("name", ["local", "public"])
+@pytest.mark.parametrize("name", ["local", "public", "cluster"])
 def test_nginx_accepts_the_committed_configurations(name: str, tmp_path: Path) -> None:
     text = (ROOT / "deploy" / "proxy" / f"{name}.conf").read_text(encoding="utf-8")
     (tmp_path / "tls").mkdir()
