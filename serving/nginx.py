@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -94,13 +96,15 @@ class RunningProxy:
 
     def stop(self) -> None:
         """Stop nginx, which ends requests in progress, and remove what it wrote. Does nothing the second time."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            # Whoever is left of its session: workers of a killed master would go on.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -274,17 +274,36 @@ def test_other_grpc_services_are_closed(gate: Gate) -> None:
     assert code is grpc.StatusCode.PERMISSION_DENIED
 
 
-def test_shared_memory_is_closed_even_without_the_proxy(gate: Gate) -> None:
+def test_administration_and_shared_memory_are_closed_even_without_the_proxy(gate: Gate) -> None:
     for url in (gate.server.grpc_url, gate.server.http_url):
         with Client(url, shared_memory=True) as client, pytest.raises(SharedMemoryUnavailable, match="closed this"):
             client.classify(PHOTO)
     connection = http.client.HTTPConnection(gate.server.http_address, timeout=10)
-    for path in ("/v2/systemsharedmemory/status", "/v2/cudasharedmemory/status"):
-        connection.request("GET", path)
+    for method, path in (
+        ("GET", "/v2/systemsharedmemory/status"),
+        ("GET", "/v2/cudasharedmemory/status"),
+        ("POST", "/v2/repository/index"),
+        ("POST", "/v2/repository/models/classify/unload"),
+        ("GET", "/v2/trace/setting"),
+        ("GET", "/v2/logging"),
+    ):
+        connection.request(method, path)
         answer = connection.getresponse()
-        assert answer.status == 403
+        assert answer.status == 403, path
         answer.read()
     connection.close()
+    with grpc.insecure_channel(gate.server.grpc_address) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        for name in (
+            "RepositoryIndex",
+            "SystemSharedMemoryStatus",
+            "CudaSharedMemoryStatus",
+            "TraceSetting",
+            "LogSettings",
+        ):
+            request = getattr(messages, f"{name}Request")()
+            with pytest.raises(grpc.RpcError, match="protocol is restricted"):
+                getattr(stub, name)(request, timeout=10)
 
 
 # ---------------------------------------------------------------- how much, and how slowly

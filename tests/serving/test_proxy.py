@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import stat
 import subprocess
@@ -260,21 +259,32 @@ def test_a_server_that_is_not_there_is_unavailable_and_the_proxy_stops_clean(tmp
     assert not Path(folder).exists()
 
 
+def wait_until_closed(port: int) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            return
+        assert time.monotonic() < deadline, "nginx still listens"
+        time.sleep(0.1)
+
+
 @pytest.mark.needs_nginx
-def test_nginx_does_not_outlive_a_killed_proxy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", ["the command", "nginx"])
+def test_neither_outlives_the_other(tmp_path: Path, killed: str) -> None:
     http_port, grpc_port = free_ports()
     listens = ("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}")
     with proxy_command(tmp_path / "output", *PLAIN, *listens) as running:
-        running.process.send_signal(signal.SIGKILL)
-        running.process.wait(10)
-        for _ in range(100):
-            try:
-                socket.create_connection(("127.0.0.1", http_port), timeout=1).close()
-            except OSError:
-                break
-            time.sleep(0.1)
+        (master,) = psutil.Process(running.process.pid).children()
+        if killed == "nginx":
+            master.kill()
+            assert running.process.wait(15) == 1
+            running.wait_for("error: nginx ended with status -9")
         else:
-            pytest.fail("nginx still listens")
+            running.process.kill()
+            running.process.wait(15)
+        wait_until_closed(http_port)
 
 
 @pytest.mark.needs_nginx
