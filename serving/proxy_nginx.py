@@ -31,7 +31,7 @@ http {{
     scgi_temp_path {folder}/scgi;
 
     # A token's name is logged, never the token.
-    log_format requests '$remote_addr [$time_iso8601] $caller "$request_method $uri" $status '
+    log_format requests '$remote_addr [$time_iso8601] token="$caller" "$request_method $uri" $status '
                         '$request_length $bytes_sent $request_time';
     access_log {access_log};
 

@@ -195,8 +195,8 @@ def test_the_log_names_callers_and_holds_no_token(gate: Gate) -> None:
     wrong = "f" * 63 + "1"
     assert gate.request("GET", "/v2", token=wrong)[0] == 401
     assert gate.request("GET", "/v2?x=1", token=gate.token)[0] == 200
-    gate.command.wait_for('alice "GET /v2" 200')
-    gate.command.wait_for('"GET /v2" 401')
+    gate.command.wait_for('token="alice" "GET /v2" 200')
+    gate.command.wait_for('token="" "GET /v2" 401')
     assert gate.token not in gate.command.text
     assert wrong not in gate.command.text
 

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -311,6 +313,82 @@ def test_a_port_in_use_is_named() -> None:
     assert done.returncode == 2
     assert f"bind() to {address} failed" in done.stderr
     assert "before it served" in done.stderr
+
+
+@contextmanager
+def plain_proxy(output: Path, *options: str, server: str = "127.0.0.1:1") -> Iterator[tuple[int, int]]:
+    """HTTP's and gRPC's port of a proxy without TLS."""
+    http_port, grpc_port = free_ports()
+    listens = ("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}")
+    with proxy_command(output, "--no-tls", *listens, "--http", server, "--grpc", server, *options):
+        yield http_port, grpc_port
+
+
+def answers(ports: tuple[int, int], path: str, method: str) -> tuple[int, grpc.StatusCode]:
+    """What is answered to a GET over HTTP, and to an empty message over gRPC."""
+    connection = http.client.HTTPConnection("127.0.0.1", ports[0], timeout=10)
+    connection.request("GET", path)
+    status = connection.getresponse().status
+    connection.close()
+    request = getattr(messages, f"{method}Request")()
+    with grpc.insecure_channel(f"127.0.0.1:{ports[1]}") as channel, pytest.raises(grpc.RpcError) as failure:
+        getattr(GRPCInferenceServiceStub(channel), method)(request, timeout=10)
+    return status, failure.value.code()  # type: ignore[attr-defined]
+
+
+@pytest.mark.needs_nginx
+def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with plain_proxy(tmp_path / "output", "--no-tokens", "--timeout-s", "1", server=address) as ports:
+            expected = (504, grpc.StatusCode.DEADLINE_EXCEEDED)
+            assert answers(ports, "/v2/models/classify", "ModelMetadata") == expected
+
+
+@pytest.mark.needs_nginx
+@pytest.mark.parametrize(
+    ("options", "health", "statistics"),
+    [
+        ((), "passed on", "closed"),
+        (("--health-needs-token",), "refused", "closed"),
+        (("--statistics",), "passed on", "refused"),
+    ],
+    ids=["by default", "health", "statistics"],
+)
+def test_health_and_statistics_are_open_as_told(
+    tmp_path: Path, options: tuple[str, ...], health: str, statistics: str
+) -> None:
+    expected = {
+        "passed on": (502, grpc.StatusCode.UNAVAILABLE),
+        "refused": (401, grpc.StatusCode.UNAUTHENTICATED),
+        "closed": (403, grpc.StatusCode.PERMISSION_DENIED),
+    }
+    add_token(tmp_path / "tokens.conf", "alice")
+    with plain_proxy(tmp_path / "output", "--token-file", str(tmp_path / "tokens.conf"), *options) as ports:
+        assert answers(ports, "/v2/health/ready", "ServerReady") == expected[health]
+        assert answers(ports, "/v2/models/classify/stats", "ModelStatistics") == expected[statistics]
+
+
+# ---------------------------------------------------------------- what the pages say
+
+
+@pytest.mark.parametrize("page", ["docs/public.md", "README.md"])
+def test_the_documented_start_is_accepted(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [line.split("  #")[0] for line in (ROOT / page).read_text(encoding="utf-8").splitlines()]
+    token_line, serve_line, proxy_line = (
+        next(line for line in lines if line.startswith(f"onestream {command}"))
+        for command in ("token alice", "serve --public", "proxy --listen")
+    )
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, token_line.split()[1:])
+    assert result.exit_code == 0, result.output
+    assert "does not exist" in refused(*serve_line.split()[1:]), "it got as far as looking for models"
+    options = ("--repository", str(REPOSITORY), "--write", "-")
+    result = CliRunner().invoke(app, [*proxy_line.split()[1:], *options])
+    assert result.exit_code == 0, result.output
+    assert "listen 0.0.0.0:8443 ssl http2;" in result.stdout
+    assert "include tokens.conf;" in result.stdout
+    assert check_tokens(tmp_path / "tokens.conf") == ["alice"]
 
 
 # ---------------------------------------------------------------- what the containers mount
