@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
+from typer.testing import CliRunner
+
+from onestream.cli import app
 
 ROOT = Path(__file__).parent.parent
 
@@ -80,3 +83,10 @@ def proxy_command(output: Path, *arguments: str) -> Iterator[RunningCommand]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(15)
+
+
+def refused(*arguments: str) -> str:
+    """What a command says that cannot start."""
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "400"})
+    assert result.exit_code == 2, result.output
+    return result.output
