@@ -19,6 +19,7 @@ from client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, in
 from onestream.exits import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.stream_board import Board
 from onestream.stream_output import Output
+from onestream.token_option import TokenOption
 
 
 class _Mode(str, Enum):
@@ -37,6 +38,7 @@ def stream(
     ],
     *,
     url: Annotated[str, typer.Option(help="The server: host:port or grpc://….")] = DEFAULT_URL,
+    token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline; its model PIPELINE_video is used.")] = "classify",
     mode: Annotated[
         _Mode | None,
@@ -62,7 +64,7 @@ def stream(
     """
     try:
         given = [_source(name, realtime=realtime, rtsp_transport=rtsp_transport.value) for name in sources]
-        with Client(url, timeout_s=timeout_s) as client, ExitStack() as files:
+        with Client(url, token=token, timeout_s=timeout_s) as client, ExitStack() as files:
             videos = [_video(output, number, len(given), top) for number in range(len(given))]
             for video in videos:
                 if video is not None:

@@ -32,8 +32,8 @@ _MADE_HERE = re.compile(
 class GrpcTransport:
     """One HTTP/2 connection, shared by all threads; calls travel over it at the same time."""
 
-    def __init__(self, host: str, port: int, *, tls: bool, connect_timeout_s: float) -> None:
-        """``host`` without brackets, also for IPv6; nothing is connected before the first call."""
+    def __init__(self, host: str, port: int, *, tls: bool, connect_timeout_s: float, token: str | None = None) -> None:
+        """``host`` without brackets, also for IPv6; ``token`` only with ``tls``. Connects at the first call."""
         self._target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._scheme = "grpcs" if tls else "grpc"
         options = [
@@ -51,7 +51,7 @@ class GrpcTransport:
             ("grpc.use_local_subchannel_pool", 1),
         ]
         self._channel = (
-            grpc.secure_channel(self._target, grpc.ssl_channel_credentials(), options=options)
+            grpc.secure_channel(self._target, credentials(token), options=options)
             if tls
             else grpc.insecure_channel(self._target, options=options)
         )
@@ -156,6 +156,14 @@ class GrpcTransport:
                 "(port 8001 unless told otherwise; for its HTTP port write http://host:8000)"
             )
         return refusal(code.name, details, model=model, url=self.url)
+
+
+def credentials(token: str | None) -> grpc.ChannelCredentials:
+    """TLS that trusts the system's authorities, with a token for every call where one is given."""
+    tls = grpc.ssl_channel_credentials()
+    if token is None:
+        return tls
+    return grpc.composite_channel_credentials(tls, grpc.access_token_call_credentials(token))
 
 
 def _to_dict(message: Any) -> dict[str, Any]:
