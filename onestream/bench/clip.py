@@ -7,17 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from client.video import File
+from onestream.panning import write_panning
 from wire.video import Open, Packet
 
 FPS = 30
-_FRAMES, _SIZE_HW = 300, (1080, 1920)
-_BITS_PER_S, _GRAIN_SIGMA, _SEED = 8_000_000, 2.0, 11
+_FRAMES, _BITS_PER_S, _GRAIN_SIGMA = 300, 8_000_000, 2.0
 _PHOTO = "data/astronaut.png"
 
 
@@ -106,28 +104,8 @@ def own_clip(folder: Path, *, say: Callable[[str], None] = lambda _: None) -> Pa
         raise ClipMissing(
             "the video is made from a photo of scikit-image: pip install 'onestream[bench]', or --clip FILE"
         )
-    import av
-
     say("making the video (half a minute, once)")
     folder.mkdir(parents=True, exist_ok=True)
-    height, width = _SIZE_HW
-    photo = Image.open(Path(package.origin).parent / _PHOTO).convert("RGB")
-    large = np.asarray(photo.resize((width + 240, width + 240), Image.Resampling.BICUBIC))
-    random = np.random.default_rng(_SEED)
-    grain = random.normal(0, _GRAIN_SIGMA, (2 * height, 2 * width)).astype(np.float32)
-    unfinished = path.with_suffix(".part.mp4")
-    with av.open(str(unfinished), "w") as container:
-        stream: Any = container.add_stream("libx264", rate=FPS, options={"x264-params": "log-level=none"})
-        stream.height, stream.width, stream.pix_fmt, stream.bit_rate = height, width, "yuv420p", _BITS_PER_S
-        for number in range(_FRAMES):
-            angle = 2 * np.pi * number / _FRAMES
-            left, top = round(120 + 120 * np.sin(angle)), round(60 - 60 * np.cos(angle))
-            down, side = random.integers(0, _SIZE_HW)
-            noisy = (
-                large[top : top + height, left : left + width] + grain[down : down + height, side : side + width, None]
-            )
-            frame = av.VideoFrame.from_ndarray(np.clip(noisy, 0, 255).astype(np.uint8), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    unfinished.rename(path)
+    with Image.open(Path(package.origin).parent / _PHOTO) as photo:
+        write_panning(path, photo, frames=_FRAMES, fps=FPS, grain_sigma=_GRAIN_SIGMA, bits_per_s=_BITS_PER_S)
     return path
