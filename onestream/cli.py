@@ -8,6 +8,7 @@ from onestream.build import build
 from onestream.classify import classify
 from onestream.demo import demo
 from onestream.doctor import doctor
+from onestream.importing import import_preprocessing
 from onestream.parity.command import parity
 from onestream.serve import serve
 from onestream.stream import stream
@@ -16,6 +17,7 @@ from onestream.tune.command import tune
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 for command in (build, serve, classify, stream, demo, doctor, parity, tune):
     app.command()(command)
+app.command("import")(import_preprocessing)
 
 
 @app.callback()

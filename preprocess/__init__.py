@@ -25,6 +25,7 @@ from preprocess.errors import (
     BadImage,
     BadSample,
     CannotCompile,
+    CannotImport,
     PreprocessError,
     StampMismatch,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "BadImage",
     "BadSample",
     "CannotCompile",
+    "CannotImport",
     "CenterCrop",
     "Compiled",
     "Decode",
