@@ -3,7 +3,7 @@
 The triangle filter is compiled by Numba: DALI's CPU resize takes two to four times as long. It runs down the columns
 first, which vectorizes, in float32 without a rounding in between, and differs from Pillow, which runs along the rows
 first and rounds to 8 bit in between, by at most one level. Products and sums are single float32 operations in a fixed
-order, so every machine gives the same bits. Other filters are Pillow's own.
+order, so every machine gives the same bits. Other filters give Pillow's own bits.
 """
 
 from __future__ import annotations
@@ -19,19 +19,32 @@ from preprocess.definition import Filter
 from preprocess.filters import PILLOW_FILTERS
 from preprocess.geometry import Region, Size
 from preprocess.kernels import resample_gray, resample_rgb
+from preprocess.pillow_window import LONGEST_REMEMBERED, resample_as_pillow
 
 Pixels = npt.NDArray[np.uint8]
 _Triangles = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]
 _Padded = tuple[npt.NDArray[np.uint64], npt.NDArray[np.float32]]
 
 
-def resample(pixels: Pixels, part: Region, size_hw: Size, filter: Filter, *, antialias: bool = True) -> Pixels:
+def resample(
+    pixels: Pixels,
+    part: Region,
+    size_hw: Size,
+    filter: Filter,
+    *,
+    antialias: bool = True,
+    columns_first: bool = False,
+) -> Pixels:
     """Resample the window of a decoded region.
 
     ``pixels`` is (part.shape[0], part.shape[1], 3 or 1); the window is ``part.start`` to ``part.end``. Returns
-    (size_hw[0], size_hw[1], channels) uint8. Where the region ends inside the image it must hold the filter's margin.
+    (size_hw[0], size_hw[1], channels) uint8. ``antialias`` is read by *bilinear* only; ``columns_first``, which is what
+    ``pillow_window.columns_first`` says of the whole image, by *bicubic* and *lanczos*. Where the region ends inside
+    the image it must hold the filter's margin.
     """
-    if filter != "bilinear":
+    if filter in ("bicubic", "lanczos"):
+        return resample_as_pillow(pixels, part, size_hw, filter, columns_first=columns_first)
+    if filter == "nearest":
         image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
         box = (part.start[1], part.start[0], part.end[1], part.end[0])
         resized = image.resize((size_hw[1], size_hw[0]), PILLOW_FILTERS[filter], box=box)
@@ -81,17 +94,15 @@ def padded_weights(count: int, start: float, end: float, source: int, antialias:
 
 
 _remembered_triangles, _remembered_padded = lru_cache(512)(triangle_weights), lru_cache(512)(padded_weights)
-_LONGEST_REMEMBERED = 8192
-"""Weights of a line of this many pixels take up to 64 KB; longer ones are rare and are not kept."""
 
 
 def row_weights(count: int, start: float, end: float, source: int, antialias: bool = True) -> _Triangles:
     """``triangle_weights``, remembered where the line is not too long."""
-    make = _remembered_triangles if source <= _LONGEST_REMEMBERED else triangle_weights
+    make = _remembered_triangles if source <= LONGEST_REMEMBERED else triangle_weights
     return make(count, start, end, source, antialias)
 
 
 def column_weights(count: int, start: float, end: float, source: int, antialias: bool = True) -> _Padded:
     """``padded_weights``, remembered where the line is not too long."""
-    make = _remembered_padded if source <= _LONGEST_REMEMBERED else padded_weights
+    make = _remembered_padded if source <= LONGEST_REMEMBERED else padded_weights
     return make(count, start, end, source, antialias)

@@ -11,6 +11,7 @@ from preprocess.definition import Definition, Filter, Resize
 from preprocess.filters import SUPPORT
 from preprocess.geometry import Placement, Region, fill_values, region
 from preprocess.kernels import look_up_interleaved, look_up_planar, recolor
+from preprocess.pillow_window import columns_first
 from preprocess.resample import resample
 from preprocess.variation import Variation, canvas_of, resize_of
 
@@ -57,8 +58,14 @@ class CpuFinish:
             whole = resample(pixels, part, placement.resized_hw, "nearest")
             placed = whole[window.top : window.top + window.height, window.left : window.left + window.width]
         else:
-            size_hw = (window.height, window.width)
-            placed = resample(pixels, part, size_hw, self._filter, antialias=self._antialias)
+            placed = resample(
+                pixels,
+                part,
+                (window.height, window.width),
+                self._filter,
+                antialias=self._antialias,
+                columns_first=columns_first(placement.source_hw, placement.resized_hw),
+            )
         return self.put(placed, placement)
 
     def put(self, placed: Pixels, placement: Placement) -> Sample:
@@ -79,8 +86,15 @@ class CpuFinish:
         # Pillow cuts and then resizes, so nothing outside the box may reach the filter.
         cut = np.array(pixels[top : top + height, left : left + width])
         whole = Region((0, 0), (height, width), (0.0, 0.0), (float(height), float(width)))
-        resize = resize_of(self._definition)
-        placed = resample(cut, whole, canvas_of(self._definition), resize.filter, antialias=resize.antialias)
+        resize, canvas_hw = resize_of(self._definition), canvas_of(self._definition)
+        placed = resample(
+            cut,
+            whole,
+            canvas_hw,
+            resize.filter,
+            antialias=resize.antialias,
+            columns_first=columns_first((height, width), canvas_hw),
+        )
         if variation.flip:
             placed = placed[:, ::-1]
         placed = np.ascontiguousarray(placed)

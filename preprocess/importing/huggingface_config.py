@@ -205,8 +205,8 @@ def _crop(config: Config, before: Operation) -> CenterCrop:
     least = least if isinstance(least, tuple) else (least, least)
     if height > least[0] or width > least[1]:
         raise CannotImport(
-            f"crop_size {height}x{width} may be larger than the image that it crops, which transformers pads differently "
-            "with Pillow and with torchvision. The nearest exact is a resize to at least the size of the crop"
+            f"crop_size {height}x{width} may be larger than the image that it crops, which transformers pads one way "
+            "with Pillow and another with torchvision. The nearest exact is a resize to at least the size of the crop"
         )
     return CenterCrop(size=(height, width), rounding="truncate")
 

@@ -50,7 +50,7 @@ def differences(definition: Definition, source: Callable[[Image.Image], Any], *,
 
 
 def assert_equal(definition: Definition, source: Callable[[Image.Image], Any]) -> None:
-    """The reference gives the source's pixels, up to float32's last bits; DALI is within its tolerance of the source."""
+    """The reference gives the source's pixels, up to float32's last bits; DALI is within its tolerance of them."""
     # A thousandth of a level is some ten units in the last place of a float32.
     assert max(comparison.max for comparison in differences(definition, source, backend="reference")) < 0.001
     assert all(comparison.within for comparison in differences(definition, source, backend="dali"))
