@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -58,18 +59,27 @@ def assemble(operations: Sequence[Operation], *, scale: float | None, steps: Seq
     """The definition of these operations, then ``x / scale``, then each step's ``(x - mean) / std``.
 
     ``scale`` None keeps the levels 0 to 255. Steps that follow each other become one, which is equal but for float32's
-    last bits. Raises ``CannotImport`` where the chain makes no sense.
+    last bits.
     """
+    chain = list(operations)
+    if scale is not None or steps:
+        channels = 1 if getattr(operations[0], "color", "rgb") == "gray" else 3
+        mean, std = (0.0,) * channels, (1.0,) * channels
+        for next_mean, next_std in steps:
+            mean = tuple(m + s * n for m, s, n in zip(mean, std, next_mean, strict=True))
+            std = tuple(s * n for s, n in zip(std, next_std, strict=True))
+        chain.append(Normalize(mean=mean, std=std, scale=1.0 if scale is None else scale))
+    return Definition.model_validate({"operations": [*chain, Output.model_validate({"dtype": dtype})]})
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turns a definition's own ``ValidationError``, such as for a side of a million pixels, into ``CannotImport``."""
     try:
-        chain = list(operations)
-        if scale is not None or steps:
-            channels = 1 if getattr(operations[0], "color", "rgb") == "gray" else 3
-            mean, std = (0.0,) * channels, (1.0,) * channels
-            for next_mean, next_std in steps:
-                mean = tuple(m + s * n for m, s, n in zip(mean, std, next_mean, strict=True))
-                std = tuple(s * n for s, n in zip(std, next_std, strict=True))
-            chain.append(Normalize(mean=mean, std=std, scale=1.0 if scale is None else scale))
-        return Definition.model_validate({"operations": [*chain, Output.model_validate({"dtype": dtype})]})
+        yield
     except ValidationError as error:
-        reasons = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
-        raise CannotImport(f"it makes no definition: {reasons}") from None
+        # A size may be one number or two; that it is not the other of them is no news.
+        problem = max(error.errors(), key=lambda one: one["type"] not in ("int_type", "tuple_type"))
+        field = problem["loc"][0] if problem["loc"] else "operations"
+        reason = problem["msg"].removeprefix("Value error, ")
+        raise CannotImport(f"{error.title} {field}: {reason}, got {problem['input']!r}") from None

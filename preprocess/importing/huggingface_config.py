@@ -1,7 +1,8 @@
 """Definitions from Hugging Face image processors: their ``preprocessor_config.json``.
 
 What is imported is what the processors of transformers do with Pillow (``backend="pil"``; ``use_fast=False`` before
-version 5). Those that resize tensors give the same sizes, and pixels that differ by a level.
+version 5). Those that resize tensors give the same sizes and crops; their pixels differ by up to a level where the
+filter is bilinear, and with others by a few levels in rare pixels.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 from preprocess.definition import CenterCrop, Decode, Definition, Operation, Resize
 from preprocess.errors import CannotImport
-from preprocess.importing.common import Step, assemble, filter_named, pair, per_channel, whole
+from preprocess.importing.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
 
 Config = Mapping[str, Any]
 
@@ -66,6 +67,7 @@ _CHANGES_NOTHING = {"processor_class", "do_convert_rgb", "do_reduce_labels", "re
 """What the pixels of an image in RGB do not depend on."""
 
 
+@refusing()
 def from_huggingface(config: Config | str | Path | Any) -> Definition:
     """The definition of an image processor.
 

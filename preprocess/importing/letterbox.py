@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import ValidationError
-
 from preprocess.definition import Decode, Definition, Operation, Pad, Resize
-from preprocess.errors import CannotImport
-from preprocess.importing.common import assemble, pair
+from preprocess.importing.common import assemble, pair, refusing
 
 
+@refusing()
 def from_letterbox(
     size: int | Sequence[int] = 640, *, padding_value: int = 114, center: bool = True, scale_fill: bool = False
 ) -> Definition:
@@ -21,13 +19,9 @@ def from_letterbox(
     """
     height, width = pair(size, where="letterbox size")
     operations: list[Operation] = [Decode()]
-    try:
-        if scale_fill:
-            operations.append(Resize(mode="exact", size=(height, width), antialias=False))
-        else:
-            operations.append(Resize(mode="fit", size=(height, width), antialias=False, rounding="ratio"))
-            operations.append(Pad(size=(height, width), value=padding_value, align="center" if center else "top_left"))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise CannotImport(f"letterbox: {problem['loc'][0]}: {problem['msg']}, got {problem['input']!r}") from None
+    if scale_fill:
+        operations.append(Resize(mode="exact", size=(height, width), antialias=False))
+    else:
+        operations.append(Resize(mode="fit", size=(height, width), antialias=False, rounding="ratio"))
+        operations.append(Pad(size=(height, width), value=padding_value, align="center" if center else "top_left"))
     return assemble(operations, scale=255.0, steps=(), dtype="float32")

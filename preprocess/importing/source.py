@@ -25,8 +25,8 @@ FORMS = (
 """The forms of a source, by example."""
 
 _TENSORS_TOO = (
-    "Equal to transformers with Pillow (backend='pil', before version 5 use_fast=False). With torchvision it resizes "
-    "tensors: the same sizes, pixels that differ by a level."
+    "Equal to transformers with Pillow: backend='pil', before version 5 use_fast=False. With torchvision, its default, "
+    "transformers resizes tensors: sizes and crops are the same, pixels differ by a level, with bicubic rarely by more."
 )
 _NO_SIZE = (
     "The size depends on the image. A served network needs one: end the geometry with center_crop, pad, letterbox or "

@@ -9,7 +9,7 @@ from typing import Any
 
 from preprocess.definition import CenterCrop, Decode, Definition, Operation, Resize
 from preprocess.errors import BackendMissing, CannotImport
-from preprocess.importing.common import assemble, filter_named, pair, per_channel
+from preprocess.importing.common import assemble, filter_named, pair, per_channel, refusing
 
 _DEFAULTS: dict[str, Any] = {
     "input_size": (3, 224, 224), "interpolation": "bicubic", "crop_pct": 0.875, "crop_mode": "center",
@@ -18,6 +18,7 @@ _DEFAULTS: dict[str, Any] = {
 """What ``timm.data.resolve_data_config`` takes where a config says nothing."""
 
 
+@refusing()
 def from_timm(config: Mapping[str, Any] | str | Any, *, use_test_size: bool = False) -> Definition:
     """The evaluation transform of a model.
 

@@ -10,11 +10,14 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from preprocess.definition import CenterCrop, Decode, Definition, Operation, Resize
 from preprocess.errors import CannotImport
-from preprocess.importing.common import Step, assemble, filter_named, pair, per_channel, whole
+from preprocess.importing.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
 
 
+@refusing()
 def from_torchvision(transform: Any) -> Definition:
     """The definition of a torchvision evaluation transform, as it treats PIL images.
 
@@ -25,7 +28,7 @@ def from_torchvision(transform: Any) -> Definition:
     """
     if isinstance(transform, enum.Enum) and hasattr(transform, "transforms"):
         transform = transform.transforms
-    if isinstance(transform, functools.partial):
+    if isinstance(transform, functools.partial | type):
         transform = transform()
     chain = _Chain()
     for step in _flat(transform):
@@ -183,7 +186,7 @@ class _Chain:
                 "Normalize comes before floats are made of the levels; put ToDtype or ToTensor before it"
             )
         channels = 1 if self._decode.color == "gray" else 3
-        mean, std = (per_channel(value, channels, where="Normalize") for value in (step.mean, step.std))
+        mean, std = (per_channel(_numbers(value), channels, where="Normalize") for value in (step.mean, step.std))
         self._steps.append((mean, std))
 
     def nothing(self, _step: Any) -> None:
@@ -207,6 +210,13 @@ _TAKE: dict[str, Callable[[_Chain, Any], None]] = {
     "ToPureTensor": _Chain.nothing,
 }
 """What is done with torchvision's classes of these names, of both generations."""
+
+
+def _numbers(values: Any) -> Any:
+    """The numbers of a float32 tensor, which timm's Normalize holds, in the fewest digits that mean the same."""
+    if str(getattr(values, "dtype", "")) != "torch.float32":
+        return values
+    return [float(str(np.float32(value))) for value in values.flatten().tolist()]
 
 
 def _why_not(step: Any, library: str, name: str) -> str:

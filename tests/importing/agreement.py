@@ -19,6 +19,18 @@ SIZES = ((375, 500), (500, 375), (480, 640), (333, 251), (97, 640), (531, 67), (
 """(height, width): landscape, portrait, narrow, square, odd, and smaller than what networks take."""
 
 
+def png(image: Image.Image) -> bytes:
+    """A file that decodes to exactly this image."""
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def noise(height: int, width: int) -> Image.Image:
+    """Random pixels."""
+    return Image.fromarray(np.random.default_rng(height * 65536 + width).integers(0, 256, (height, width, 3), np.uint8))
+
+
 @cache
 def pictures() -> tuple[tuple[bytes, Image.Image], ...]:
     """Files and what Pillow decodes of them: the photos of the examples, and parts of them of every size."""
@@ -28,10 +40,8 @@ def pictures() -> tuple[tuple[bytes, Image.Image], ...]:
         photo = photos[number % len(photos)]
         scale = max(height / photo.height, width / photo.width, 0.5)
         larger = photo.resize((round(photo.width * scale) + 1, round(photo.height * scale) + 1))
-        part = io.BytesIO()
-        larger.crop((1, 1, 1 + width, 1 + height)).save(part, "PNG")
-        files.append(part.getvalue())
-        photos.append(Image.open(part).convert("RGB"))
+        photos.append(larger.crop((1, 1, 1 + width, 1 + height)))
+        files.append(png(photos[-1]))
     return tuple(zip(files, photos, strict=True))
 
 
