@@ -64,7 +64,7 @@ def _import(source: str, *, use_test_size: bool) -> Imported:
     if kind == "timm" and rest and not Path(rest).exists():
         origin = f"timm's {rest}{_version('timm')}"
         return Imported(from_timm(rest, use_test_size=use_test_size), origin)
-    path = Path(rest if kind == "timm" else source)
+    path = Path(rest if kind == "timm" and rest else source)
     if path.exists() or path.suffix == ".json":
         return _file(path, use_test_size=use_test_size)
     if re.fullmatch(r"[\w.]+:\w+", source):
@@ -100,8 +100,11 @@ def _torchvision(name: str) -> Imported:
 
 def _file(path: Path, *, use_test_size: bool) -> Imported:
     if path.is_dir():
-        held = [path / name for name in ("preprocessor_config.json", "processor_config.json", "config.json")]
-        path = next((file for file in held if file.is_file()), held[0])
+        names = ("preprocessor_config.json", "processor_config.json", "config.json")
+        held = [path / name for name in names if (path / name).is_file()]
+        if not held:
+            raise CannotImport(f"the folder {path} holds none of {', '.join(names)}")
+        path = held[0]
     return _config(read_json(path), str(path), use_test_size=use_test_size)
 
 
