@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from preprocess.definition import Definition
-from preprocess.errors import BackendMissing, CannotImport
+from preprocess.errors import CannotImport
 from preprocess.importing.huggingface_config import from_huggingface, read_json
 from preprocess.importing.letterbox import from_letterbox
-from preprocess.importing.timm_config import from_timm
+from preprocess.importing.libraries import load, with_torchvision
+from preprocess.importing.timm_config import from_timm, registered
 from preprocess.importing.torchvision_transforms import from_torchvision
 
 FORMS = (
@@ -62,8 +63,10 @@ def _import(source: str, *, use_test_size: bool) -> Imported:
     if kind == "torchvision" and rest:
         return _torchvision(rest)
     if kind == "timm" and rest and not Path(rest).exists():
-        origin = f"timm's {rest}{_version('timm')}"
-        return Imported(from_timm(rest, use_test_size=use_test_size), origin)
+        config = registered(rest)
+        name = f"{config.architecture}.{config.tag}" if config.tag else rest
+        origin = f"timm's {name}{_version('timm')}{', with the size for tests' if use_test_size else ''}"
+        return Imported(from_timm(config, use_test_size=use_test_size), origin)
     path = Path(rest if kind == "timm" and rest else source)
     if path.exists() or path.suffix == ".json":
         return _file(path, use_test_size=use_test_size)
@@ -84,12 +87,9 @@ def _letterbox(text: str) -> Definition:
 
 
 def _torchvision(name: str) -> Imported:
+    models = load("torchvision.models")
     try:
-        from torchvision.models import get_model_weights, get_weight
-    except (ImportError, RuntimeError) as error:  # one that does not fit its PyTorch raises RuntimeError
-        raise BackendMissing(f"torchvision cannot be imported ({error}): pip install torchvision") from error
-    try:
-        weights = get_weight(name) if "." in name else get_model_weights(name).DEFAULT
+        weights = models.get_weight(name) if "." in name else models.get_model_weights(name).DEFAULT
     except (ValueError, AttributeError, KeyError) as error:
         raise CannotImport(
             f"torchvision has no weights {name!r} ({error}); expected a name such as ResNet50_Weights.IMAGENET1K_V2 or "
@@ -125,7 +125,7 @@ def named_object(where: str) -> Any:
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
-        return getattr(importlib.import_module(module), name)
+        return getattr(with_torchvision(lambda: importlib.import_module(module)), name)
     except Exception as error:  # importing runs code that is not ours
         raise CannotImport(f"{where}: {type(error).__name__}: {error}") from None
     finally:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from preprocess.definition import CenterCrop, Decode, Definition, Operation, Resize
-from preprocess.errors import BackendMissing, CannotImport
+from preprocess.errors import CannotImport
 from preprocess.importing.common import assemble, filter_named, pair, per_channel, refusing
+from preprocess.importing.libraries import load
 
 _DEFAULTS: dict[str, Any] = {
     "input_size": (3, 224, 224), "interpolation": "bicubic", "crop_pct": 0.875, "crop_mode": "center",
@@ -71,18 +72,13 @@ def registered(name: str) -> Any:
 
     Raises ``BackendMissing`` without timm and ``CannotImport``, with names like it, where timm knows no such model.
     """
-    try:
-        from timm.models import get_pretrained_cfg, list_models, list_pretrained
-    except (ImportError, RuntimeError) as error:  # a torchvision that does not fit its PyTorch raises RuntimeError
-        raise BackendMissing(
-            f"a timm model's name needs timm, which cannot be imported ({error}): pip install timm"
-        ) from error
-    known = {*list_models(), *list_pretrained()}
+    models = load("timm.models")
+    known = {*models.list_models(), *models.list_pretrained()}
     if name not in known:
         like = difflib.get_close_matches(name, known, n=3)
         hint = f"; like it are {', '.join(like)}" if like else ""
         raise CannotImport(f"timm has no model {name!r}{hint}")
-    return get_pretrained_cfg(name)
+    return models.get_pretrained_cfg(name)
 
 
 def _size(input_size: Any) -> tuple[int, int]:

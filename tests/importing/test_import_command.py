@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,8 @@ def test_the_size_for_tests() -> None:
     sizes = [run("import", "timm:convnext_tiny.fb_in1k", *option).stdout for option in ([], ["--test-size"])]
     assert "{op: center_crop, size: [224, 224]}" in sizes[0]
     assert "{op: center_crop, size: [288, 288]}" in sizes[1]
+    assert "timm's convnext_tiny.fb_in1k (timm " in sizes[0].splitlines()[0]
+    assert ", with the size for tests" in sizes[1].splitlines()[0]
 
 
 def test_what_to_know_is_in_the_comments() -> None:
@@ -150,6 +153,26 @@ for source in ("clip", "timm", "letterbox:64"):
         [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
     )
     assert done.stdout.split("\n")[:3] == ["(3, 224, 224)", "(3, 224, 224)", "(3, 64, 64)"], done.stderr
+
+
+@pytest.mark.parametrize("source", ["torchvision:resnet50", "timm:resnet50.tv_in1k", "own_preprocessing:composed"])
+def test_a_process_of_its_own_imports_too(source: str, folder: Path) -> None:
+    """Where torchvision was built for another PyTorch too, whose operators are then missing."""
+    command = [sys.executable, "-m", "onestream", "import", source]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    assert done.stdout == run("import", source).stdout, done.stderr
+
+
+def test_a_torchvision_that_cannot_be_loaded_is_told_from_one_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('built for another')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BackendMissing, match="built for another; it must suit the installed PyTorch"):
+        import_source("torchvision:resnet50")
 
 
 @pytest.mark.parametrize(("source", "package"), [("timm:resnet50", "timm"), ("torchvision:resnet50", "torchvision")])
