@@ -17,8 +17,8 @@ from preprocess.definition import (
     Pad,
     Resize,
     TensorSpec,
-    first_difference,
 )
+from preprocess.difference import first_difference
 from preprocess.errors import (
     BackendMissing,
     BadDataset,

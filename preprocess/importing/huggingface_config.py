@@ -61,9 +61,12 @@ _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 
 _READ = {
     "do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor", "do_normalize",
-    "image_mean", "image_std", *_TYPES,
+    "image_mean", "image_std", "default_to_square", *_TYPES,
 }  # fmt: skip
-_CHANGES_NOTHING = {"processor_class", "do_convert_rgb", "do_reduce_labels", "reduce_labels", "disable_grouping"}
+_CHANGES_NOTHING = {
+    "processor_class", "do_convert_rgb", "do_reduce_labels", "reduce_labels", "disable_grouping", "device",
+    "return_tensors", "_valid_processor_keys", "transformers_version",
+}  # fmt: skip
 """What the pixels of an image in RGB do not depend on."""
 
 
@@ -154,7 +157,8 @@ def _resize(config: Config, family: _Family) -> list[Operation]:
     resample = _stated(config, "resample")
     known = isinstance(resample, int) and 0 <= resample < len(_FILTERS)
     filter = filter_named(_FILTERS[resample] if known else resample, where="resample")
-    short, exact = _size(_stated(config, "size"), family)
+    square = family.square if config.get("default_to_square") is None else config["default_to_square"]
+    short, exact = _size(_stated(config, "size"), square=square)
     crop_pct = config.get("crop_pct", 0.9 if family.resize == "poolformer" else None)
     if family.resize == "convnext":
         if short is None:
@@ -179,7 +183,7 @@ def _resize(config: Config, family: _Family) -> list[Operation]:
     return [Resize(mode="exact", size=exact, filter=filter)]
 
 
-def _size(size: Any, family: _Family) -> tuple[int | None, tuple[int, int] | None]:
+def _size(size: Any, *, square: bool) -> tuple[int | None, tuple[int, int] | None]:
     """The shorter side, or (height, width)."""
     if isinstance(size, Mapping):
         fields = {key: value for key, value in size.items() if value is not None}
@@ -191,7 +195,7 @@ def _size(size: Any, family: _Family) -> tuple[int | None, tuple[int, int] | Non
             f"size is {dict(size)}; exact are shortest_edge alone, or height and width. Two bounds at once are no mode "
             "of resize; the nearest exact is one of them"
         )
-    if isinstance(size, int) and not family.square:
+    if isinstance(size, int) and not square:
         return whole(size, where="size"), None
     return None, pair(size, where="size")
 

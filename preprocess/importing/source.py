@@ -6,7 +6,7 @@ import importlib
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,15 @@ _NO_SIZE = (
 
 @dataclass(frozen=True)
 class Imported:
-    """A definition, where it is from, and what its user should know of it, in sentences."""
+    """A definition, where it is from, and what its user should know of it, in sentences.
+
+    ``has_test_size``: whether it is timm's, whose configs may have another size for tests.
+    """
 
     definition: Definition
     origin: str
     notes: tuple[str, ...] = ()
+    has_test_size: bool = False
 
 
 def import_source(source: str, *, use_test_size: bool = False) -> Imported:
@@ -51,8 +55,10 @@ def import_source(source: str, *, use_test_size: bool = False) -> Imported:
     not there, or cannot be stated exactly, and ``BackendMissing`` where the library that is named is not installed.
     """
     imported = _import(source, use_test_size=use_test_size)
+    if use_test_size and not imported.has_test_size:
+        raise CannotImport("only configs of timm have a size for tests of its own")
     if None in imported.definition.output_spec.size_hw:
-        return Imported(imported.definition, imported.origin, (*imported.notes, _NO_SIZE))
+        return replace(imported, notes=(*imported.notes, _NO_SIZE))
     return imported
 
 
@@ -65,13 +71,12 @@ def _import(source: str, *, use_test_size: bool) -> Imported:
     if kind == "timm" and rest and not Path(rest).exists():
         config = registered(rest)
         name = f"{config.architecture}.{config.tag}" if config.tag else rest
-        origin = f"timm's {name}{_version('timm')}{', with the size for tests' if use_test_size else ''}"
-        return Imported(from_timm(config, use_test_size=use_test_size), origin)
+        return _timm(config, f"timm's {name}{_version('timm')}", use_test_size=use_test_size)
     path = Path(rest if kind == "timm" and rest else source)
     if path.exists() or path.suffix == ".json":
         return _file(path, use_test_size=use_test_size)
     if re.fullmatch(r"[\w.]+:\w+", source):
-        return _own(source)
+        return _own(source, use_test_size=use_test_size)
     hub = re.fullmatch(r"[\w.-]+/[\w.-]+", source)
     advice = f" (of a model on the Hugging Face hub: hf download {source} preprocessor_config.json)" if hub else ""
     raise CannotImport(f"{source!r} is no file{advice} and no other source. Sources are: {FORMS}")
@@ -110,7 +115,7 @@ def _file(path: Path, *, use_test_size: bool) -> Imported:
 
 def _config(config: Mapping[str, Any], origin: str, *, use_test_size: bool) -> Imported:
     if "pretrained_cfg" in config or "input_size" in config:
-        return Imported(from_timm(config, use_test_size=use_test_size), f"timm's config in {origin}")
+        return _timm(config, f"timm's config in {origin}", use_test_size=use_test_size)
     if "model_type" in config and not config.keys() & {"image_processor", "image_processor_type", "image_mean"}:
         raise CannotImport(f"{origin} is the config of a network; its preprocessor_config.json is needed")
     return Imported(from_huggingface(config), f"the image processor in {origin}", (_TENSORS_TOO,))
@@ -132,16 +137,21 @@ def named_object(where: str) -> Any:
         sys.path.remove(folder)
 
 
-def _own(where: str) -> Imported:
+def _timm(config: Any, origin: str, *, use_test_size: bool) -> Imported:
+    origin += ", with the size for tests" if use_test_size else ""
+    return Imported(from_timm(config, use_test_size=use_test_size), origin, has_test_size=True)
+
+
+def _own(where: str, *, use_test_size: bool) -> Imported:
     found = named_object(where)
     if isinstance(found, Definition):
         return Imported(found, where)
     if isinstance(found, Mapping):
-        return _config(found, where, use_test_size=False)
+        return _config(found, where, use_test_size=use_test_size)
     if hasattr(found, "image_processor_type") or hasattr(found, "image_mean"):
         return Imported(from_huggingface(found), where, (_TENSORS_TOO,))
     if hasattr(found, "crop_mode"):
-        return Imported(from_timm(found), where)
+        return _timm(found, where, use_test_size=use_test_size)
     return Imported(from_torchvision(found), where)
 
 

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
-from agreement import assert_equal, assert_within, differences
+from agreement import assert_equal, assert_within, differences, noise, png
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from preprocess import CannotImport
+from preprocess import CannotImport, compile
 from preprocess.importing import from_huggingface
 from preprocess.importing.huggingface_config import FAMILIES
 
@@ -77,6 +79,25 @@ def test_processors_that_resize_tensors_otherwise_differ_in_rare_pixels_only(nam
         assert comparison.share_above_one < 0.001
 
 
+@given(
+    size_hw=st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    edge=st.integers(1, 50),
+    crop=st.tuples(st.integers(1, 50), st.integers(1, 50)),
+    resample=st.sampled_from([0, 1, 2, 3]),
+)
+def test_any_size_and_crop(size_hw: tuple[int, int], edge: int, crop: tuple[int, int], resample: int) -> None:
+    """Every pixel differs from its neighbours, so a crop that is off by one shows."""
+    height, width = (min(side, edge) for side in crop)
+    options = {"size": {"shortest_edge": edge}, "crop_size": {"height": height, "width": width}, "resample": resample}
+    made = transformers.CLIPImageProcessorPil(**options, do_rescale=False, do_normalize=False)
+    image = noise(*size_hw)
+    for backend in ("reference", "dali"):
+        (seen,) = compile(from_huggingface(made), backend=backend).run([png(image)])
+        # Only DALI's bilinear (2) has a tolerance.
+        most = 1 if (backend, resample) == ("dali", 2) else 0
+        assert np.abs(np.subtract(seen, pixels_by(made)(image), dtype=np.int16)).max() <= most
+
+
 def test_the_fields_of_old_feature_extractors() -> None:
     vit = {
         "do_normalize": True, "do_resize": True, "feature_extractor_type": "ViTFeatureExtractor", "resample": 2,
@@ -92,6 +113,11 @@ def test_the_fields_of_old_feature_extractors() -> None:
         "feature_extractor_type": "CLIPFeatureExtractor",
     }
     assert from_huggingface(clip) == from_huggingface(new)
+    # What version 4 wrote beside.
+    written = {"default_to_square": False, "data_format": "channels_first", "device": None, "return_tensors": None,
+               "_valid_processor_keys": ["images", "do_resize"], "do_pad": None, "crop_pct": None}  # fmt: skip
+    assert from_huggingface({**new, **written}) == from_huggingface(new)
+    assert from_huggingface({**vit, "default_to_square": False}).geometry[0].mode == "shorter"
     for name in ("CLIPImageProcessorFast", "CLIPImageProcessorPil"):
         assert from_huggingface({**new, "image_processor_type": name}) == from_huggingface(new)
 

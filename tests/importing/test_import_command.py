@@ -134,6 +134,9 @@ def test_the_size_for_tests() -> None:
     assert "{op: center_crop, size: [288, 288]}" in sizes[1]
     assert "timm's convnext_tiny.fb_in1k (timm " in sizes[0].splitlines()[0]
     assert ", with the size for tests" in sizes[1].splitlines()[0]
+    refused = run("import", "letterbox:640", "--test-size")
+    assert refused.exit_code == 1
+    assert "only configs of timm" in refused.stderr
 
 
 def test_what_to_know_is_in_the_comments() -> None:
