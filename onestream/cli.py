@@ -9,6 +9,7 @@ from onestream.build import build
 from onestream.classify import classify
 from onestream.demo import demo
 from onestream.doctor import doctor
+from onestream.importing import import_preprocessing
 from onestream.parity.command import parity
 from onestream.proxy import proxy, token
 from onestream.serve import serve
@@ -19,6 +20,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 for command in (build, serve, proxy, token, classify, stream, demo, doctor, parity, tune):
     app.command()(command)
 app.add_typer(bench, name="bench")
+app.command("import")(import_preprocessing)
 
 
 @app.callback()
