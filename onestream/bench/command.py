@@ -29,6 +29,9 @@ def streams(
     clip: Annotated[
         Path | None, typer.Option(help="Video that every stream plays; one is made where none is given.")
     ] = None,
+    onnx: Annotated[
+        Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Searches, of which the median is taken.")] = 1,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds of each run that are counted.")] = 8.0,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all raw numbers.")] = None,
@@ -57,7 +60,7 @@ def streams(
     log = Console(stderr=True)
     try:
         path = clip or own_clip(cache, say=log.print)
-        plan = Plan(pipeline, path, stride=stride, rounds=rounds, seconds=seconds)
+        plan = Plan(pipeline, path, stride=stride, rounds=rounds, seconds=seconds, onnx_file=onnx)
         with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
             result = compare(plan, folder=Path(folder), say=lambda line: log.print(line, highlight=False))
     except (OnestreamError, Disagreement, ClipMissing, PreprocessError, ServingError, OSError) as error:
@@ -99,6 +102,9 @@ def soak(
         Path, typer.Argument(help="Pipeline file, whose video is sampled by stride or not at all.")
     ] = Path("pipelines/classify.yaml"),
     *,
+    onnx: Annotated[
+        Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")
+    ] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 30.0,
     clients: Annotated[int, typer.Option(min=1, help="Processes that stream in mode block.")] = 8,
     clip: Annotated[
@@ -126,7 +132,7 @@ def soak(
         )
     log = Console(stderr=True)
     try:
-        plan = Plan(pipeline, clip or own_clip(cache, say=log.print), minutes, clients)
+        plan = Plan(pipeline, clip or own_clip(cache, say=log.print), minutes, clients, onnx)
         with tempfile.TemporaryDirectory(prefix="onestream-soak-") as folder:
             result = run(plan, folder=Path(folder), say=lambda line: log.print(line, highlight=False))
     except (OnestreamError, ClipMissing, PreprocessError, ServingError, OSError) as error:

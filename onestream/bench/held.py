@@ -32,27 +32,27 @@ class Tried:
 
 @dataclass(slots=True)
 class _Bracket:
-    """What is known of one competitor: held up to ``low``, not at ``high``."""
+    """What is known of one competitor, in steps: held up to ``low``, not at ``high``."""
 
-    start: float
-    low: float = 0.0
-    high: float | None = None
+    start: int
+    low: int = 0
+    high: int | None = None
 
     @property
     def done(self) -> bool:
-        return self.high is not None and self.high - self.low <= STEP + 1e-9
+        return self.high is not None and self.high - self.low <= 1
 
-    def following(self) -> float:
+    def following(self) -> int:
         """The next load to try."""
-        growing = self.low * _GROWTH if self.low else self.start
-        load = growing if self.high is None else (self.low + self.high) / 2
-        return max(STEP, round(load / STEP) * STEP)
+        if self.high is not None:
+            return (self.low + self.high) // 2
+        return max(self.low + 1, round(self.low * _GROWTH)) if self.low else max(1, self.start)
 
-    def note(self, load: float, *, held: bool) -> None:
+    def note(self, load: int, *, held: bool) -> None:
         if held:
-            self.low = max(self.low, load)
+            self.low = load
         else:
-            self.high = load if self.high is None else min(self.high, load)
+            self.high = load
 
 
 @dataclass(slots=True)
@@ -71,14 +71,15 @@ def find(
     settle_s: float = 1.0,
 ) -> Found:
     """How many streams each competitor holds, to ``STEP``; ``start`` is where to begin."""
-    brackets = {name: _Bracket(start[name]) for name in competitors}
+    brackets = {name: _Bracket(round(start[name] / STEP)) for name in competitors}
     found = Found()
     while any(not bracket.done for bracket in brackets.values()):
         for name, bracket in brackets.items():
             if not bracket.done:
-                load = bracket.following()
-                bracket.note(load, held=_try(name, load, competitors[name], found, say, settle_s))
-    found.held = {name: bracket.low for name, bracket in brackets.items()}
+                steps = bracket.following()
+                load = round(steps * STEP, 6)
+                bracket.note(steps, held=_try(name, load, competitors[name], found, say, settle_s))
+    found.held = {name: round(bracket.low * STEP, 6) for name, bracket in brackets.items()}
     return found
 
 

@@ -39,6 +39,7 @@ class Plan:
     clip: Path
     minutes: float
     clients: int = 8
+    onnx_file: Path | None = None
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ def soak(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: Non
     """
     started = datetime.now(timezone.utc)
     clip, pipeline = Clip.read(plan.clip), Pipeline.from_file(plan.pipeline_file)
-    build(plan.pipeline_file, folder=folder, progress=say)
+    build(plan.pipeline_file, folder=folder, onnx_file=plan.onnx_file, progress=say)
     models = [f"{pipeline.name}_video", f"{pipeline.name}_model"]
     with Server(folder, http_port=0, grpc_port=0, metrics_port=0, models=models, on_event=say) as server:
         per_stream = _memory_per_stream(server, pipeline.name, clip)

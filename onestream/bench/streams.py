@@ -38,6 +38,7 @@ class Plan:
     rounds: int = 1
     warm_s: float = 2.0
     seconds: float = 8.0
+    onnx_file: Path | None = None
 
 
 def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: 
     pipeline = Pipeline.from_file(pipeline_file)
     repository, cores = folder / "model_repository", usable_cores()
     say(f"building {pipeline.name}")
-    build(pipeline_file, folder=repository, progress=say)
+    build(pipeline_file, folder=repository, onnx_file=plan.onnx_file, progress=say)
     network = repository / f"{pipeline.name}_model" / "1" / "model.onnx"
     batch = pipeline.serving.max_batch_size
     plain_network.install(onnx.load(str(network)), repository, instances=cores, max_batch_size=batch)
