@@ -34,7 +34,7 @@ def test_the_network_s_input_is_that_of_opencv_step_by_step(name: str, frame: np
     definition = Pipeline.from_file(ROOT / "pipelines" / f"{name}.yaml").preprocess
     buffer = io.BytesIO()
     Image.fromarray(frame[:, :, ::-1]).save(buffer, "PNG")
-    expected = OpenCv(definition).observe(Photo("frame", buffer.getvalue(), "other")).stages["normalize"]
+    expected = OpenCv(definition).observe(Photo("frame", buffer.getvalue(), "plain")).stages["normalize"]
     found = Preprocessing(definition, frame.shape[:2])(frame)[0]
     assert found.dtype == np.float32
     # Normalized by one product and one sum instead of three steps.
