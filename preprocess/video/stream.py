@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import av
 import numpy as np
@@ -31,8 +31,7 @@ from preprocess.video.sampling import Sampler, Sampling
 from preprocess.video.skipping import Skipper
 
 if TYPE_CHECKING:
-    from av.video.frame import VideoFrame
-
+    from preprocess.device import DeviceArray
     from wire.video import Packet
 
 _DECODERS = {"av1": "libdav1d"}
@@ -78,18 +77,18 @@ class StreamFrame:
 
     ``index`` is its number from 0 in the order of display, counting every frame. ``pts`` is in the stream's time base,
     ``pts_seconds`` in seconds; None where the stream gives no time. ``pixels`` are (height, width, channels) uint8 as
-    ``definition.pixels()`` says. ``size_hw`` is the size of the whole picture as displayed, and ``orientation`` how the
-    stored one is turned for that.
+    ``definition.pixels()`` says; on a GPU (``stream_gpu``) with a 1 before. ``size_hw`` is the whole picture's size as
+    displayed, and ``orientation`` how the stored one is turned for that.
     """
 
     index: int
     pts: int | None
     pts_seconds: float | None
-    pixels: npt.NDArray[np.uint8]
+    pixels: npt.NDArray[np.uint8] | DeviceArray
     size_hw: Size
     orientation: Orientation
     _color: ColorRule
-    _decoded: VideoFrame | None
+    _decoded: Any
 
     def planes(self) -> Planes:
         """The stored picture in YUV, not copied and not turned.
@@ -103,6 +102,32 @@ class StreamFrame:
     def picture(self) -> Pixels:
         """The whole picture as displayed, (height, width, 3) uint8 RGB. Raises ``ValueError`` as ``planes`` does."""
         return self.orientation.turn(to_rgb(self.planes(), self._color))
+
+
+class PacketDecoder(Protocol):
+    """What a stream's packets are decoded with: FFmpeg's decoder, or what takes its place (``nvdec``).
+
+    Pictures have ``pts``, ``duration``, ``key_frame``, ``is_corrupt``, ``height`` and ``width``.
+    """
+
+    @property
+    def has_b_frames(self) -> bool:
+        """Whether pictures may be shown in another order than that of their packets."""
+        ...
+
+    @property
+    def height(self) -> int:
+        """Of the newest picture, 0 before the first."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Of the newest picture, 0 before the first."""
+        ...
+
+    def decode(self, packet: AvPacket[Any] | None, /) -> list[Any]:
+        """Pictures that are ready, in the order of display; None ends the stream. Raises ``av.FFmpegError``."""
+        ...
 
 
 class StreamDecoder:
@@ -139,8 +164,8 @@ class StreamDecoder:
         self._color, self._pictures = color or ColorRule(), pictures
         self._check_size(format.height, format.width)
         self._maker = PictureMaker(definition, self._color, self._limits)
-        self._sampler: Sampler[_Shown] = Sampler(sampling or Sampling())
-        self._context = _open_context(format, self._limits, threads)
+        self._sampler: Sampler[Shown] = Sampler(sampling or Sampling())
+        self._context: PacketDecoder = open_decoder(format, self._limits, threads)
         skips = format.codec == "h264" and not (sampling or Sampling()).takes_all
         self._skipper = Skipper(self._sampler, format.time_base, format.extradata) if skips else None
         self._times = _Times()
@@ -176,7 +201,7 @@ class StreamDecoder:
     def _reorders(self) -> bool:
         return self._context.has_b_frames
 
-    def _take(self, packet: Packet) -> list[_Shown]:
+    def _take(self, packet: Packet) -> list[Shown]:
         # To FFmpeg an empty packet would be the end.
         if not packet.data:
             return []
@@ -188,7 +213,7 @@ class StreamDecoder:
             packets = self._skipper.add(packet, reorders=self._reorders)
         return [shown for one in packets for shown in self._decode(one)]
 
-    def _end(self) -> list[_Shown]:
+    def _end(self) -> list[Shown]:
         waiting = self._skipper.flush() if self._skipper else []
         taken = [shown for packet in waiting for shown in self._decode(packet)]
         taken += self._decode(None)
@@ -199,7 +224,7 @@ class StreamDecoder:
         self._over = True
         return taken
 
-    def _decode(self, packet: Packet | None) -> list[_Shown]:
+    def _decode(self, packet: Packet | None) -> list[Shown]:
         if packet is not None and packet.is_discarded and packet.pts is not None:
             self._hidden.add(packet.pts)
             if len(self._hidden) > _MOST_REMEMBERED:
@@ -229,7 +254,7 @@ class StreamDecoder:
             if self._oversized > 1 or not self.decoded:
                 raise BadSample(self._too_large())
 
-    def _show(self, frame: VideoFrame) -> list[_Shown]:
+    def _show(self, frame: Any) -> list[Shown]:
         # H.264's decoder itself waits for a keyframe or the end of a gradual refresh.
         if not self._joined and not frame.key_frame and self._format.codec != "h264":
             return []
@@ -257,7 +282,7 @@ class StreamDecoder:
         elif back_s < 0:
             self._period_s = -Fraction(back_s)
         self._newest_s = time_s
-        return self._sampler.add(index, time_s, _Shown(index, pts, frame))
+        return self._sampler.add(index, time_s, Shown(index, pts, frame))
 
     def _time_s(self, pts: int | None) -> Fraction:
         """When a frame is shown; without a time, one period after the frame before it."""
@@ -265,7 +290,7 @@ class StreamDecoder:
             return pts * self._format.time_base
         return Fraction(0) if self._newest_s is None else self._newest_s + self._period_s
 
-    def _made(self, shown: _Shown) -> StreamFrame:
+    def _made(self, shown: Shown) -> StreamFrame:
         frame, pts = shown.frame, shown.pts
         try:
             if self._orientation is None:
@@ -280,13 +305,16 @@ class StreamDecoder:
         return StreamFrame(
             shown.index,
             pts,
-            None if pts is None else float(pts * self._format.time_base),
+            self._seconds(pts),
             pixels,
             self._orientation.displayed_size(planes.size_hw),
             self._orientation,
             self._color,
             frame if self._pictures else None,
         )
+
+    def _seconds(self, pts: int | None) -> float | None:
+        return None if pts is None else float(pts * self._format.time_base)
 
     def _check_size(self, height: int, width: int) -> None:
         if height * width > self._limits.max_pixels:
@@ -303,12 +331,12 @@ class StreamDecoder:
 
 
 @dataclass(slots=True)
-class _Shown:
-    """A frame in the order of display, not converted yet."""
+class Shown:
+    """A frame in the order of display, not converted yet, as its ``PacketDecoder`` gave it."""
 
     index: int
     pts: int | None
-    frame: VideoFrame
+    frame: Any
 
 
 class _Times:
@@ -365,16 +393,18 @@ class _Times:
             return self._key_at
         return self._count - len(early) + sum(other is not None and other < pts for other in early)
 
-    def of(self, frame: VideoFrame, *, reorders: bool) -> int | None:
+    def of(self, frame: Any, *, reorders: bool) -> int | None:
         """The time of the next frame in the order of display; None where nothing is known."""
         if frame.pts is None or (reorders and not self._pts_are_reordered and self._waiting):
             return heappop(self._waiting) if self._waiting else None
-        while self._waiting and self._waiting[0] <= frame.pts:
+        pts: int = frame.pts
+        while self._waiting and self._waiting[0] <= pts:
             heappop(self._waiting)
-        return frame.pts
+        return pts
 
 
-def _open_context(format: StreamFormat, limits: Limits, threads: int) -> VideoCodecContext:
+def open_decoder(format: StreamFormat, limits: Limits, threads: int) -> VideoCodecContext:
+    """FFmpeg's decoder for a stream. Raises ``BadSample`` for a codec, header or size that is not allowed."""
     if format.codec not in CODECS:
         raise BadSample(f"the stream is coded in {format.codec[:40]}; supported are {', '.join(CODECS)}")
     if threads < 1:
