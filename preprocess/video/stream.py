@@ -31,6 +31,8 @@ from preprocess.video.sampling import Sampler, Sampling
 from preprocess.video.skipping import Skipper
 
 if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+
     from preprocess.device import DeviceArray
     from wire.video import Packet
 
@@ -88,7 +90,7 @@ class StreamFrame:
     size_hw: Size
     orientation: Orientation
     _color: ColorRule
-    _decoded: Any
+    _decoded: VideoFrame | None
 
     def planes(self) -> Planes:
         """The stored picture in YUV, not copied and not turned.

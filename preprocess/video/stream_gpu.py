@@ -1,7 +1,7 @@
 """Decode a stream of packets on a GPU while it comes: NVDEC, and CV-CUDA for the definition; pixels stay there.
 
 Order, times, sampling, skipping and counts are those of ``stream.StreamDecoder``, by the same code. NVDEC's samples are
-FFmpeg's in every bit, and so are the colours; the resize is CV-CUDA's (``tolerances.STREAM_ON_GPU``).
+FFmpeg's in every bit, and so are the colours; the resize is CV-CUDA's (*nvdec-resized* in ``tolerances``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from preprocess.video.nvdec import SurfaceDecoder
 from preprocess.video.orientation import Orientation
 from preprocess.video.sampling import Sampling
 from preprocess.video.stream import Shown, StreamDecoder, StreamFormat, StreamFrame, open_decoder
-from preprocess.video.surfaces import Surface, surface_rgb
+from preprocess.video.surfaces import Surface, prepare_colors, surface_rgb
 
 if TYPE_CHECKING:
     from wire.video import Packet
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 class GpuStreamFrame(StreamFrame):
     """A frame whose ``pixels`` are (1, height, width, channels) uint8 on the GPU, done."""
 
+    _surface: Surface | None
     _stream: Stream
 
     def planes(self) -> Planes:
         """The stored picture in YUV on the host, not turned; waits for the GPU. Raises as ``StreamFrame.planes``."""
-        if self._decoded is None:
+        if self._surface is None:
             raise ValueError("the decoder keeps no pictures; make it with pictures=True")
-        assert isinstance(self._decoded, Surface)
-        return self._decoded.to_host(self._stream)
+        self._stream.device.enter()
+        return self._surface.to_host(self._stream)
 
 
 class GpuStreamDecoder(StreamDecoder):
@@ -74,6 +75,7 @@ class GpuStreamDecoder(StreamDecoder):
     ) -> None:
         super().__init__(definition, format, sampling=sampling, color=color, limits=limits, pictures=pictures)
         stream.device.enter()
+        prepare_colors(stream.device)
         self._stream = stream
         self._pixels_of = _GpuPictureMaker(definition.pixels(), self._color, self._limits, stream)
         self._surfaces = SurfaceDecoder(
@@ -126,6 +128,7 @@ class GpuStreamDecoder(StreamDecoder):
             self._orientation.displayed_size(surface.like.size_hw),
             self._orientation,
             self._color,
+            None,
             surface if self._pictures else None,
             self._stream,
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from preprocess.device import DeviceArray, Stream
+from preprocess.device import Device, DeviceArray, Stream
 from preprocess.geometry import Size
 from preprocess.video.color import ColorRule, Pixels, Planes, prepared, to_rgb
 from preprocess.video.orientation import Orientation
@@ -152,7 +152,13 @@ class Surface:
         return self.orientation.turn(to_rgb(self.to_host(stream), color))
 
 
+_NAME = "yuv_to_rgb"
 _BLOCK = (32, 8)
+
+
+def prepare_colors(device: Device) -> None:
+    """Compile the conversion. Raises ``CannotCompile`` where that is not possible."""
+    device.kernel(KERNEL, _NAME)
 
 
 def surface_rgb(surface: Surface, color: ColorRule, orientation: Orientation, stream: Stream) -> DeviceArray:
@@ -171,7 +177,7 @@ def surface_rgb(surface: Surface, color: ColorRule, orientation: Orientation, st
     )
     turned = (height, width, orientation.transpose, orientation.flip_rows, orientation.flip_columns)
     stream.launch(
-        stream.device.kernel(KERNEL, "yuv_to_rgb"),
+        stream.device.kernel(KERNEL, _NAME),
         (-(-width // _BLOCK[0]), -(-height // _BLOCK[1])),
         _BLOCK,
         (base, base + u, base + v, *map(np.int32, numbers), rgb.pointer, *map(np.int32, turned)),
