@@ -11,7 +11,8 @@ from preprocess.video.skipping import nal_length_size
 
 _START = b"\0\0\0\1"
 _SEQUENCE_SETS = {"h264": 7, "hevc": 33}
-"""nal_unit_type of a sequence parameter set: H.264, table 7-1; HEVC, table 7-1."""
+_KEY_SLICES = {"h264": range(5, 6), "hevc": range(16, 22)}
+"""nal_unit_type of a sequence parameter set, and of slices where decoding can begin: H.264 and HEVC, tables 7-1."""
 
 
 class ByteStream:
@@ -36,20 +37,30 @@ class ByteStream:
             self.headers = extradata if self._length_size is None else _joined(_sets_of_hvcc(extradata))
 
     def convert(self, data: bytes) -> bytes:
-        """A packet with start codes in the place of lengths; a length that leads beyond the packet ends it there."""
-        return data if self._length_size is None else _joined(_units(data, self._length_size))
+        """A packet with start codes in the place of lengths; a length that leads beyond the packet ends it there.
+
+        Packets that have start codes all the same, as some programs write them, stay as they are.
+        """
+        if self._length_size is None:
+            return data
+        if data.startswith((_START, _START[1:])) and not _is_whole(data, self._length_size):
+            return data
+        return _joined(_units(data, self._length_size))
 
     def sequence_sets(self, data: bytes) -> bytes:
         """The sequence parameter sets in a converted packet, one after the other; nothing for other codecs."""
-        wanted = _SEQUENCE_SETS.get(self._codec)
-        if wanted is None:
+        if self._codec not in _SEQUENCE_SETS:
             return b""
-        found = []
-        for unit in _split(data):
-            kind = unit[0] & 31 if self._codec == "h264" else unit[0] >> 1 & 63
-            if kind == wanted:
-                found.append(unit)
-        return b"".join(found)
+        wanted = _SEQUENCE_SETS[self._codec]
+        return b"".join(unit for unit in _split(data) if self._kind(unit) == wanted)
+
+    def is_key(self, data: bytes) -> bool:
+        """Whether a converted packet of H.264 or HEVC holds a picture where decoding can begin; False for others."""
+        wanted = _KEY_SLICES.get(self._codec, range(0))
+        return bool(wanted) and any(self._kind(unit) in wanted for unit in _split(data))
+
+    def _kind(self, unit: bytes) -> int:
+        return unit[0] & 31 if self._codec == "h264" else unit[0] >> 1 & 63
 
 
 def _joined(units: Iterator[bytes]) -> bytes:
@@ -64,6 +75,14 @@ def _units(data: bytes, length_size: int) -> Iterator[bytes]:
         if length:
             yield data[at : at + length]
         at += length
+
+
+def _is_whole(data: bytes, length_size: int) -> bool:
+    """Whether the lengths lead exactly to the end."""
+    at = 0
+    while at < len(data):
+        at += length_size + int.from_bytes(data[at : at + length_size], "big")
+    return at == len(data)
 
 
 def _split(data: bytes) -> Iterator[bytes]:

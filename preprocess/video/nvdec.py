@@ -47,8 +47,6 @@ _CHROMA = {(1, 1): 1, (0, 0): 3}
 """cuvid's number of a subsampling (cudaVideoChromaFormat in cuviddec.h)."""
 _NO_TIME = -(1 << 63)
 """What PyNvVideoCodec's demuxer gives where a container says nothing (AV_NOPTS_VALUE)."""
-_PATIENCE = 250
-"""Packets that may come before the first keyframe, until FFmpeg is asked, which also knows gradual refreshes."""
 _MOST_DELAYED = 24
 """Pictures inside NVDEC at most: H.264 and HEVC reorder 16, and PyNvVideoCodec shows four later."""
 
@@ -80,18 +78,17 @@ class SurfaceDecoder:
         self._codec, self._stream = codec, stream
         self._open_on_cpu, self._check_size, self._log = open_on_cpu, check_size, log
         self._bytes = ByteStream(codec, extradata)
-        # The newest decoder that read a sequence, and the newest that was asked to.
-        self._described = self._asked = open_on_cpu()
+        # FFmpeg's: the newest that read a sequence, the newest that was asked to, and one for what comes before.
+        self._described = self._asked = self._early = open_on_cpu()
         self._on_cpu = False
         self._sequence: _Sequence | None = None
         self._sets = b""
-        self._waited = 0
         # Packets since a sequence began, until its first surface was compared.
         self._unproven: list[AvPacket[Any]] = []
         self._waits_for_key = False
         self._ready: list[Surface | VideoFrame] = []
         if codec not in CODECS:
-            self._hand_over(f"{codec} is not decoded on a GPU")
+            self._hand_over(f"{codec} is not decoded on a GPU", self._early)
 
     @property
     def has_b_frames(self) -> bool:
@@ -117,7 +114,12 @@ class SurfaceDecoder:
             self._decode_on_cpu(packet)
         else:
             try:
-                self._finish() if packet is None else self._decode_on_gpu(packet)
+                if packet is not None:
+                    self._decode_on_gpu(packet)
+                elif self._sequence is None:
+                    self._wait(None)
+                else:
+                    self._finish()
             except _Refused as refused:
                 self._take_over(packet, str(refused))
         ready, self._ready = self._ready, []
@@ -131,20 +133,27 @@ class SurfaceDecoder:
         data = self._bytes.convert(bytes(packet))
         sets = self._bytes.sequence_sets(data)
         begins = sets not in (b"", self._sets)
-        if packet.is_keyframe and (self._sequence is None or self._codec in ("av1", "vp9")):
-            begins = True
+        if self._sequence is None or self._codec in ("av1", "vp9"):
+            begins = begins or packet.is_keyframe or self._bytes.is_key(data)
         if begins and self._begin(packet):
             # Parameter sets that the container keeps apart.
             data = data if sets else self._bytes.headers + data
         self._sets = sets or self._sets
         if self._sequence is None:
-            self._waited += 1
-            if self._waited > _PATIENCE:
-                raise _Refused(f"none of {_PATIENCE} packets shows a picture by itself")
+            self._wait(packet)
             return
         if self._unproven and packet is not self._unproven[-1]:
             self._unproven.append(packet)
         self._take(self._sequence.decode(data, packet.pts, packet.duration or 0))
+
+    def _wait(self, packet: AvPacket[Any] | None) -> None:
+        """Before the first keyframe FFmpeg may show H.264 that is refreshed bit by bit."""
+        if self._codec != "h264":
+            return
+        pictures = self._early.decode(packet)
+        if pictures:
+            self._hand_over("it begins without a keyframe", self._early)
+            self._ready += pictures
 
     def _begin(self, packet: AvPacket[Any]) -> bool:
         """Look at a packet that may begin a sequence; begin one, and say so, where it differs from the one before."""
@@ -196,7 +205,7 @@ class SurfaceDecoder:
         if not again and self._sequence is not None:
             self.lost += self._sequence.missing
             self._waits_for_key = True
-        self._hand_over(reason)
+        self._hand_over(reason, self._open_on_cpu())
         if packet is not None and not (again and packet is again[-1]):
             again.append(packet)
         for one in again:
@@ -209,16 +218,17 @@ class SurfaceDecoder:
         if packet is None:
             self._decode_on_cpu(None)
 
-    def _hand_over(self, reason: str) -> None:
+    def _hand_over(self, reason: str, decoder: VideoCodecContext) -> None:
         self.reason, self._sequence, self._on_cpu = reason, None, True
-        self._described = self._asked = self._open_on_cpu()
+        self._described = self._asked = decoder
         self._log(f"a stream is decoded on the CPU: {reason}")
 
     def _decode_on_cpu(self, packet: AvPacket[Any] | None) -> None:
-        if self._waits_for_key and packet is not None and not packet.is_keyframe:
-            self.lost += 1
-            return
-        self._waits_for_key = False
+        if self._waits_for_key and packet is not None:
+            self._waits_for_key = not (packet.is_keyframe or self._bytes.is_key(self._bytes.convert(bytes(packet))))
+            if self._waits_for_key:
+                self.lost += 1
+                return
         self._ready += self._described.decode(packet)
 
 
@@ -320,7 +330,7 @@ class _Sequence:
             self._durations[pts] = duration
             if len(self._durations) > 4 * _MOST_DELAYED:
                 del self._durations[next(iter(self._durations))]
-        self._fed += 1
+        self._fed += not self._precedes(pts)
         return self._decode(packet)
 
     def end(self) -> list[Surface]:
@@ -328,6 +338,10 @@ class _Sequence:
         packet = nvc.PacketData()
         packet.bsl = packet.bsl_data = packet.pts = packet.decode_flag = 0
         return self._decode(packet)
+
+    def _precedes(self, pts: int | None) -> bool:
+        """Whether a picture is shown before the first keyframe: it refers to what is missing."""
+        return pts is not None and self._first_pts is not None and pts < self._first_pts
 
     def _decode(self, packet: nvc.PacketData) -> list[Surface]:
         try:
@@ -339,11 +353,10 @@ class _Sequence:
             raise _Refused(f"NVDEC refuses it: {_first_line(error)}") from None
 
     def _kept(self, frame: nvc.DecodedFrame) -> list[Surface]:
-        self._shown += 1
         pts = None if frame.getPTS() == _NO_TIME else frame.getPTS()
-        # What is shown before the first keyframe refers to what is missing.
-        if pts is not None and self._first_pts is not None and pts < self._first_pts:
+        if self._precedes(pts):
             return []
+        self._shown += 1
         self._first_pts = None
         layout, like = self.known.layout, self.known.like
         size = layout.planes(like.size_hw)[-1]

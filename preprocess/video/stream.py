@@ -390,7 +390,9 @@ class _Times:
     def begin(self, pts: int | None) -> int:
         """The first frame is shown: returns how many packets came before it and never will be."""
         early, self._early = self._early or deque(), None
-        self._waiting = sorted(time for time in self._waiting if time >= self._key_time)
+        # More keyframes may have come before it is shown; without its time, the newest is taken for it.
+        first = self._key_time if pts is None else pts
+        self._waiting = sorted(time for time in self._waiting if time >= first)
         if pts is None:
             return self._key_at
         return self._count - len(early) + sum(other is not None and other < pts for other in early)
