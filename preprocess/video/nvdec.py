@@ -194,9 +194,10 @@ class SurfaceDecoder:
         if surfaces and self._unproven:
             sequence.known.compare(surfaces[0], self._stream)
             self._unproven = []
-        elif len(self._unproven) > _MOST_DELAYED + 1:
+        if len(self._unproven) > _MOST_DELAYED:
             raise _Refused(f"NVDEC shows nothing of {len(self._unproven)} packets")
-        self.lost += sequence.write_off(_MOST_DELAYED)
+        if not self._unproven:
+            self.lost += sequence.write_off(_MOST_DELAYED)
         self._ready += surfaces
 
     def _take_over(self, packet: AvPacket[Any] | None, reason: str) -> None:
@@ -330,8 +331,10 @@ class _Sequence:
             self._durations[pts] = duration
             if len(self._durations) > 4 * _MOST_DELAYED:
                 del self._durations[next(iter(self._durations))]
-        self._fed += not self._precedes(pts)
-        return self._decode(packet)
+        counts = not self._precedes(pts)
+        surfaces = self._decode(packet)
+        self._fed += counts
+        return surfaces
 
     def end(self) -> list[Surface]:
         """Surfaces that are left."""

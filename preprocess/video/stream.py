@@ -355,16 +355,17 @@ class _Times:
         self._highest_pts: int | None = None
         self._newest_dts: int | None = None
         self._pts_are_reordered = False
-        # Until the first frame is shown: the pts of all packets, the place of the newest keyframe and its time.
+        # Until the first frame is shown: the pts of all packets, the place of the first keyframe and its time.
         self._early: deque[int | None] | None = deque(maxlen=_MOST_EARLY)
-        self._count, self._key_at, self._key_time = 0, 0, -_TIMES
+        self._count, self._key_at, self._key_time, self._has_key = 0, 0, -_TIMES, False
 
     def add(self, packet: Packet) -> None:
         """A packet goes to the decoder."""
         pts, dts = _valid(packet.pts), _valid(packet.dts)
         time = dts if pts is None else pts
         if self._early is not None:
-            if packet.is_key:
+            if packet.is_key and not self._has_key:
+                self._has_key = True
                 self._key_at, self._key_time = self._count, -_TIMES if time is None else time
             self._early.append(pts)
             self._count += 1
@@ -382,6 +383,7 @@ class _Times:
 
     def lost(self, packet: Packet) -> None:
         """A packet shows no frame."""
+        self._has_key = self._has_key and not packet.is_key
         time = packet.dts if packet.pts is None else packet.pts
         if time in self._waiting:
             self._waiting.remove(time)
@@ -390,7 +392,6 @@ class _Times:
     def begin(self, pts: int | None) -> int:
         """The first frame is shown: returns how many packets came before it and never will be."""
         early, self._early = self._early or deque(), None
-        # More keyframes may have come before it is shown; without its time, the newest is taken for it.
         first = self._key_time if pts is None else pts
         self._waiting = sorted(time for time in self._waiting if time >= first)
         if pts is None:
