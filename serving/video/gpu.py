@@ -100,11 +100,18 @@ class _Supervised(GpuStreamDecoder):
     """Ends the process where CUDA failed for good; the supervisor starts it again."""
 
     def feed(self, packet: Packet | None) -> list[StreamFrame]:
+        before = self.on_cpu
         try:
-            return super().feed(packet)
+            frames = super().feed(packet)
         except (BadSample, BadImage):
             raise
         except Exception:  # whatever a driver raises
-            if not usable(self._stream.device):
-                os._exit(1)
+            self._end_if_broken()
             raise
+        if self.on_cpu != before:
+            self._end_if_broken()
+        return frames
+
+    def _end_if_broken(self) -> None:
+        if not usable(self._stream.device):
+            os._exit(1)

@@ -148,6 +148,12 @@ def test_a_process_whose_gpu_is_gone_ends(device: CountingDevice, clip: Any, mon
     monkeypatch.setattr(device.core, "sync", lambda: (_ for _ in ()).throw(RuntimeError("CUDA_ERROR")))
     with pytest.raises(Ended):
         [decoder.feed(packet) for packet in clip[1]]
+    # FFmpeg would go on with one video, and every other would fail.
+    decoder = gpu.GpuStreams(DEFINITION, log=lambda _line: None).decoder(clip[0], **OPTIONS)
+    nvdec: Any = sys.modules["PyNvVideoCodec"]
+    nvdec.fails_at = nvdec.packets + 1
+    with pytest.raises(Ended):
+        decoder.feed(clip[1][0])
 
 
 def opened(decode: str, *, kind: str = "gpu", definition: Definition = DEFINITION) -> tuple[Any, list[str]]:
