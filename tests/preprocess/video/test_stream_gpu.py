@@ -5,13 +5,16 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from clip_files import COUNT, number_in, write_video
+from fuzz_streams import DEFINITION, LIMITS, SAMPLINGS, damaged
 from host_gpu import HostDevice, fake_cvcuda, view
 from host_nvdec import Codec, HostNvdec
 from stream_files import AS_IT_IS, CLASSIFY, decoded, stream_of
@@ -236,6 +239,24 @@ def test_pictures_that_never_come_are_counted(gpu: Decoders, videos: dict[str, P
     assert decoder.decoded == len(frames) >= COUNT - 12
     assert decoder.concealed == COUNT - len(frames) >= 1
     assert [frame.pts for frame in frames] == sorted(frame.pts for frame in frames)
+
+
+@pytest.mark.parametrize("kind", ["h264", "hevc", "vp9"])
+def test_whatever_comes_only_ends_its_own_stream(gpu: Decoders, videos: dict[str, Path], kind: str) -> None:
+    """Bits flipped, packets cut, dropped, repeated and exchanged, times changed."""
+    format, packets = stream_of(videos[kind])
+    chosen, frames = Random(5), 0
+    for number in range(20):
+        decoder = gpu(DEFINITION, format, sampling=SAMPLINGS[number % len(SAMPLINGS)], limits=LIMITS)
+        with suppress(BadSample):
+            for packet in [*damaged(packets, chosen), None]:
+                for frame in decoder.feed(packet):
+                    assert pixels(frame).shape == (64, 56, 3)
+                    frames += 1
+    assert frames > 200
+    del decoder
+    gc.collect()
+    assert gpu.nvdec.alive == 0
 
 
 def test_a_change_of_size_makes_a_new_decoder(gpu: Decoders, tmp_path: Path) -> None:
