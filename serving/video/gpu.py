@@ -14,7 +14,7 @@ import triton_python_backend_utils as pb_utils
 
 from preprocess import Definition, Limits
 from preprocess.backends.cvcuda import as_tensor, refuse
-from preprocess.device import DeviceArray, Stream, open_device
+from preprocess.device import Device, DeviceArray, Stream, open_device
 from preprocess.errors import BadImage, BadSample
 from preprocess.video.color import ColorRule
 from preprocess.video.sampling import Sampling
@@ -75,6 +75,13 @@ class GpuStreams:
         self._device.enter()
         if len(pixels) == 1 and isinstance(pixels[0], DeviceArray):
             return pixels[0]
+        try:
+            return self._gathered(pixels)
+        except Exception:  # whatever a driver raises
+            _end_if_broken(self._device)
+            raise
+
+    def _gathered(self, pixels: Sequence[DeviceArray | npt.NDArray[np.uint8]]) -> DeviceArray:
         if not hasattr(self._of_thread, "stream"):
             self._of_thread.stream = self._device.stream()
         stream: Stream = self._of_thread.stream
@@ -97,7 +104,7 @@ class GpuStreams:
 
 
 class _Supervised(GpuStreamDecoder):
-    """Ends the process where CUDA failed for good; the supervisor starts it again."""
+    """A decoder whose process ends where CUDA failed for good."""
 
     def feed(self, packet: Packet | None) -> list[StreamFrame]:
         before = self.on_cpu
@@ -106,12 +113,14 @@ class _Supervised(GpuStreamDecoder):
         except (BadSample, BadImage):
             raise
         except Exception:  # whatever a driver raises
-            self._end_if_broken()
+            _end_if_broken(self._stream.device)
             raise
         if self.on_cpu != before:
-            self._end_if_broken()
+            _end_if_broken(self._stream.device)
         return frames
 
-    def _end_if_broken(self) -> None:
-        if not usable(self._stream.device):
-            os._exit(1)
+
+def _end_if_broken(device: Device) -> None:
+    """End the process where CUDA failed for good; the supervisor starts it again."""
+    if not usable(device):
+        os._exit(1)

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from clip_files import COUNT, write_video
-from host_gpu import HostDevice, HostStream, fake_cvcuda
+from host_gpu import HostDevice, HostStream, fake_cvcuda, view
 from host_nvdec import HostNvdec
 
 from preprocess import CenterCrop, Decode, Definition, Limits, Normalize, Resize
@@ -126,6 +127,25 @@ def test_pixels_reach_triton_where_they_are(device: CountingDevice, clip: Any) -
     assert tensor.values.shape == (1, 64, 64, 3)
     assert tensor.values.ctypes.data == frame.pixels.pointer
     assert device.syncs >= 1
+
+
+def test_frames_of_streams_on_both_sides_go_to_the_network_together(device: CountingDevice, clip: Any) -> None:
+    from serving.video.gpu import GpuStreams
+
+    gpu = GpuStreams(DEFINITION, log=lambda _line: None)
+    decoder = gpu.decoder(clip[0], **OPTIONS)
+    there = [frame.pixels for packet in clip[1] for frame in decoder.feed(packet)][:3]
+    here = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3).transpose(1, 0, 2)
+    streams = device.streams
+    for _ in range(2):
+        batch = gpu.gather([there[0], here, there[1], there[2]])
+        found = gpu.tensor(batch).values
+        assert found.shape == (4, 64, 64, 3)
+        for row, one in enumerate((view(there[0])[0], here, view(there[1])[0], view(there[2])[0])):
+            assert np.array_equal(found[row], one)
+    # The thread keeps its own.
+    assert device.streams == streams + 1
+    assert gpu.gather(there[:1]) is there[0]
 
 
 def test_a_process_whose_gpu_is_gone_ends(device: CountingDevice, clip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
