@@ -7,10 +7,8 @@ concealed is counted. The pixels of an undamaged stream are, bit by bit, those o
 from __future__ import annotations
 
 import errno
-from collections import deque
 from dataclasses import dataclass, field
 from fractions import Fraction
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
 import av
@@ -29,6 +27,7 @@ from preprocess.video.picture import PictureMaker
 from preprocess.video.probe import CODECS
 from preprocess.video.sampling import Sampler, Sampling
 from preprocess.video.skipping import Skipper
+from preprocess.video.times import MOST_TIME, Times, valid_time
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -41,12 +40,8 @@ _DECODERS = {"av1": "libdav1d"}
 
 _USUAL_FPS = 25
 _MOST_REMEMBERED = 64
-_MOST_EARLY = 4096
 _LATE_S = 1
 """A frame that is shown up to so long before its predecessor is out of order; with more, the clock was set back."""
-
-_TIMES = 1 << 62
-"""Timestamps from here on mean nothing: FFmpeg computes with 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +165,7 @@ class StreamDecoder:
         self._context: PacketDecoder = open_decoder(format, self._limits, threads)
         skips = format.codec == "h264" and not (sampling or Sampling()).takes_all
         self._skipper = Skipper(self._sampler, format.time_base, format.extradata) if skips else None
-        self._times = _Times()
+        self._times = Times()
         self._orientation: Orientation | None = format.orientation if format.orientation != Orientation() else None
         self._period_s = 1 / Fraction(format.fps if 0 < format.fps < 1000 else _USUAL_FPS)
         self._newest_s: Fraction | None = None
@@ -269,7 +264,7 @@ class StreamDecoder:
             self.unshown = self._times.begin(frame.pts)
         self._oversized = 0
         self.size_hw = frame.height, frame.width
-        pts = self._times.of(frame, reorders=self._reorders)
+        pts = self._times.of(frame.pts, reorders=self._reorders)
         time_s = self._time_s(pts)
         back_s = 0 if self._newest_s is None else self._newest_s - time_s
         if 0 < back_s <= _LATE_S:
@@ -341,73 +336,6 @@ class Shown:
     frame: Any
 
 
-class _Times:
-    """When frames are shown.
-
-    A frame has the pts of its packet. Where packets carry none, or one that is the order of storage though the decoder
-    reorders frames, the n-th frame has the n-th smallest of the packets' times (pts, else dts): exact but for a
-    constant delay.
-    """
-
-    def __init__(self) -> None:
-        # Times of packets whose frames were not shown yet, as a heap.
-        self._waiting: list[int] = []
-        self._highest_pts: int | None = None
-        self._newest_dts: int | None = None
-        self._pts_are_reordered = False
-        # Until the first frame is shown: the pts of all packets, the place of the first keyframe and its time.
-        self._early: deque[int | None] | None = deque(maxlen=_MOST_EARLY)
-        self._count, self._key_at, self._key_time, self._has_key = 0, 0, -_TIMES, False
-
-    def add(self, packet: Packet) -> None:
-        """A packet goes to the decoder."""
-        pts, dts = _valid(packet.pts), _valid(packet.dts)
-        time = dts if pts is None else pts
-        if self._early is not None:
-            if packet.is_key and not self._has_key:
-                self._has_key = True
-                self._key_at, self._key_time = self._count, -_TIMES if time is None else time
-            self._early.append(pts)
-            self._count += 1
-        # Packets that were repeated or exchanged on their way prove nothing.
-        usual = dts is None or self._newest_dts is None or dts > self._newest_dts
-        if usual and pts is not None and self._highest_pts is not None and pts < self._highest_pts:
-            self._pts_are_reordered = True
-        self._newest_dts = dts
-        if pts is not None:
-            self._highest_pts = pts if self._highest_pts is None else max(pts, self._highest_pts)
-        if time is not None:
-            heappush(self._waiting, time)
-            if len(self._waiting) > _MOST_REMEMBERED:
-                heappop(self._waiting)
-
-    def lost(self, packet: Packet) -> None:
-        """A packet shows no frame."""
-        self._has_key = self._has_key and not packet.is_key
-        time = packet.dts if packet.pts is None else packet.pts
-        if time in self._waiting:
-            self._waiting.remove(time)
-            heapify(self._waiting)
-
-    def begin(self, pts: int | None) -> int:
-        """The first frame is shown: returns how many packets came before it and never will be."""
-        early, self._early = self._early or deque(), None
-        first = self._key_time if pts is None else pts
-        self._waiting = sorted(time for time in self._waiting if time >= first)
-        if pts is None:
-            return self._key_at
-        return self._count - len(early) + sum(other is not None and other < pts for other in early)
-
-    def of(self, frame: Any, *, reorders: bool) -> int | None:
-        """The time of the next frame in the order of display; None where nothing is known."""
-        if frame.pts is None or (reorders and not self._pts_are_reordered and self._waiting):
-            return heappop(self._waiting) if self._waiting else None
-        pts: int = frame.pts
-        while self._waiting and self._waiting[0] <= pts:
-            heappop(self._waiting)
-        return pts
-
-
 def open_decoder(format: StreamFormat, limits: Limits, threads: int) -> VideoCodecContext:
     """FFmpeg's decoder for a stream. Raises ``BadSample`` for a codec, header or size that is not allowed."""
     if format.codec not in CODECS:
@@ -439,11 +367,7 @@ def open_decoder(format: StreamFormat, limits: Limits, threads: int) -> VideoCod
 def _to_av(packet: Packet, time_base: Fraction) -> AvPacket[Any]:
     converted: AvPacket[Any] = AvPacket(packet.data)
     converted.time_base = time_base
-    converted.pts, converted.dts = _valid(packet.pts), _valid(packet.dts)
-    converted.duration = packet.duration if 0 < packet.duration < _TIMES else 0
+    converted.pts, converted.dts = valid_time(packet.pts), valid_time(packet.dts)
+    converted.duration = packet.duration if 0 < packet.duration < MOST_TIME else 0
     converted.is_keyframe = packet.is_key
     return converted
-
-
-def _valid(time: int | None) -> int | None:
-    return time if time is not None and -_TIMES < time < _TIMES else None
