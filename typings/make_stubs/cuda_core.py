@@ -76,6 +76,7 @@ MENDS = {
     **{f"{name}.__init__": NO_CONSTRUCTOR for name in ("Kernel", "ObjectCode")},
     **{f"LaunchConfig.{name}": f"{name}: tuple[int, ...]" for name in ("grid", "cluster", "block")},
     **{f"{name}.__eq__": EQUALITY for name in ("Buffer", "Context", "Event", "Stream")},
+    **{f"{name}.__eq__": EQUALITY for name in ("Kernel", "LaunchConfig", "ObjectCode")},
     **{f"{name}.close": "def close(self) -> None: ..." for name in ("Context", "Event", "GraphBuilder", "Stream")},
     "Buffer.__enter__": "def __enter__(self) -> Self: ...",
     "Buffer.__exit__": "def __exit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None: ...",
@@ -108,7 +109,10 @@ MENDS = {
     ),
     "Program.__dealloc__": "",
     "Program.handle": "",
-    "Program.compile": "def compile(self, target_type: str) -> ObjectCode: ...",
+    "Program.compile": (
+        "def compile(self, target_type: str, name_expressions: tuple[str, ...] | list[str] = (),"
+        " logs: None = None, *, cache: None = None) -> ObjectCode: ..."
+    ),
     # A whole number becomes a pointer; what the kernel takes in 32 bits says so by its own type.
     "launch": (
         "def launch(stream: Stream | GraphBuilder | IsStreamType, config: LaunchConfig, kernel: Kernel,"
