@@ -268,6 +268,7 @@ def _gpu_packages() -> list[tuple[str, Callable[[], Check]]]:
 
     return [
         ("CV-CUDA", lambda: optional("CV-CUDA", ("cvcuda-cu12", "cvcuda-cu13"), "cvcuda")),
+        ("PyNvVideoCodec", lambda: optional("PyNvVideoCodec", ("PyNvVideoCodec",), "PyNvVideoCodec")),
         ("cuda-core", lambda: optional("cuda-core", ("cuda-core",), "cuda.core")),
         ("TensorRT", lambda: optional("TensorRT", ("tensorrt-cu13", "tensorrt-cu12", "tensorrt"), "tensorrt")),
     ]

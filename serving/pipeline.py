@@ -184,12 +184,15 @@ class VideoOutput(BaseModel):
 class VideoOptions(BaseModel):
     """How ``NAME_video`` takes streams: the frames, their colours, and what is refused (``serving.video.bounds``).
 
-    ``output``: a matte's frames leave composed and encoded; without it its mattes leave as tensors.
+    ``output``: a matte's frames leave composed and encoded; without it its mattes leave as tensors. ``decode``, on a
+    machine with a GPU: *auto* decodes there what NVDEC decodes exactly and the rest on the CPU; *gpu* is the same, but
+    the model does not load where NVDEC cannot be used at all.
     """
 
     model_config = _Frozen
 
     sampling: VideoSampling = VideoSampling()
+    decode: Literal["auto", "cpu", "gpu"] = "auto"
     color: VideoColor = VideoColor()
     max_streams: Annotated[int, Field(ge=1, le=1024)] = 32
     max_pixels: Annotated[int, Field(ge=1)] = 1920 * 1088

@@ -245,8 +245,7 @@ def _video(
         f"{pipeline.name}_video",
         (Tensor(MESSAGE, "uint8", (-1,)),),
         (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, out.dims) for out in results)),
-        # Decoding on a GPU is not part of this version.
-        {"cpu": "cpu", "gpu": "cpu"},
+        {"cpu": "cpu", "gpu": "cpu" if options.decode == "cpu" else "gpu"},
         parameters={**parameters, "video": options.model_dump_json(), "network_batch": str(network_batch)},
     )
 

@@ -146,9 +146,11 @@ class StreamModel:
         _add_tensors(config, self.inputs, self.outputs)
         config.model_transaction_policy.decoupled = True
         on_gpu = self.kinds[device] == "gpu"
-        config.instance_group.add(
-            count=1, kind=proto.ModelInstanceGroup.KIND_GPU if on_gpu else proto.ModelInstanceGroup.KIND_CPU
-        )
+        group = config.instance_group.add(count=1)
+        group.kind = proto.ModelInstanceGroup.KIND_GPU if on_gpu else proto.ModelInstanceGroup.KIND_CPU
+        if on_gpu:
+            # As for other models: one process, on the first GPU.
+            group.gpus.append(0)
         for key, value in sorted(self.parameters.items()):
             config.parameters[key].string_value = value
         return config

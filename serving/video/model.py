@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from preprocess import BadImage, Limits, PreprocessError
@@ -31,6 +33,10 @@ from serving.video.session import Outlet, Session, Slot
 from serving.video.turns import Gathering, Turns
 from wire.video import EVENT, MESSAGE, BadMessage, Event, Message, Open, unpack
 
+if TYPE_CHECKING:
+    from preprocess.device import DeviceArray
+    from serving.video.gpu import GpuStreams
+
 _TICK_S = 0.25
 _IN_FLIGHT = 4
 
@@ -47,6 +53,7 @@ class Video(Adapter):
         self._sessions: dict[int, Session] = {}
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
+        self._gpu = self._open_gpu()
         cores = len(os.sched_getaffinity(0))
         self._decoders: Turns[Session] = Turns("decode", cores, Session.next_packet, surprised=self._surprised)
         # They wait for the network most of the time: one for each of its instances, and as many that are on their way.
@@ -127,11 +134,25 @@ class Video(Adapter):
             session.receive(message)
         return True
 
+    def _open_gpu(self) -> GpuStreams | None:
+        """What decodes on a GPU, where there is one and it shall; raises where ``decode`` says it must."""
+        if self.device != "gpu" or self._options.decode == "cpu":
+            return None
+        try:
+            from serving.video.gpu import GpuStreams
+
+            return GpuStreams(self.definition, log=lambda line: pb_utils.Logger.log_info(f"{self.name}: {line}"))
+        except PreprocessError as error:
+            if self._options.decode == "gpu":
+                raise
+            pb_utils.Logger.log_warn(f"{self.name}: all video is decoded on the CPU: {error}")
+            return None
+
     def _decoder(self, opened: Open, bounds: Bounds) -> StreamDecoder:
         sampling, color = self._options.sampling, self._options.color
+        make = self._gpu.decoder if self._gpu else partial(StreamDecoder, self.definition)
         try:
-            return StreamDecoder(
-                self.definition,
+            return make(
                 StreamFormat(
                     codec=opened.codec,
                     time_base=opened.time_base,
@@ -175,12 +196,25 @@ class Video(Adapter):
         for (session, slot), tensors in zip(pieces, rows, strict=True):
             session.take_result(slot, tensors)
 
+    def _batch(self, pixels: list[Any]) -> npt.NDArray[np.uint8] | DeviceArray:
+        """Frames as one array; on the GPU where any of them is there."""
+        if self._gpu is not None and not all(isinstance(one, np.ndarray) for one in pixels):
+            return self._gpu.gather(pixels)
+        return np.ascontiguousarray(pixels[0])[None] if len(pixels) == 1 else np.stack(pixels)
+
+    def _tensor(self, batch: npt.NDArray[np.uint8] | DeviceArray) -> Any:
+        if isinstance(batch, np.ndarray):
+            return pb_utils.Tensor(PIXELS, batch)
+        assert self._gpu is not None
+        return self._gpu.tensor(batch)
+
     def _ask(self, pixels: list[Any]) -> list[Tensors]:
-        batch = np.ascontiguousarray(pixels[0])[None] if len(pixels) == 1 else np.stack(pixels)
+        # Memory on a GPU must outlive its tensor.
+        batch = self._batch(pixels)
         request = pb_utils.InferenceRequest(
             model_name=self._network,
             requested_output_names=self._outputs,
-            inputs=[pb_utils.Tensor(PIXELS, batch)],
+            inputs=[self._tensor(batch)],
             # A network on a GPU would leave its outputs there.
             preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU),
         )

@@ -268,6 +268,17 @@ def test_b_frames_whose_depth_is_not_stated_come_in_order(videos: dict[str, Path
     assert len(late) < len(early)
 
 
+def test_keyframes_that_the_decoder_holds_back_keep_their_times(tmp_path: Path) -> None:
+    """Without a stated depth H.264 is held back for as many pictures as its level allows, here several groups."""
+    format, packets = stream_of(write_video(tmp_path / "v.mp4", "libx264", options={"g": "3", "bf": "1"}))
+    assert sum(packet.is_key for packet in packets[:9]) == 3
+    decoder = StreamDecoder(AS_IT_IS, replace(format, extradata=without_usability_information(format.extradata)))
+    assert decoded(decoder, packets[:6], at_end=False) == []
+    frames = decoded(decoder, packets[6:])
+    assert [frame.pts for frame in frames] == sorted(packet.pts for packet in packets)
+    assert decoder.unshown == 0
+
+
 def test_a_change_of_size_is_planned_anew(tmp_path: Path) -> None:
     parts = [
         write_video(tmp_path / f"{n}.h264", "libx264", count=6, size_hw=size, options={"g": "6", "bf": "2"})
