@@ -36,7 +36,7 @@ class Comparison:
         top1: share of photos with the same best class, 0 to 1; None where the outputs are no classes.
         mean_difference: of the best classes' scores, or of all values where there are no classes.
         max_difference: the largest one.
-        pixels: largest difference of the decoded and resized pixels, in levels of 255; None where the definitions differ.
+        pixels: largest difference of the decoded and resized pixels, in levels; None where the definitions differ.
         answers: the new version's answer to each photo that it took.
         problems: what must not be, one line each.
     """

@@ -59,6 +59,7 @@ class Rollout:
             self._load(version)
         except ServingError:
             self._unload(version)
+            self._clear_failures(version)
             raise
 
     def switch(self, version: int) -> None:
@@ -125,7 +126,7 @@ class Rollout:
                 self._unload(version)
 
     def _unload(self, version: int) -> None:
-        """Ensembles first. A model that did not load is unloaded too: for Triton it would keep the server unready."""
+        """Ensembles first, then what they need."""
         triton = self._triton()
         models = [*version_forms(self._pipeline, version), *version_steps(self._pipeline, version)]
         steps_are_served = version == self.serving
@@ -134,6 +135,18 @@ class Rollout:
                 triton.control.unload(model)
             except ControlError as error:
                 raise ServerError(str(error)) from None
+
+    def _clear_failures(self, version: int) -> None:
+        """Make the server ready again, which for Triton it is not while a load has failed, even of an unloaded model.
+
+        Something that loads, in the place of what does not, is the only way to make Triton forget that.
+        """
+        triton = self._triton()
+        models = [*version_forms(self._pipeline, version), *version_steps(self._pipeline, version)]
+        for model in self._known(models):
+            triton.view.stand_in(model, self._pipeline)
+            self._control(triton.control.load, model)
+        self._unload(version)
 
     def _loaded(self, models: list[str]) -> list[str]:
         states = self._control_states()

@@ -94,6 +94,10 @@ class View:
         self._served[pipeline] = version
         return [*(f"{pipeline}{form}" for form in FORMS), *([f"{pipeline}_video"] if video else [])]
 
+    def stand_in(self, model: str, pipeline: str) -> None:
+        """Put the pipeline, as it is served now, in the place of a model that did not load."""
+        self._alias(pipeline, model)
+
     def _video(self, pipeline: str, version: int) -> list[str]:
         model = f"{version_name(pipeline, version)}_video"
         return [model] if (self.repository / model / "config.pbtxt").exists() else []

@@ -28,7 +28,7 @@ from serving.versions import Pin, read_pins, write_pin
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-PHOTOS = ROOT / "examples" / "photos"
+PHOTO = ROOT / "examples" / "photos" / "cat.jpg"
 FORMS = ("own", "own_fused")
 FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 # Unloading ends when Triton's processes have: DALI takes seconds of that on a busy machine.
@@ -47,8 +47,10 @@ def build_version(folder: Path, version: int, *, factor: float = 1.0, value: int
         {"op": "normalize", "mean": [0.5] * 3, "std": [0.25] * 3},
     ]
     postprocess = {"kind": "classification", "top_k": 2, "activation": "none"}
+    # One process of each model: starting them is what takes the time of these tests.
+    serving = {"cpu_instances": 1}
     (folder / "own.yaml").write_text(
-        yaml.safe_dump({"preprocess": {"operations": operations}, "postprocess": postprocess})
+        yaml.safe_dump({"preprocess": {"operations": operations}, "postprocess": postprocess, "serving": serving})
     )
     build(folder / "own.yaml", folder=folder / "repository", onnx_file=folder / "own.onnx", version=version)
     return folder / "repository"
@@ -71,7 +73,7 @@ def rollout(server: Server, *arguments: str) -> Result:
     fixed = [
         f"--repository={server.repository}",
         f"--url={server.grpc_url}",
-        f"--photos={PHOTOS}",
+        f"--photos={PHOTO}",
         "--watch-s=0.5",
         "--yes",
     ]
@@ -79,7 +81,7 @@ def rollout(server: Server, *arguments: str) -> Result:
 
 
 def scores(client: Client, model: str) -> npt.NDArray[np.float32]:
-    return client.infer(model, PHOTOS / "cat.jpg")["scores"]
+    return client.infer(model, PHOTO)["scores"]
 
 
 def model_names(server: Server) -> set[str]:
@@ -146,7 +148,7 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Serv
             assert result.exit_code == 0, result.output
             returned = time.monotonic()
             wait_for_models(own_server, first | {"own_v1_fused"})
-        assert client.is_ready()
+        client.wait_until_ready(timeout_s=UNLOAD_S)
     assert not np.allclose(before, after)
     assert [entry for entry in seen if isinstance(entry[2], Exception)] == []
     counted: Counter[tuple[str, str]] = Counter()
