@@ -15,15 +15,17 @@ import pytest
 import yaml
 from networks import mean_color
 from onnx import numpy_helper
+from proxies import proxy_command
 from typer.testing import CliRunner, Result
 
 from client import Client
 from onestream.cli import app
 from serving.build import build
+from serving.ports import free_port
 from serving.processes import find_model_processes
 from serving.rollout_service import RolloutSession
 from serving.server import Server
-from serving.versions import Pin, read_pins, write_pin
+from serving.versions import Pin, read_pins, version_steps, write_pin
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
@@ -88,16 +90,27 @@ def model_names(server: Server) -> set[str]:
     return {process.model for process in find_model_processes(server.pid).running}
 
 
-def wait_for_models(server: Server, expected: set[str]) -> None:
+def wait_for_version(server: Server, version: int) -> None:
+    """Wait until the models of this version are the only ones."""
+    steps = set(version_steps("own", version))
+    allowed = steps | {"own_fused", f"own_v{version}_fused"}
     deadline = time.monotonic() + UNLOAD_S
-    while model_names(server) != expected and time.monotonic() < deadline:
+    while not steps < model_names(server) <= allowed and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert model_names(server) == expected
+    assert steps < model_names(server) <= allowed
+
+
+def wait_for_restart(server: Server, model: str) -> None:
+    deadline = time.monotonic() + UNLOAD_S
+    while not server.restarts.get(model) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with Client(server.grpc_url) as client:
+        client.wait_until_ready(timeout_s=UNLOAD_S)
 
 
 @contextmanager
 def clients_that_go_on(
-    server: Server, seen: list[tuple[float, str, npt.NDArray[np.float32] | Exception]]
+    urls: list[str], seen: list[tuple[float, str, npt.NDArray[np.float32] | Exception]]
 ) -> Iterator[None]:
     """Clients of both forms by both protocols; what they see, with the time at which they asked."""
     stop = threading.Event()
@@ -111,11 +124,7 @@ def clients_that_go_on(
                 except Exception as error:  # any at all is what must not be
                     seen.append((asked, model, error))
 
-    threads = [
-        threading.Thread(target=go_on, args=(url, model))
-        for url in (server.grpc_url, server.http_url)
-        for model in FORMS
-    ]
+    threads = [threading.Thread(target=go_on, args=(url, model)) for url in urls for model in FORMS]
     for thread in threads:
         thread.start()
     try:
@@ -129,25 +138,21 @@ def clients_that_go_on(
 def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Server) -> None:
     """Version 2 has other pixels and a network that answers three times as much: a mixture would be neither."""
     build_version(folder, 2, factor=3.0, value=0)
-    first, second = (
-        {"own_preprocess", "own_model", "own_postprocess"},
-        {"own_v2_preprocess", "own_v2_model", "own_v2_postprocess"},
-    )
     seen: list[tuple[float, str, npt.NDArray[np.float32] | Exception]] = []
     with Client(own_server.grpc_url) as client:
         before = scores(client, "own")
-        with clients_that_go_on(own_server, seen):
+        with clients_that_go_on([own_server.grpc_url, own_server.http_url], seen):
             result = rollout(own_server, "--to=2", "--least-top1=0")
             assert result.exit_code == 0, result.output
             switched = time.monotonic()
             after = scores(client, "own")
-            wait_for_models(own_server, second | {"own_v2_fused"})
+            wait_for_version(own_server, 2)
             assert read_pins(own_server.repository) == {"own": Pin(version=2, previous=1)}
             returning = time.monotonic()
             result = rollout(own_server, "--back")
             assert result.exit_code == 0, result.output
             returned = time.monotonic()
-            wait_for_models(own_server, first | {"own_v1_fused"})
+            wait_for_version(own_server, 1)
         client.wait_until_ready(timeout_s=UNLOAD_S)
     assert not np.allclose(before, after)
     assert [entry for entry in seen if isinstance(entry[2], Exception)] == []
@@ -164,6 +169,27 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Serv
             assert versions == ["1"]
     assert all(counted[model, version] > 10 for model in FORMS for version in "12"), counted
     assert own_server.restarts == {}
+
+
+@pytest.mark.needs_nginx
+def test_callers_behind_the_proxy_notice_nothing(folder: Path, own_server: Server) -> None:
+    build_version(folder, 2, factor=3.0, value=0)
+    seen: list[tuple[float, str, npt.NDArray[np.float32] | Exception]] = []
+    listens = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
+    with (
+        proxy_command(
+            folder / "proxy.log",
+            *(f"--listen={listens[0]}", f"--grpc-listen={listens[1]}", f"--repository={own_server.repository}"),
+            *(f"--http={own_server.http_address}", f"--grpc={own_server.grpc_address}", "--no-tls", "--no-tokens"),
+        ),
+        clients_that_go_on([f"http://{listens[0]}", listens[1]], seen),
+    ):
+        for step in ("--to=2", "--back"):
+            result = rollout(own_server, step, "--least-top1=0")
+            assert result.exit_code == 0, result.output
+    assert [entry for entry in seen if isinstance(entry[2], Exception)] == []
+    # The best score of each version, to a hundredth: three times as much is further apart.
+    assert len({round(float(answer[0, 0]), 2) for _, _, answer in seen if isinstance(answer, np.ndarray)}) == 2
 
 
 @pytest.mark.parametrize(
@@ -187,12 +213,12 @@ def test_a_version_that_is_not_right_is_refused(
             stamp = model / "definition.json"
             stamp.write_text(stamp.read_text().replace("114", "115"))
     with Client(own_server.grpc_url) as client:
-        before, processes = scores(client, "own"), model_names(own_server)
+        before = scores(client, "own")
         result = rollout(own_server, f"--to={version}")
         assert result.exit_code == 1
         assert reason in " ".join(result.output.split())
         assert str(repository) not in result.output
-        wait_for_models(own_server, processes)
+        wait_for_version(own_server, 1)
         client.wait_until_ready(timeout_s=UNLOAD_S)
         for model in FORMS:
             np.testing.assert_array_equal(scores(client, model), before)
@@ -201,11 +227,11 @@ def test_a_version_that_is_not_right_is_refused(
 def test_a_rollout_that_ends_early_is_undone(folder: Path, own_server: Server) -> None:
     build_version(folder, 6, factor=5.0)
     with Client(own_server.grpc_url) as client:
-        before, processes = scores(client, "own"), model_names(own_server)
+        before = scores(client, "own")
         with RolloutSession(own_server.repository, "own") as session:
             session.ask("switch", 6)
             assert not np.allclose(scores(client, "own"), before)
-        wait_for_models(own_server, {*processes - {"own_fused"}, "own_v1_fused"})
+        wait_for_version(own_server, 1)
         np.testing.assert_array_equal(scores(client, "own_fused"), before)
 
 
@@ -216,6 +242,10 @@ def test_the_pin_outlives_the_server(tmp_path: Path) -> None:
     with Server(repository, **FREE_PORTS, device="cpu") as server, Client(server.grpc_url) as client:
         assert "own_preprocess" not in server.models
         pinned = scores(client, "own")
+        np.testing.assert_array_equal(scores(client, "own_fused"), pinned)
+        victim = next(p for p in find_model_processes(server.pid).running if p.model == "own_v2_fused")
+        victim.kill()
+        wait_for_restart(server, "own_v2_fused")
         np.testing.assert_array_equal(scores(client, "own_fused"), pinned)
         result = rollout(server, "--back")
         assert result.exit_code == 0, result.output
