@@ -14,6 +14,7 @@ from typing import Literal
 
 from serving.control import TritonControl
 from serving.ports import free_port
+from serving.rollout_service import RolloutService
 from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, StopRequested, TritonDied
 from serving.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
 from serving.triton import Device, Endpoints, TritonInstallation, find_triton, resolve_device
@@ -243,8 +244,10 @@ class Server:
 
     def _run(self) -> None:
         """Do everything from start to end. Runs in the server's thread."""
+        rollouts = RolloutService(self.repository, self._running_triton, announce=self._on_event)
         try:
             self._triton = self._launch()
+            rollouts.start()
             self._started_or_finished.set()
             self._supervise()
             self._triton.stop(hurried=self._hurried.is_set, leaks=bool(self.restarts))
@@ -253,6 +256,7 @@ class Server:
         except BaseException as error:  # handed to the thread that waits
             self._failure = error
         finally:
+            rollouts.close()
             if self._triton is not None:
                 self._triton.kill()
             self._finished.set()

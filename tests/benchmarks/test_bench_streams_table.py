@@ -30,7 +30,8 @@ def test_losses_and_wins_stand_beside_their_bounds(tmp_path: Path) -> None:
         },
         "soak": {
             "clients": 8, "minutes": 30, "frames": 87245, "lost": 0, "out_of_order": 0, "wrong_times": 0,
-            "mib_per_stream": 29.4, "memory_growth": 0.012, "started_utc": "2026-01-02T03:04:05", "commit": "0123456789ab",
+            "mib_per_stream": 29.4, "memory_growth": 0.012, "commit": "0123456789ab",
+            "started_utc": "2026-01-02T03:04:05",
         },
     }  # fmt: skip
     folder = tmp_path / "machine"
