@@ -22,6 +22,7 @@ from networks import CLASSES, mean_color
 from PIL import Image
 
 from client import BadStream, Client, OnestreamError
+from onestream.panning import write_panning
 from preprocess import Definition
 from preprocess.video.clips import Clip
 from preprocess.video.maker import ClipMaker
@@ -64,9 +65,10 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": "raw"}, "video": VIDEO}
     (folder / "colors.yaml").write_text(yaml.safe_dump(fields))
     (folder / "every5.yaml").write_text(yaml.safe_dump(fields | {"video": VIDEO | {"sampling": {"stride": 5}}}))
-    for name in ("colors", "every5"):
+    (folder / "large.yaml").write_text(yaml.safe_dump(fields | {"video": {}}))
+    for name in ("colors", "every5", "large"):
         build(folder / f"{name}.yaml", folder=folder / "repository", onnx_file=folder / "colors.onnx")
-    models = ["colors_video", "colors_model", "every5_video", "every5_model"]
+    models = [f"{name}_{role}" for name in ("colors", "every5", "large") for role in ("video", "model")]
     with Server(folder / "repository", http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
         yield server
 
@@ -230,3 +232,18 @@ def test_the_page_s_python_and_the_command_run(server: Server, clip: Path) -> No
     assert [one["frame_index"] for one in found] == list(range(FRAMES))
     assert "frame_index" not in summary
     assert found[0]["labels"][0]["label"] == "espresso"
+
+
+def test_a_1080p_stream_has_the_loader_s_pixels(client: Client, tmp_path: Path) -> None:
+    """H.264 by the defaults of libx264, of a photo over which a window pans. A small model's limits refuse it."""
+    path = tmp_path / "1080p.mp4"
+    with Image.open(ROOT / "examples" / "photos" / "astronaut.jpg") as photo:
+        write_panning(path, photo, frames=30, grain_sigma=2)
+    with pytest.raises(BadStream, match="1920x1080 = 2073600 pixels; at most 307200"):
+        client.stream(path, pipeline="colors").open()
+    with client.stream(path, pipeline="large") as frames:
+        results = [one.tensors["scores_out"] for one in frames]
+    definition = Definition.model_validate({"operations": OPERATIONS})
+    weights = np.random.default_rng(7).normal(size=(3, CLASSES)).astype(np.float32)
+    wanted = ClipMaker(definition, Clip()).make(path).mean(axis=(2, 3)) @ weights
+    np.testing.assert_allclose(results, wanted, atol=1e-5)
