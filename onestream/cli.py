@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from onestream.build import build
+from onestream.bulk.command import bulk
 from onestream.classify import classify
 from onestream.demo import demo
 from onestream.doctor import doctor
@@ -14,7 +15,7 @@ from onestream.stream import stream
 from onestream.tune.command import tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-for command in (build, serve, classify, stream, demo, doctor, parity, tune):
+for command in (build, serve, classify, bulk, stream, demo, doctor, parity, tune):
     app.command()(command)
 
 
