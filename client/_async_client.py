@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from secrets import token_hex
 from time import monotonic
@@ -17,8 +19,10 @@ from client.ordered import map_in_order_async
 from client.results import Classification, Item, ServerInfo
 from client.retries import Deadline, Retries
 from client.statistics import ModelStatistics
-from client.transports import Address, open_async_transport, open_transport
+from client.transports import open_async_transport, open_transport
 from client.transports.base import AsyncTransport, InferRequest, Tensors, Transport
+from client.transports.shared_memory import RegionPool, shut_down
+from client.transports.shared_memory_aio import AsyncRegions
 from client.video.reconnect import Reconnect
 from client.video.sources import VideoInput
 from client.video.stream import Stream
@@ -45,12 +49,9 @@ class AsyncClient:
         retry_overloaded: bool = False,
         transport: AsyncTransport | None = None,
     ) -> None:
-        """Options as of ``Client``; HTTP needs ``onestream[async]``.
-
-        Raises ValueError for ``shared_memory=True``, which only ``Client`` has.
-        """
-        if shared_memory:
-            raise ValueError("shared_memory=True, which AsyncClient does not have; use Client, in threads")
+        """Options as of ``Client``; HTTP needs ``onestream[async]``. A ``transport`` that is given has no regions."""
+        if shared_memory and transport is not None:
+            raise ValueError("shared_memory=True, which needs an address; expected no transport")
         self._timeout_s = positive("timeout_s", timeout_s)
         if max_body_bytes is not None:
             positive("max_body_bytes", max_body_bytes)
@@ -59,10 +60,12 @@ class AsyncClient:
         self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
         self._connect_timeout_s = positive("connect_timeout_s", connect_timeout_s)
         self._transport = transport or open_async_transport(url, connect_timeout_s=connect_timeout_s)
-        self._stream_transport: Transport | None = None
+        self._is_own_transport = transport is None
+        self._threads: tuple[Transport, RegionPool] | None = None
+        self._end_threads: Callable[[], object] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._streams_over_grpc = transport is None and Address.parse(url).protocol == "grpc"
+        self._regions = AsyncRegions(self._for_threads()[1], self._transport) if shared_memory else None
 
     @property
     def url(self) -> str:
@@ -121,8 +124,10 @@ class AsyncClient:
         tap: Callable[[Packet], None] | None = None,
     ) -> Stream:
         """The results of a video's frames, for ``async with`` and ``async for``; options as of ``Client.stream``."""
+        if self._closed:
+            raise ClientClosed(f"the client of {self.url} is closed")
         return calls.open_stream(
-            self._stream_connection(),
+            self._for_threads()[0] if self._is_own_transport else self._transport,
             source,
             url=self.url,
             pipeline=pipeline,
@@ -182,11 +187,11 @@ class AsyncClient:
         return ModelStatistics.from_wire(model, await self._statistics_rows(model, deadline), steps=tuple(steps))
 
     async def close(self) -> None:
-        """End the connection, every call in progress and every stream. May be called twice."""
+        """End the connection, every call and every stream, and remove shared memory. May be called twice."""
         self._closed = True
         await self._transport.close()
-        if self._stream_transport is not None:
-            await asyncio.to_thread(self._stream_transport.close)
+        if self._end_threads is not None:
+            await asyncio.to_thread(self._end_threads)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -197,19 +202,41 @@ class AsyncClient:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"AsyncClient({self.url!r}, timeout_s={self._timeout_s})"
+        memory = ", shared_memory=True" if self._regions is not None else ""
+        return f"AsyncClient({self.url!r}, timeout_s={self._timeout_s}{memory})"
 
     async def _infer(self, model: str, image: ImageInput, timeout_s: float | None) -> tuple[Tensors, str, float]:
         """Outputs, request id and latency in milliseconds."""
         deadline = self._deadline(timeout_s)
-        data = await _to_bytes(image, await self._limit(model, deadline))
+        limit = await self._limit(model, deadline)
         self._check_usable()
-        request = InferRequest(model, token_hex(8), data)
+        request_id = token_hex(8)
+        if self._regions is not None:
+            tensors, latency_ms = await self._send_by_region(self._regions, model, image, limit, request_id, deadline)
+        else:
+            tensors, latency_ms = await self._send(model, image, limit, request_id, deadline)
+        return tensors, request_id, latency_ms
+
+    async def _send(
+        self, model: str, image: ImageInput, limit: int, request_id: str, deadline: Deadline
+    ) -> tuple[Tensors, float]:
+        request = InferRequest(model, request_id, await _to_bytes(image, limit))
         started = monotonic()
         tensors = await self._retries.run_async(
             lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline
         )
-        return tensors, request.request_id, (monotonic() - started) * 1e3
+        return tensors, (monotonic() - started) * 1e3
+
+    async def _send_by_region(
+        self, regions: AsyncRegions, model: str, image: ImageInput, limit: int, request_id: str, deadline: Deadline
+    ) -> tuple[Tensors, float]:
+        encoded = await asyncio.to_thread(encode, image, max_body_bytes=limit)
+        async with regions.filled(encoded) as slot:
+            started = monotonic()
+            tensors = await self._retries.run_async(
+                lambda left_s: regions.infer(slot, model, request_id, timeout_s=left_s), deadline
+            )
+            return tensors, (monotonic() - started) * 1e3
 
     async def _limit(self, model: str, deadline: Deadline) -> int:
         if self._max_body_bytes is not None:
@@ -240,15 +267,14 @@ class AsyncClient:
             raise RuntimeError("this AsyncClient belongs to another event loop; make one in each")
         self._loop = loop
 
-    def _stream_connection(self) -> object:
-        """A connection that threads may use, because a stream runs in threads of its own."""
-        if self._closed:
-            raise ClientClosed(f"the client of {self.url} is closed")
-        if not self._streams_over_grpc:
-            return self._transport
-        if self._stream_transport is None:
-            self._stream_transport = open_transport(self.url, connect_timeout_s=self._connect_timeout_s)
-        return self._stream_transport
+    def _for_threads(self) -> tuple[Transport, RegionPool]:
+        """A connection and regions that threads may use: streams, and making regions, run in threads of their own."""
+        if self._threads is None:
+            transport = open_transport(self.url, connect_timeout_s=self._connect_timeout_s)
+            self._threads = transport, RegionPool(transport)
+            # Also runs when the interpreter ends, so no shared memory stays behind.
+            self._end_threads = weakref.finalize(self, shut_down, self._threads[1], transport, os.getpid())
+        return self._threads
 
 
 async def _to_bytes(image: ImageInput, max_body_bytes: int) -> bytes:

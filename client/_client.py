@@ -20,7 +20,7 @@ from client.retries import Deadline, Retries
 from client.statistics import ModelStatistics
 from client.transports import open_transport
 from client.transports.base import InferRequest, Tensors, Transport
-from client.transports.shared_memory import RegionPool
+from client.transports.shared_memory import RegionPool, shut_down
 from client.video.reconnect import Reconnect
 from client.video.sources import VideoInput
 from client.video.stream import Stream
@@ -78,7 +78,7 @@ class Client:
         )
         self._regions = RegionPool(self._transport) if shared_memory else None
         # Also runs when the interpreter ends, so no shared memory stays behind.
-        self._shut_down = weakref.finalize(self, _shut_down, self._regions, self._transport, os.getpid())
+        self._shut_down = weakref.finalize(self, shut_down, self._regions, self._transport, os.getpid())
 
     @property
     def url(self) -> str:
@@ -283,12 +283,3 @@ class Client:
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return Deadline(self._timeout_s if timeout_s is None else positive("timeout_s", timeout_s))
-
-
-def _shut_down(regions: RegionPool | None, transport: Transport, owner_pid: int) -> None:
-    if os.getpid() != owner_pid:
-        # A forked child shares the parent's connection and regions, and has no right to end them.
-        return
-    if regions is not None:
-        regions.close()
-    transport.close()

@@ -78,6 +78,9 @@ def bulk(
             rate = _work(run, sink, sources, show=sys.stderr.isatty() and (to is not None or not sys.stdout.isatty()))
         except SourceChanged as error:
             fail(f"{to}.journal does not fit: {error}; --overwrite begins anew", EXIT_CANNOT_START)
+        except BrokenPipeError:
+            # Who reads the lines has enough; typer ends without a word.
+            raise
         except (OnestreamError, OSError) as error:
             code = EXIT_FAILED if run.done else EXIT_CANNOT_START
             fail(f"stopped after {run.done} images: {error}{sink.kept}", code)

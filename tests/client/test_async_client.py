@@ -413,7 +413,7 @@ def test_another_event_loop_is_refused() -> None:
 @pytest.mark.parametrize(
     ("wrong", "kind", "words"),
     [
-        (lambda: AsyncClient(shared_memory=True), ValueError, "use Client"),
+        (lambda: AsyncClient(shared_memory=True, transport=AsyncFakeTransport()), ValueError, "needs an address"),
         (lambda: AsyncClient(timeout_s=0), ValueError, "timeout_s=0"),
         (lambda: AsyncClient(retries=-1), ValueError, "retries=-1"),
         (lambda: AsyncClient("ftp://host"), ValueError, "scheme 'ftp'"),
