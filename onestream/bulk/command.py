@@ -81,7 +81,7 @@ def bulk(
         except BrokenPipeError:
             # Who reads the lines has enough; typer ends without a word.
             raise
-        except (OnestreamError, OSError) as error:
+        except (OnestreamError, JournalError, OSError) as error:
             code = EXIT_FAILED if run.done else EXIT_CANNOT_START
             fail(f"stopped after {run.done} images: {error}{sink.kept}", code)
         except KeyboardInterrupt:

@@ -18,11 +18,11 @@ from onestream.bulk.rows import Row
 
 
 class JournalError(Exception):
-    """The journal belongs to another run, or is in use by one."""
+    """The journal belongs to another run, is in use by one, or lost what was written to it."""
 
 
 class Journal:
-    """An open journal, locked against other processes. Iterate it once to its end before rows are added."""
+    """An open journal, locked against other processes. Recover its rows to their end before others are added."""
 
     def __init__(self, path: Path, about: Mapping[str, Any], *, anew: bool = False) -> None:
         """Open or begin the journal at ``path`` of a run ``about`` these JSON values; ``anew`` drops what is in it.
@@ -45,7 +45,16 @@ class Journal:
             raise
 
     def __iter__(self) -> Iterator[Row]:
-        """Every row so far. An incomplete line ends it, and is removed with all that follows."""
+        """Every row so far. Raises JournalError for a line that holds none."""
+        self._file.seek(self._rows_at)
+        for number, line in enumerate(self._file, 1):
+            try:
+                yield Row.from_json(line)
+            except ValueError as error:
+                raise JournalError(f"{self.path} is damaged at row {number}: {error}") from None
+
+    def recover(self) -> Iterator[Row]:
+        """The rows of earlier runs. An incomplete line ends them, and is removed with all that follows."""
         at = self._rows_at
         self._file.seek(at)
         for line in self._file:

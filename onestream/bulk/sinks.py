@@ -100,7 +100,7 @@ class OutputFile:
 
     def earlier(self) -> Iterator[Row]:
         """The rows of the journal. The file of errors is made of them anew."""
-        for row in self._journal:
+        for row in self._journal.recover():
             self._note(row)
             yield row
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import heapq
 import os
 import stat
 import tarfile
@@ -100,7 +99,7 @@ def _in_folder(folder: str) -> Iterator[Sample]:
             path = os.path.join(folder, name)
             if is_folder:
                 yield from _in_folder(path)
-            elif _is_image(name):
+            else:
                 yield _file(path)
     except OSError as error:
         yield _unreadable(folder, error)
@@ -112,18 +111,29 @@ def _is_image(name: str) -> bool:
 
 
 def _sorted_names(folder: str) -> Iterator[tuple[str, bool]]:
-    """Names in a folder and whether each is a folder, sorted: each pass takes the next block, so memory is bounded."""
+    """Folders and images in a folder, sorted, and whether each is a folder.
+
+    Each pass over the folder takes the next block of names, so memory is bounded however many there are.
+    """
     last = ""
     while True:
+        block: list[tuple[str, bool]] = []
         with os.scandir(folder) as entries:
-            block = heapq.nsmallest(
-                _NAMES_AT_ONCE,
-                ((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if entry.name > last),
-            )
-        yield from block
+            for entry in entries:
+                if entry.name <= last:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    block.append((entry.name, True))
+                elif _is_image(entry.name) and entry.is_file():
+                    block.append((entry.name, False))
+                if len(block) == 2 * _NAMES_AT_ONCE:
+                    block.sort()
+                    del block[_NAMES_AT_ONCE:]
+        block.sort()
+        yield from block[:_NAMES_AT_ONCE]
         if len(block) < _NAMES_AT_ONCE:
             return
-        last = block[-1][0]
+        last = block[_NAMES_AT_ONCE - 1][0]
 
 
 class _Member(tarfile.TarInfo):
@@ -133,11 +143,15 @@ class _Member(tarfile.TarInfo):
     def fromtarfile(cls, tar: tarfile.TarFile) -> _Member:
         """The next header. Raises ReadError where neither a header nor the mark of the end follows."""
         try:
-            return super().fromtarfile(tar)
+            member = super().fromtarfile(tar)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # what next() takes for the end
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"cut or damaged after byte {tar.offset} ({error})") from None
+        if member.size < 0:
+            # It would lead back to where the file was read already, for ever.
+            raise tarfile.ReadError(f"damaged before byte {tar.offset} (a size below 0)")
+        return member
 
 
 def _in_tar(name: str) -> Iterator[Sample]:

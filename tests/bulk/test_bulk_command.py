@@ -349,6 +349,29 @@ def test_two_runs_at_once_are_refused(bulk: Bulk, folder: Path, tmp_path: Path) 
     assert "another process writes" in result.stderr
 
 
+def test_a_journal_that_is_damaged_while_a_run_works_loses_nothing_unseen(
+    bulk: Bulk, folder: Path, tmp_path: Path
+) -> None:
+    journal = tmp_path / "out.jsonl.journal"
+
+    def damage(data: bytes) -> Tensors:
+        if data == b"image 29.jpg":
+            content = journal.read_bytes()
+            with journal.open("r+b") as file:
+                file.seek(content.index(b"03.jpg"))
+                file.write(b'"broken')
+        return labels(data)
+
+    bulk.transport.answer = damage
+    result = bulk.run(folder, "--to", tmp_path / "out.jsonl", "--in-flight", 1)
+    assert result.exit_code == 1
+    assert "damaged at row 4" in result.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+    bulk.transport.answer = labels
+    bulk.run(folder, "--to", tmp_path / "out.jsonl")
+    assert [row["path"] for row in json_rows(tmp_path / "out.jsonl")] == [str(folder / name) for name in NAMES]
+
+
 def test_a_journal_of_something_else_is_left_alone(bulk: Bulk, folder: Path, tmp_path: Path) -> None:
     journal = tmp_path / "out.jsonl.journal"
     journal.write_text("my diary\nSunday\n")

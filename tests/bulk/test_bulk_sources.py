@@ -103,6 +103,8 @@ def test_a_folder_is_read_sorted_and_below(tmp_path: Path) -> None:
     )
     (folder / "circle").symlink_to(folder)
     (folder / "link.jpg").symlink_to(folder / "b.jpg")
+    (folder / "nowhere.jpg").symlink_to(folder / "none.jpg")
+    os.mkfifo(folder / "would wait for ever.jpg")
     found = [Path(path).relative_to(folder).as_posix() for path, _, _ in read(folder)]
     assert found == ["a/b/c.webp", "a/z.PNG", "a.jpg", "b.jpg", "link.jpg"]
     assert sorted(Path(path) for path in found) == [Path(path) for path in found]
@@ -144,7 +146,7 @@ def test_a_folder_of_very_many_images_takes_bounded_memory(tmp_path: Path) -> No
         os.link(original, tmp_path / f"{number}.jpg")
     count, peak = peak_bytes(tmp_path)
     assert count == 8000
-    # 200 names take about 30 KB; 8000 would take more than a megabyte.
+    # Two blocks of 200 names take about 60 KB; 8000 would take more than a megabyte.
     assert peak < 300_000
 
 
@@ -219,6 +221,19 @@ def test_webdataset_keys_and_what_is_no_file(tmp_path: Path) -> None:
         for name in ("d/000.cls", "d/000.jpg", "../up.png"):
             tar.addfile(tarfile.TarInfo(name))
     assert [(key, data) for _, key, data in read(path)] == [("d/000", b""), ("../up", b"")]
+
+
+@pytest.mark.parametrize("size", [-1, -512, -1024, -1536])
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_tar_that_leads_back_into_itself_ends(tmp_path: Path, size: int, mode: str) -> None:
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, mode, format=tarfile.GNU_FORMAT) as tar:  # type: ignore[call-overload]
+        for name in ("a.jpg", "b.jpg"):
+            tar.addfile(tarfile.TarInfo(name))
+        header = tarfile.TarInfo("back.jpg")
+        header.size = size
+        tar.addfile(header)
+    assert [data for _, _, data in read(path)] == [b"", b"", "UnreadableInput"]
 
 
 def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
