@@ -99,7 +99,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_every_row_once(
 def test_ctrl_c_ends_quickly_and_says_how_to_go_on(server: Server, sources: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     process = subprocess.Popen(
-        command(server, *sources, "--to", str(out)),
+        command(server, *sources, "--to", str(out), "--shared-memory"),
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
@@ -115,6 +115,7 @@ def test_ctrl_c_ends_quickly_and_says_how_to_go_on(server: Server, sources: list
     assert "interrupted after " in complaints
     assert "the same command goes on" in complaints
     assert "Traceback" not in complaints
+    assert list(Path("/dev/shm").glob(f"onestream_{process.pid}_*")) == []
 
 
 def test_a_terminal_shows_the_progress_and_the_output_stays_clean(server: Server, sources: list[str]) -> None:

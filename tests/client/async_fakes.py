@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from client_fakes import FakeTransport, echo_size
+import numpy as np
+from client_fakes import FakeTransport, classification, echo_size
 
+from client import BadImage
 from client.transports.base import InferRequest, Tensors
 
 Answer = Callable[[str, bytes], "Tensors | Awaitable[Tensors]"]
@@ -42,3 +45,27 @@ class AsyncFakeTransport:
 
     async def close(self) -> None:
         self.fake.close()
+
+
+def refuse_bad(model: str, data: bytes) -> Tensors:
+    if data.startswith(b"bad"):
+        raise BadImage("corrupt", "as ordered")
+    if data.startswith(b"odd"):
+        return {"matte": np.zeros((1, 2, 2), np.float32)}
+    return echo_size(model, data)
+
+
+class Held:
+    """Answers nothing, and counts who waits and who was cancelled."""
+
+    def __init__(self) -> None:
+        self.waiting = self.cancelled = 0
+
+    async def __call__(self, _model: str, _data: bytes) -> Tensors:
+        self.waiting += 1
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return classification(("late", 0, 1.0))
