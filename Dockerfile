@@ -1,6 +1,8 @@
-# Two images: `cpu`, small and without CUDA, and `gpu`, on Triton's own. docs/docker.md says how to use them.
+# Three images: `cpu`, small and without CUDA, `gpu`, on Triton's own, and `proxy`, nginx for in front of either.
+# docs/docker.md says how to use them.
 # Pinned by tag; a digest is stricter: --build-arg TRITON_IMAGE=nvcr.io/nvidia/tritonserver@sha256:…
 ARG PYTHON_IMAGE=python:3.12.13-slim-bookworm
+ARG DEBIAN_IMAGE=debian:12.12-slim
 ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.10-py3
 
 
@@ -31,7 +33,7 @@ USER 1000:1000
 EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=5s --start-period=3m --retries=3 CMD ["python3", "deploy/healthcheck.py"]
 ENTRYPOINT ["onestream"]
-CMD ["serve", "--host", "0.0.0.0", "--device", "cpu", "--verbose"]
+CMD ["serve", "--public", "--host", "0.0.0.0", "--insecure-bind", "--device", "cpu", "--verbose"]
 
 
 FROM ${TRITON_IMAGE} AS gpu-build
@@ -67,4 +69,15 @@ EXPOSE 8000 8001 8002
 # Before its first start the server builds the TensorRT engines, which takes minutes.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["python3", "deploy/healthcheck.py"]
 ENTRYPOINT ["onestream"]
-CMD ["serve", "--host", "0.0.0.0", "--device", "gpu", "--startup-timeout-s", "300", "--verbose"]
+CMD ["serve", "--public", "--host", "0.0.0.0", "--insecure-bind", "--device", "gpu", "--startup-timeout-s", "300", "--verbose"]
+
+
+# Its configuration, deploy/proxy/*.conf, is mounted.
+FROM ${DEBIAN_IMAGE} AS proxy
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends nginx-light \
+    && rm -rf /var/lib/apt/lists/*
+USER 1000:1000
+EXPOSE 8000 8001 8443
+STOPSIGNAL SIGQUIT
+ENTRYPOINT ["nginx", "-e", "stderr", "-c", "/etc/onestream/nginx.conf", "-g", "daemon off;"]

@@ -109,7 +109,7 @@ $(VENV)/.gpu: $(VENV)/bin/python pyproject.toml Makefile deploy/tensorrt_binding
 $(VENV)/.dev: $(VENV)/.serve
 	@echo "installing $(TORCH) (a minute; with CUDA several, and 6 GB of disk)"
 	@$(PIP) install --quiet $(TORCH) && \
-	$(PIP) install --quiet --no-deps $(TORCHVISION) efficientnet-lite-pytorch==0.1.0 || { \
+	$(PIP) install --quiet --no-deps $(TORCHVISION) efficientnet-lite-pytorch==0.1.0 kserve==0.21.0 || { \
 		echo "pip could not install it. The small CPU build:"; \
 		echo "  make $(MAKECMDGOALS) TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'"; exit 1; }
 	$(call install,the test tools,cpu$(comma)train$(comma)video$(comma)async$(comma)bulk$(comma)dev$(comma)bench)

@@ -41,6 +41,7 @@ class AsyncClient:
         self,
         url: str = DEFAULT_URL,
         *,
+        token: str | None = None,
         timeout_s: float = 10.0,
         connect_timeout_s: float = 5.0,
         max_body_bytes: int | None = None,
@@ -59,7 +60,8 @@ class AsyncClient:
         self._limits: dict[str, int] = {}
         self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
         self._connect_timeout_s = positive("connect_timeout_s", connect_timeout_s)
-        self._transport = transport or open_async_transport(url, connect_timeout_s=connect_timeout_s)
+        self._token = token
+        self._transport = transport or open_async_transport(url, connect_timeout_s=connect_timeout_s, token=token)
         self._is_own_transport = transport is None
         self._threads: tuple[Transport, RegionPool] | None = None
         self._end_threads: Callable[[], object] | None = None
@@ -270,7 +272,7 @@ class AsyncClient:
     def _for_threads(self) -> tuple[Transport, RegionPool]:
         """A connection and regions that threads may use: streams, and making regions, run in threads of their own."""
         if self._threads is None:
-            transport = open_transport(self.url, connect_timeout_s=self._connect_timeout_s)
+            transport = open_transport(self.url, connect_timeout_s=self._connect_timeout_s, token=self._token)
             self._threads = transport, RegionPool(transport)
             # Also runs when the interpreter ends, so no shared memory stays behind.
             self._end_threads = weakref.finalize(self, shut_down, self._threads[1], transport, os.getpid())

@@ -38,6 +38,7 @@ class Client:
         self,
         url: str = DEFAULT_URL,
         *,
+        token: str | None = None,
         timeout_s: float = 10.0,
         connect_timeout_s: float = 5.0,
         max_body_bytes: int | None = None,
@@ -50,6 +51,8 @@ class Client:
         ``url``
             ``host:port`` or ``grpc://host:port`` for gRPC, ``http://host:port`` for HTTP; ``grpcs`` and
             ``https`` encrypt. Ports default to 8001 and 8000.
+        ``token``
+            What a proxy before the server asks for, sent as ``Authorization: Bearer``. Needs ``grpcs`` or ``https``.
         ``timeout_s``
             How long one image may take, connecting and retries included, unless a call says otherwise.
         ``connect_timeout_s``
@@ -74,7 +77,7 @@ class Client:
         self._limits: dict[str, int] = {}
         self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
         self._transport = transport or open_transport(
-            url, connect_timeout_s=positive("connect_timeout_s", connect_timeout_s)
+            url, connect_timeout_s=positive("connect_timeout_s", connect_timeout_s), token=token
         )
         self._regions = RegionPool(self._transport) if shared_memory else None
         # Also runs when the interpreter ends, so no shared memory stays behind.

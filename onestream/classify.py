@@ -17,6 +17,7 @@ from rich.text import Text
 
 from client import DEFAULT_URL, BadImage, Client, Item, OnestreamError
 from onestream.exits import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.token_option import TokenOption
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".tif", ".tiff", ".bmp"})
 """What is taken from a directory, in lower or upper case. A file that is named is always sent."""
@@ -30,6 +31,7 @@ def classify(
     url: Annotated[
         str, typer.Option(help="The server: host:port or grpc://… for gRPC, http://… for HTTP.")
     ] = DEFAULT_URL,
+    token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline, such as classify_fused.")] = "classify",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image, also for errors.")] = False,
     top: Annotated[int, typer.Option(min=1, help="How many labels to show for each image.")] = 1,
@@ -49,7 +51,7 @@ def classify(
         suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
         fail(f"no images in {', '.join(files)}; expected names that end in {suffixes}", EXIT_CANNOT_START)
     try:
-        client = Client(url, timeout_s=timeout_s, shared_memory=shared_memory)
+        client = Client(url, token=token, timeout_s=timeout_s, shared_memory=shared_memory)
     except ValueError as error:
         fail(str(error), EXIT_CANNOT_START)
     try:

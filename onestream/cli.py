@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import typer
 
+from onestream.bench.command import bench
 from onestream.build import build
 from onestream.bulk.command import bulk
 from onestream.classify import classify
 from onestream.demo import demo
 from onestream.doctor import doctor
+from onestream.importing import import_preprocessing
 from onestream.parity.command import parity
+from onestream.proxy import proxy, token
 from onestream.serve import serve
 from onestream.stream import stream
 from onestream.tune.command import tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-for command in (build, serve, classify, bulk, stream, demo, doctor, parity, tune):
+for command in (build, serve, proxy, token, classify, bulk, stream, demo, doctor, parity, tune):
     app.command()(command)
+app.add_typer(bench, name="bench")
+app.command("import")(import_preprocessing)
 
 
 @app.callback()

@@ -17,6 +17,11 @@ import typer
 from onestream.exits import EXIT_CANNOT_START, EXIT_FAILED, fail
 
 _LOAD_EVENT = re.compile(r"\"(?P<what>successfully loaded|loading:|failed to load) ?'?(?P<model>[\w.-]+?)(?::\d+)?'?\"")
+_BEYOND_THIS_MACHINE = (
+    "error: --host {host} lets other machines reach Triton itself, which has no tokens, no TLS and no limit on "
+    "what is sent; leave it on 127.0.0.1 with --public and start `onestream proxy` before it (docs/public.md), or say "
+    "--insecure-bind where the network itself is private"
+)
 
 
 class DeviceOption(str, Enum):
@@ -32,6 +37,12 @@ def serve(
     host: Annotated[
         str, typer.Option(help="Address to bind; the default is reachable from this machine only.")
     ] = "127.0.0.1",
+    public: Annotated[
+        bool, typer.Option("--public", help="Others call through `onestream proxy`: close shared memory to callers.")
+    ] = False,
+    insecure_bind: Annotated[
+        bool, typer.Option("--insecure-bind", help="Allow a --host beyond this machine, without a proxy before it.")
+    ] = False,
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8000,
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8001,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8002,
@@ -53,6 +64,7 @@ def serve(
     Exits with 0 when told to stop, 1 when Triton ends by itself, 2 when the server cannot be started.
     """
     try:
+        from serving.ports import is_loopback
         from serving.server import Server
         from serving.server_errors import ServerError
     except ImportError as error:
@@ -60,6 +72,8 @@ def serve(
             f"cannot serve: {error.name or error} is not installed. Run: pip install 'onestream[cpu]'",
             EXIT_CANNOT_START,
         )
+    if not (insecure_bind or is_loopback(host)):
+        fail(_BEYOND_THIS_MACHINE.format(host=host), EXIT_CANNOT_START)
     try:
         server = Server(
             repository,
@@ -69,6 +83,7 @@ def serve(
             metrics_port=metrics_port,
             device=device.value,
             models=model or None,
+            public=public,
             triton=triton,
             log_path=log_file or _default_log_path(http_port),
             startup_timeout_s=startup_timeout_s,

@@ -16,9 +16,10 @@ from rich.live import Live
 
 from client import DEFAULT_URL, BadStream, Client, OnestreamError
 from client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, interleave, source_of
-from onestream.annotate import AnnotatedVideo
 from onestream.exits import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.stream_board import Board
+from onestream.stream_output import Output
+from onestream.token_option import TokenOption
 
 
 class _Mode(str, Enum):
@@ -37,6 +38,7 @@ def stream(
     ],
     *,
     url: Annotated[str, typer.Option(help="The server: host:port or grpc://….")] = DEFAULT_URL,
+    token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline; its model PIPELINE_video is used.")] = "classify",
     mode: Annotated[
         _Mode | None,
@@ -45,7 +47,11 @@ def stream(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per frame, and one at the end.")] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the video with its labels; of several sources NAME-0.mp4, …."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the composed video, or the video with its labels; of several sources NAME-0.mp4, ….",
+        ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many labels to show for each frame.")] = 1,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send files as fast as a camera would.")] = False,
@@ -58,7 +64,7 @@ def stream(
     """
     try:
         given = [_source(name, realtime=realtime, rtsp_transport=rtsp_transport.value) for name in sources]
-        with Client(url, timeout_s=timeout_s) as client, ExitStack() as files:
+        with Client(url, token=token, timeout_s=timeout_s) as client, ExitStack() as files:
             videos = [_video(output, number, len(given), top) for number in range(len(given))]
             for video in videos:
                 if video is not None:
@@ -98,20 +104,22 @@ def _source(name: str, *, realtime: bool, rtsp_transport: str) -> Source:
     return File(source.file, realtime=realtime) if isinstance(source, File) else source
 
 
-def _video(output: Path | None, number: int, count: int, top: int) -> AnnotatedVideo | None:
+def _video(output: Path | None, number: int, count: int, top: int) -> Output | None:
     if output is None:
         return None
     path = output if count == 1 else output.with_stem(f"{output.stem}-{number}")
-    return AnnotatedVideo(path, lambda frame: caption(frame, top))
+    return Output(path, lambda frame: caption(frame, top))
 
 
 def caption(frame: FrameResult, top: int) -> str:
-    """The best labels, a line each."""
+    """The best labels, a line each; of a composed picture its size."""
+    if frame.video is not None:
+        return f"{frame.video.width}x{frame.video.height}, {len(frame.video.data) / 1000:.0f} kB"
     return "\n".join(f"{label.label} {label.score:.2f}" for label in frame.labels[:top])
 
 
 def _follow(
-    streams: Sequence[Stream], board: Board, videos: Sequence[AnnotatedVideo | None], top: int, *, as_json: bool
+    streams: Sequence[Stream], board: Board, videos: Sequence[Output | None], top: int, *, as_json: bool
 ) -> int:
     """Take all results; the number of streams that failed."""
     failed = 0
@@ -165,5 +173,6 @@ def _summary(stream: Stream, frames: int) -> dict[str, Any]:
         "decoded": totals.decoded,
         "dropped": totals.dropped,
         "concealed": totals.concealed,
+        "unshown": totals.unshown,
         "gaps": [{"frame_index": gap.frame_index, "seconds": gap.seconds, "reason": gap.reason} for gap in stream.gaps],
     }

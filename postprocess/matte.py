@@ -116,7 +116,7 @@ class Composer:
 def displayed(frame: Planes, orientation: Orientation) -> Planes:
     """The frame as a player turns it. Where a side is odd, its chroma moves by up to half a sample."""
     y, u, v = (
-        orientation.turn(plane[:height, :width, None])[:, :, 0]
+        orientation.turn(plane[:height, :width])
         for (height, width), plane in zip(_sizes(frame), _planes(frame), strict=True)
     )
     shifts = (frame.shifts[1], frame.shifts[0]) if orientation.transpose else frame.shifts

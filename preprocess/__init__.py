@@ -17,14 +17,15 @@ from preprocess.definition import (
     Pad,
     Resize,
     TensorSpec,
-    first_difference,
 )
+from preprocess.difference import first_difference
 from preprocess.errors import (
     BackendMissing,
     BadDataset,
     BadImage,
     BadSample,
     CannotCompile,
+    CannotImport,
     PreprocessError,
     StampMismatch,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "BadImage",
     "BadSample",
     "CannotCompile",
+    "CannotImport",
     "CenterCrop",
     "Compiled",
     "Decode",

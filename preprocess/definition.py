@@ -22,12 +22,21 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 Color = Literal["rgb", "gray"]
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Layout = Literal["NHWC", "NCHW"]
 DType = Literal["uint8", "float16", "float32"]
+Rounding = Literal["truncate", "nearest", "ratio"]
 Side = Annotated[int, Field(ge=1, le=16384)]
 Level = Annotated[int, Field(ge=0, le=255)]
 
@@ -98,15 +107,18 @@ class Resize(Operation):
 
     ``mode`` *shorter* or *longer* scales that side to ``size`` (pixels) and the other in proportion; *exact* takes
     ``size`` as [height, width]; *fit* takes [height, width] as a box that the result must fill in one side.
-    ``rounding`` of the proportional side: *truncate* (``int``, torchvision) or *nearest* (Python's ``round``).
+    ``antialias`` False interpolates between the four nearest pixels even where the image shrinks, as OpenCV's
+    INTER_LINEAR does. ``rounding`` of the proportional side: *truncate* (``int``, torchvision), *nearest* (Python's
+    ``round`` of the exact quotient) or *ratio* (``round(side * (size / other))`` in floats, which may miss a half that
+    *nearest* meets: ultralytics).
     """
 
     op: Literal["resize"] = "resize"
     mode: Literal["shorter", "longer", "exact", "fit"]
     size: Side | tuple[Side, Side]
     filter: Filter = "bilinear"
-    antialias: Literal[True] = True
-    rounding: Literal["truncate", "nearest"] = "truncate"
+    antialias: bool = True
+    rounding: Rounding = "truncate"
 
     @model_validator(mode="after")
     def _size_suits_mode(self) -> Resize:
@@ -118,16 +130,35 @@ class Resize(Operation):
             )
         return self
 
+    @model_validator(mode="after")
+    def _filter_allows_no_antialias(self) -> Resize:
+        if not self.antialias and self.filter != "bilinear":
+            raise ValueError(f"antialias false goes with filter 'bilinear' only, got filter {self.filter!r}")
+        return self
+
     def output(self, spec: TensorSpec) -> TensorSpec:
         """(height, width, c) to the exact size, or to one that depends on the image."""
         return spec.with_size((None, None) if not isinstance(self.size, tuple) or self.mode == "fit" else self.size)
 
 
 class CenterCrop(Operation):
-    """Cut ``size`` = [height, width] from the centre; a smaller image is first padded with zeros, as in torchvision."""
+    """Cut ``size`` = [height, width] from the centre; a smaller image is first padded with zeros, as in torchvision.
+
+    ``rounding`` of the offset ``(in - out) / 2``: *nearest* (Python's ``round``, torchvision) or *truncate* (``int``,
+    Hugging Face). The canonical JSON states it only where it is not *nearest*, since older definitions have no such
+    field.
+    """
 
     op: Literal["center_crop"] = "center_crop"
     size: tuple[Side, Side]
+    rounding: Literal["nearest", "truncate"] = "nearest"
+
+    @model_serializer(mode="wrap")
+    def _state_rounding_where_it_matters(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = default(self)
+        if self.rounding == "nearest":
+            fields.pop("rounding", None)
+        return fields
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """(h, w, c) to (size[0], size[1], c)."""
@@ -164,7 +195,7 @@ class Letterbox(Operation):
     value: Level = 114
     align: Literal["center", "top_left"] = "center"
     filter: Filter = "bilinear"
-    rounding: Literal["truncate", "nearest"] = "nearest"
+    rounding: Rounding = "nearest"
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """(h, w, c) to (size[0], size[1], c)."""
@@ -361,28 +392,3 @@ class Definition(BaseModel):
     def to_yaml(self) -> str:
         """Write the definition as YAML, with every field written out."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
-
-
-def first_difference(left: Definition, right: Definition) -> str:
-    """Name the first field in which two definitions differ, with both values; empty when they are equal.
-
-    >>> first_difference(Definition(operations=[Decode()]), Definition(operations=[Decode(color="gray")]))
-    "operations[0].color: 'rgb' != 'gray'"
-    """
-    return _difference("", left.model_dump(mode="json"), right.model_dump(mode="json"))
-
-
-def _difference(path: str, left: Any, right: Any) -> str:
-    if isinstance(left, dict) and isinstance(right, dict):
-        for key in (*left, *(key for key in right if key not in left)):
-            found = _difference(f"{path}.{key}".lstrip("."), left.get(key), right.get(key))
-            if found:
-                return found
-        return ""
-    if isinstance(left, list) and isinstance(right, list):
-        for index, (one, other) in enumerate(zip(left, right, strict=False)):
-            found = _difference(f"{path}[{index}]", one, other)
-            if found:
-                return found
-        return "" if len(left) == len(right) else f"{path}: {len(left)} entries != {len(right)} entries"
-    return "" if left == right and type(left) is type(right) else f"{path}: {left!r} != {right!r}"

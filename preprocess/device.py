@@ -7,6 +7,7 @@ queued on the stream that it is given, and nothing waits but ``Stream.sync``, wh
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,6 +164,17 @@ class Stream:
         if array.nbytes:
             Buffer.from_handle(array.pointer, array.nbytes, owner=array.owner).fill(value, stream=self._stream)
 
+    def launch(
+        self, kernel: Kernel, grid: tuple[int, int], block: tuple[int, int], arguments: Sequence[int | np.generic]
+    ) -> None:
+        """Queue a kernel on ``grid`` x ``block`` threads, both (across, down).
+
+        Of ``arguments``, addresses are plain numbers; others have the type that the kernel declares, as NumPy scalars.
+        """
+        from cuda.core import LaunchConfig, launch
+
+        launch(self._stream, LaunchConfig(grid=grid, block=block), kernel._kernel, *arguments)
+
     def upload(self, source: npt.NDArray[Any], target: DeviceArray) -> None:
         """Queue a copy of a contiguous host array, pinned where it shall not wait, to the start of a contiguous array.
 
@@ -180,6 +192,13 @@ class Stream:
     def copy(self, source: DeviceArray, target: DeviceArray) -> None:
         """Queue a copy between contiguous arrays on the GPU. Raises ``ValueError`` where it does not fit."""
         _copy(source.pointer, target.pointer, source.nbytes, room=target.nbytes, stream=self._stream)
+
+
+class Kernel:
+    """A compiled function that runs on a GPU."""
+
+    def __init__(self, kernel: cuda.core.Kernel) -> None:
+        self._kernel = kernel
 
 
 class _PinnedMemory:
@@ -215,6 +234,7 @@ class Device:
         self.core = core
         self.index = core.device_id
         self.syncs = 0
+        self._kernels: dict[str, Kernel] = {}
 
     @property
     def compute_capability(self) -> tuple[int, int]:
@@ -230,6 +250,22 @@ class Device:
     def enter(self) -> None:
         """Make this GPU the current one of the calling thread, which every thread that uses it must do."""
         self.core.set_current()
+
+    def kernel(self, source: str, name: str) -> Kernel:
+        """A kernel of a CUDA C++ source, which is compiled for this GPU when it is first asked for.
+
+        Raises ``CannotCompile`` where NVRTC is missing or refuses it.
+        """
+        if name not in self._kernels:
+            from cuda.core import Program, ProgramOptions
+
+            major, minor = self.compute_capability
+            try:
+                code = Program(source, "c++", ProgramOptions(arch=f"sm_{major}{minor}")).compile("cubin")
+                self._kernels[name] = Kernel(code.get_kernel(name))
+            except Exception as error:  # the bindings' own errors, and those of a library that cannot be loaded
+                raise CannotCompile(f"the kernel {name} cannot be compiled: {_first_line(error)}") from None
+        return self._kernels[name]
 
     def stream(self) -> Stream:
         """A new stream that does not wait for the default one."""

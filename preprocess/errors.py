@@ -6,6 +6,7 @@
     ├── BadImage          this image cannot be processed; its batch-mates are not affected
     ├── CannotCompile     a backend cannot execute a definition exactly
     ├── BackendMissing    a backend's package is not installed; the message names the command
+    ├── CannotImport      other preprocessing that a definition cannot state exactly, or that is not there
     ├── BadDataset        there is nothing to train on where a source points, or it is malformed
     ├── BadSample         a sample of a training set cannot be used; the message names it
     └── StampMismatch     two stamped definitions differ; the message names the first field
@@ -47,6 +48,10 @@ class CannotCompile(PreprocessError):
 
 class BackendMissing(PreprocessError):
     """A backend's package is not installed."""
+
+
+class CannotImport(PreprocessError):
+    """Preprocessing of another library that a definition cannot state exactly, or a source that names none."""
 
 
 class BadDataset(PreprocessError):

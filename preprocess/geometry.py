@@ -40,6 +40,8 @@ def resized_size(operation: Resize, size_hw: Size) -> Size:
 
 
 def _proportional(operation: Resize, size: int, side: int, scaled_side: int) -> int:
+    if operation.rounding == "ratio":
+        return max(1, round(side * (size / scaled_side)))
     exact = size * side / scaled_side
     return max(1, int(exact) if operation.rounding == "truncate" else round(exact))
 
@@ -61,7 +63,8 @@ def crop_window(operation: CenterCrop | Pad, size_hw: Size) -> Window:
     """
     height, width = operation.size
     if isinstance(operation, CenterCrop):
-        return Window(_crop_offset(size_hw[0], height), _crop_offset(size_hw[1], width), height, width)
+        top, left = _crop_offset(operation, size_hw[0], height), _crop_offset(operation, size_hw[1], width)
+        return Window(top, left, height, width)
     if size_hw[0] > height or size_hw[1] > width:
         raise BadImage(
             "too_many_pixels",
@@ -73,11 +76,11 @@ def crop_window(operation: CenterCrop | Pad, size_hw: Size) -> Window:
     return Window(-((height - size_hw[0]) // 2), -((width - size_hw[1]) // 2), height, width)
 
 
-def _crop_offset(side: int, cropped: int) -> int:
+def _crop_offset(operation: CenterCrop, side: int, cropped: int) -> int:
     if cropped > side:
         # torchvision pads (cropped - side) // 2 in front and then crops at offset 0.
         return -((cropped - side) // 2)
-    return round((side - cropped) / 2.0)
+    return (side - cropped) // 2 if operation.rounding == "truncate" else round((side - cropped) / 2.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from preprocess.backends.reference import to_8_bit
-from preprocess.definition import CenterCrop, Color, Definition, Filter, Geometric, Pad, Resize
+from preprocess.backends.reference import move_pixels, to_8_bit
+from preprocess.definition import CenterCrop, Color, Definition, Filter, Geometric, Resize
 from preprocess.errors import BackendMissing
-from preprocess.geometry import crop_window, resized_size
 
 if TYPE_CHECKING:
     from torchvision.transforms import v2
@@ -23,7 +22,7 @@ def to_torchvision(definition: Definition) -> v2.Compose:
     """The definition as a ``transforms.v2.Compose`` from a PIL image to a tensor, equal to the reference backend.
 
     Where torchvision has the operation it is torchvision's own; what it has not (a longer side, a box to fit, a pad to
-    a size) is a small callable of ours. Raises ``BackendMissing`` where torchvision is not installed.
+    a size, another rounding) is a small callable of ours. Raises ``BackendMissing`` where torchvision is not installed.
     """
     try:
         import torch
@@ -33,11 +32,13 @@ def to_torchvision(definition: Definition) -> v2.Compose:
 
     steps: list[Any] = [_To8Bit(definition.decode.color)]
     for operation in definition.geometry:
-        if isinstance(operation, Resize) and _is_torchvisions(operation):
+        if not _is_torchvisions(operation):
+            steps.append(_Move(operation))
+        elif isinstance(operation, Resize):
             interpolation = v2.InterpolationMode[_INTERPOLATION[operation.filter]]
             steps.append(v2.Resize(operation.size, interpolation=interpolation, antialias=True))
         else:
-            steps.append(v2.CenterCrop(operation.size) if isinstance(operation, CenterCrop) else _Move(operation))
+            steps.append(v2.CenterCrop(operation.size))
     steps.append(v2.PILToTensor())
     output, normalize = definition.network_input, definition.normalize
     if normalize is not None:
@@ -52,7 +53,11 @@ def to_torchvision(definition: Definition) -> v2.Compose:
     return v2.Compose(steps)
 
 
-def _is_torchvisions(operation: Resize) -> bool:
+def _is_torchvisions(operation: Geometric) -> bool:
+    if isinstance(operation, CenterCrop):
+        return operation.rounding == "nearest"
+    if not isinstance(operation, Resize) or not operation.antialias:
+        return False
     return operation.mode == "exact" or (operation.mode == "shorter" and operation.rounding == "truncate")
 
 
@@ -72,28 +77,13 @@ class _To8Bit:
 
 
 class _Move:
-    """A resize or pad that torchvision has not."""
+    """A resize, crop or pad that torchvision has not."""
 
     def __init__(self, operation: Geometric) -> None:
         self.operation = operation
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        from torchvision.transforms import v2
-
-        operation = self.operation
-        if isinstance(operation, Resize):
-            size = list(resized_size(operation, (image.height, image.width)))
-            resized: Image.Image = v2.functional.resize(
-                image, size, v2.InterpolationMode[_INTERPOLATION[operation.filter]]
-            )
-            return resized
-        window = crop_window(operation, (image.height, image.width))
-        left, top = -window.left, -window.top
-        border = [left, top, window.width - image.width - left, window.height - image.height - top]
-        padded: Image.Image = v2.functional.pad(
-            image, border, fill=operation.value if isinstance(operation, Pad) else 0
-        )
-        return padded
+        return move_pixels(self.operation, image)
 
     def __repr__(self) -> str:
         return repr(self.operation)

@@ -50,7 +50,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
         "dali", "resize", "plain", 1, 0.5, 0,
         "the triangle filter runs in float32 down the columns first; Pillow runs along the rows first and rounds to "
         "8 bit in between. Hard edges meet the two roundings in up to half of the values, photos in a tenth; other "
-        "filters are Pillow's own",
+        "filters equal Pillow's to the bit",
     ),
     Tolerance(
         "dali", "resize", "converted", 4, 1, 0.05,
@@ -59,8 +59,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
     ),
     Tolerance(
         "dali", "crop", "plain", 1, 0.5, 0,
-        "as resize; the filter is computed from the window's corners inside the decoded region, so that bicubic and "
-        "lanczos weights may differ in their last bit",
+        "as resize; the filter is computed from the window's corners inside the decoded region",
     ),
     Tolerance("dali", "crop", "converted", 4, 1, 0.05, "as resize; nothing is added"),
     Tolerance("dali", "normalize", "plain", 1, 0.5, 0, "as crop: a table holds the reference's own 256 values"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.definition import Definition, Filter, Resize
+from preprocess.definition import Definition, Resize
 from preprocess.geometry import Region, Size, Window
 
 Pixels = npt.NDArray[np.uint8]
@@ -51,9 +51,13 @@ def canvas_of(definition: Definition) -> Size:
     return height, width
 
 
-def filter_of(definition: Definition) -> Filter:
-    """The filter with which a variation is resized: that of the definition's first resize, else bilinear."""
-    return next((operation.filter for operation in definition.geometry if isinstance(operation, Resize)), "bilinear")
+def resize_of(definition: Definition) -> Resize:
+    """How a variation is brought to the canvas: as the definition's first resize filters, else antialiased bilinear."""
+    size = canvas_of(definition)
+    for operation in definition.geometry:
+        if isinstance(operation, Resize):
+            return Resize(mode="exact", size=size, filter=operation.filter, antialias=operation.antialias)
+    return Resize(mode="exact", size=size)
 
 
 def box_region(box: Window, source_hw: Size) -> Region:

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from serving.errors import BadProxy
 from serving.leftovers import SHM_FOLDER
 from serving.load_failures import missing_library
 from serving.ports import check_port
@@ -91,6 +92,7 @@ def run_checks(
         ("ports", lambda: _ports(host, ports)),
         ("model repository", lambda: _repository(repository)),
         ("parity", lambda: _parity(repository)),
+        ("nginx", _nginx),
         ("perf_analyzer", _perf_analyzer),
     ]
     return [_guarded(name, check) for name, check in checks if only is None or name in only]
@@ -266,6 +268,7 @@ def _gpu_packages() -> list[tuple[str, Callable[[], Check]]]:
 
     return [
         ("CV-CUDA", lambda: optional("CV-CUDA", ("cvcuda-cu12", "cvcuda-cu13"), "cvcuda")),
+        ("PyNvVideoCodec", lambda: optional("PyNvVideoCodec", ("PyNvVideoCodec",), "PyNvVideoCodec")),
         ("cuda-core", lambda: optional("cuda-core", ("cuda-core",), "cuda.core")),
         ("TensorRT", lambda: optional("TensorRT", ("tensorrt-cu13", "tensorrt-cu12", "tensorrt"), "tensorrt")),
     ]
@@ -370,6 +373,16 @@ def _parity(repository: Path) -> Check:
         return Check(name="parity", status="ok", found=f"{len(folders)} models certified on these library versions")
     more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
     return Check(name="parity", status="optional", found=f"{warnings[0]}{more}", fix=build)
+
+
+def _nginx() -> Check:
+    from serving.nginx import find_nginx  # with tritonclient's types
+
+    try:
+        return Check(name="nginx", status="ok", found=str(find_nginx()))
+    except BadProxy:
+        found = "not found; only `onestream proxy` needs it"
+        return Check(name="nginx", status="optional", found=found, fix="apt-get install nginx-light")
 
 
 def _perf_analyzer() -> Check:

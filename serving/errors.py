@@ -5,6 +5,8 @@
     ServingError
     ├── BadPipeline       a pipeline file is malformed; the message names the field
     ├── BadNetwork        an ONNX file cannot be served by this definition; the message says what was seen
+    ├── BadProxy          a proxy cannot be made of what was given; the message says what is expected
+    ├── ProxyDied         nginx ended by itself; it has said why
     ├── BadPlan           a TensorRT plan cannot be built, kept or used on this machine; the message says why
     ├── WeightsError      the built-in network's weights could not be fetched; the message says what to do
     ├── CheckpointError   a weights file is damaged or holds what it may not
@@ -24,6 +26,14 @@ class BadPipeline(ServingError):
 
 class BadNetwork(ServingError):
     """An ONNX file cannot be served with a definition."""
+
+
+class BadProxy(ServingError):
+    """A proxy cannot be made of what was given."""
+
+
+class ProxyDied(ServingError):
+    """nginx, run as a proxy, ended by itself."""
 
 
 class BadPlan(ServingError):

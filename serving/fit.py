@@ -6,6 +6,7 @@ get one process per core, one thread each, in a view of the repository: links to
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -18,9 +19,19 @@ from serving.triton_config import INSTANCES_PARAMETER, from_text, to_text
 _CPU_CONFIG = Path("configs") / "cpu.pbtxt"
 
 
-def usable_cores() -> int:
-    """Cores that this process may run on, which in a container can be fewer than the machine has."""
-    return len(os.sched_getaffinity(0))
+def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores that this process may use, which in a container can be fewer than the machine has.
+
+    ``quota`` is where the kernel says how much time it gives (cgroup v2): a container with a limit of 4 CPUs on a
+    machine of 64 may run on all of them, for 4 seconds a second.
+    """
+    cores = len(os.sched_getaffinity(0))
+    try:
+        allowed_us, period_us = map(int, quota.read_text().split())
+    except (OSError, ValueError):
+        # No such file, or "max" for no limit.
+        return cores
+    return max(1, min(cores, math.ceil(allowed_us / period_us)))
 
 
 def instances_for(cores: int) -> int:

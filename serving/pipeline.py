@@ -167,12 +167,32 @@ class VideoColor(BaseModel):
     range: Literal["auto", "limited", "full"] = "auto"
 
 
+class VideoOutput(BaseModel):
+    """How composed frames are encoded: H.264 by libx264, one packet a frame, without delay.
+
+    ``preset`` and ``crf`` (quality; less is better) are libx264's. A key picture comes every ``keyframe_s`` seconds.
+    """
+
+    model_config = _Frozen
+
+    codec: Literal["h264"] = "h264"
+    preset: Literal["ultrafast", "superfast", "veryfast", "faster", "fast", "medium"] = "ultrafast"
+    crf: Annotated[float, Field(ge=0, le=51)] = 23.0
+    keyframe_s: Annotated[float, Field(gt=0)] = 2.0
+
+
 class VideoOptions(BaseModel):
-    """How ``NAME_video`` takes streams: the frames, their colours, and what is refused (``serving.video.bounds``)."""
+    """How ``NAME_video`` takes streams: the frames, their colours, and what is refused (``serving.video.bounds``).
+
+    ``output``: a matte's frames leave composed and encoded; without it its mattes leave as tensors. ``decode``, on a
+    machine with a GPU: *auto* decodes there what NVDEC decodes exactly and the rest on the CPU; *gpu* is the same, but
+    the model does not load where NVDEC cannot be used at all.
+    """
 
     model_config = _Frozen
 
     sampling: VideoSampling = VideoSampling()
+    decode: Literal["auto", "cpu", "gpu"] = "auto"
     color: VideoColor = VideoColor()
     max_streams: Annotated[int, Field(ge=1, le=1024)] = 32
     max_pixels: Annotated[int, Field(ge=1)] = 1920 * 1088
@@ -181,6 +201,7 @@ class VideoOptions(BaseModel):
     buffer_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
     results: Annotated[int, Field(ge=1)] = 32
     idle_s: Annotated[float, Field(gt=0)] = 30.0
+    output: VideoOutput | None = None
 
     @property
     def bounds(self) -> Bounds:
@@ -205,6 +226,12 @@ class Pipeline(BaseModel):
     limits: Limits = Limits()
     serving: ServingOptions = ServingOptions()
     video: VideoOptions | None = None
+
+    @model_validator(mode="after")
+    def _output_has_pictures(self) -> Pipeline:
+        if self.video and self.video.output and not isinstance(self.postprocess, Matte):
+            raise ValueError(f"video.output composes pictures; it takes postprocess matte, got {self.postprocess.kind}")
+        return self
 
     @classmethod
     def from_file(cls, path: Path) -> Pipeline:

@@ -21,7 +21,7 @@ from google.protobuf import text_format
 from pydantic import ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from serving import exec_child
+from serving.exec_child import tied
 from serving.links import link_entries
 from serving.pipeline import GpuOptions, Precision, describe
 from serving.processes import describe_exit
@@ -142,8 +142,7 @@ def build_apart(
 
     Raises ``ModelLoadFailed`` or ``StopRequested``.
     """
-    own = [sys.executable, "-I", "-S", exec_child.__file__, str(os.getpid())]
-    command = [*own, sys.executable, "-m", "serving.engine", *(request.to_json() for request in requests)]
+    command = tied(sys.executable, "-m", "serving.engine", *(request.to_json() for request in requests))
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints)
         try:

@@ -1,14 +1,26 @@
-"""TCP ports: whether one can be had, and which are free."""
+"""TCP addresses and ports: who can reach one, whether it can be had, and which are free."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import secrets
 import socket
 from pathlib import Path
 
 from serving.server_errors import PortInUse, ServerError
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what binds to ``host``, a name or an address; empty means every address."""
+    if not host:
+        return False
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
 
 
 def check_port(host: str, port: int, service: str) -> None:

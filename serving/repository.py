@@ -25,7 +25,7 @@ from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
 from serving.network_tail import check_classification
 from serving.pipeline import Classification, Matte, Pipeline
-from serving.tensors import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES
+from serving.tensors import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES, VIDEO
 from serving.triton_config import (
     INSTANCES_PARAMETER,
     Device,
@@ -226,26 +226,27 @@ def plan(
             {**stamp, "max_body_bytes": limits["max_body_bytes"]},
         ),
         labels,
-        video=_video(pipeline, results, stamp | after) if pipeline.video else None,
+        video=_video(pipeline, results, stamp | after, network_batch=min(batch, gpu.max_batch_size))
+        if pipeline.video
+        else None,
         background=background,
     )
 
 
-def _video(pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str, str]) -> StreamModel:
+def _video(
+    pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str, str], *, network_batch: int
+) -> StreamModel:
     """The model of a pipeline's video streams. Results leave without a batch dimension."""
     options = pipeline.video
     assert options is not None
+    if options.output:
+        results = (Tensor(VIDEO, "uint8", (-1,)),)
     return StreamModel(
         f"{pipeline.name}_video",
         (Tensor(MESSAGE, "uint8", (-1,)),),
         (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, out.dims) for out in results)),
-        # Decoding on a GPU is not part of this version.
-        {"cpu": "cpu", "gpu": "cpu"},
-        # A client that leaves early, or is refused, does not end its sequence: Triton keeps the place until it is idle.
-        candidates=4096,
-        # Ours is the limit that tells the client.
-        idle_s=options.idle_s + 30,
-        parameters={**parameters, "video": options.model_dump_json()},
+        {"cpu": "cpu", "gpu": "cpu" if options.decode == "cpu" else "gpu"},
+        parameters={**parameters, "video": options.model_dump_json(), "network_batch": str(network_batch)},
     )
 
 

@@ -37,6 +37,7 @@ class Server:
         device: *cpu* reads ``configs/cpu.pbtxt`` of every model that has one; *gpu* reads ``config.pbtxt``; *auto*
             is *gpu* where an NVIDIA driver is visible and Triton is not the embedded one.
         models: names to load, with what they need; None loads all.
+        public: others send requests, through a proxy: shared memory is closed too, like loading and unloading.
         triton: a tritonserver binary; None searches for one.
         log_path: file for Triton's own log, overwritten. None makes a temporary one, which is removed by a stop
             and kept after a failure.
@@ -61,6 +62,7 @@ class Server:
         metrics_port: int = 8002,
         device: Device = "auto",
         models: Sequence[str] | None = None,
+        public: bool = False,
         triton: Path | None = None,
         log_path: Path | None = None,
         startup_timeout_s: float = 120.0,
@@ -80,6 +82,7 @@ class Server:
         self._ports = (http_port, grpc_port, metrics_port)
         self._device: Device = device
         self._wanted_models = ("*",) if models is None else tuple(models)
+        self._public = public
         self._given_triton = triton
         self._log_folder: Path | None = None
         self._log_path = log_path
@@ -275,6 +278,7 @@ class Server:
             endpoints=endpoints,
             device=self.device,
             models=self._wanted_models,
+            public=self._public,
             log_path=self.log_path,
             stop_timeout_s=self._stop_timeout_s,
             on_log=self._on_log,

@@ -30,6 +30,14 @@ def pipeline_file(pipeline: Pipeline, *, source: str) -> str:
 def refuse_inexact(definition: Definition) -> None:
     """Raise ``CannotCompile`` for what the graph cannot do exactly, or cannot refuse for a single image."""
     exactness.refuse_inexact(definition, backend="dali", device="gpu")
+    for operation in definition.geometry:
+        if (isinstance(operation, Resize) and operation.rounding == "ratio") or (
+            isinstance(operation, CenterCrop) and operation.rounding == "truncate"
+        ):
+            raise CannotCompile(
+                f"this form computes sizes in whole numbers, by torchvision's rules; it has no {operation.op} with "
+                f"rounding {operation.rounding!r}"
+            )
     height, width = definition.output_spec.size_hw
     if height is None or width is None:
         raise CannotCompile("the size of the pixels depends on the image; end with center_crop, pad or an exact resize")

@@ -127,18 +127,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StreamModel:
-    """A decoupled model over sequences, one for each stream: any number of requests in, any number of responses out.
+    """A decoupled model for streams: any number of requests in, any number of responses out.
 
-    ``candidates`` is how many sequences Triton lets in; others would wait in silence, so it must exceed what the model
-    refuses by itself. Without ``idle_s`` Triton forgets a quiet sequence after a second.
+    Requests carry the id of their stream and come in their order, since there is one instance and no batching. Triton's
+    sequence scheduler would add nothing but places to run out of: it keeps one for every client that left early, and a
+    server that is told to stop waits for them.
     """
 
     name: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     kinds: dict[Device, Literal["cpu", "gpu"]]
-    candidates: int
-    idle_s: float
     parameters: dict[str, str] = field(default_factory=dict)
 
     def config(self, device: Device) -> ModelConfig:
@@ -146,12 +145,12 @@ class StreamModel:
         config = proto.ModelConfig(name=self.name, backend="python", max_batch_size=0)
         _add_tensors(config, self.inputs, self.outputs)
         config.model_transaction_policy.decoupled = True
-        config.sequence_batching.max_sequence_idle_microseconds = round(self.idle_s * 1_000_000)
-        config.sequence_batching.oldest.max_candidate_sequences = self.candidates
         on_gpu = self.kinds[device] == "gpu"
-        config.instance_group.add(
-            count=1, kind=proto.ModelInstanceGroup.KIND_GPU if on_gpu else proto.ModelInstanceGroup.KIND_CPU
-        )
+        group = config.instance_group.add(count=1)
+        group.kind = proto.ModelInstanceGroup.KIND_GPU if on_gpu else proto.ModelInstanceGroup.KIND_CPU
+        if on_gpu:
+            # As for other models: one process, on the first GPU.
+            group.gpus.append(0)
         for key, value in sorted(self.parameters.items()):
             config.parameters[key].string_value = value
         return config

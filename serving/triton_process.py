@@ -8,15 +8,14 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from serving import exec_child
 from serving.control import ControlError, TritonControl
+from serving.exec_child import tied
 from serving.fit import fit_instances, usable_cores
 from serving.leftovers import new_prefix, remove_leftovers, remove_regions
 from serving.load_failures import (
@@ -49,6 +48,7 @@ class TritonProcess:
         endpoints: where it listens.
         device: which configurations it reads. On a GPU this makes sure of TensorRT plans first, which can take minutes.
         models: names to load; ``("*",)`` loads all.
+        public: shared memory is closed to callers too.
         log_path: file that receives everything Triton and the models print; overwritten.
         stop_timeout_s: seconds that a stop may take before Triton is killed.
         on_log: receives each new line of the log, while ``wait_until_ready`` or ``follow_log`` runs.
@@ -69,6 +69,7 @@ class TritonProcess:
         endpoints: Endpoints,
         device: Literal["cpu", "gpu"],
         models: Sequence[str],
+        public: bool,
         log_path: Path,
         stop_timeout_s: float,
         on_log: Callable[[str], None],
@@ -106,6 +107,7 @@ class TritonProcess:
             endpoints=endpoints,
             device=device,
             models=models,
+            public=public,
             run_folder=self._run_folder,
             region_prefix=self.region_prefix,
             admin_token=admin_token,
@@ -113,7 +115,7 @@ class TritonProcess:
         )
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", exec_child.__file__, str(os.getpid()), *command.arguments],
+                tied(*command.arguments),
                 env=command.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -75,6 +75,20 @@ def turn(path: Path, source: Path, matrix: tuple[int, int, int, int]) -> Path:
     return path
 
 
+def begin_at(path: Path, source: Path, frame: int) -> Path:
+    """The same packets in an MP4 whose edit list begins at a frame: those before it are there to be decoded only."""
+    with av.open(str(source)) as container:
+        times = sorted(packet.pts for packet in container.demux(video=0) if packet.size and packet.pts is not None)
+    with av.open(str(source)) as container, av.open(str(path), "w", format="mp4") as out:
+        stream = out.add_stream_from_template(container.streams.video[0])
+        for packet in container.demux(video=0):
+            if packet.size:
+                packet.pts, packet.dts = packet.pts - times[frame], packet.dts - times[frame]
+                packet.stream = stream
+                out.mux(packet)
+    return path
+
+
 def every_frame(path: Path) -> list[Any]:
     """All frames by one plain decoding from the start: what chosen frames must equal."""
     with av.open(str(path)) as container:

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import host_gpu
+import host_nvdec
 import numpy as np
 import pytest
 
+host_nvdec.install()
 host_gpu.install()
 
 from preprocess import BadImage  # noqa: E402 (after the GPU was replaced)

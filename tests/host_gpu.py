@@ -8,9 +8,15 @@ are checked for real, the vendor's kernels are not. ``tests/gpu`` runs the same 
 from __future__ import annotations
 
 import ctypes
+import re
+import subprocess
 import sys
+import tempfile
 import types
+from collections.abc import Sequence
 from enum import Enum
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +48,9 @@ class HostDevice:
 
     def stream(self) -> HostStream:
         return HostStream(self)
+
+    def kernel(self, source: str, name: str) -> Any:
+        return compiled_kernel(source, name)
 
 
 class HostEvent:
@@ -82,6 +91,12 @@ class HostStream:
         assert array.strides is None
         ctypes.memset(array.pointer, value, array.nbytes)
 
+    def launch(self, kernel: Any, grid: tuple[int, int], block: tuple[int, int], arguments: Sequence[Any]) -> None:
+        self.queued += 1
+        sizes = [ctypes.c_uint(size) for size in (*grid, *block)]
+        typed = [ctypes.c_int(int(one)) if isinstance(one, np.int32) else ctypes.c_void_p(one) for one in arguments]
+        kernel(*sizes, *typed)
+
     def upload(self, source: Array, target: DeviceArray) -> None:
         assert source.flags.c_contiguous
         self._move(source.ctypes.data, target.pointer, source.nbytes, target.nbytes)
@@ -97,6 +112,33 @@ class HostStream:
         assert size <= room
         self.queued += 1
         ctypes.memmove(target, source, size)
+
+
+@cache
+def compiled_kernel(source: str, name: str) -> Any:
+    """A CUDA kernel, compiled by the C++ compiler of this machine: a function that runs its threads in turn."""
+    found = re.search(rf"{name}\((.*?)\)", source, re.DOTALL)
+    assert found is not None
+    names = ", ".join(re.split(r"\W+", parameter.strip())[-1] for parameter in found[1].split(","))
+    text = f"""
+    struct Dim {{ unsigned x, y; }};
+    static thread_local Dim blockIdx, blockDim, threadIdx;
+    #define __global__
+    {source}
+    extern "C" void run(unsigned grid_x, unsigned grid_y, unsigned block_x, unsigned block_y, {found[1]}) {{
+        blockDim = {{block_x, block_y}};
+        for (blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < grid_x; blockIdx.x++)
+                for (threadIdx.y = 0; threadIdx.y < block_y; threadIdx.y++)
+                    for (threadIdx.x = 0; threadIdx.x < block_x; threadIdx.x++)
+                        {name}({names});
+    }}
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "kernel.so"
+        command = ["c++", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+        subprocess.run(command, input=text, text=True, check=True)
+        return ctypes.CDLL(str(library)).run
 
 
 def view(array: DeviceArray) -> Array:

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.slow
 def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> None:
     assert repository.is_dir()
-    chosen = "one_stream or (cvcuda and (crop or flips or letterboxes or damaged)) or second_chance"
+    images = "(cvcuda and (crop or flips or letterboxes or damaged)) or second_chance"
+    chosen = f"one_stream or {images} or (gpu_video and not flat)"
     environment = os.environ | {
         "PYTHONPATH": str(ROOT / "tests"),
         "ONESTREAM_GPU_RESULTS": str(tmp_path),
@@ -34,3 +35,4 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
     figures = {figure["what"]: figure["value"] for figure in saved["figures"]}
     assert figures["cvcuda, crop: largest difference, levels (astronaut, 1080p 4:2:0)"] <= 1
     assert figures["engine"] == "HostEngine"
+    assert figures["video, h264, nvdec: largest difference, levels"] == 0

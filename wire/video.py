@@ -34,13 +34,17 @@ class BadMessage(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One coded picture. Times are in the stream's time base; None where the container says nothing."""
+    """One coded picture. Times are in the stream's time base; None where the container says nothing.
+
+    ``is_discarded``: it is there for others that refer to it, and is not shown (before the start of an edit list).
+    """
 
     data: bytes
     pts: int | None
     dts: int | None
     duration: int
     is_key: bool
+    is_discarded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +115,7 @@ def pack(message: Message) -> bytes:
     elif isinstance(message, Packets):
         payload = [packet.data for packet in message.packets]
         header["packets"] = [
-            [len(packet.data), packet.pts, packet.dts, packet.duration, int(packet.is_key)]
+            [len(packet.data), packet.pts, packet.dts, packet.duration, packet.is_key | packet.is_discarded << 1]
             for packet in message.packets
         ]
     elif isinstance(message, Credit):
@@ -165,14 +169,15 @@ def _open(header: dict[str, Any], payload: memoryview) -> Open:
 
 def _packets(table: list[list[Any]], payload: memoryview) -> Packets:
     found, at = [], 0
-    for size, pts, dts, duration, is_key in table:
+    for size, pts, dts, duration, flags in table:
         for name, value in (("pts", pts), ("dts", dts)):
             if value is not None and not isinstance(value, int):
                 raise BadMessage(f"{name} must be a whole number or nothing, got {value!r}")
         end = at + _whole(size, "size")
         if end > len(payload):
             raise BadMessage(f"the packets declare {end} bytes; the message carries {len(payload)}")
-        found.append(Packet(bytes(payload[at:end]), pts, dts, _whole(duration, "duration"), bool(is_key)))
+        is_key, is_discarded = bool(_whole(flags, "flags") & 1), bool(flags & 2)
+        found.append(Packet(bytes(payload[at:end]), pts, dts, _whole(duration, "duration"), is_key, is_discarded))
         at = end
     if at != len(payload):
         raise BadMessage(f"the packets declare {at} bytes; the message carries {len(payload)}")
@@ -193,7 +198,8 @@ class Event:
     order of display, counting every frame), ``pts`` (in the time base, None where unknown), ``pts_seconds`` and
     ``latency_ms`` (from the receipt of the packet to the result) in ``fields``; *consumed*, where only counts changed;
     *ended*, with ``reason`` in ``fields``. The counts are totals of the stream so far: ``consumed_bytes`` of packets
-    that the server no longer holds, frames ``decoded``, ``inferred``, ``dropped`` and ``concealed``.
+    that the server no longer holds, frames ``decoded``, ``inferred``, ``dropped`` and ``concealed``, and packets
+    ``unshown``, which came before the first that can be shown.
     """
 
     type: Literal["opened", "result", "consumed", "ended"]
@@ -202,6 +208,7 @@ class Event:
     inferred: int = 0
     dropped: int = 0
     concealed: int = 0
+    unshown: int = 0
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:

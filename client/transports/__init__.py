@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from client.transports.base import AsyncTransport, Transport
@@ -12,20 +12,21 @@ _DEFAULT_PORTS = {"grpc": 8001, "grpcs": 8001, "http": 8000, "https": 8000}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is and how it is spoken to; ``host`` is without brackets, also for IPv6."""
+    """Where a server is, how it is spoken to, and with which token; ``host`` is without brackets, also for IPv6."""
 
     protocol: str
     host: str
     port: int
     tls: bool
     base_path: str
+    token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, url: str) -> Address:
+    def parse(cls, url: str, *, token: str | None = None) -> Address:
         """The address in ``grpc://``, ``grpcs://``, ``http://`` or ``https://host[:port]``.
 
-        ``host:port`` alone means gRPC. Ports default to Triton's 8001 (gRPC) and 8000 (HTTP).
-        Raises ValueError for anything else.
+        ``host:port`` alone means gRPC. Ports default to Triton's 8001 (gRPC) and 8000 (HTTP). Only ``grpcs`` and
+        ``https`` carry a ``token``. Raises ValueError for anything else.
         """
         parts = urlsplit(url if "://" in url else f"grpc://{url}")
         expected = "expected host:port, or grpc://, grpcs://, http:// or https:// before it"
@@ -37,37 +38,44 @@ class Address:
             raise ValueError(f"url {url!r} has no port number from 1 to 65535; {expected}") from None
         if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
             raise ValueError(f"url {url!r} is not an address; {expected}")
+        tls = parts.scheme in ("grpcs", "https")
+        if token is not None and not tls:
+            raise ValueError(f"url {url!r} would send the token unencrypted; expected grpcs:// or https://")
+        if token is not None and not (token.isascii() and token.isprintable() and token and " " not in token):
+            raise ValueError("the token is empty or holds spaces, line ends or other signs that no header may have")
         protocol = "http" if parts.scheme.startswith("http") else "grpc"
         if protocol == "grpc" and parts.path.strip("/"):
             raise ValueError(f"url {url!r} has the path {parts.path!r}; gRPC addresses have none")
-        return cls(protocol, parts.hostname, port, parts.scheme in ("grpcs", "https"), parts.path)
+        return cls(protocol, parts.hostname, port, tls, parts.path, token)
 
 
-def open_transport(url: str, *, connect_timeout_s: float) -> Transport:
-    """The transport for ``url``, as ``Address.parse`` reads it; it may raise ValueError.
+def open_transport(url: str, *, connect_timeout_s: float, token: str | None = None) -> Transport:
+    """The transport for ``url`` and ``token``, as ``Address.parse`` reads them; it may raise ValueError.
 
     ``https`` and ``grpcs`` check the certificate against the system's authorities. Nothing is connected yet.
     """
-    at = Address.parse(url)
+    at = Address.parse(url, token=token)
     if at.protocol == "http":
         from client.transports.http import HttpTransport
 
-        return HttpTransport(at.host, at.port, tls=at.tls, connect_timeout_s=connect_timeout_s, base_path=at.base_path)
+        return HttpTransport(
+            at.host, at.port, tls=at.tls, connect_timeout_s=connect_timeout_s, base_path=at.base_path, token=at.token
+        )
     # gRPC takes a while to import, and who uses HTTP does not need it.
     from client.transports.grpc import GrpcTransport
 
-    return GrpcTransport(at.host, at.port, tls=at.tls, connect_timeout_s=connect_timeout_s)
+    return GrpcTransport(at.host, at.port, tls=at.tls, connect_timeout_s=connect_timeout_s, token=at.token)
 
 
-def open_async_transport(url: str, *, connect_timeout_s: float) -> AsyncTransport:
+def open_async_transport(url: str, *, connect_timeout_s: float, token: str | None = None) -> AsyncTransport:
     """As ``open_transport``, for an event loop. HTTP needs aiohttp: raises ImportError where it is missing."""
-    at = Address.parse(url)
+    at = Address.parse(url, token=token)
     if at.protocol == "http":
         from client.transports.http_aio import AsyncHttpTransport
 
         return AsyncHttpTransport(
-            at.host, at.port, tls=at.tls, connect_timeout_s=connect_timeout_s, base_path=at.base_path
+            at.host, at.port, tls=at.tls, connect_timeout_s=connect_timeout_s, base_path=at.base_path, token=at.token
         )
     from client.transports.grpc_aio import AsyncGrpcTransport
 
-    return AsyncGrpcTransport(at.host, at.port, tls=at.tls, connect_timeout_s=connect_timeout_s)
+    return AsyncGrpcTransport(at.host, at.port, tls=at.tls, connect_timeout_s=connect_timeout_s, token=at.token)

@@ -112,15 +112,6 @@ class AsyncTransport(Protocol):
         """End the connection and every call in progress; these raise ClientClosed. May be called twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One message to a model: the content of its input, and whether it begins or ends the conversation."""
-
-    data: bytes
-    first: bool = False
-    last: bool = False
-
-
 class Conversation(Protocol):
     """Messages to a model and its answers, which come in any number and at any time."""
 
@@ -135,5 +126,5 @@ class Conversation(Protocol):
 class ConversingTransport(Protocol):
     """A transport over which models that answer a request any number of times can be used: gRPC, not HTTP."""
 
-    def converse(self, model: str, input_name: str, parts: Iterator[Part]) -> Conversation:
-        """Begin a conversation: ``parts`` is read by another thread, and may block, until it ends."""
+    def converse(self, model: str, input_name: str, contents: Iterator[bytes]) -> Conversation:
+        """Begin a conversation: ``contents`` is read by another thread, and may block, until it ends."""

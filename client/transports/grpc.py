@@ -10,7 +10,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from client.errors import ClientClosed, OnestreamError
 from client.transports import grpc_calls
-from client.transports.base import InferRequest, Part, Region, Tensors
+from client.transports.base import InferRequest, Region, Tensors
 from client.transports.grpc_calls import Call
 from client.transports.grpc_conversation import GrpcConversation
 
@@ -20,13 +20,13 @@ _T = TypeVar("_T")
 class GrpcTransport:
     """One HTTP/2 connection, shared by all threads; calls travel over it at the same time."""
 
-    def __init__(self, host: str, port: int, *, tls: bool, connect_timeout_s: float) -> None:
-        """``host`` without brackets, also for IPv6; nothing is connected before the first call."""
+    def __init__(self, host: str, port: int, *, tls: bool, connect_timeout_s: float, token: str | None = None) -> None:
+        """``host`` without brackets, also for IPv6; ``token`` only with ``tls``. Connects at the first call."""
         self._target = grpc_calls.address(host, port)
         self._scheme = "grpcs" if tls else "grpc"
         options = grpc_calls.channel_options(connect_timeout_s)
         self._channel = (
-            grpc.secure_channel(self._target, grpc.ssl_channel_credentials(), options=options)
+            grpc.secure_channel(self._target, grpc_calls.credentials(token), options=options)
             if tls
             else grpc.insecure_channel(self._target, options=options)
         )
@@ -42,14 +42,14 @@ class GrpcTransport:
         """All outputs of the model for this request."""
         return self._call(grpc_calls.infer(request), timeout_s)
 
-    def converse(self, model: str, input_name: str, parts: Iterator[Part]) -> GrpcConversation:
-        """Begin a conversation with a model: ``parts`` is read by another thread, and may block, until it ends."""
+    def converse(self, model: str, input_name: str, contents: Iterator[bytes]) -> GrpcConversation:
+        """Begin a conversation with a model: ``contents`` is read by another thread, and may block, until it ends."""
         try:
             return GrpcConversation(
                 self._stub,
                 model,
                 input_name,
-                parts,
+                contents,
                 url=self.url,
                 translate=lambda error: self._translate(error, 0.0, model),
             )

@@ -21,10 +21,10 @@ _T = TypeVar("_T")
 class AsyncGrpcTransport:
     """One HTTP/2 connection. Cancelling a task that waits for an answer cancels its call, of which the server hears."""
 
-    def __init__(self, host: str, port: int, *, tls: bool, connect_timeout_s: float) -> None:
-        """``host`` without brackets, also for IPv6; nothing is connected before the first call."""
+    def __init__(self, host: str, port: int, *, tls: bool, connect_timeout_s: float, token: str | None = None) -> None:
+        """``host`` without brackets, also for IPv6; ``token`` only with ``tls``. Connects at the first call."""
         self._target = grpc_calls.address(host, port)
-        self._tls = tls
+        self._credentials = grpc_calls.credentials(token) if tls else None
         self._options = grpc_calls.channel_options(connect_timeout_s)
         self._channel: Any = None
         self._stub: Any = None
@@ -34,7 +34,7 @@ class AsyncGrpcTransport:
     @property
     def url(self) -> str:
         """The address in full."""
-        return f"{'grpcs' if self._tls else 'grpc'}://{self._target}"
+        return f"{'grpcs' if self._credentials else 'grpc'}://{self._target}"
 
     async def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
         """All outputs of the model for this request."""
@@ -90,8 +90,8 @@ class AsyncGrpcTransport:
     def _connect(self) -> None:
         # A channel belongs to the loop that runs when it is made, so it is made by the first call.
         self._channel = (
-            grpc.aio.secure_channel(self._target, grpc.ssl_channel_credentials(), options=self._options)
-            if self._tls
+            grpc.aio.secure_channel(self._target, self._credentials, options=self._options)
+            if self._credentials
             else grpc.aio.insecure_channel(self._target, options=self._options)
         )
         self._stub = GRPCInferenceServiceStub(self._channel)

@@ -109,6 +109,14 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
     ]
 
 
+def credentials(token: str | None) -> grpc.ChannelCredentials:
+    """TLS that trusts the system's authorities, with a token for every call where one is given."""
+    tls = grpc.ssl_channel_credentials()
+    if token is None:
+        return tls
+    return grpc.composite_channel_credentials(tls, grpc.access_token_call_credentials(token))
+
+
 def translate(error: Any, *, url: str, timeout_s: float, model: str | None, closed: bool) -> OnestreamError:
     """The error that the caller sees for an RpcError; ``closed``: whether the client was closed meanwhile."""
     code, details = error.code(), error.details() or ""

@@ -1,4 +1,4 @@
-"""Conversations with decoupled models over gRPC: one bidirectional call, one Triton sequence."""
+"""Conversations with decoupled models over gRPC: one bidirectional call, one sequence id."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2 as messages
 
 from client.errors import OnestreamError, UnexpectedResponse
-from client.transports.base import Part, Tensors
+from client.transports.base import Tensors
 from client.transports.refusals import refusal
 from client.transports.tensors import decode_tensor
 
 
 class GrpcConversation:
-    """Sends parts as requests of one sequence, whose id is random: two clients with one id would collide unseen."""
+    """Sends messages as requests with one sequence id, which is random: two clients with one would collide unseen."""
 
     def __init__(
         self,
         stub: Any,
         model: str,
         input_name: str,
-        parts: Iterator[Part],
+        contents: Iterator[bytes],
         *,
         url: str,
         translate: Callable[[Any], OnestreamError],
@@ -32,7 +32,7 @@ class GrpcConversation:
         self._sequence_id = randbelow(2**63 - 1) + 1
         # With this header an error ends the call with its true status; without it, only its text would come.
         self._call = stub.ModelStreamInfer(
-            (self._request(part) for part in parts), metadata=(("triton_grpc_error", "true"),)
+            (self._request(data) for data in contents), metadata=(("triton_grpc_error", "true"),)
         )
 
     def answers(self) -> Iterator[Tensors]:
@@ -51,15 +51,13 @@ class GrpcConversation:
         """End the call; the model can see that it was cancelled."""
         self._call.cancel()
 
-    def _request(self, part: Part) -> Any:
+    def _request(self, data: bytes) -> Any:
         message = messages.ModelInferRequest(model_name=self._model)
         message.parameters["sequence_id"].int64_param = self._sequence_id
-        message.parameters["sequence_start"].bool_param = part.first
-        message.parameters["sequence_end"].bool_param = part.last
         message.inputs.append(
-            messages.ModelInferRequest.InferInputTensor(name=self._input_name, datatype="UINT8", shape=[len(part.data)])
+            messages.ModelInferRequest.InferInputTensor(name=self._input_name, datatype="UINT8", shape=[len(data)])
         )
-        message.raw_input_contents.append(part.data)
+        message.raw_input_contents.append(data)
         return message
 
 

@@ -20,9 +20,20 @@ _T = TypeVar("_T")
 class HttpTransport:
     """HTTP/1.1 with one keep-alive connection for each call in progress."""
 
-    def __init__(self, host: str, port: int, *, tls: bool, connect_timeout_s: float, base_path: str = "") -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: bool,
+        connect_timeout_s: float,
+        base_path: str = "",
+        token: str | None = None,
+    ) -> None:
         """``host`` without brackets, also for IPv6; ``base_path`` is what a proxy puts before ``/v2``."""
-        self._pool = HttpPool(host, port, tls=tls, connect_timeout_s=connect_timeout_s, base_path=base_path)
+        self._pool = HttpPool(
+            host, port, tls=tls, connect_timeout_s=connect_timeout_s, base_path=base_path, token=token
+        )
 
     @property
     def url(self) -> str:

@@ -32,11 +32,21 @@ class _Progress:
 class AsyncHttpTransport:
     """HTTP/1.1 with one keep-alive connection for each call in progress, which is closed when its task is cancelled."""
 
-    def __init__(self, host: str, port: int, *, tls: bool, connect_timeout_s: float, base_path: str = "") -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: bool,
+        connect_timeout_s: float,
+        base_path: str = "",
+        token: str | None = None,
+    ) -> None:
         """``host`` without brackets, also for IPv6; ``base_path`` is what a proxy puts before ``/v2``."""
         self._url = http_calls.base_url(host, port, tls=tls, base_path=base_path)
         self._tls_context = ssl.create_default_context() if tls else None
         self._connect_timeout_s = connect_timeout_s
+        self._token = token
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -101,7 +111,7 @@ class AsyncHttpTransport:
             # Names in the path are quoted already.
             URL(self._url + call.path, encoded=True),
             data=_parts(call.body) if call.body else None,
-            headers=call.all_headers,
+            headers=call.all_headers(self._token),
             timeout=aiohttp.ClientTimeout(total=remaining_s, sock_connect=self._connect_timeout_s),
             allow_redirects=False,
             trace_request_ctx=progress,

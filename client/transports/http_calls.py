@@ -58,10 +58,10 @@ class Call(Generic[_T]):
     body: Sequence[bytes] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def all_headers(self) -> dict[str, str]:
-        """The headers, with the length of the body."""
-        return {**self.headers, "Content-Length": str(sum(len(part) for part in self.body))}
+    def all_headers(self, token: str | None) -> dict[str, str]:
+        """The headers, with the length of the body, and with a token where one is given."""
+        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return {**self.headers, **authorization, "Content-Length": str(sum(len(part) for part in self.body))}
 
 
 def infer(request: InferRequest) -> Call[Tensors]:

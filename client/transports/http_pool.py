@@ -19,9 +19,12 @@ _READ_SIZE = 1 << 16
 class HttpPool:
     """As many connections as there are calls at the same time; idle ones are used again."""
 
-    def __init__(self, host: str, port: int, *, tls: bool, connect_timeout_s: float, base_path: str) -> None:
-        """``host`` without brackets, also for IPv6; ``base_path`` is put before every path."""
+    def __init__(
+        self, host: str, port: int, *, tls: bool, connect_timeout_s: float, base_path: str, token: str | None = None
+    ) -> None:
+        """``host`` without brackets, also for IPv6; ``base_path`` is put before every path, ``token`` sent with it."""
         self._host, self._port, self._base_path = host, port, base_path.rstrip("/")
+        self._token = token
         self._tls_context = ssl.create_default_context() if tls else None
         self._connect_timeout_s = connect_timeout_s
         self._lock = Lock()
@@ -41,7 +44,7 @@ class HttpPool:
         Raises CannotConnect, TimedOut or ClientClosed; an HTTP status is never an error here.
         """
         deadline = monotonic() + timeout_s
-        headers = call.all_headers
+        headers = call.all_headers(self._token)
         while True:
             connection, is_reused = self._take(deadline, timeout_s)
             keep = False

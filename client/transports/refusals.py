@@ -25,6 +25,7 @@ _QUEUE = re.compile(r"exceeds maximum queue size|request timeout expired", re.IG
 _BETWEEN_VERSIONS = re.compile(
     r"is not healthy|has no available versions|is not ready|being unloaded|server is stopping", re.IGNORECASE
 )
+_RESTRICTED = re.compile(r"(?:protocol|api) is restricted", re.IGNORECASE)
 _UNKNOWN_MODEL = re.compile(r"request for unknown model", re.IGNORECASE)
 _UNKNOWN_REGION = re.compile(r"unable to find (?:system )?shared memory region", re.IGNORECASE)
 _LONGEST_MESSAGE = 500
@@ -62,11 +63,15 @@ def refusal(status: str, message: str, *, model: str | None, url: str) -> Onestr
 def _kind(status: str, text: str) -> tuple[type[ServerRefused], str]:
     if status == "RESOURCE_EXHAUSTED" or _QUEUE.search(text):
         return ServerOverloaded, "; send fewer images at once, or later"
+    if _RESTRICTED.search(text):
+        return ServerRefused, "; whoever runs the server closed this to callers"
     if status == "UNAVAILABLE" or _BETWEEN_VERSIONS.search(text):
         return ServerUnavailable, "; it is starting, stopping or being restarted"
     # In a conversation this has no status of its own.
     if status == "NOT_FOUND" or _UNKNOWN_MODEL.search(text):
         return ModelNotFound, "; expected the name of a served model"
+    if status == "UNAUTHENTICATED":
+        return ServerRefused, "; expected a token that it knows (token=…, or ONESTREAM_TOKEN for the commands)"
     if status == "INVALID_ARGUMENT":
         return InvalidRequest, ""
     if status in ("INTERNAL", "UNKNOWN", "DATA_LOSS"):

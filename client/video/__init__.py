@@ -13,13 +13,16 @@
 
 from client.video.interleave import StreamItem, interleave
 from client.video.reconnect import NEVER, Reconnect
-from client.video.results import FrameResult, Gap, Totals
+from client.video.results import EncodedFrame, FrameResult, Gap, Totals
 from client.video.sources import AnnexB, File, PacketSource, Rtsp, Source, VideoInput, Webcam, source_of
 from client.video.stream import Stream
+from client.video.writer import CannotWrite, VideoWriter
 
 __all__ = [
     "NEVER",
     "AnnexB",
+    "CannotWrite",
+    "EncodedFrame",
     "File",
     "FrameResult",
     "Gap",
@@ -31,6 +34,7 @@ __all__ = [
     "StreamItem",
     "Totals",
     "VideoInput",
+    "VideoWriter",
     "Webcam",
     "interleave",
     "source_of",

@@ -186,7 +186,12 @@ class ContainerFeed:
                 # The last one is empty: it tells a decoder that the file ends.
                 if packet.size:
                     found = Packet(
-                        bytes(packet), packet.pts, packet.dts, max(packet.duration or 0, 0), packet.is_keyframe
+                        bytes(packet),
+                        packet.pts,
+                        packet.dts,
+                        max(packet.duration or 0, 0),
+                        packet.is_keyframe,
+                        packet.is_discard,
                     )
                     if pace is not None and self._stopped.wait(pace.wait_s(found)):
                         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,16 @@ from client.transports.base import Tensors
 
 _LISTED = 64
 """A tensor of at most so many values is written out in JSON; of a larger one only its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedFrame:
+    """A picture that the pipeline composed, as H.264 (Annex B); a key frame carries its parameter sets."""
+
+    data: bytes = field(repr=False)
+    is_key: bool
+    width: int
+    height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +33,8 @@ class FrameResult:
     ``latency_ms`` runs from handing the frame's packet over to the result (of a live stream: from its arrival here,
     waiting included); ``server_latency_ms`` from the server's receipt of the packet to its sending of the result.
     ``labels`` are the classes, best first, where the pipeline classifies; ``tensors`` all outputs, without batch
-    dimension. ``after_gap``: the connection to the source or the server was lost before this frame.
+    dimension. ``video`` is the frame's picture where the pipeline composes one (``VideoWriter`` makes a file of them).
+    ``after_gap``: the connection to the source or the server was lost before this frame.
     """
 
     frame_index: int
@@ -33,6 +45,7 @@ class FrameResult:
     tensors: Tensors = field(repr=False)
     labels: tuple[Label, ...] = ()
     after_gap: bool = False
+    video: EncodedFrame | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON. Tensors that are not in ``labels`` are listed, large ones by shape only."""
@@ -45,6 +58,10 @@ class FrameResult:
         }
         if self.after_gap:
             fields["after_gap"] = True
+        if self.video is not None:
+            video = self.video
+            size = {"bytes": len(video.data), "key": video.is_key, "width": video.width, "height": video.height}
+            return fields | {"video": size}
         if self.labels:
             return fields | {"labels": [label.to_dict() for label in self.labels]}
         return fields | {"tensors": {name: _to_plain(array) for name, array in self.tensors.items()}}
@@ -61,6 +78,14 @@ def labels_of(tensors: Tensors) -> tuple[Label, ...]:
         Label(label=name.decode(errors="replace"), class_id=int(class_id), score=float(score))
         for score, class_id, name in zip(scores, class_ids, names, strict=True)
     )
+
+
+def encoded_in(tensors: Tensors, fields: Mapping[str, Any]) -> EncodedFrame | None:
+    """The picture in a frame's outputs and the fields of its event; None where the pipeline composes none."""
+    sent = tensors.get("video")
+    if sent is None or "key" not in fields:
+        return None
+    return EncodedFrame(sent.tobytes(), bool(fields["key"]), int(fields["width"]), int(fields["height"]))
 
 
 def _to_plain(array: Any) -> Any:
@@ -83,7 +108,8 @@ class Totals:
     """Frames of a stream so far.
 
     ``decoded``, ``inferred`` and ``concealed`` are the server's counts; ``dropped`` those that got no result because
-    the stream may not wait, ``unsent`` of them already here, before they were sent.
+    the stream may not wait, ``unsent`` of them already here, before they were sent. ``unshown`` are packets before the
+    first that could be shown, as where a stream is joined between key frames.
     """
 
     decoded: int = 0
@@ -91,6 +117,7 @@ class Totals:
     dropped: int = 0
     concealed: int = 0
     unsent: int = 0
+    unshown: int = 0
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -99,4 +126,5 @@ class Totals:
             self.dropped + other.dropped,
             self.concealed + other.concealed,
             self.unsent + other.unsent,
+            self.unshown + other.unshown,
         )

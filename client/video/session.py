@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from client.errors import BadStream, OnestreamError, UnexpectedResponse
-from client.transports.base import ConversingTransport, Part, Tensors
+from client.transports.base import ConversingTransport, Tensors
 from client.video.flow import Outbox
 from client.video.results import Totals
-from wire.video import EVENT, MESSAGE, BadMessage, Credit, Event, Open, Packet, pack
+from wire.video import EVENT, MESSAGE, BadMessage, Event, Open, Packet, pack
 
 _REMEMBERED = 4096
 _LEAVE_S = 1.0
@@ -76,7 +76,7 @@ class Session:
         self.is_open = False
         self.heard_s = time.monotonic()
         self._over = threading.Event()
-        self._conversation = transport.converse(model, MESSAGE, self._parts())
+        self._conversation = transport.converse(model, MESSAGE, self._contents())
         self._receiver = threading.Thread(target=self._receive, name="onestream-stream-results", daemon=True)
         self._receiver.start()
 
@@ -119,11 +119,11 @@ class Session:
         if self._tap is not None:
             self._tap(packet)
 
-    def _parts(self) -> Iterator[Part]:
-        """Read by gRPC's thread. Triton takes nothing behind the end of a sequence, credit neither: it comes last."""
-        yield Part(pack(self._opening), first=True)
+    def _contents(self) -> Iterator[bytes]:
+        """Read by gRPC's thread."""
+        yield pack(self._opening)
         while (message := self.outbox.next_message()) is not None:
-            yield Part(pack(message))
+            yield pack(message)
         if self.outbox.oversized is not None:
             self.fail(
                 BadStream(
@@ -131,8 +131,6 @@ class Session:
                     f"a packet has {self.outbox.oversized} bytes; the server holds {self.outbox.buffer_bytes}",
                 )
             )
-        elif self.ended_reason is not None:
-            yield Part(pack(Credit(0)), last=True)
 
     def _receive(self) -> None:
         try:
@@ -152,7 +150,7 @@ class Session:
 
     def _take(self, answer: Tensors) -> None:
         event = _event_in(answer)
-        self._counts = Totals(event.decoded, event.inferred, event.dropped, event.concealed)
+        self._counts = Totals(event.decoded, event.inferred, event.dropped, event.concealed, unshown=event.unshown)
         self.outbox.consumed(event.consumed_bytes)
         if event.type == "opened":
             self.outbox.opened(_whole(event, "buffer_bytes"))

@@ -14,7 +14,7 @@ from client.errors import BadStream, OnestreamError, TimedOut, UnexpectedRespons
 from client.transports.base import ConversingTransport, Tensors
 from client.video import aio
 from client.video.reconnect import Reconnect
-from client.video.results import FrameResult, Gap, Totals, labels_of
+from client.video.results import FrameResult, Gap, Totals, encoded_in, labels_of
 from client.video.session import Session
 from client.video.sources import Feed, Source
 from client.video.timeline import Timeline
@@ -99,6 +99,11 @@ class Stream:
     def concealed(self) -> int:
         """Frames or packets so far that were damaged; the decoder went on."""
         return self.totals.concealed
+
+    @property
+    def unshown(self) -> int:
+        """Packets so far before the first that could be shown, as where a stream is joined between key frames."""
+        return self.totals.unshown
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -386,6 +391,7 @@ class Stream:
                     tensors=tensors,
                     labels=labels_of(tensors),
                     after_gap=after_gap,
+                    video=encoded_in(tensors, fields),
                 )
             )
         self._wake()

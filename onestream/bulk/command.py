@@ -19,6 +19,7 @@ from onestream.bulk.run import Run, SourceChanged
 from onestream.bulk.sinks import OutputFile, Sink, Terminal
 from onestream.bulk.sources import is_countable, samples
 from onestream.exits import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.token_option import TokenOption
 
 _RETRIES = 4
 _FIRST_ANSWER_S = 5.0
@@ -43,6 +44,7 @@ def bulk(
     url: Annotated[
         str, typer.Option(help="The server: host:port or grpc://… for gRPC, http://… for HTTP.")
     ] = DEFAULT_URL,
+    token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline, such as classify_fused.")] = "classify",
     top: Annotated[int, typer.Option(min=1, help="How many labels to write for each image.")] = 1,
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 16,
@@ -60,7 +62,14 @@ def bulk(
     try:
         if to is not None:
             writer_for(to)
-        client = Client(url, timeout_s=timeout_s, shared_memory=shared_memory, retries=_RETRIES, retry_overloaded=True)
+        client = Client(
+            url,
+            token=token,
+            timeout_s=timeout_s,
+            shared_memory=shared_memory,
+            retries=_RETRIES,
+            retry_overloaded=True,
+        )
     except (ValueError, ImportError) as error:
         fail(str(error), EXIT_CANNOT_START)
     with ExitStack() as stack:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import io
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from onestream.parity.subject import Observation, Photo, Pixels, Refused, Subject
-from preprocess import Definition
+from preprocess import CannotImport, Definition
 from preprocess.backends.base import Sample
+from preprocess.importing.source import named_object
 
 
 class NotATransform(Exception):
@@ -57,16 +55,12 @@ class OwnCode(Subject):
 
 
 def _load(where: str) -> Callable[[Image.Image], Any]:
-    module, _, name = where.partition(":")
-    folder = str(Path.cwd())
-    sys.path.insert(0, folder)
     try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # importing runs code that is not ours
-        raise NotATransform(f"--against {where}: {type(error).__name__}: {error}") from None
-    finally:
-        sys.path.remove(folder)
+        found = named_object(where)
+    except CannotImport as error:
+        raise NotATransform(f"--against {error}") from None
     if not callable(found):
+        name = where.partition(":")[2]
         raise NotATransform(f"--against {where}: {name} is {type(found).__name__}, expected a function or a transform")
     transform: Callable[[Image.Image], Any] = found
     return transform

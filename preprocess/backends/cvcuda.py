@@ -34,7 +34,7 @@ try:
 except ImportError as error:
     raise BackendMissing(f"the cvcuda backend needs cvcuda and an NVIDIA driver: {INSTALL_GPU} ({error})") from error
 
-_CACHE_BYTES = 256 * 1024 * 1024
+CACHE_BYTES = 256 * 1024 * 1024
 """What CV-CUDA may keep of freed memory; without a bound it grows with every new image size (CV-CUDA#231)."""
 _NO_FLIP = 2
 
@@ -73,7 +73,7 @@ class CvCuda(Compiled):
         self._stream, self._max_batch_size = stream, max_batch_size
         self._mark = timer.mark if timer else _no_mark
         self._queue = cvcuda.as_stream(stream.handle)
-        cvcuda.set_cache_limit_inbytes(_CACHE_BYTES)
+        cvcuda.set_cache_limit_inbytes(CACHE_BYTES)
         self._decoder = ImageDecoder(stream, options=decode, threads=threads)
         self._channels = definition.output_spec.channels
         self._format = cvcuda.Format.RGB8 if self._channels == 3 else cvcuda.Format.U8
@@ -176,20 +176,14 @@ class CvCuda(Compiled):
                 targets.append(self._whole[row])
             else:
                 targets.append(self._image(canvas.window(target.top, target.left, target.height, target.width)))
-        # At once: CV-CUDA waits for an event of its own at every change of a batch.
-        into = cvcuda.ImageBatchVarShape(len(items))
-        into.pushback(targets)
-        cvcuda.hq_resize_into(
-            into,
+        resample_into(
+            targets,
             batch,
-            antialias=self._interpolation == cvcuda.Interp.LINEAR,
-            roi=[item.resample.source for item in items],
+            [item.resample.source for item in items],
             interpolation=self._interpolation,
-            stream=self._queue,
+            queue=self._queue,
         )
-        # CV-CUDA keeps batches for later with all their images, which no limit of its cache counts.
-        for used in (decoded, batch, into):
-            used.clear()
+        decoded.clear()
         return canvases
 
     def _canvas(self, row: int, item: Planned) -> DeviceArray:
@@ -201,7 +195,32 @@ class CvCuda(Compiled):
         return canvas
 
     def _image(self, pixels: DeviceArray) -> cvcuda.Image:
-        return cvcuda.as_image(_external(pixels), self._format)
+        return cvcuda.as_image(external(pixels), self._format)
+
+
+def resample_into(
+    targets: list[cvcuda.Image],
+    batch: cvcuda.ImageBatchVarShape,
+    sources: list[tuple[float, float, float, float]],
+    *,
+    interpolation: cvcuda.Interp,
+    queue: cvcuda.Stream,
+) -> None:
+    """Queue the antialiased resize of a region of each image, ``Resample.source``, to its target. Empties ``batch``."""
+    # At once: CV-CUDA waits for an event of its own at every change of a batch.
+    into = cvcuda.ImageBatchVarShape(len(targets))
+    into.pushback(targets)
+    cvcuda.hq_resize_into(
+        into,
+        batch,
+        antialias=interpolation == cvcuda.Interp.LINEAR,
+        roi=sources,
+        interpolation=interpolation,
+        stream=queue,
+    )
+    # CV-CUDA keeps batches for later with all their images, which no limit of its cache counts.
+    for used in (batch, into):
+        used.clear()
 
 
 class _Finish:
@@ -233,7 +252,7 @@ class _Finish:
         source.pushback(canvases)
         output = self._output.first(len(canvases))
         cvcuda.crop_flip_normalize_reformat_into(
-            cvcuda.as_tensor(_external(output), self._layout),
+            cvcuda.as_tensor(external(output), self._layout),
             source,
             self._rectangles,
             self._flips,
@@ -249,7 +268,7 @@ class _Finish:
     ) -> cvcuda.Tensor:
         array = stream.allocate(values.shape, values.dtype)
         stream.upload(np.ascontiguousarray(values), array)
-        return cvcuda.as_tensor(_external(array), layout)
+        return cvcuda.as_tensor(external(array), layout)
 
 
 def refuse(definition: Definition) -> None:
@@ -273,13 +292,13 @@ def _is_finished(definition: Definition) -> bool:
 
 def as_tensor(array: DeviceArray, layout: Literal["NHWC", "NCHW"]) -> cvcuda.ExternalBuffer:
     """A batch as an object with ``__dlpack__``, for libraries that read nothing else. It shares the memory."""
-    return cast("cvcuda.ExternalBuffer", cvcuda.as_tensor(_external(array), layout).cuda())
+    return cast("cvcuda.ExternalBuffer", cvcuda.as_tensor(external(array), layout).cuda())
 
 
 def _no_mark(_step: str) -> None:
     """Keep no time."""
 
 
-def _external(array: DeviceArray) -> cvcuda.ExternalBuffer:
+def external(array: DeviceArray) -> cvcuda.ExternalBuffer:
     """Our array for CV-CUDA, which accepts every object with a CUDA Array Interface but declares its own class."""
     return cast("cvcuda.ExternalBuffer", array)

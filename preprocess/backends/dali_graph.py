@@ -16,7 +16,7 @@ from preprocess.definition import Definition, Resize
 from preprocess.device import driver_visible
 from preprocess.errors import BackendMissing, CannotCompile
 from preprocess.geometry import Placement, Region, fill_values
-from preprocess.variation import Variation, canvas_of, filter_of
+from preprocess.variation import Variation, canvas_of, resize_of
 
 try:
     from nvidia.dali import Pipeline, fn, types
@@ -119,8 +119,10 @@ def build_varied_graph(
 
     Raises ``CannotCompile`` for a filter that DALI has not exactly.
     """
-    if filter_of(definition) != "bilinear":
-        raise CannotCompile(f"dali cannot resize with filter {filter_of(definition)!r} exactly in a graph")
+    resize = resize_of(definition)
+    if resize.filter != "bilinear" or not resize.antialias:
+        smoothed = "" if resize.antialias else " and antialias false"
+        raise CannotCompile(f"dali cannot resize with filter {resize.filter!r}{smoothed} exactly in a graph")
     sample = decode_region(inputs, device=device, decode=decode)
     if definition.decode.color == "gray":
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)

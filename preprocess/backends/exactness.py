@@ -17,6 +17,10 @@ def refuse_inexact(definition: Definition, *, backend: str, device: Device) -> N
                 f"{backend} cannot resize with filter {operation.filter!r} exactly on a GPU; it supports 'bilinear' "
                 "there (it keeps fractions between its two passes where Pillow rounds and clips)"
             )
+        if device == "gpu" and isinstance(operation, Resize) and not operation.antialias:
+            raise CannotCompile(
+                f"{backend} is not known to resize without antialias exactly on a GPU; it supports antialias true there"
+            )
     if not single_resize(geometry):
         raise CannotCompile(f"{backend} does one resize, before any crop or pad; this definition has another order")
     if device == "gpu" and not always_visible(geometry):

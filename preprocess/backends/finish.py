@@ -11,8 +11,9 @@ from preprocess.definition import Definition, Filter, Resize
 from preprocess.filters import SUPPORT
 from preprocess.geometry import Placement, Region, fill_values, region
 from preprocess.kernels import look_up_interleaved, look_up_planar, recolor
+from preprocess.pillow_window import columns_first
 from preprocess.resample import resample
-from preprocess.variation import Variation, canvas_of, filter_of
+from preprocess.variation import Variation, canvas_of, resize_of
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -24,13 +25,14 @@ class CpuFinish:
         self._definition = definition
         resize = next((operation for operation in definition.geometry if isinstance(operation, Resize)), None)
         self._filter: Filter | None = resize.filter if resize else None
+        self._antialias = resize is None or resize.antialias
         self._fill = next(iter(fill_values(definition)), 0)
         self._table = _table(definition)
 
     @property
     def is_plain(self) -> bool:
         """Whether a region is resized by the triangle filter, in colour, and put on the canvas: no other work."""
-        return self._filter == "bilinear" and self._definition.decode.color == "rgb"
+        return self._filter == "bilinear" and self._antialias and self._definition.decode.color == "rgb"
 
     def region(self, placement: Placement) -> Region:
         """What to decode for a placement."""
@@ -56,7 +58,14 @@ class CpuFinish:
             whole = resample(pixels, part, placement.resized_hw, "nearest")
             placed = whole[window.top : window.top + window.height, window.left : window.left + window.width]
         else:
-            placed = resample(pixels, part, (window.height, window.width), self._filter)
+            placed = resample(
+                pixels,
+                part,
+                (window.height, window.width),
+                self._filter,
+                antialias=self._antialias,
+                columns_first=columns_first(placement.source_hw, placement.resized_hw),
+            )
         return self.put(placed, placement)
 
     def put(self, placed: Pixels, placement: Placement) -> Sample:
@@ -77,7 +86,15 @@ class CpuFinish:
         # Pillow cuts and then resizes, so nothing outside the box may reach the filter.
         cut = np.array(pixels[top : top + height, left : left + width])
         whole = Region((0, 0), (height, width), (0.0, 0.0), (float(height), float(width)))
-        placed = resample(cut, whole, canvas_of(self._definition), filter_of(self._definition))
+        resize, canvas_hw = resize_of(self._definition), canvas_of(self._definition)
+        placed = resample(
+            cut,
+            whole,
+            canvas_hw,
+            resize.filter,
+            antialias=resize.antialias,
+            columns_first=columns_first((height, width), canvas_hw),
+        )
         if variation.flip:
             placed = placed[:, ::-1]
         placed = np.ascontiguousarray(placed)

@@ -17,10 +17,10 @@ from preprocess.backends.base import Compiled, Sample, network_layout
 from preprocess.definition import Color, Geometric, Pad, Resize
 from preprocess.errors import BadImage
 from preprocess.filters import PILLOW_FILTERS
-from preprocess.geometry import crop_window, resized_size
+from preprocess.geometry import Size, crop_window, resized_size
 from preprocess.header import FORMATS, Encoded, Header, byte_view
 from preprocess.rewrite import for_decoders
-from preprocess.variation import Vary, canvas_of, filter_of, recolored
+from preprocess.variation import Vary, recolored, resize_of
 
 
 class Reference(Compiled):
@@ -46,10 +46,10 @@ class Reference(Compiled):
         return _array(image)
 
     def _varied(self, image: Image.Image, vary: Vary) -> npt.NDArray[np.uint8]:
-        variation, (height, width) = vary((image.height, image.width)), canvas_of(self.definition)
+        variation = vary((image.height, image.width))
         box = variation.box
         cut = image.crop((box.left, box.top, box.left + box.width, box.top + box.height))
-        pixels = _array(cut.resize((width, height), PILLOW_FILTERS[filter_of(self.definition)]))
+        pixels = _array(move_pixels(resize_of(self.definition), cut))
         if variation.flip:
             pixels = pixels[:, ::-1]
         return pixels if variation.color is None else recolored(pixels, variation.color)
@@ -122,12 +122,32 @@ def move_pixels(operation: Geometric, image: Image.Image) -> Image.Image:
     size_hw = (image.height, image.width)
     if isinstance(operation, Resize):
         height, width = resized_size(operation, size_hw)
+        if not operation.antialias:
+            return _interpolated(image, (height, width))
         return image.resize((width, height), PILLOW_FILTERS[operation.filter])
     window = crop_window(operation, size_hw)
     fill = operation.value if isinstance(operation, Pad) else 0
     canvas = Image.new(image.mode, (window.width, window.height), (fill,) * len(image.getbands()))
     canvas.paste(image, (-window.left, -window.top))
     return canvas
+
+
+def _interpolated(image: Image.Image, size_hw: Size) -> Image.Image:
+    """Linear interpolation between the nearest pixels, whatever the scale: what Pillow's resize cannot do.
+
+    Centres are at half coordinates, the border is repeated outwards, and a half of a level is rounded up.
+    """
+    levels = np.asarray(image)
+    for axis, count in enumerate(size_hw):
+        side = levels.shape[axis]
+        places = (np.arange(count) + 0.5) * side / count - 0.5
+        below = np.floor(places).astype(np.int64)
+        share = (places - below).reshape([-1 if dimension == axis else 1 for dimension in range(levels.ndim)])
+        first, second = (
+            np.take(levels, np.clip(at, 0, side - 1), axis).astype(np.float64) for at in (below, below + 1)
+        )
+        levels = first + share * (second - first)
+    return Image.fromarray(np.floor(levels + 0.5).astype(np.uint8))
 
 
 def _array(image: Image.Image) -> npt.NDArray[np.uint8]:

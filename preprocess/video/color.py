@@ -38,9 +38,9 @@ FRACTION_BITS = 16
 
 _FORMATS: dict[str, tuple[int, int, int]] = {
     f"yuv{name}{suffix}": (*shifts, depth)
-    for name, shifts in {"420p": (1, 1), "422p": (0, 1), "444p": (0, 0)}.items()
+    for name, shifts in {"420p": (1, 1), "422p": (0, 1), "440p": (1, 0), "444p": (0, 0)}.items()
     for suffix, depth in {"": 8, "10le": 10}.items()
-} | {"yuvj420p": (1, 1, 8), "yuvj422p": (0, 1, 8), "yuvj444p": (0, 0, 8)}
+} | {"yuvj420p": (1, 1, 8), "yuvj422p": (0, 1, 8), "yuvj440p": (1, 0, 8), "yuvj444p": (0, 0, 8)}
 """By FFmpeg's name: log2 of the chroma's vertical and horizontal subsampling, and the bits of a sample."""
 
 

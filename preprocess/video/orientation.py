@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import av
 import numpy as np
@@ -14,6 +14,8 @@ from preprocess.geometry import Size, Window
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
+Samples = TypeVar("Samples", np.uint8, np.uint16)
+
 
 @dataclass(frozen=True, slots=True)
 class Orientation:
@@ -23,13 +25,11 @@ class Orientation:
     flip_rows: bool = False
     flip_columns: bool = False
 
-    def turn(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Stored (height, width, channels) to displayed."""
+    def turn(self, pixels: npt.NDArray[Samples]) -> npt.NDArray[Samples]:
+        """Stored (height, width, …) to displayed."""
         if self.transpose:
-            pixels = pixels.transpose(1, 0, 2)
-        return np.ascontiguousarray(
-            pixels[:: -1 if self.flip_rows else 1, :: -1 if self.flip_columns else 1], dtype=np.uint8
-        )
+            pixels = pixels.swapaxes(0, 1)
+        return np.ascontiguousarray(pixels[:: -1 if self.flip_rows else 1, :: -1 if self.flip_columns else 1])
 
     def displayed_size(self, stored_hw: Size) -> Size:
         """(height, width) as displayed."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass, field
 from fractions import Fraction
-from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import av
 import numpy as np
@@ -28,10 +27,12 @@ from preprocess.video.picture import PictureMaker
 from preprocess.video.probe import CODECS
 from preprocess.video.sampling import Sampler, Sampling
 from preprocess.video.skipping import Skipper
+from preprocess.video.times import MOST_TIME, Times, valid_time
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
+    from preprocess.device import DeviceArray
     from wire.video import Packet
 
 _DECODERS = {"av1": "libdav1d"}
@@ -41,9 +42,6 @@ _USUAL_FPS = 25
 _MOST_REMEMBERED = 64
 _LATE_S = 1
 """A frame that is shown up to so long before its predecessor is out of order; with more, the clock was set back."""
-
-_TIMES = 1 << 62
-"""Timestamps from here on mean nothing: FFmpeg computes with 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +74,17 @@ class StreamFrame:
 
     ``index`` is its number from 0 in the order of display, counting every frame. ``pts`` is in the stream's time base,
     ``pts_seconds`` in seconds; None where the stream gives no time. ``pixels`` are (height, width, channels) uint8 as
-    ``definition.pixels()`` says. ``size_hw`` is the size of the whole picture as displayed.
+    ``definition.pixels()`` says; on a GPU (``stream_gpu``) with a 1 before. ``size_hw`` is the whole picture's size as
+    displayed, and ``orientation`` how the stored one is turned for that.
     """
 
     index: int
     pts: int | None
     pts_seconds: float | None
-    pixels: npt.NDArray[np.uint8]
+    pixels: npt.NDArray[np.uint8] | DeviceArray
     size_hw: Size
+    orientation: Orientation
     _color: ColorRule
-    _orientation: Orientation
     _decoded: VideoFrame | None
 
     def planes(self) -> Planes:
@@ -99,7 +98,33 @@ class StreamFrame:
 
     def picture(self) -> Pixels:
         """The whole picture as displayed, (height, width, 3) uint8 RGB. Raises ``ValueError`` as ``planes`` does."""
-        return self._orientation.turn(to_rgb(self.planes(), self._color))
+        return self.orientation.turn(to_rgb(self.planes(), self._color))
+
+
+class PacketDecoder(Protocol):
+    """What a stream's packets are decoded with: FFmpeg's decoder, or what takes its place (``nvdec``).
+
+    Pictures have ``pts``, ``duration``, ``key_frame``, ``is_corrupt``, ``height`` and ``width``.
+    """
+
+    @property
+    def has_b_frames(self) -> bool:
+        """Whether pictures may be shown in another order than that of their packets."""
+        ...
+
+    @property
+    def height(self) -> int:
+        """Of the newest picture, 0 before the first."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Of the newest picture, 0 before the first."""
+        ...
+
+    def decode(self, packet: AvPacket[Any] | None, /) -> list[Any]:
+        """Pictures that are ready, in the order of display; None ends the stream. Raises ``av.FFmpegError``."""
+        ...
 
 
 class StreamDecoder:
@@ -136,16 +161,17 @@ class StreamDecoder:
         self._color, self._pictures = color or ColorRule(), pictures
         self._check_size(format.height, format.width)
         self._maker = PictureMaker(definition, self._color, self._limits)
-        self._sampler: Sampler[_Shown] = Sampler(sampling or Sampling())
-        self._context = _open_context(format, self._limits, threads)
+        self._sampler: Sampler[Shown] = Sampler(sampling or Sampling())
+        self._context: PacketDecoder = open_decoder(format, self._limits, threads)
         skips = format.codec == "h264" and not (sampling or Sampling()).takes_all
         self._skipper = Skipper(self._sampler, format.time_base, format.extradata) if skips else None
-        self._times = _Times()
+        self._times = Times()
         self._orientation: Orientation | None = format.orientation if format.orientation != Orientation() else None
         self._period_s = 1 / Fraction(format.fps if 0 < format.fps < 1000 else _USUAL_FPS)
         self._newest_s: Fraction | None = None
         self._oversized = 0
-        self._over = False
+        self._hidden: set[int] = set()
+        self._joined = self._over = False
 
     @property
     def done(self) -> bool:
@@ -172,14 +198,19 @@ class StreamDecoder:
     def _reorders(self) -> bool:
         return self._context.has_b_frames
 
-    def _take(self, packet: Packet) -> list[_Shown]:
+    def _take(self, packet: Packet) -> list[Shown]:
         # To FFmpeg an empty packet would be the end.
         if not packet.data:
             return []
-        packets = [packet] if self._skipper is None else self._skipper.add(packet, reorders=self._reorders)
+        if self._skipper is None:
+            packets = [packet]
+        elif packet.is_discarded:
+            packets = [*self._skipper.flush(), packet]
+        else:
+            packets = self._skipper.add(packet, reorders=self._reorders)
         return [shown for one in packets for shown in self._decode(one)]
 
-    def _end(self) -> list[_Shown]:
+    def _end(self) -> list[Shown]:
         waiting = self._skipper.flush() if self._skipper else []
         taken = [shown for packet in waiting for shown in self._decode(packet)]
         taken += self._decode(None)
@@ -190,8 +221,12 @@ class StreamDecoder:
         self._over = True
         return taken
 
-    def _decode(self, packet: Packet | None) -> list[_Shown]:
-        if packet is not None:
+    def _decode(self, packet: Packet | None) -> list[Shown]:
+        if packet is not None and packet.is_discarded and packet.pts is not None:
+            self._hidden.add(packet.pts)
+            if len(self._hidden) > _MOST_REMEMBERED:
+                self._hidden.remove(min(self._hidden))
+        elif packet is not None:
             self._times.add(packet)
             self.unshown += not self.decoded
         try:
@@ -216,16 +251,20 @@ class StreamDecoder:
             if self._oversized > 1 or not self.decoded:
                 raise BadSample(self._too_large())
 
-    def _show(self, frame: VideoFrame) -> list[_Shown]:
+    def _show(self, frame: Any) -> list[Shown]:
         # H.264's decoder itself waits for a keyframe or the end of a gradual refresh.
-        if not self.decoded and not frame.key_frame and self._format.codec != "h264":
+        if not self._joined and not frame.key_frame and self._format.codec != "h264":
+            return []
+        self._joined = True
+        if frame.pts in self._hidden:
+            self._hidden.discard(frame.pts)
             return []
         self._check_size(frame.height, frame.width)
         if not self.decoded:
             self.unshown = self._times.begin(frame.pts)
         self._oversized = 0
         self.size_hw = frame.height, frame.width
-        pts = self._times.of(frame, reorders=self._reorders)
+        pts = self._times.of(frame.pts, reorders=self._reorders)
         time_s = self._time_s(pts)
         back_s = 0 if self._newest_s is None else self._newest_s - time_s
         if 0 < back_s <= _LATE_S:
@@ -240,7 +279,7 @@ class StreamDecoder:
         elif back_s < 0:
             self._period_s = -Fraction(back_s)
         self._newest_s = time_s
-        return self._sampler.add(index, time_s, _Shown(index, pts, frame))
+        return self._sampler.add(index, time_s, Shown(index, pts, frame))
 
     def _time_s(self, pts: int | None) -> Fraction:
         """When a frame is shown; without a time, one period after the frame before it."""
@@ -248,7 +287,7 @@ class StreamDecoder:
             return pts * self._format.time_base
         return Fraction(0) if self._newest_s is None else self._newest_s + self._period_s
 
-    def _made(self, shown: _Shown) -> StreamFrame:
+    def _made(self, shown: Shown) -> StreamFrame:
         frame, pts = shown.frame, shown.pts
         try:
             if self._orientation is None:
@@ -263,13 +302,16 @@ class StreamDecoder:
         return StreamFrame(
             shown.index,
             pts,
-            None if pts is None else float(pts * self._format.time_base),
+            self._seconds(pts),
             pixels,
             self._orientation.displayed_size(planes.size_hw),
-            self._color,
             self._orientation,
+            self._color,
             frame if self._pictures else None,
         )
+
+    def _seconds(self, pts: int | None) -> float | None:
+        return None if pts is None else float(pts * self._format.time_base)
 
     def _check_size(self, height: int, width: int) -> None:
         if height * width > self._limits.max_pixels:
@@ -286,77 +328,16 @@ class StreamDecoder:
 
 
 @dataclass(slots=True)
-class _Shown:
-    """A frame in the order of display, not converted yet."""
+class Shown:
+    """A frame in the order of display, not converted yet, as its ``PacketDecoder`` gave it."""
 
     index: int
     pts: int | None
-    frame: VideoFrame
+    frame: Any
 
 
-class _Times:
-    """When frames are shown.
-
-    A frame has the pts of its packet. Where packets carry none, or one that is the order of storage though the decoder
-    reorders frames, the n-th frame has the n-th smallest of the packets' times (pts, else dts): exact but for a
-    constant delay.
-    """
-
-    def __init__(self) -> None:
-        # Times of packets whose frames were not shown yet, as a heap.
-        self._waiting: list[int] = []
-        self._highest_pts: int | None = None
-        self._newest_dts: int | None = None
-        self._pts_are_reordered = False
-        # Until the first frame is shown: the pts of all packets, the place of the newest keyframe and its time.
-        self._early: list[int | None] | None = []
-        self._key_at, self._key_time = 0, -_TIMES
-
-    def add(self, packet: Packet) -> None:
-        """A packet goes to the decoder."""
-        pts, dts = _valid(packet.pts), _valid(packet.dts)
-        time = dts if pts is None else pts
-        if self._early is not None:
-            if packet.is_key:
-                self._key_at, self._key_time = len(self._early), -_TIMES if time is None else time
-            self._early.append(pts)
-        # Packets that were repeated or exchanged on their way prove nothing.
-        usual = dts is None or self._newest_dts is None or dts > self._newest_dts
-        if usual and pts is not None and self._highest_pts is not None and pts < self._highest_pts:
-            self._pts_are_reordered = True
-        self._newest_dts = dts
-        if pts is not None:
-            self._highest_pts = pts if self._highest_pts is None else max(pts, self._highest_pts)
-        if time is not None:
-            heappush(self._waiting, time)
-            if len(self._waiting) > _MOST_REMEMBERED:
-                heappop(self._waiting)
-
-    def lost(self, packet: Packet) -> None:
-        """A packet shows no frame."""
-        time = packet.dts if packet.pts is None else packet.pts
-        if time in self._waiting:
-            self._waiting.remove(time)
-            heapify(self._waiting)
-
-    def begin(self, pts: int | None) -> int:
-        """The first frame is shown: returns how many packets came before it and never will be."""
-        early, self._early = self._early or [], None
-        self._waiting = sorted(time for time in self._waiting if time >= self._key_time)
-        if pts is None:
-            return self._key_at
-        return sum(other is not None and other < pts for other in early)
-
-    def of(self, frame: VideoFrame, *, reorders: bool) -> int | None:
-        """The time of the next frame in the order of display; None where nothing is known."""
-        if frame.pts is None or (reorders and not self._pts_are_reordered and self._waiting):
-            return heappop(self._waiting) if self._waiting else None
-        while self._waiting and self._waiting[0] <= frame.pts:
-            heappop(self._waiting)
-        return frame.pts
-
-
-def _open_context(format: StreamFormat, limits: Limits, threads: int) -> VideoCodecContext:
+def open_decoder(format: StreamFormat, limits: Limits, threads: int) -> VideoCodecContext:
+    """FFmpeg's decoder for a stream. Raises ``BadSample`` for a codec, header or size that is not allowed."""
     if format.codec not in CODECS:
         raise BadSample(f"the stream is coded in {format.codec[:40]}; supported are {', '.join(CODECS)}")
     if threads < 1:
@@ -386,11 +367,7 @@ def _open_context(format: StreamFormat, limits: Limits, threads: int) -> VideoCo
 def _to_av(packet: Packet, time_base: Fraction) -> AvPacket[Any]:
     converted: AvPacket[Any] = AvPacket(packet.data)
     converted.time_base = time_base
-    converted.pts, converted.dts = _valid(packet.pts), _valid(packet.dts)
-    converted.duration = packet.duration if 0 < packet.duration < _TIMES else 0
+    converted.pts, converted.dts = valid_time(packet.pts), valid_time(packet.dts)
+    converted.duration = packet.duration if 0 < packet.duration < MOST_TIME else 0
     converted.is_keyframe = packet.is_key
     return converted
-
-
-def _valid(time: int | None) -> int | None:
-    return time if time is not None and -_TIMES < time < _TIMES else None

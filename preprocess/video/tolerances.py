@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Other = Literal["swscale-444", "swscale-subsampled", "dali-cpu", "dali-gpu"]
+Other = Literal["swscale-444", "swscale-subsampled", "dali-cpu", "dali-gpu", "nvdec", "nvdec-resized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,16 @@ TOLERANCES = (
         "dali-gpu", 16, 2.0,
         "photos: NVDEC gives the same YUV, and DALI's kernel interpolates chroma too. Not measured: it has not run "
         "on a GPU yet",
+    ),
+    ColorTolerance(
+        "nvdec", 0, 0,
+        "a picture that is not resized: every decoder must begin with FFmpeg's samples in every bit, and the "
+        "kernel does our sums. The kernel was run on a CPU; not measured on a GPU",
+    ),
+    ColorTolerance(
+        "nvdec-resized", 10, 0.6,
+        "CV-CUDA's filter keeps fractions between its passes: a level; and up to ten in the outermost pixels of a "
+        "picture that is not cropped, where it repeats the border. Derived from still images; not measured on a GPU",
     ),
 )  # fmt: skip
 """Measured on photos and noise (swscale) and on photos (DALI), and rounded up."""

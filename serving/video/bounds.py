@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from wire.video import Open
@@ -61,3 +62,22 @@ class Bounds:
                 "too_large",
                 f"its pictures have {width}x{height} = {height * width} pixels; at most {self.max_pixels} are allowed",
             )
+
+
+class Rate:
+    """Refuses a live stream that sends more than it may, over windows of five seconds."""
+
+    _WINDOW_S = 5.0
+
+    def __init__(self, max_bitrate: int | None) -> None:
+        self._most_bytes = None if max_bitrate is None else max_bitrate * self._WINDOW_S / 8
+        self._began_s, self._bytes = time.monotonic(), 0
+
+    def add(self, size: int) -> None:
+        """Count bytes; raises ``BadStream`` where they are too many."""
+        now = time.monotonic()
+        if now - self._began_s > self._WINDOW_S:
+            self._began_s, self._bytes = now, 0
+        self._bytes += size
+        if self._most_bytes is not None and self._bytes > self._most_bytes:
+            raise BadStream("too_fast", f"more than {self._most_bytes * 8 / self._WINDOW_S:.0f} bit/s arrive")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from preprocess import BadImage, Limits, PreprocessError
@@ -22,12 +24,18 @@ from preprocess.video.orientation import Orientation
 from preprocess.video.sampling import Sampling
 from preprocess.video.stream import StreamDecoder, StreamFormat
 from serving.adapters import Adapter, Tensors
-from serving.pipeline import VideoOptions
+from serving.compositing import composer_of
+from serving.pipeline import Matte, VideoOptions, VideoOutput, read_postprocess
 from serving.tensors import PIXELS
 from serving.video.bounds import BadStream, Bounds
-from serving.video.session import Outlet, Session
-from serving.video.turns import Turns
+from serving.video.composed import ComposedVideo
+from serving.video.session import Outlet, Session, Slot
+from serving.video.turns import Gathering, Turns
 from wire.video import EVENT, MESSAGE, BadMessage, Event, Message, Open, unpack
+
+if TYPE_CHECKING:
+    from preprocess.device import DeviceArray
+    from serving.video.gpu import GpuStreams
 
 _TICK_S = 0.25
 _IN_FLIGHT = 4
@@ -45,14 +53,21 @@ class Video(Adapter):
         self._sessions: dict[int, Session] = {}
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
+        self._gpu = self._open_gpu()
         cores = len(os.sched_getaffinity(0))
-        self._decoders: Turns[Session] = Turns(
-            "decode", cores, Session.next_packet, alone=True, surprised=self._surprised
+        self._decoders: Turns[Session] = Turns("decode", cores, Session.next_packet, surprised=self._surprised)
+        # They wait for the network most of the time: one for each of its instances, and as many that are on their way.
+        self._callers: Gathering[Session, Slot] = Gathering(
+            "infer",
+            2 * cores,
+            Session.next_frame,
+            self._infer,
+            most=int(self.parameters["network_batch"]),
+            surprised=self._surprised,
         )
-        # They wait for the network most of the time: as many as make full batches.
-        self._callers: Turns[Session] = Turns(
-            "infer", 4 * _IN_FLIGHT, Session.next_frame, alone=False, surprised=self._surprised
-        )
+        self._finishers: Turns[Session] | None = None
+        if self._options.output:
+            self._finishers = Turns("finish", cores, Session.next_result, surprised=self._surprised)
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="tick", daemon=True)
         self._ticker.start()
@@ -81,6 +96,8 @@ class Video(Adapter):
             session.end(BadStream("failed", "the server stops"))
         self._decoders.close()
         self._callers.close()
+        if self._finishers:
+            self._finishers.close()
         super().finalize()
 
     def _open(self, key: int, opened: Open, sender: Any) -> bool:
@@ -88,7 +105,7 @@ class Video(Adapter):
         bounds = self._options.bounds
         with self._lock:
             if key in self._sessions:
-                raise BadStream("bad_message", "a stream of this sequence is open already")
+                raise BadStream("bad_message", "a stream with this sequence id is open already")
             for session in list(self._sessions.values()):
                 # A client that left a moment ago makes room at once.
                 session.tick()
@@ -99,11 +116,12 @@ class Video(Adapter):
                 decoder,
                 _Sender(sender),
                 bounds=bounds,
-                infer=self._infer,
                 wake_decoder=self._decoders.wake,
                 wake_network=self._callers.wake,
                 on_end=lambda _session: self._forget(key),
                 in_flight=_IN_FLIGHT,
+                finish=self._composed(opened, self._options.output) if self._options.output else None,
+                wake_finisher=self._finishers.wake if self._finishers else lambda _session: None,
             )
             self._sessions[key] = session
             self.metrics.level("onestream_video_streams", len(self._sessions))
@@ -116,11 +134,25 @@ class Video(Adapter):
             session.receive(message)
         return True
 
+    def _open_gpu(self) -> GpuStreams | None:
+        """What decodes on a GPU, where there is one and it shall; raises where ``decode`` says it must."""
+        if self.device != "gpu" or self._options.decode == "cpu":
+            return None
+        try:
+            from serving.video.gpu import GpuStreams
+
+            return GpuStreams(self.definition, log=lambda line: pb_utils.Logger.log_info(f"{self.name}: {line}"))
+        except PreprocessError as error:
+            if self._options.decode == "gpu":
+                raise
+            pb_utils.Logger.log_warn(f"{self.name}: all video is decoded on the CPU: {error}")
+            return None
+
     def _decoder(self, opened: Open, bounds: Bounds) -> StreamDecoder:
         sampling, color = self._options.sampling, self._options.color
+        make = self._gpu.decoder if self._gpu else partial(StreamDecoder, self.definition)
         try:
-            return StreamDecoder(
-                self.definition,
+            return make(
                 StreamFormat(
                     codec=opened.codec,
                     time_base=opened.time_base,
@@ -136,17 +168,53 @@ class Video(Adapter):
                 sampling=Sampling(**sampling.model_dump()),
                 color=ColorRule(matrix=color.matrix, range=color.range),
                 limits=Limits(max_pixels=bounds.max_pixels),
+                pictures=self._options.output is not None,
             )
         except (BadSample, BadImage) as error:
             raise BadStream("unsupported_codec", str(error)) from None
         except PreprocessError as error:
             raise BadStream("failed", str(error)) from None
 
-    def _infer(self, frame: Any) -> Tensors:
+    def _composed(self, opened: Open, output: VideoOutput) -> ComposedVideo:
+        options, color = read_postprocess(self.parameters["postprocess"]), self._options.color
+        assert isinstance(options, Matte)
+        composer = composer_of(options, self.folder, rule=ColorRule(matrix=color.matrix, range=color.range))
+        return ComposedVideo(composer, self.definition, output, fps=opened.fps)
+
+    def _infer(self, pieces: list[tuple[Session, Slot]]) -> None:
+        """Frames of one stream or several to the network, and their results to their streams."""
+        try:
+            rows = self._ask([slot.frame.pixels for _, slot in pieces])
+        except Exception as error:  # whatever a backend raises ends no thread
+            if len(pieces) == 1:
+                pieces[0][0].fail(error)
+                return
+            # What is wrong with one frame shall not end the streams of others.
+            for piece in pieces:
+                self._infer([piece])
+            return
+        for (session, slot), tensors in zip(pieces, rows, strict=True):
+            session.take_result(slot, tensors)
+
+    def _batch(self, pixels: list[Any]) -> npt.NDArray[np.uint8] | DeviceArray:
+        """Frames as one array; on the GPU where any of them is there."""
+        if self._gpu is not None and not all(isinstance(one, np.ndarray) for one in pixels):
+            return self._gpu.gather(pixels)
+        return np.ascontiguousarray(pixels[0])[None] if len(pixels) == 1 else np.stack(pixels)
+
+    def _tensor(self, batch: npt.NDArray[np.uint8] | DeviceArray) -> Any:
+        if isinstance(batch, np.ndarray):
+            return pb_utils.Tensor(PIXELS, batch)
+        assert self._gpu is not None
+        return self._gpu.tensor(batch)
+
+    def _ask(self, pixels: list[Any]) -> list[Tensors]:
+        # Memory on a GPU must outlive its tensor.
+        batch = self._batch(pixels)
         request = pb_utils.InferenceRequest(
             model_name=self._network,
             requested_output_names=self._outputs,
-            inputs=[pb_utils.Tensor(PIXELS, np.ascontiguousarray(frame.pixels)[None])],
+            inputs=[self._tensor(batch)],
             # A network on a GPU would leave its outputs there.
             preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU),
         )
@@ -154,7 +222,8 @@ class Video(Adapter):
         if response.has_error():
             raise RuntimeError(response.error().message())
         outputs = {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs}
-        return {name: value[0] for name, value in self._postprocess(outputs).items()}
+        results = self._postprocess(outputs)
+        return [{name: value[row] for name, value in results.items()} for row in range(len(pixels))]
 
     def _forget(self, key: int) -> None:
         with self._lock:

@@ -1,9 +1,10 @@
 """One video stream in the server: what waits where, who may go on, and in which order results leave.
 
-    packets ──► inbox ──► decoder ──► frames ──► network ──► finished ──► client
-                bytes                 └───────── at most ``Bounds.results`` ─────────┘
+    packets ──► inbox ──► decoder ──► frames ──► network ──► inferred ──► finish ──► client
+                bytes                 └────────────── at most ``Bounds.results`` ──────────────┘
 
-Methods are called by three kinds of threads: Triton's (``receive``), those that decode and those that infer. State is
+``finish`` is there where a result is worked on in the order of display, such as encoded. Methods are called by up to
+four kinds of threads: Triton's (``receive``), those that decode, those that infer and those that finish. State is
 changed under one lock, and nothing slow is done under it.
 """
 
@@ -21,10 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from preprocess.errors import BadImage, BadSample
-from serving.video.bounds import MOST_RESULTS, BadStream, Bounds
+from serving.video.bounds import MOST_RESULTS, BadStream, Bounds, Rate
 from wire.video import Close, Credit, Event, Message, Open, Packet, Packets
 
 Tensors = dict[str, npt.NDArray[Any]]
+Finish = Callable[[Any, Tensors], tuple[Tensors, dict[str, Any]]]
+"""From a frame and its results to the tensors that leave, and fields of their event beside the usual ones."""
 Job = Callable[[], None]
 
 _LEAST_PACKETS, _BYTES_A_PACKET = 1000, 64
@@ -48,6 +51,7 @@ class Decoder(Protocol):
 
     decoded: int
     concealed: int
+    unshown: int
 
     def feed(self, packet: Packet | None) -> list[Any]:
         """Frames in the order of display; None ends the stream."""
@@ -71,7 +75,7 @@ class Outlet(ABC):
 
 
 @dataclass(slots=True)
-class _Slot:
+class Slot:
     """A frame's place in the order of results."""
 
     frame: Any
@@ -93,16 +97,17 @@ class Totals:
 class _Queues:
     inbox: deque[tuple[Packet, float]] = field(default_factory=deque)
     inbox_bytes: int = 0
-    frames: deque[_Slot] = field(default_factory=deque)
-    in_flight: deque[_Slot] = field(default_factory=deque)
-    finished: deque[_Slot] = field(default_factory=deque)
+    frames: deque[Slot] = field(default_factory=deque)
+    in_flight: deque[Slot] = field(default_factory=deque)
+    inferred: deque[Slot] = field(default_factory=deque)
+    leaving: int = 0
 
 
 class Session:
     """One open stream.
 
-    ``infer`` takes a frame's pixels and returns the pipeline's outputs; ``wake`` is called with the session when a
-    decoder's, or a network's, thread may find work here; ``on_end`` once, at the end.
+    ``wake_decoder``, ``wake_network`` and ``wake_finisher`` are called with the session when a thread of their kind may
+    find work here, ``on_end`` once, at the end. Without ``finish`` results leave as they are; nobody is woken for it.
     """
 
     def __init__(
@@ -112,15 +117,17 @@ class Session:
         outlet: Outlet,
         *,
         bounds: Bounds,
-        infer: Callable[[Any], Tensors],
         wake_decoder: Callable[[Session], None],
         wake_network: Callable[[Session], None],
         on_end: Callable[[Session], None],
         in_flight: int = 4,
+        finish: Finish | None = None,
+        wake_finisher: Callable[[Session], None] = lambda _session: None,
     ) -> None:
         self._opened, self._decoder, self._outlet, self._bounds = opened, decoder, outlet, bounds
-        self._infer, self._on_end, self._most_in_flight = infer, on_end, in_flight
+        self._on_end, self._most_in_flight = on_end, in_flight
         self._wake_decoder, self._wake_network = wake_decoder, wake_network
+        self._finish, self._wake_finisher = finish, wake_finisher
         self._lock, self._sending = threading.RLock(), threading.Lock()
         self._queues, self.totals = _Queues(), Totals()
         self._credit = opened.results
@@ -128,7 +135,7 @@ class Session:
         self._received: dict[int, float] = {}
         self._heard_s = self._said_s = time.monotonic()
         self._reported_bytes = 0
-        self._rate = _Rate(bounds.max_bitrate if opened.mode == "drop_oldest" else None)
+        self._rate = Rate(bounds.max_bitrate if opened.mode == "drop_oldest" else None)
         outlet.send(self._event("opened", buffer_bytes=bounds.buffer_bytes, results=bounds.results), {})
 
     @property
@@ -137,13 +144,14 @@ class Session:
         return self._ended
 
     def counts(self) -> dict[str, int]:
-        """Totals so far: frames *decoded*, *inferred*, *dropped* and *concealed*, and *latency_us* of all results."""
+        """Totals so far: frames *decoded*, *inferred*, *dropped* and *concealed*, packets *unshown*, *latency_us*."""
         with self._lock:
             return {
                 "decoded": self._decoder.decoded,
                 "inferred": self.totals.inferred,
                 "dropped": self.totals.dropped,
                 "concealed": self._decoder.concealed,
+                "unshown": self._decoder.unshown,
                 "latency_us": round(1000 * self.totals.latency_ms),
             }
 
@@ -205,10 +213,11 @@ class Session:
         now = time.monotonic()
         with self._lock:
             queues = self._queues
-            working = bool(queues.inbox and self._has_room()) or bool(queues.frames or queues.in_flight)
+            waiting = queues.frames or queues.in_flight or queues.leaving
+            working = bool(queues.inbox and self._has_room()) or bool(waiting)
             quiet_s = now - max(self._heard_s, self._said_s)
         if not working and quiet_s > self._bounds.idle_s:
-            what = "took no result" if queues.finished else "sent nothing"
+            what = "took no result" if queues.inferred else "sent nothing"
             self.end(BadStream("idle", f"the client {what} for {self._bounds.idle_s:g} s"))
 
     # ---- threads that decode ---------------------------------------------------------------------------------------
@@ -231,7 +240,7 @@ class Session:
 
     def _held(self) -> int:
         queues = self._queues
-        return len(queues.frames) + len(queues.in_flight) + len(queues.finished)
+        return len(queues.frames) + len(queues.in_flight) + len(queues.inferred) + queues.leaving
 
     def _decode(self, packet: Packet | None, received_s: float) -> None:
         if packet is not None and packet.pts is not None:
@@ -254,7 +263,7 @@ class Session:
                 self.totals.consumed_bytes += len(packet.data)
             for frame in frames:
                 at = self._received.pop(frame.pts, received_s) if frame.pts is not None else received_s
-                self._queues.frames.append(_Slot(frame, at))
+                self._queues.frames.append(Slot(frame, at))
             # Frames that are never shown would stay for ever.
             while len(self._received) > 256:
                 self._received.pop(next(iter(self._received)))
@@ -268,8 +277,8 @@ class Session:
     def _drop(self) -> None:
         """Keep within what may be held: results that wait longest go first, then frames that wait longest."""
         queues = self._queues
-        while self._held() > self._bounds.results and (queues.finished or queues.frames):
-            (queues.finished or queues.frames).popleft()
+        while self._held() > self._bounds.results and (queues.inferred or queues.frames):
+            (queues.inferred or queues.frames).popleft()
             self.totals.dropped += 1
         # A frame that waits behind another one for the network is old when its turn comes.
         while len(queues.frames) > self._most_in_flight:
@@ -278,55 +287,88 @@ class Session:
 
     # ---- threads that infer ----------------------------------------------------------------------------------------
 
-    def next_frame(self) -> Job | None:
-        """One frame for the network, or None."""
+    def next_frame(self) -> Slot | None:
+        """One frame for the network, or None; ``take_result`` or ``fail`` is to follow."""
         with self._lock:
             if self._ended or not self._queues.frames or len(self._queues.in_flight) >= self._most_in_flight:
                 return None
             slot = self._queues.frames.popleft()
             self._queues.in_flight.append(slot)
-            return lambda: self._run_network(slot)
+            return slot
 
-    def _run_network(self, slot: _Slot) -> None:
-        try:
-            tensors = self._infer(slot.frame)
-        except Exception as error:  # whatever a backend raises ends this stream, and no other
-            self.end(BadStream("failed", f"the network failed: {_first(error)}"))
-            return
+    def fail(self, error: Exception) -> None:
+        """The network failed: the stream ends."""
+        self.end(BadStream("failed", f"the network failed: {_first(error)}"))
+
+    def take_result(self, slot: Slot, tensors: Tensors) -> None:
+        """The pipeline's outputs for a frame."""
         with self._lock:
             slot.tensors = tensors
             self.totals.inferred += 1
             queues = self._queues
             while queues.in_flight and queues.in_flight[0].tensors is not None:
-                queues.finished.append(queues.in_flight.popleft())
+                queues.inferred.append(queues.in_flight.popleft())
         self._deliver()
         self._wake_network(self)
+        self._wake_decoder(self)
+        self._end_if_done()
+
+    # ---- threads that finish ---------------------------------------------------------------------------------------
+
+    def next_result(self) -> Job | None:
+        """One result to finish and send, or None. Only one thread at a time may ask, and do it."""
+        slot = self._next_leaving()
+        return None if slot is None else lambda: self._finish_and_send(slot)
+
+    def _finish_and_send(self, slot: Slot) -> None:
+        assert self._finish is not None
+        assert slot.tensors is not None
+        try:
+            tensors, fields = self._finish(slot.frame, slot.tensors)
+        except Exception as error:  # whatever a library raises ends this stream, and no thread
+            self.end(BadStream("failed", f"frame {slot.frame.index} cannot be finished: {_first(error)}"))
+            return
+        with self._sending:
+            self._send(slot.frame, slot.received_s, tensors, fields)
         self._wake_decoder(self)
         self._end_if_done()
 
     # ---- the way out -----------------------------------------------------------------------------------------------
 
     def _deliver(self) -> None:
-        """Send what is finished, as far as the client's credit goes. One thread at a time keeps the order."""
+        """Send what is inferred, as far as the client's credit goes. One thread at a time keeps the order."""
+        if self._finish is not None:
+            self._wake_finisher(self)
+            return
         with self._sending:
-            while True:
-                with self._lock:
-                    if self._ended or not self._queues.finished or self._credit < 1:
-                        return
-                    slot = self._queues.finished.popleft()
-                    self._credit -= 1
-                    latency_ms = 1000 * (time.monotonic() - slot.received_s)
-                    self.totals.latency_ms += latency_ms
-                frame = slot.frame
-                event = self._event(
-                    "result",
-                    index=frame.index,
-                    pts=frame.pts,
-                    pts_seconds=frame.pts_seconds,
-                    latency_ms=round(latency_ms, 3),
-                )
+            while (slot := self._next_leaving()) is not None:
                 assert slot.tensors is not None
-                self._outlet.send(event, slot.tensors)
+                self._send(slot.frame, slot.received_s, slot.tensors, {})
+
+    def _next_leaving(self) -> Slot | None:
+        with self._lock:
+            if self._ended or not self._queues.inferred or self._credit < 1:
+                return None
+            self._credit -= 1
+            self._queues.leaving += 1
+            return self._queues.inferred.popleft()
+
+    def _send(self, frame: Any, received_s: float, tensors: Tensors, fields: dict[str, Any]) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            latency_ms = 1000 * (time.monotonic() - received_s)
+            self.totals.latency_ms += latency_ms
+            self._queues.leaving -= 1
+        event = self._event(
+            "result",
+            index=frame.index,
+            pts=frame.pts,
+            pts_seconds=frame.pts_seconds,
+            latency_ms=round(latency_ms, 3),
+            **fields,
+        )
+        self._outlet.send(event, tensors)
 
     def _report(self) -> None:
         """Tell what was consumed where no result does it soon enough."""
@@ -349,6 +391,7 @@ class Session:
                 inferred=self.totals.inferred,
                 dropped=self.totals.dropped,
                 concealed=self._decoder.concealed,
+                unshown=self._decoder.unshown,
                 fields=fields,
             )
 
@@ -376,22 +419,3 @@ class Session:
 def _first(error: Exception) -> str:
     """The first line of an error's text."""
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-class _Rate:
-    """Refuses a live stream that sends more than it may, over windows of five seconds."""
-
-    _WINDOW_S = 5.0
-
-    def __init__(self, max_bitrate: int | None) -> None:
-        self._most_bytes = None if max_bitrate is None else max_bitrate * self._WINDOW_S / 8
-        self._began_s, self._bytes = time.monotonic(), 0
-
-    def add(self, size: int) -> None:
-        """Count bytes; raises ``BadStream`` where they are too many."""
-        now = time.monotonic()
-        if now - self._began_s > self._WINDOW_S:
-            self._began_s, self._bytes = now, 0
-        self._bytes += size
-        if self._most_bytes is not None and self._bytes > self._most_bytes:
-            raise BadStream("too_fast", f"more than {self._most_bytes * 8 / self._WINDOW_S:.0f} bit/s arrive")

@@ -1,4 +1,4 @@
-"""Threads that serve many streams in turn: each takes one piece of one stream's work, does it, and goes on."""
+"""Threads that serve many streams in turn: each takes a piece of one stream's work, or of several, and goes on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Stream = TypeVar("Stream")
+Item = TypeVar("Item")
 Job = Callable[[], None]
 
 
@@ -15,8 +16,8 @@ class Turns(Generic[Stream]):
     """``count`` threads over any number of streams.
 
     A stream that may have work is handed in by ``wake``; again and again is fine. A thread then asks ``take(stream)``
-    for one piece, None where there is none, and the stream goes to the end of the line. With ``alone`` its next piece
-    is taken only when this one is done. Neither ``take`` nor the pieces should raise; ``surprised`` is told where one
+    for one piece, None where there is none, and does it; then the stream goes to the end of the line, so that no two
+    pieces of one stream are done at once. Neither ``take`` nor the pieces should raise; ``surprised`` is told where one
     does.
     """
 
@@ -26,10 +27,9 @@ class Turns(Generic[Stream]):
         count: int,
         take: Callable[[Stream], Job | None],
         *,
-        alone: bool,
         surprised: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        self._take, self._alone, self._surprised = take, alone, surprised
+        self._take, self._surprised = take, surprised
         self._line: deque[Stream] = deque()
         self._in_line: set[int] = set()
         self._busy: set[int] = set()
@@ -72,8 +72,7 @@ class Turns(Generic[Stream]):
             except Exception as error:  # a thread that ends would be missing for every stream
                 self._surprised(error)
             finally:
-                if self._alone:
-                    self._finish(stream, more=more)
+                self._finish(stream, more=more)
             # An idle thread must not keep an ended stream and its decoder.
             del stream
 
@@ -81,8 +80,6 @@ class Turns(Generic[Stream]):
         job = self._take(stream)
         if job is None:
             return False
-        if not self._alone:
-            self.wake(stream)
         job()
         return True
 
@@ -94,8 +91,7 @@ class Turns(Generic[Stream]):
                 return None
             stream = self._line.popleft()
             self._in_line.discard(id(stream))
-            if self._alone:
-                self._busy.add(id(stream))
+            self._busy.add(id(stream))
             return stream
 
     def _finish(self, stream: Stream, *, more: bool) -> None:
@@ -104,3 +100,90 @@ class Turns(Generic[Stream]):
             if more or id(stream) in self._woken_while_busy:
                 self._put(stream)
             self._woken_while_busy.discard(id(stream))
+
+
+class Gathering(Generic[Stream, Item]):
+    """``count`` threads that do pieces of many streams' work together, such as the frames of one batch.
+
+    A stream that may have work is handed in by ``wake``. A thread takes what ``take(stream)`` gives, stream by stream,
+    and calls ``work`` with all of it: the more threads are busy, the more it takes, up to ``most`` pieces. Neither
+    should raise; ``surprised`` is told where one does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        take: Callable[[Stream], Item | None],
+        work: Callable[[list[tuple[Stream, Item]]], None],
+        *,
+        most: int,
+        surprised: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        self._take, self._work, self._most, self._surprised = take, work, most, surprised
+        self._line: deque[Stream] = deque()
+        self._in_line: set[int] = set()
+        self._changed = threading.Condition()
+        self._idle = 0
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wake(self, stream: Stream) -> None:
+        """There may be work for a stream."""
+        with self._changed:
+            if id(stream) not in self._in_line:
+                self._in_line.add(id(stream))
+                self._line.append(stream)
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Finish what is being done, and end the threads."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (share := self._wait()) is not None:
+            pieces: list[tuple[Stream, Item]] = []
+            try:
+                pieces = self._gather(share)
+                if pieces:
+                    self._work(pieces)
+            except Exception as error:  # a thread that ends would be missing for every stream
+                self._surprised(error)
+            # An idle thread must not keep an ended stream and its decoder.
+            del pieces
+
+    def _wait(self) -> int | None:
+        """How many pieces to take: an equal share of the line for each thread that is free."""
+        with self._changed:
+            self._idle += 1
+            while not self._line and not self._closed:
+                self._changed.wait()
+            share = -(-len(self._line) // self._idle)
+            self._idle -= 1
+            return None if self._closed else min(max(share, 1), self._most)
+
+    def _gather(self, share: int) -> list[tuple[Stream, Item]]:
+        pieces: list[tuple[Stream, Item]] = []
+        while len(pieces) < share and (stream := self._next()) is not None:
+            piece = self._take(stream)
+            if piece is not None:
+                pieces.append((stream, piece))
+                # It may have more.
+                self.wake(stream)
+        return pieces
+
+    def _next(self) -> Stream | None:
+        with self._changed:
+            if not self._line:
+                return None
+            stream = self._line.popleft()
+            self._in_line.discard(id(stream))
+            return stream

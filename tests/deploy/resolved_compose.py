@@ -28,9 +28,13 @@ def program() -> list[str]:
     pytest.skip("no docker compose here; its wheel needs Python 3.11 or newer", allow_module_level=True)
 
 
-def config(*profiles: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The resolved file for the given profiles; none leaves the choice to the committed ``.env``."""
+def config(*profiles: str, environment: Mapping[str, str] | None = None, public: bool = False) -> dict[str, Any]:
+    """The resolved file for the given profiles; none leaves the choice to the committed ``.env``.
+
+    ``public`` adds the file that opens the proxy to other machines.
+    """
     command = [*program(), "--project-directory", str(ROOT), "-f", str(ROOT / "docker-compose.yml")]
+    command += ["-f", str(ROOT / "deploy" / "proxy" / "compose.public.yml")] if public else []
     command += [argument for profile in profiles for argument in ("--profile", profile)]
     done = subprocess.run(
         [*command, "config", "--format", "json"],
@@ -46,7 +50,7 @@ def config(*profiles: str, environment: Mapping[str, str] | None = None) -> dict
     return resolved
 
 
-def services(*profiles: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+def services(*profiles: str, environment: Mapping[str, str] | None = None, public: bool = False) -> dict[str, Any]:
     """The services of the resolved file by name."""
-    found: dict[str, Any] = config(*profiles, environment=environment)["services"]
+    found: dict[str, Any] = config(*profiles, environment=environment, public=public)["services"]
     return found

@@ -20,9 +20,9 @@ def mounts(service: dict[str, Any]) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("profiles", "expected"),
     [
-        ((), {"gpu", "prometheus", "grafana"}),
-        (("cpu",), {"cpu", "prometheus", "grafana"}),
-        (("gpu", "bench"), {"gpu", "prometheus", "grafana", "bench"}),
+        ((), {"gpu", "proxy", "prometheus", "grafana"}),
+        (("cpu",), {"cpu", "proxy", "prometheus", "grafana"}),
+        (("gpu", "bench"), {"gpu", "proxy", "prometheus", "grafana", "bench"}),
     ],
     ids=["without a profile", "cpu", "gpu and bench"],
 )
@@ -55,13 +55,46 @@ def test_ports_are_published_to_this_machine_only(name: str) -> None:
         assert port["host_ip"] == "127.0.0.1"
 
 
+def published(service: dict[str, Any]) -> list[tuple[str, int, str]]:
+    """Address, the container's port, and the published port."""
+    return [(port["host_ip"], port["target"], port["published"]) for port in service.get("ports", [])]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_is_reached_through_the_proxy_only(name: str) -> None:
+    assert published(ALL[name]) == []
+    assert published(ALL["proxy"]) == [("127.0.0.1", 8000, "8000"), ("127.0.0.1", 8001, "8001")]
+
+
 def test_ports_and_addresses_can_be_changed() -> None:
-    ports = services("cpu", environment={"ONESTREAM_BIND": "0.0.0.0", "ONESTREAM_GRPC_PORT": "9001"})["cpu"]["ports"]
-    assert [(port["host_ip"], port["target"], port["published"]) for port in ports] == [
-        ("0.0.0.0", 8000, "8000"),
-        ("0.0.0.0", 8001, "9001"),
-        ("0.0.0.0", 8002, "8002"),
-    ]
+    proxy = services("cpu", environment={"ONESTREAM_BIND": "0.0.0.0", "ONESTREAM_GRPC_PORT": "9001"})["proxy"]
+    assert published(proxy) == [("127.0.0.1", 8000, "8000"), ("127.0.0.1", 8001, "9001")], "plain, so never beyond"
+
+
+def test_other_machines_reach_one_port_with_tls_and_tokens() -> None:
+    for environment, expected in (
+        ({}, ("0.0.0.0", 8443, "443")),
+        ({"ONESTREAM_BIND": "192.0.2.7", "ONESTREAM_PORT": "8443"}, ("192.0.2.7", 8443, "8443")),
+    ):
+        opened = services("cpu", environment=environment, public=True)
+        assert published(opened["proxy"]) == [expected]
+        assert {name: published(opened[name]) for name in opened if name != "proxy"} == {
+            name: published(ALL[name]) for name in opened if name != "proxy"
+        }
+    mounted = mounts(services("cpu", public=True)["proxy"])
+    config = Path(mounted["/etc/onestream/nginx.conf"]["source"])
+    assert config == ROOT / "deploy" / "proxy" / "public.conf"
+    named = re.findall(r"/etc/onestream/\w+", config.read_text(encoding="utf-8"))
+    assert set(named) == set(mounted) - {"/etc/onestream/nginx.conf"}
+    assert all(volume["read_only"] for volume in mounted.values())
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_proxy_starts_after_whichever_server_runs(name: str) -> None:
+    needed = services(name)["proxy"]["depends_on"]
+    assert needed[name] == {"condition": "service_started", "restart": True, "required": False}
+    assert ALL["proxy"]["read_only"]
+    assert ALL["proxy"]["cap_drop"] == ["ALL"]
 
 
 def test_only_the_gpu_profile_asks_for_a_gpu() -> None:
@@ -105,7 +138,7 @@ def test_the_load_generator_is_of_the_server_s_release() -> None:
 
 def test_what_is_mounted_from_the_project_exists_and_cannot_be_changed() -> None:
     binds = [volume for service in ALL.values() for volume in service.get("volumes", []) if volume["type"] == "bind"]
-    assert len(binds) == 5
+    assert len(binds) == 6
     for volume in binds:
         assert Path(volume["source"]).exists(), volume
         assert volume["read_only"], volume
@@ -130,7 +163,8 @@ def test_data_outlives_a_container() -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    files = (ROOT / "docker-compose.yml", ROOT / "deploy" / "proxy" / "compose.public.yml")
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
     settings = set(re.findall(r"\$\{(\w+)", text))
     settings |= {name for found in re.findall(r"args: \[(.*)\]", text) for name in found.split(", ")}
     page = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")

@@ -66,7 +66,7 @@ def test_the_linter_would_find_something() -> None:
 
 def test_base_images_are_pinned_in_one_place_each() -> None:
     pins = dict(re.findall(r"^ARG (\w+_IMAGE)=(\S+)$", DOCKERFILE, re.MULTILINE))
-    assert set(pins) == {"PYTHON_IMAGE", "TRITON_IMAGE"}
+    assert set(pins) == {"DEBIAN_IMAGE", "PYTHON_IMAGE", "TRITON_IMAGE"}
     assert all(re.fullmatch(r"[\w./-]+:\d[\w.-]+", image) for image in pins.values()), pins
     assert {stage.base for stage in STAGES.values()} == {f"${{{name}}}" for name in pins}
 

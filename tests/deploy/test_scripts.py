@@ -60,6 +60,26 @@ def test_a_server_whose_models_answer_is_healthy(server: Server) -> None:
 
 
 @pytest.mark.needs_triton
+@pytest.mark.parametrize("pipeline", ["classify", "classify_fused"])
+def test_a_server_that_classifies_a_photo_is_healthy(server: Server, pipeline: str) -> None:
+    done = run("healthcheck.py", "--url", server.http_url, "--infer", pipeline, "--timeout-s", "30")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.needs_triton
+def test_a_server_that_cannot_answer_for_a_photo_is_unhealthy(server: Server, tmp_path: Path) -> None:
+    absent = run("healthcheck.py", "--url", server.http_url, "--infer", "absent")
+    assert absent.returncode == 1
+    assert "/v2/models/absent/infer answers 4" in absent.stderr
+    (tmp_path / "no.jpg").write_bytes(b"not an image")
+    bad = ("--infer", "classify", "--photo", str(tmp_path / "no.jpg"))
+    assert "/v2/models/classify/infer answers 400" in run("healthcheck.py", "--url", server.http_url, *bad).stderr
+    nothing = run("healthcheck.py", "--infer", "classify", "--photo", str(tmp_path / "absent.jpg"))
+    assert nothing.returncode == 1
+    assert nothing.stderr == f"cannot read {tmp_path / 'absent.jpg'}: No such file or directory\n"
+
+
+@pytest.mark.needs_triton
 def test_the_loopback_address_is_asked_without_a_proxy(server: Server) -> None:
     assert run("healthcheck.py", "--url", server.http_url, http_proxy="http://127.0.0.1:1").returncode == 0
 

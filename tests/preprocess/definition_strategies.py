@@ -17,7 +17,7 @@ ALIGNMENTS = st.sampled_from(["center", "top_left"])
 SIZES = st.tuples(st.integers(1, 90), st.integers(1, 90)) | st.tuples(st.integers(1, 3), st.integers(1, 300))
 """(height, width) of images, extreme aspect ratios among them."""
 
-CROPS = st.builds(CenterCrop, size=BOXES)
+CROPS = st.builds(CenterCrop, size=BOXES, rounding=st.sampled_from(["nearest", "truncate"]))
 
 
 def resizes(filters: st.SearchStrategy[str] = FILTERS) -> st.SearchStrategy[Resize]:

@@ -73,7 +73,7 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
 SUPPORTED = {
     name: definition
     for name, definition in VARIANTS.items()
-    if name not in ("nearest", "bicubic", "lanczos", "detect", "nothing")
+    if name not in ("nearest", "bicubic", "lanczos", "detect", "nothing") and "not antialiased" not in name
 }
 """Without other filters and float16."""
 
@@ -195,6 +195,7 @@ def test_one_wait_for_each_batch(on_host: Compile) -> None:
 def test_what_cannot_be_done_exactly_is_refused(on_host: Compile) -> None:
     for operations, reason in (
         ([Decode(), Resize(mode="shorter", size=8, filter="bicubic"), CenterCrop(size=(8, 8))], "'bicubic'"),
+        ([Decode(), Resize(mode="exact", size=(8, 8), antialias=False)], "without antialias"),
         ([Decode(), CenterCrop(size=(8, 8)), Resize(mode="exact", size=(4, 4))], "one resize"),
         ([Decode(), Pad(size=(9, 9)), CenterCrop(size=(1, 1))], "may miss the image"),
         ([Decode(), CenterCrop(size=(8, 8)), Pad(size=(9, 9), value=3)], "one value"),

@@ -67,6 +67,16 @@ def test_the_digest_does_not_change_between_versions() -> None:
     }
 
 
+def test_a_crop_states_its_rounding_only_where_it_is_not_the_one_that_all_had() -> None:
+    assert json.loads(CLASSIFY.canonical_json())["operations"][2] == {"op": "center_crop", "size": [224, 224]}
+    truncated = Definition(operations=[Decode(), CenterCrop(size=(224, 224), rounding="truncate")])
+    stated = json.loads(truncated.canonical_json())["operations"][1]
+    assert stated == {"op": "center_crop", "size": [224, 224], "rounding": "truncate"}
+    assert Definition.from_json(truncated.canonical_json()) == Definition.from_yaml(truncated.to_yaml()) == truncated
+    nearest = Definition(operations=[Decode(), CenterCrop(size=(224, 224))])
+    assert first_difference(nearest, truncated) == "operations[1].rounding: None != 'truncate'"
+
+
 def test_definitions_are_equal_however_they_are_written() -> None:
     written = """
     operations:
@@ -108,7 +118,11 @@ def test_definitions_are_frozen() -> None:
         (["decode", {"op": "resize", "mode": "exact", "size": 2}], ["'exact'", "[height, width]", "got size 2"]),
         (["decode", {"op": "resize", "mode": "shorter", "size": 0}], ["size", "greater than or equal to 1"]),
         (["decode", {"op": "resize", "mode": "shorter", "size": 1, "filter": "box"}], ["filter", "'lanczos'"]),
-        (["decode", {"op": "resize", "mode": "shorter", "size": 1, "antialias": False}], ["antialias", "True"]),
+        (
+            ["decode", {"op": "resize", "mode": "shorter", "size": 1, "antialias": False, "filter": "bicubic"}],
+            ["antialias false", "'bilinear' only", "'bicubic'"],
+        ),
+        (["decode", {"op": "center_crop", "size": [1, 1], "rounding": "up"}], ["rounding", "'nearest' or 'truncate'"]),
         (["decode", {"op": "center_crop", "size": [1, 20000]}], ["size", "less than or equal to 16384"]),
         (["decode", {"op": "pad", "size": [1, 1], "value": 256}], ["value", "less than or equal to 255"]),
         (

@@ -98,17 +98,34 @@ def test_letterbox_is_that_of_ultralytics(size_hw: tuple[int, int], box: tuple[i
     assert [box[0] - inside[0] + window.top, box[1] - inside[1] + window.left] == [round(half + 0.1) for half in halves]
 
 
+@given(size_hw=REAL_SIZES, box=st.tuples(st.integers(8, 1280), st.integers(8, 1280)))
+@example(size_hw=(192, 57), box=(416, 416))
+@example(size_hw=(192, 117), box=(416, 416))
+def test_rounding_by_ratio_is_that_of_ultralytics_at_halves_too(size_hw: tuple[int, int], box: tuple[int, int]) -> None:
+    ratio = min(box[0] / size_hw[0], box[1] / size_hw[1])
+    expected = tuple(max(round(side * ratio), 1) for side in size_hw)
+    assert resized_size(Resize(mode="fit", size=box, rounding="ratio"), size_hw) == expected
+
+
+def test_the_exact_quotient_and_the_ratio_round_some_halves_differently() -> None:
+    sizes = [resized_size(Resize(mode="fit", size=(416, 416), rounding=r), (192, 57)) for r in ("nearest", "ratio")]
+    assert sizes == [(416, 124), (416, 123)]
+
+
 def test_equal_aspect_ratio_is_not_broken_by_rounding() -> None:
     for scale in (1, 3, 7, 333):
         assert resized_size(Resize(mode="fit", size=(480, 640)), (3 * scale, 4 * scale)) == (480, 640)
 
 
-def cropped(line: Lines, size: int) -> Lines:
-    """torchvision's ``center_crop`` of a line: pad ``missing // 2`` in front, or cut from ``round(excess / 2.0)``."""
+def cropped(line: Lines, size: int, rounding: str) -> Lines:
+    """torchvision's ``center_crop`` of a line: pad ``missing // 2`` in front, or cut from ``round(excess / 2.0)``.
+
+    Hugging Face's cuts from ``int(excess / 2.0)``.
+    """
     missing = size - len(line)
     if missing > 0:
         return np.concatenate([np.full(missing // 2, -1), line, np.full(missing - missing // 2, -1)])
-    first = half_even(len(line) - size, 2)
+    first = half_even(len(line) - size, 2) if rounding == "nearest" else int((len(line) - size) / 2.0)
     return line[first : first + size]
 
 
@@ -127,7 +144,7 @@ def expected_lines(definition: Definition, size_hw: tuple[int, int]) -> list[Lin
     for operation in operations:
         for axis in (0, 1):
             if isinstance(operation, CenterCrop):
-                lines[axis] = cropped(lines[axis], operation.size[axis])
+                lines[axis] = cropped(lines[axis], operation.size[axis], operation.rounding)
             else:
                 assert isinstance(operation, Pad)
                 lines[axis] = padded(lines[axis], operation.size[axis], operation.align)

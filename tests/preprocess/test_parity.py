@@ -30,8 +30,9 @@ from preprocess import (
     compile,
 )
 from preprocess.backends.finish import CpuFinish
-from preprocess.geometry import place
+from preprocess.geometry import Window, place
 from preprocess.tolerances import Comparison, Source, Stage, compare
+from preprocess.variation import Variation
 
 STAGES: tuple[Stage, ...] = ("decode", "resize", "crop", "normalize")
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -66,6 +67,13 @@ VARIANTS: dict[str, Definition] = {
         operations=[Decode(), Resize(mode="shorter", size=100, filter="bicubic"), CenterCrop(size=(64, 96))]),
     "lanczos": Definition(
         operations=[Decode(), Resize(mode="longer", size=300, filter="lanczos"), CenterCrop(size=(90, 90)), IMAGENET]),
+    "crop truncated": Definition(
+        operations=[Decode(), Resize(mode="shorter", size=90), CenterCrop(size=(67, 75), rounding="truncate")]),
+    "letterbox, not antialiased": Definition(
+        operations=[Decode(), Resize(mode="fit", size=(96, 128), antialias=False, rounding="ratio"),
+                    Pad(size=(96, 128), value=114), IMAGENET]),
+    "gray, not antialiased": Definition(
+        operations=[Decode(color="gray"), Resize(mode="shorter", size=99, antialias=False), CenterCrop(size=(99, 99))]),
 }  # fmt: skip
 
 
@@ -111,6 +119,51 @@ def test_every_kind_of_definition_at_every_stage(variant: str) -> None:
         for stage in STAGES:
             comparison = judged(data, definition, stage)
             assert comparison.within, (stage, comparison)
+
+
+@given(data=st.data(), filter=st.sampled_from(["bicubic", "lanczos"]))
+def test_windows_of_other_filters_equal_the_reference_to_the_bit(data: st.DataObject, filter: str) -> None:
+    """Whatever the window, and for tall images too, which Pillow resamples along the columns first."""
+    height, width = data.draw(SIZES)
+    side = data.draw(st.integers(1, 64))
+    crop = data.draw(st.tuples(st.integers(1, 80), st.integers(1, 80)))
+    color = data.draw(st.sampled_from(["rgb", "gray"]))
+    definition = Definition(
+        operations=[Decode(color=color), Resize(mode="shorter", size=side, filter=filter), CenterCrop(size=crop),
+                    Output(layout="NHWC", dtype="uint8")]
+    )  # fmt: skip
+    assert judged(png_of(card(height, width)), definition, "crop").max == 0
+
+
+@pytest.mark.parametrize(
+    ("resize", "most"),
+    [
+        (Resize(mode="exact", size=(40, 44), antialias=False), 1),
+        (Resize(mode="exact", size=(40, 44), filter="bicubic"), 0),
+    ],
+)
+def test_variations_are_resized_as_the_definition_says(resize: Resize, most: int) -> None:
+    """A wide box and a tall one, which Pillow resamples along the columns first where the filter is its own."""
+    definition = Definition(operations=[Decode(), resize, Output(layout="NHWC", dtype="uint8")])
+    data = encode(photo("coffee"), "PNG")
+    for box in (Window(11, 7, 60, 200), Window(3, 40, 300, 50)):
+        vary = [lambda _, box=box: Variation(box)]
+        (expected,), (seen,) = (
+            compile(definition, backend=backend, varied=True).run([data], vary) for backend in ("reference", "dali")
+        )
+        assert np.abs(np.subtract(expected, seen, dtype=np.int16)).max() <= most
+
+
+def test_linear_interpolation_without_antialias_is_what_it_says() -> None:
+    """A picture of four pixels, by hand: the border is repeated outwards, a half is rounded up."""
+    pixels = np.array([[[0], [100]], [[51], [201]]], np.uint8).repeat(3, axis=2)
+    definition = Definition(
+        operations=[Decode(), Resize(mode="exact", size=(1, 4), antialias=False), Output(layout="NHWC", dtype="uint8")]
+    )
+    for backend in ("reference", "dali"):
+        (seen,) = compiled(definition, backend).run([png_of(pixels)])
+        # Rows in the middle between both: 25.5 and 150.5; columns at -0.25, 0.25, 0.75 and 1.25.
+        assert seen[0, :, 0].tolist() == [26, 57, 119, 151]
 
 
 @pytest.mark.parametrize("subsampling", [0, 1, 2, "4:1:1"])
@@ -248,6 +301,12 @@ def test_dali_refuses_by_name_what_the_reference_can_do(named: str) -> None:
 def test_dali_refuses_other_filters_on_a_gpu(filter: str) -> None:
     definition = Definition(operations=[Decode(), Resize(mode="exact", size=(9, 9), filter=filter)])
     with pytest.raises(CannotCompile, match=f"'{filter}'.*supports 'bilinear'"):
+        compile(definition, backend="dali", device="gpu")
+
+
+def test_dali_refuses_a_resize_without_antialias_on_a_gpu() -> None:
+    definition = Definition(operations=[Decode(), Resize(mode="exact", size=(9, 9), antialias=False)])
+    with pytest.raises(CannotCompile, match="without antialias exactly on a GPU"):
         compile(definition, backend="dali", device="gpu")
 
 

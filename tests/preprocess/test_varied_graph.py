@@ -106,6 +106,12 @@ def test_a_filter_without_an_exact_form_is_refused() -> None:
         run_graph(definition, variations(PLAIN, 3))
 
 
+def test_a_resize_without_antialias_is_refused() -> None:
+    definition = Definition(operations=(Decode(), Resize(mode="exact", size=SIDES, antialias=False)))
+    with pytest.raises(CannotCompile, match="antialias false exactly"):
+        run_graph(definition, variations(PLAIN, 3))
+
+
 def test_variations_are_asked_for_when_compiling() -> None:
     vary = [lambda _: variations(PLAIN, 3)[0]]
     with pytest.raises(ValueError, match=r"compile\(varied=True\)"):

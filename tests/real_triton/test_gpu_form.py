@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from clip_files import COUNT, write_video
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from client import BadImage, Client
+from client import BadImage, BadStream, Client
 from serving.build import build
 from serving.server import Server
 
@@ -38,6 +39,26 @@ class TritonPythonModel({adapter}):
 """
 
 
+_VIDEO = """
+import sys
+sys.path[:0] = [{tests!r}]
+import host_gpu
+import host_nvdec
+host_nvdec.install()
+host_gpu.install()
+from preprocess.video.picture import PictureMaker
+from serving.video.model import Video
+
+# Pixels that the CPU would make.
+PictureMaker.pixels = None
+
+
+class TritonPythonModel(Video):
+    def initialize(self, args):
+        super().initialize(args | {{"model_instance_kind": "GPU"}})
+"""
+
+
 @pytest.fixture(scope="module")
 def on_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose preprocess and fused models believe to be on a GPU."""
@@ -47,7 +68,7 @@ def on_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "host.yaml").write_text(yaml.safe_dump(own))
     repository = folder / "repository"
     build(folder / "host.yaml", folder=repository)
-    for role in ("preprocess", "fused"):
+    for role in ("preprocess", "fused", "video"):
         model = repository / f"host_{role}"
         gpu = text_format.Parse((model / "config.pbtxt").read_text(), ModelConfig())
         cpu = text_format.Parse((model / "configs" / "cpu.pbtxt").read_text(), ModelConfig())
@@ -55,7 +76,8 @@ def on_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         gpu.ClearField("instance_group")
         gpu.instance_group.extend(cpu.instance_group)
         (model / "configs" / "cpu.pbtxt").write_text(text_format.MessageToString(gpu))
-        (model / "1" / "model.py").write_text(_MODEL.format(tests=str(ROOT / "tests"), adapter=role.capitalize()))
+        template = _VIDEO if role == "video" else _MODEL
+        (model / "1" / "model.py").write_text(template.format(tests=str(ROOT / "tests"), adapter=role.capitalize()))
     with pytest.MonkeyPatch.context() as patch:
         # NumPy's BLAS spins where several threads call it on few cores.
         patch.setenv("OPENBLAS_NUM_THREADS", "1")
@@ -73,6 +95,27 @@ def test_results_are_those_of_the_cpu_form(on_host: Server, server: Server, phot
                 assert [one.label for one in seen.labels][:2] == [one.label for one in expected.labels][:2]
                 # A level of the resize.
                 assert seen.top.score == pytest.approx(expected.top.score, abs=0.02)
+
+
+def test_video_is_decoded_and_brought_to_the_network_on_the_gpu(
+    on_host: Server, server: Server, tmp_path: Path
+) -> None:
+    """B-frames; three streams at once, and one that a GPU does not decode, which fails as the CPU's pixels would."""
+    clip = write_video(tmp_path / "v.mp4", "libx264", options={"g": "12", "bf": "3"}, size_hw=(240, 320))
+    with Client(server.grpc_url) as client, client.stream(clip, pipeline="classify") as frames:
+        expected = list(frames)
+    with Client(on_host.grpc_url) as client:
+        streams = [client.stream(clip, pipeline="host") for _ in range(3)]
+        for stream in streams:
+            with stream as frames:
+                found = list(frames)
+                assert (frames.decoded, frames.concealed) == (COUNT, 0)
+            assert [(one.frame_index, one.pts) for one in found] == [(one.frame_index, one.pts) for one in expected]
+            for one, other in zip(found, expected, strict=True):
+                assert one.labels[0].score == pytest.approx(other.labels[0].score, abs=0.02)
+        old = write_video(tmp_path / "v.avi", "mpeg4", count=3, size_hw=(240, 320))
+        with client.stream(old, pipeline="host") as frames, pytest.raises(BadStream, match="NoneType"):
+            list(frames)
 
 
 @pytest.mark.parametrize("form", ["host", "host_fused"])

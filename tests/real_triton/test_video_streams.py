@@ -21,7 +21,7 @@ import yaml
 from networks import CLASSES, mean_color
 from PIL import Image
 
-from client import BadStream, Client
+from client import BadStream, Client, OnestreamError
 from preprocess import Definition
 from preprocess.video.clips import Clip
 from preprocess.video.maker import ClipMaker
@@ -188,6 +188,29 @@ def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(
     silent.close()
     with client.stream(clip, pipeline="colors") as frames:
         assert len(list(frames)) == FRAMES
+
+
+def test_a_server_that_is_told_to_stop_ends_its_streams(streaming: Server, clip: Path) -> None:
+    """One stream waits for its caller, one has ended early; neither holds the stop back until its limit."""
+    server = Server(
+        streaming.repository,
+        http_port=0,
+        grpc_port=0,
+        metrics_port=0,
+        models=["colors_video", "colors_model"],
+        stop_timeout_s=60,
+    )
+    server.start()
+    with Client(server.grpc_url, timeout_s=20) as client:
+        client.stream(clip, pipeline="colors").open().close()
+        waiting = client.stream(clip, pipeline="colors", results=1).open()
+        assert next(waiting).frame_index == 0
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 30
+        with pytest.raises(OnestreamError):
+            list(waiting)
+        waiting.close()
 
 
 def test_the_page_s_python_and_the_command_run(server: Server, clip: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.fit import fit_instances
+from serving.fit import fit_instances, usable_cores
 from serving.triton_config import from_text
 
 COMMITTED = Path(__file__).parents[2] / "model_repository"
@@ -46,3 +46,22 @@ def test_a_server_runs_one_process_per_core(repository: Path, monkeypatch: pytes
         children = psutil.Process(server.pid).children(recursive=True)
         running = [child for child in children if any("/classify_fused/" in part for part in child.cmdline())]
         assert len(running) == 3
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [
+        ("max 100000", 8),
+        ("400000 100000", 4),
+        ("150000 100000", 2),
+        ("50000 100000", 1),
+        ("6400000 100000", 8),
+        ("", 8),
+    ],
+)
+def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, expected: int) -> None:
+    """Else 64 processes would share the time of 4 cores."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    (tmp_path / "cpu.max").write_text(quota)
+    assert usable_cores(tmp_path / "cpu.max") == expected
+    assert usable_cores(tmp_path / "absent") == 8

@@ -16,7 +16,7 @@ from serving import network, repository
 from serving.build import build
 from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
-from serving.pipeline import GpuOptions, Pipeline, ServingOptions
+from serving.pipeline import GpuOptions, Pipeline, ServingOptions, VideoOptions
 from serving.triton_config import from_text
 
 ROOT = Path(__file__).parents[2]
@@ -202,6 +202,19 @@ def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
     on_cpu = _config(files, "classify_fused/configs/cpu.pbtxt")
     assert on_cpu.max_batch_size == 48
     assert "gpu" not in on_cpu.parameters
+
+
+def test_video_is_decoded_where_the_pipeline_says() -> None:
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
+    kinds = {}
+    for decode in ("auto", "gpu", "cpu"):
+        chosen = pipeline.model_copy(update={"video": VideoOptions(decode=decode)})
+        files = repository.plan(chosen, [LOGITS], labels=LABELS).files(source="x.yaml")
+        group = _config(files, "classify_video/config.pbtxt").instance_group[0]
+        kinds[decode] = (group.kind, list(group.gpus))
+        assert _config(files, "classify_video/configs/cpu.pbtxt").instance_group[0].kind == group.KIND_CPU
+    assert kinds["auto"] == kinds["gpu"] == (group.KIND_GPU, [0])
+    assert kinds["cpu"] == (group.KIND_CPU, [])
 
 
 def test_float16_by_a_backend_that_runs_the_file_as_it_is_is_refused() -> None:

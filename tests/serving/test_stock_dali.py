@@ -260,6 +260,9 @@ print(sorted({"preprocess", "serving", "client", "pydantic", "PIL"} & set(sys.mo
         (r"pad to \[30, 40\] may meet a larger image", [Pad(size=(30, 40))]),
         (r"pad to \[90, 90\] may meet", [Resize(mode="shorter", size=9), Pad(size=(90, 90))]),
         (r"pad to \[90, 90\] may meet", [Resize(mode="longer", size=91), Pad(size=(90, 90))]),
+        ("without antialias", [Resize(mode="exact", size=(9, 9), antialias=False)]),
+        ("no resize with rounding 'ratio'", [Resize(mode="fit", size=(9, 9), rounding="ratio"), Pad(size=(9, 9))]),
+        ("no center_crop with rounding 'truncate'", [CenterCrop(size=(9, 9), rounding="truncate")]),
         ("may miss the image", [Resize(mode="fit", size=(9, 9)), Pad(size=(9, 9)), CenterCrop(size=(1, 1))]),
     ],
 )

@@ -15,8 +15,8 @@ import pytest
 
 from preprocess.errors import BadSample
 from serving.video.bounds import BadStream, Bounds
-from serving.video.session import Outlet, Session, Tensors
-from serving.video.turns import Turns
+from serving.video.session import Finish, Outlet, Session, Slot, Tensors
+from serving.video.turns import Gathering, Turns
 from wire.video import Close, Credit, Event, Mode, Open, Packet, Packets
 
 OPEN = Open(codec="h264", width=64, height=48, time_base=Fraction(1, 30), results=4)
@@ -37,6 +37,7 @@ class OneToOne:
     delay: int = 2
     decoded: int = 0
     concealed: int = 0
+    unshown: int = 0
     waiting: list[Frame] = field(default_factory=list)
 
     def feed(self, packet: Packet | None) -> list[Frame]:
@@ -92,22 +93,40 @@ class Server:
     ended: list[Session] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.decoders: Turns[Session] = Turns("decode", 2, Session.next_packet, alone=True)
-        self.callers: Turns[Session] = Turns("infer", 6, Session.next_frame, alone=False)
+        self.decoders: Turns[Session] = Turns("decode", 2, Session.next_packet)
+        self.callers: Gathering[Session, Slot] = Gathering("infer", 6, Session.next_frame, self.work, most=3)
+        self.finishers: Turns[Session] = Turns("finish", 3, Session.next_result)
 
-    def open(self, client: Client, *, bounds: Bounds | None = None, decoder: Any = None, **options: Any) -> Session:
+    def open(
+        self,
+        client: Client,
+        *,
+        bounds: Bounds | None = None,
+        decoder: Any = None,
+        finish: Finish | None = None,
+        **options: Any,
+    ) -> Session:
         return Session(
             Open(**{name: getattr(OPEN, name) for name in Open.__slots__ if name != "type"} | options),
             decoder or OneToOne(),
             client,
             bounds=bounds or Bounds(),
-            infer=self.infer,
             wake_decoder=self.decoders.wake,
             wake_network=self.callers.wake,
             on_end=self.ended.append,
+            finish=finish,
+            wake_finisher=self.finishers.wake,
         )
 
+    def work(self, pieces: list[tuple[Session, Slot]]) -> None:
+        for session, slot in pieces:
+            try:
+                session.take_result(slot, self.infer(slot.frame))
+            except Exception as error:
+                session.fail(error)
+
     def close(self) -> None:
+        self.finishers.close()
         self.decoders.close()
         self.callers.close()
 
@@ -262,6 +281,91 @@ def test_a_network_that_fails_ends_its_stream_only() -> None:
     fine.wait_for(lambda: bool(fine.last))
     server.close()
     assert str(failing.last[0]) == "bad stream (failed): the network failed: no such model"
+    assert fine.results == list(range(20))
+
+
+class Numbering:
+    """Finishes as an encoder does: what leaves depends on everything that left before."""
+
+    def __init__(self, *, fail_at: int = -1) -> None:
+        self.seen: list[int] = []
+        self.busy = threading.Lock()
+        self.fail_at = fail_at
+
+    def __call__(self, frame: Any, tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+        assert self.busy.acquire(blocking=False), "two frames of one stream were finished at once"
+        try:
+            time.sleep(random.Random(frame.index).uniform(0, 0.004))
+            assert tensors["index"][0] == frame.index
+            if frame.index == self.fail_at:
+                raise ArithmeticError("the encoder gave up")
+            self.seen.append(frame.index)
+            return {}, {"place": len(self.seen)}
+        finally:
+            self.busy.release()
+
+
+def test_results_are_finished_one_after_the_other_in_order_and_only_those_that_leave(server: Server) -> None:
+    clients = [Client() for _ in range(3)]
+    finishes = [Numbering() for _ in clients]
+    sessions = [
+        server.open(client, results=1000, finish=finish) for client, finish in zip(clients, finishes, strict=True)
+    ]
+    for first in range(0, 100, 10):
+        for session in sessions:
+            session.receive(packets(first, 10))
+    for session in sessions:
+        session.receive(Close())
+    for client, finish in zip(clients, finishes, strict=True):
+        client.wait_for(lambda: bool(client.last))  # noqa: B023 (called at once)
+        assert client.results == finish.seen == list(range(100))
+        assert [event.fields["place"] for event in client.events if event.type == "result"] == list(range(1, 101))
+        assert isinstance(client.last[0], Event)
+
+
+def test_what_is_being_finished_counts_as_held_and_waits_for_credit(server: Server) -> None:
+    client, finish = Client(), Numbering()
+    session = server.open(client, results=3, finish=finish, bounds=Bounds(results=5))
+    session.receive(packets(0, 100))
+    client.wait_for(lambda: len(client.results) == 3)
+    time.sleep(0.2)
+    assert finish.seen == [0, 1, 2]
+    # Three left, five are held, two more are in the decoder that delays by two.
+    assert session.counts()["decoded"] <= 3 + 5 + 2 + 1
+    session.receive(Credit(10))
+    client.wait_for(lambda: len(client.results) == 13)
+
+
+def test_a_live_stream_that_is_finished_slowly_drops_before_and_never_after(server: Server) -> None:
+    def slowly(frame: Any, tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:  # noqa: ARG001
+        time.sleep(0.02)
+        return {}, {}
+
+    client = Client()
+    session = server.open(client, results=1000, mode="drop_oldest", finish=slowly, bounds=Bounds(results=4))
+    for first in range(0, 100, 5):
+        session.receive(packets(first, 5))
+        time.sleep(0.01)
+    session.receive(Close())
+    client.wait_for(lambda: bool(client.last))
+    counts = session.counts()
+    assert counts["dropped"] > 10
+    assert len(client.results) + counts["dropped"] == 100
+    assert client.results == sorted(client.results)
+
+
+def test_what_cannot_be_finished_ends_its_stream_only(server: Server) -> None:
+    broken, fine = Client(), Client()
+    for client, finish in ((broken, Numbering(fail_at=3)), (fine, Numbering())):
+        session = server.open(client, results=100, finish=finish)
+        session.receive(packets(0, 20))
+        session.receive(Close())
+    broken.wait_for(lambda: bool(broken.last))
+    (error,) = broken.last
+    assert isinstance(error, BadStream)
+    assert error.reason == "frame 3 cannot be finished: the encoder gave up"
+    assert broken.results == [0, 1, 2]
+    fine.wait_for(lambda: bool(fine.last))
     assert fine.results == list(range(20))
 
 

@@ -30,6 +30,8 @@ DEFINITIONS = {
     "nearest": Definition(operations=(Decode(), Resize(mode="longer", size=50, filter="nearest"),
                                       Pad(size=(50, 50), value=9), Output(layout="NHWC", dtype="uint8"))),
     "letterbox": Definition(operations=(Decode(), Letterbox(size=(96, 64), align="top_left"), Output(layout="NHWC"))),
+    "not torchvision's": Definition(operations=(Decode(), Resize(mode="exact", size=(61, 77), antialias=False),
+                                                CenterCrop(size=(50, 50), rounding="truncate"))),
     "gray": Definition(operations=(Decode(color="gray"), Resize(mode="longer", size=60, rounding="nearest"),
                                    CenterCrop(size=(64, 40)), Normalize(mean=(0.4,), std=(0.2,)))),
 }  # fmt: skip

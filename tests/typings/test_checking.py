@@ -23,7 +23,7 @@ import numpy as np
 import PyNvVideoCodec as nvc
 import tensorrt
 import tensorrt_rtx
-from cuda.core import Buffer, Device, EventOptions, StreamOptions
+from cuda.core import Buffer, Device, EventOptions, LaunchConfig, Program, ProgramOptions, StreamOptions, launch
 from cupti import cupti
 from nvidia import nvimgcodec
 
@@ -39,6 +39,11 @@ def cuda_core(device: Device) -> None:
     builder.begin_building("capture")  # arg-type
     builder.end_building().complete().launch(number)  # arg-type
     device.create_event(options=EventOptions(timing_enabled=True)).elapsed()  # attr-defined
+    kernel = Program("", "c++", ProgramOptions(arch="sm_90")).compile("cubin").get_kernel("name")
+    launch(stream, LaunchConfig(grid=(1, 1), block=32), kernel, number, np.int32(1))
+    launch(stream, LaunchConfig(grid=(1, 1), blocks=32), kernel)  # call-arg
+    launch(stream, kernel, kernel)  # arg-type
+    launch(stream, LaunchConfig(grid=1, block=32), kernel, "text")  # arg-type
 
 
 def nvimgcodec_images(decoder: nvimgcodec.Decoder, data: bytes) -> None:
@@ -88,6 +93,14 @@ def video(path: str, stream: int) -> None:
     for packet in demuxer:
         timestamps: list[int] = [frame.getPTS() for frame in decoder.Decode(packet)]
     nvc.CreateDecoder(cuda_stream=stream)  # call-arg
+    nvc.CreateDecoder(latency=0)  # arg-type
+    nvc.GetDecoderCaps(codec="h264")  # arg-type
+    data = nvc.PacketData()
+    data.bsl_data, data.bsl, data.pts = 0, 0, 7
+    data.decode_flag = nvc.VideoPacketFlag.ENDOFPICTURE  # assignment
+    data.timestamp = 7  # attr-defined
+    decoder.Decode(b"packet")  # arg-type
+    decoder.Decode(data)[0].GetPtrToPlane()  # call-arg
     nvc.SimpleDecoder(path, output_color_type="RGB")  # arg-type
     nvc.ThreadedDecoder(path)  # call-arg
 

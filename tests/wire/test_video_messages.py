@@ -21,6 +21,7 @@ PACKETS = st.builds(
     dts=TIMES,
     duration=st.integers(0, 2**31),
     is_key=st.booleans(),
+    is_discarded=st.booleans(),
 )
 MESSAGES = st.one_of(
     st.builds(

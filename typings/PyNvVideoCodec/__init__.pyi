@@ -2,7 +2,10 @@
 #
 # Written by hand, since importing it needs a driver. Sources: PyNvVideoCodec/decoders/SimpleDecoder.py and
 # ThreadedDecoder.py of the wheel; for the rest the signatures that pybind11 keeps in the compiled module
-# (PyNvVideoCodec_130, for drivers with NVENC 13) and their use in samples/advanced of the wheel.
+# (PyNvVideoCodec_130, for drivers with NVENC 13) and their use in samples/advanced of the wheel. What they do, in the
+# C++ of the library (MIT): src/PyNvVideoCodec/src/PyNvDecoder.cpp (CreateDecoder, GetDecoderCaps with its keys, Decode,
+# which passes on bsl_data, bsl, pts and decode_flag, and lets go of Python's lock) and
+# src/VideoCodecSDKUtils/helper_classes/NvCodec/NvDecoder/NvDecoder.cpp (surfaces, their order and memory).
 
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -59,7 +62,7 @@ class cudaVideoCodec(_Enum):
     AV1: ClassVar[cudaVideoCodec]
 
 class cudaVideoChromaFormat(_Enum):
-    Monochrome: ClassVar[cudaVideoChromaFormat]  # the others, 420 and so on, are not Python names
+    Monochrome: ClassVar[cudaVideoChromaFormat]  # the others are not Python names; 420 is 1, 422 is 2, 444 is 3
 
 class ColorSpace(_Enum):
     BT_601: ClassVar[ColorSpace]
@@ -193,6 +196,8 @@ def CreateDecoder(
     latency: DisplayDecodeLatencyType = ...,
     enableDecodeStats: bool = False,
 ) -> PyNvDecoder: ...
+
+# Keys: supported, num_decoder_engines, width_max, height_max, mb_num_max, width_min, height_min and what was asked.
 def GetDecoderCaps(
     gpuid: int = 0, codec: cudaVideoCodec = ..., chromaformat: cudaVideoChromaFormat = ..., bitdepth: int = 8
 ) -> dict[str, int]: ...

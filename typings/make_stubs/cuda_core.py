@@ -19,6 +19,7 @@ from make_stubs.syntax import (
     member_name,
     mend_class,
     names_in,
+    parse_members,
     paths_in,
     without_docstrings,
     write,
@@ -29,10 +30,14 @@ KEPT = {
     "_context": ("Context",),
     "_device": ("DeviceProperties", "Device"),
     "_event": ("EventOptions", "Event"),
+    "_launch_config": ("LaunchConfig",),
+    "_launcher": ("launch",),
     "_memory/_buffer": ("Buffer", "MemoryResource"),
     "_memory/_device_memory_resource": ("DeviceMemoryResourceOptions", "DeviceMemoryResource"),
     "_memory/_legacy": ("LegacyPinnedMemoryResource",),
     "_memory/_memory_pool": ("_MemPoolAttributes", "_MemPool"),
+    "_module": ("Kernel", "ObjectCode"),
+    "_program": ("ProgramOptions", "Program"),
     "_stream": ("LEGACY_DEFAULT_STREAM", "PER_THREAD_DEFAULT_STREAM", "StreamOptions", "IsStreamType", "Stream"),
     "_utils/cuda_utils": ("CUDAError", "ComputeCapability"),
     "graph/_graph_builder": ("GraphDebugPrintOptions", "GraphCompleteOptions", "GraphBuilder", "Graph"),
@@ -44,9 +49,13 @@ PACKAGES = {
         "_context",
         "_device",
         "_event",
+        "_launch_config",
+        "_launcher",
         "_memory/_buffer",
         "_memory/_device_memory_resource",
         "_memory/_legacy",
+        "_module",
+        "_program",
         "_stream",
     ),
     "_memory": ("_memory/_buffer", "_memory/_device_memory_resource", "_memory/_legacy"),
@@ -64,7 +73,10 @@ EQUALITY = "def __eq__(self, other: object, /) -> bool: ..."
 MENDS = {
     **{f"{name}.__init__": NO_CONSTRUCTOR for name in ("Buffer", "Context", "DeviceProperties", "Event", "Stream")},
     **{f"{name}.__init__": NO_CONSTRUCTOR for name in ("Graph", "GraphBuilder", "_MemPoolAttributes")},
+    **{f"{name}.__init__": NO_CONSTRUCTOR for name in ("Kernel", "ObjectCode")},
+    **{f"LaunchConfig.{name}": f"{name}: tuple[int, ...]" for name in ("grid", "cluster", "block")},
     **{f"{name}.__eq__": EQUALITY for name in ("Buffer", "Context", "Event", "Stream")},
+    **{f"{name}.__eq__": EQUALITY for name in ("Kernel", "LaunchConfig", "ObjectCode")},
     **{f"{name}.close": "def close(self) -> None: ..." for name in ("Context", "Event", "GraphBuilder", "Stream")},
     "Buffer.__enter__": "def __enter__(self) -> Self: ...",
     "Buffer.__exit__": "def __exit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None: ...",
@@ -86,6 +98,26 @@ MENDS = {
     "Stream.from_handle": "@staticmethod\ndef from_handle(handle: int) -> Stream: ...",
     "StreamOptions.nonblocking": "nonblocking: bool = True",
     "Device.to_system_device": "",
+    "Kernel.arguments_info": "",
+    "Kernel.from_handle": "",
+    **{f"ObjectCode.from_{kind}": "" for kind in ("cubin", "ptx", "ltoir", "fatbin", "object", "library")},
+    "ObjectCode.__reduce__": "",
+    "ObjectCode.get_module": "",
+    "ObjectCode.code": "@property\ndef code(self) -> bytes: ...",
+    "Program.__init__": (
+        "def __init__(self, code: str, code_type: str, options: ProgramOptions | None = None) -> None: ..."
+    ),
+    "Program.__dealloc__": "",
+    "Program.handle": "",
+    "Program.compile": (
+        "def compile(self, target_type: str, name_expressions: tuple[str, ...] | list[str] = (),"
+        " logs: None = None, *, cache: None = None) -> ObjectCode: ..."
+    ),
+    # A whole number becomes a pointer; what the kernel takes in 32 bits says so by its own type.
+    "launch": (
+        "def launch(stream: Stream | GraphBuilder | IsStreamType, config: LaunchConfig, kernel: Kernel,"
+        " *kernel_args: Buffer | int | float | bool | numpy.generic) -> None: ..."
+    ),
 }
 # The handles of the driver's interface that signatures name; each is made from an address and is one by ``int``.
 HANDLES = ("CUcontext", "CUdeviceptr", "CUevent", "CUgraphExec", "CUstream")
@@ -143,6 +175,9 @@ def _module(module: str, tree: ast.Module, target: Path, version: str) -> None:
             continue
         if isinstance(node, ast.ClassDef):
             left_out += mend_class(node, MENDS, unknown)
+        elif isinstance(node, ast.FunctionDef) and node.name in MENDS:
+            body += parse_members(MENDS[node.name])
+            continue
         elif isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation):
             node.annotation = ast.Name("TypeAlias")
         elif isinstance(node, ast.AnnAssign):
@@ -162,7 +197,7 @@ def _unconditional(tree: ast.Module) -> list[ast.stmt]:
 def _imports(body: list[ast.stmt], module: str) -> list[ast.stmt]:
     """The imports that a module's kept definitions need."""
     used = set().union(*(names_in(node) for node in body))
-    lines = [f"import {name}" for name in ("uuid", "cuda.bindings.driver") if name.split(".")[0] in used]
+    lines = [f"import {name}" for name in ("uuid", "numpy", "cuda.bindings.driver") if name.split(".")[0] in used]
     sources = {**STANDARD, **{f"cuda.core.{other.replace('/', '.')}": KEPT[other] for other in KEPT if other != module}}
     for source, names in sources.items():
         if found := [name for name in names if name in used]:

@@ -60,7 +60,8 @@ class Seen:
     messages: int = 0
     sequence_id: int = 0
     closed: bool = False
-    sequence_ended: bool = False
+    hung_up: bool = False
+    answered: bool = False
     cancelled: bool = False
     waiting: deque[Packet] = field(default_factory=deque)
     over: bool = False
@@ -104,7 +105,8 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         def over() -> None:
             with self._changed:
                 seen.over = True
-                seen.cancelled = not seen.sequence_ended
+                # Not by hung_up: of a cancelled call, too, gRPC may first say that its messages ended.
+                seen.cancelled = not seen.answered
                 self._changed.notify_all()
 
         context.add_callback(over)
@@ -119,6 +121,9 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
                 with self._changed:
                     self._receive(request, seen)
                     self._changed.notify_all()
+            with self._changed:
+                seen.hung_up = True
+                self._changed.notify_all()
         except grpc.RpcError:
             return
         except Exception as error:
@@ -129,15 +134,12 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         (tensor,) = request.inputs
         message = unpack(data)
         parameters = request.parameters
-        first, last = parameters["sequence_start"].bool_param, parameters["sequence_end"].bool_param
         self._check(list(tensor.shape) == [len(data)], f"shape {list(tensor.shape)} of {len(data)} bytes")
         self._check(tensor.name == "message", f"input {tensor.name}")
-        self._check(first == isinstance(message, Open) == (seen.messages == 0), "start flag only on the first message")
-        self._check(not seen.sequence_ended, "a message behind the end of the sequence")
+        self._check(isinstance(message, Open) == (seen.messages == 0), "only the first message opens")
         seen.sequence_id = seen.sequence_id or parameters["sequence_id"].int64_param
         self._check(parameters["sequence_id"].int64_param == seen.sequence_id != 0, "one sequence id")
         seen.messages += 1
-        seen.sequence_ended = last
         if isinstance(message, Open):
             seen.opened, seen.credit = message, message.results
         elif isinstance(message, Credit):
@@ -204,7 +206,8 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
                 time.sleep(0.02)
         yield self._event("ended", seen, reason="done" if seen.closed else "the server is tired")
         with self._changed:
-            self._changed.wait_for(lambda: seen.over or seen.sequence_ended)
+            self._changed.wait_for(lambda: seen.over or seen.hung_up)
+            seen.answered = not seen.over
 
     def _result(self, seen: Seen, index: int, packet: Packet) -> Any:
         assert seen.opened is not None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import av
 import pytest
-from clip_files import every_frame, turn, write_video
+from clip_files import begin_at, every_frame, turn, write_video
 
 from client import UnreadableInput, UnsupportedInput
 from client.video import AnnexB, File, PacketSource, Rtsp, Source, Webcam, source_of
@@ -78,6 +78,12 @@ def test_a_file_gives_all_that_decoding_needs(tmp_path: Path, codec: str, name: 
 @pytest.mark.parametrize("form", [str, Path.read_bytes, lambda path: path.open("rb"), lambda path: path], ids=str)
 def test_paths_bytes_and_file_objects_are_the_same(clip: Path, form: Callable[[Path], object]) -> None:
     assert read(source_of(form(clip))) == read(File(clip))  # type: ignore[arg-type]
+
+
+def test_what_lies_before_the_start_of_an_edit_list_is_marked(tmp_path: Path, clip: Path) -> None:
+    _, packets = read(File(begin_at(tmp_path / "cut.mp4", clip, 4)))
+    assert sorted(p.pts < 0 for p in packets if p.pts is not None) == sorted(p.is_discarded for p in packets)
+    assert sum(packet.is_discarded for packet in packets) == 4
 
 
 def test_a_pipe(tmp_path: Path) -> None:

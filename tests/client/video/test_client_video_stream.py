@@ -51,7 +51,7 @@ def test_every_frame_in_order_with_what_is_known_of_it(server: FakeServer, clien
     assert seen.packets == list(packets(300))
     assert seen.closed
     wait_for(lambda: seen.over, "the call ends")
-    assert seen.sequence_ended
+    assert seen.hung_up
     assert not seen.cancelled
 
 

@@ -39,7 +39,7 @@ def stream_of(path: Path, **said: Any) -> tuple[StreamFormat, list[Packet]]:
             fps=float(stream.average_rate or 0),
         )
         packets = [
-            Packet(bytes(packet), packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe)
+            Packet(bytes(packet), packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe, packet.is_discard)
             for packet in container.demux(stream)
             if packet.size
         ]

@@ -29,6 +29,9 @@ CLASSIFY = Definition(
 DEFINITIONS = {
     "classify": CLASSIFY,
     "letterbox": Definition(operations=(Decode(), Letterbox(size=(80, 80)), Output(layout="NHWC", dtype="uint8"))),
+    "not antialiased": Definition(
+        operations=(Decode(), Resize(mode="fit", size=(80, 80), antialias=False, rounding="ratio"), Pad(size=(80, 80)))
+    ),
     "gray": Definition(operations=(Decode(color="gray"), Resize(mode="exact", size=(40, 60)), Output(dtype="float16"))),
     "cut": Definition(operations=(Decode(), CenterCrop(size=(33, 47)), Output(layout="NHWC", dtype="uint8"))),
     "lanczos": Definition(

@@ -10,7 +10,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from clip_files import COUNT, number_in, turn, write_video
+from clip_files import COUNT, begin_at, number_in, turn, write_video
 from stream_files import AS_IT_IS, CLASSIFY, decoded, stream_of
 
 from preprocess import BadSample, CannotCompile, Definition, Limits
@@ -37,6 +37,24 @@ def assert_equals_clip(path: Path, definition: Definition, *, color: ColorRule |
     assert [frame.index for frame in frames] == list(range(len(expected)))
     assert all(np.array_equal(frame.pixels, pixels) for frame, pixels in zip(frames, expected, strict=True))
     assert (decoder.decoded, decoder.concealed, decoder.unshown) == (len(expected), 0, 0)
+
+
+def assert_samples_clip(path: Path, sampling: Sampling) -> None:
+    """The frames that the sampling takes of the stream are those that a clip takes of the file, in every bit."""
+    format, packets = stream_of(path)
+    clip = Clip(
+        stride=sampling.stride,
+        fps=sampling.fps,
+        start_frame=sampling.start_frame,
+        end_frame=sampling.end_frame,
+        num_frames=sampling.num_frames,
+    )
+    with VideoFile(path) as video:
+        chosen = [number for number in dict.fromkeys(choose_frames(clip, video.index.timeline)) if number is not None]
+    expected = ClipMaker(CLASSIFY.pixels(), Clip(frames=tuple(chosen))).make(path)
+    frames = decoded(StreamDecoder(CLASSIFY, format, sampling=sampling), packets)
+    assert [frame.index for frame in frames] == chosen
+    assert all(np.array_equal(frame.pixels, pixels) for frame, pixels in zip(frames, expected, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -179,20 +197,7 @@ def test_times_are_exact_and_in_order(videos: dict[str, Path], kind: str, thread
     "kind", ["h264", "h264-open-gop", "h264-ts", "h264-avi", "h264-raw", "hevc", "vp9", "mpeg4-avi"]
 )
 def test_sampling_takes_the_frames_of_the_clip(videos: dict[str, Path], kind: str, sampling: Sampling) -> None:
-    format, packets = stream_of(videos[kind])
-    clip = Clip(
-        stride=sampling.stride,
-        fps=sampling.fps,
-        start_frame=sampling.start_frame,
-        end_frame=sampling.end_frame,
-        num_frames=sampling.num_frames,
-    )
-    with VideoFile(videos[kind]) as video:
-        chosen = [number for number in dict.fromkeys(choose_frames(clip, video.index.timeline)) if number is not None]
-    expected = ClipMaker(CLASSIFY.pixels(), Clip(frames=tuple(chosen))).make(videos[kind])
-    frames = decoded(StreamDecoder(CLASSIFY, format, sampling=sampling), packets)
-    assert [frame.index for frame in frames] == chosen
-    assert all(np.array_equal(frame.pixels, pixels) for frame, pixels in zip(frames, expected, strict=True))
+    assert_samples_clip(videos[kind], sampling)
 
 
 def test_frames_that_nothing_needs_are_not_decoded(tmp_path: Path) -> None:
@@ -223,6 +228,21 @@ def test_a_variable_rate_is_sampled_by_time(tmp_path: Path) -> None:
     assert [frame.pts_seconds for frame in frames] == [0, 0.08, 0.12, 0.6, 0.64, 0.99]
 
 
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(stride=5), Sampling(fps=7.0), Sampling(start_frame=3)])
+@pytest.mark.parametrize("kind", ["h264", "hevc", "mpeg4"])
+def test_frames_before_the_start_of_an_edit_list_are_neither_shown_nor_counted(
+    videos: dict[str, Path], tmp_path: Path, kind: str, sampling: Sampling
+) -> None:
+    path = begin_at(tmp_path / "cut.mp4", videos[kind], 7)
+    format, packets = stream_of(path)
+    assert [packet.is_discarded for packet in packets].count(True) == 7
+    assert_samples_clip(path, sampling)
+    decoder = StreamDecoder(AS_IT_IS, format)
+    frames = decoded(decoder, packets)
+    assert [number_in(frame.pixels) for frame in frames] == list(range(7, COUNT))
+    assert (decoder.decoded, decoder.concealed, decoder.unshown) == (COUNT - 7, 0, 0)
+
+
 def test_nothing_is_decoded_after_the_last_frame(videos: dict[str, Path]) -> None:
     format, packets = stream_of(videos["h264"])
     decoder = StreamDecoder(CLASSIFY, format, sampling=Sampling(num_frames=3))
@@ -246,6 +266,17 @@ def test_b_frames_whose_depth_is_not_stated_come_in_order(videos: dict[str, Path
         for depth in (None, 2)
     )
     assert len(late) < len(early)
+
+
+def test_keyframes_that_the_decoder_holds_back_keep_their_times(tmp_path: Path) -> None:
+    """Without a stated depth H.264 is held back for as many pictures as its level allows, here several groups."""
+    format, packets = stream_of(write_video(tmp_path / "v.mp4", "libx264", options={"g": "3", "bf": "1"}))
+    assert sum(packet.is_key for packet in packets[:9]) == 3
+    decoder = StreamDecoder(AS_IT_IS, replace(format, extradata=without_usability_information(format.extradata)))
+    assert decoded(decoder, packets[:6], at_end=False) == []
+    frames = decoded(decoder, packets[6:])
+    assert [frame.pts for frame in frames] == sorted(packet.pts for packet in packets)
+    assert decoder.unshown == 0
 
 
 def test_a_change_of_size_is_planned_anew(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def noise(size_hw: tuple[int, int], shifts: tuple[int, int], depth: int, seed: i
             (Resize(mode="shorter", size=130), CenterCrop(size=(40, 33))),
             (Resize(mode="exact", size=(31, 12)),),
             (Letterbox(size=(24, 40)),),
+            (Resize(mode="shorter", size=17, antialias=False), CenterCrop(size=(17, 19), rounding="truncate")),
         ]
     ),
     seed=st.integers(0, 9),

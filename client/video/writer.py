@@ -1,0 +1,131 @@
+"""Encoded frames of a stream's results into a file, as they are."""
+
+from __future__ import annotations
+
+import io
+import os
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from client.errors import OnestreamError
+from client.video.results import EncodedFrame, FrameResult
+
+if TYPE_CHECKING:
+    from av.container import OutputContainer
+
+_TIME_BASE = Fraction(1, 90_000)
+_USUAL_STEP = 3000
+
+
+class CannotWrite(OnestreamError):
+    """A video file cannot be written; the text names it and says why."""
+
+
+class VideoWriter:
+    """Writes the frames that a composing pipeline sends (``FrameResult.video``) into a file; nothing is decoded.
+
+    The name's ending chooses the container: .mp4, .mkv, .mov, …. The file appears with the first key frame. Frames have
+    the times of the stream, from 0 on. Where the picture changes its size, a new file begins, ``NAME-2.mp4`` and so on.
+    A context manager, which finishes the file. Raises ``CannotWrite``.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._paths: list[Path] = []
+        self._container: OutputContainer | None = None
+        self._stream: Any = None
+        self._kind: object = None
+        self._first_s: float | None = None
+        self._last = -1
+        self._step = _USUAL_STEP
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files so far."""
+        return list(self._paths)
+
+    def write(self, result: FrameResult) -> None:
+        """Add a result's frame. Raises ``ValueError`` for a result without one."""
+        import av
+
+        frame = result.video
+        if frame is None:
+            raise ValueError(f"frame {result.frame_index} has no picture; only a pipeline with video.output sends them")
+        kind = (frame.width, frame.height)
+        try:
+            if frame.is_key and kind != self._kind:
+                self._finish()
+                self._begin(frame)
+                self._kind = kind
+            if self._container is None:
+                # Nothing can be shown before the first key frame.
+                return
+            packet = av.Packet(frame.data)
+            packet.stream, packet.time_base, packet.is_keyframe = self._stream, _TIME_BASE, frame.is_key
+            packet.pts = packet.dts = self._time(result)
+            packet.duration = self._step
+            self._container.mux(packet)
+        except (av.FFmpegError, OSError) as error:
+            raise CannotWrite(f"{self._current}: {getattr(error, 'strerror', None) or error}") from None
+
+    def close(self) -> None:
+        """Finish the file. May be called twice."""
+        import av
+
+        try:
+            self._finish()
+        except (av.FFmpegError, OSError) as error:
+            raise CannotWrite(f"{self._current}: {getattr(error, 'strerror', None) or error}") from None
+
+    def __enter__(self) -> VideoWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _current(self) -> Path:
+        return self._paths[-1] if self._paths else self._path
+
+    def _begin(self, frame: EncodedFrame) -> None:
+        import av
+
+        number = len(self._paths) + 1
+        path = self._path if number == 1 else self._path.with_stem(f"{self._path.stem}-{number}")
+        self._paths.append(path)
+        try:
+            # PyAV itself opens the file only when the first packet is written.
+            path.open("wb").close()
+            self._container = av.open(str(path), "w")
+        except ValueError as error:
+            raise CannotWrite(f"{path}: {error}") from None
+        # A container's header holds what the key frame's own headers say.
+        with av.open(io.BytesIO(frame.data), format="h264") as probe:
+            self._stream = self._container.add_stream_from_template(probe.streams.video[0])
+        self._stream.time_base = _TIME_BASE
+        self._first_s, self._last = None, -1
+
+    def _finish(self) -> None:
+        container, self._container = self._container, None
+        if container is not None:
+            container.close()
+
+    def _time(self, result: FrameResult) -> int:
+        """When the frame is shown; where the stream says nothing, or its clock was set back, a frame later."""
+        at = self._last + self._step if self._last >= 0 else 0
+        if result.pts_seconds is not None:
+            if self._first_s is None:
+                self._first_s = result.pts_seconds - float(at * _TIME_BASE)
+            told = round((result.pts_seconds - self._first_s) / _TIME_BASE)
+            if told > self._last:
+                at = told
+            else:
+                self._first_s = None
+        if self._last >= 0:
+            self._step = at - self._last
+        self._last = at
+        return at

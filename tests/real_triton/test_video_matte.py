@@ -1,0 +1,171 @@
+"""Composed video through a real Triton: pictures, order, times, drops that leave it playable, the command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import numpy.typing as npt
+import pytest
+import yaml
+from clip_files import every_frame, turn
+from PIL import Image
+
+from client import Client
+from client.video import FrameResult, VideoWriter
+from postprocess.matte import Composer, alpha, displayed, picture_window
+from preprocess.video.color import ColorRule, Planes, planes_of, to_rgb
+from preprocess.video.orientation import Orientation
+from preprocess.video.stream import StreamDecoder, StreamFormat
+from serving.build import build
+from serving.compositing import background_of
+from serving.engine import OnnxRuntimeEngine
+from serving.pipeline import Matte, Pipeline
+from serving.server import Server
+
+pytestmark = pytest.mark.needs_triton
+
+ROOT = Path(__file__).parents[2]
+FRAMES = 40
+SIZE_HW = (270, 480)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A person before a background, with B-frames."""
+    path = tmp_path_factory.mktemp("video") / "clip.mp4"
+    photo = Image.open(ROOT / "examples" / "photos" / "astronaut.jpg").convert("RGB").resize((520, 520))
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=30, options={"bf": "2", "x264-params": "log-level=none"})
+        stream.height, stream.width, stream.pix_fmt = *SIZE_HW, "yuv420p"
+        for number in range(FRAMES):
+            box = (number, number // 2, number + SIZE_HW[1], number // 2 + SIZE_HW[0])
+            container.mux(stream.encode(av.VideoFrame.from_image(photo.crop(box))))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def pipeline_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pipeline of the project, in a quality at which pictures can be compared."""
+    fields = yaml.safe_load((ROOT / "pipelines" / "matte.yaml").read_text())
+    fields["video"] |= {"output": {"preset": "ultrafast", "crf": 8, "keyframe_s": 0.5}, "results": 4}
+    path = tmp_path_factory.mktemp("pipelines") / "matte.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    return path
+
+
+@pytest.fixture(scope="module")
+def composing(pipeline_file: Path) -> Iterator[Server]:
+    folder = pipeline_file.parent / "repository"
+    build(pipeline_file, folder=folder)
+    models = ["matte_video", "matte_model"]
+    with Server(folder, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
+        yield server
+
+
+@pytest.fixture
+def client(composing: Server) -> Iterator[Client]:
+    with Client(composing.grpc_url, timeout_s=20) as connected:
+        yield connected
+
+
+def expected(pipeline_file: Path, clip: Path, orientation: Orientation) -> list[npt.NDArray[np.uint8]]:
+    """The composed pictures as RGB, from the reference composition in process."""
+    pipeline = Pipeline.from_file(pipeline_file)
+    options = pipeline.postprocess
+    assert isinstance(options, Matte)
+    engine = OnnxRuntimeEngine(pipeline_file.parent / "repository" / "matte_fused" / "1" / "model.onnx", threads=1)
+    composer = Composer(background_of(options, pipeline_file.parent))
+    with av.open(str(clip)) as container:
+        stream = container.streams.video[0]
+        context = stream.codec_context
+        decoder = StreamDecoder(
+            pipeline.preprocess,
+            StreamFormat(
+                codec="h264",
+                time_base=Fraction(stream.time_base or 0),
+                extradata=bytes(context.extradata or b""),
+                orientation=orientation,
+            ),
+            pictures=True,
+        )
+        from wire.video import Packet
+
+        packets = [Packet(bytes(p), p.pts, p.dts, p.duration or 0, p.is_keyframe) for p in container.demux(stream)]
+    frames = [frame for packet in [*(p for p in packets if p.data), None] for frame in decoder.feed(packet)]
+    pictures = []
+    for frame in frames:
+        matte = alpha(engine.run(frame.pixels[None])["person"], softness=options.softness)[0]
+        window = picture_window(pipeline.preprocess, frame.size_hw)
+        part = matte[window.top : window.top + window.height, window.left : window.left + window.width]
+        composed: Planes = composer.compose_reference(displayed(frame.planes(), orientation), part)
+        pictures.append(to_rgb(composed, ColorRule()))
+    return pictures
+
+
+def psnr_db(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
+    error = float(np.mean((one.astype(np.float64) - other) ** 2))
+    return 10 * np.log10(255**2 / max(error, 1e-9))
+
+
+def watch(client: Client, clip: Path, out: Path, **options: Any) -> list[FrameResult]:
+    with client.stream(clip, pipeline="matte", **options) as frames, VideoWriter(out) as video:
+        results = []
+        for result in frames:
+            results.append(result)
+            video.write(result)
+        assert frames.ended_reason == "done"
+    return results
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["upright", "turned"])
+def test_every_picture_is_the_reference_s_in_order_and_at_its_time(
+    client: Client, pipeline_file: Path, clip: Path, tmp_path: Path, turned: bool
+) -> None:
+    source = turn(tmp_path / "turned.mp4", clip, (0, 1, -1, 0)) if turned else clip
+    orientation = Orientation(True, False, True) if turned else Orientation()
+    results = watch(client, source, tmp_path / "out.mp4")
+    assert [one.frame_index for one in results] == list(range(FRAMES))
+    shown_hw = orientation.displayed_size(SIZE_HW)
+    assert {(one.video.height, one.video.width) for one in results if one.video} == {shown_hw}
+    frames = every_frame(tmp_path / "out.mp4")
+    assert [frame.time for frame in frames] == pytest.approx(np.arange(FRAMES) / 30, abs=1e-4)
+    found = [to_rgb(planes_of(frame), ColorRule()) for frame in frames]
+    wanted = expected(pipeline_file, source, orientation)
+    # crf 8 is above 40 dB; a frame's neighbour, which is a pixel away, must be further.
+    for number in range(FRAMES):
+        assert psnr_db(found[number], wanted[number]) > 38
+        assert psnr_db(found[number], wanted[number]) > psnr_db(found[number], wanted[number - 1])
+
+
+def test_what_a_live_stream_drops_leaves_the_rest_playable(client: Client, clip: Path, tmp_path: Path) -> None:
+    with (
+        client.stream(clip, pipeline="matte", mode="drop_oldest", results=2) as frames,
+        VideoWriter(tmp_path / "out.mp4") as video,
+    ):
+        count = 0
+        for result in frames:
+            video.write(result)
+            count += 1
+            time.sleep(0.03)
+        assert count + frames.dropped == FRAMES
+        assert frames.dropped > 0
+    assert len(every_frame(tmp_path / "out.mp4")) == count
+    assert not any(frame.is_corrupt for frame in every_frame(tmp_path / "out.mp4"))
+
+
+def test_the_command_writes_it(composing: Server, clip: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "onestream", "stream", "--url", composing.grpc_address, "--pipeline", "matte"]
+    done = subprocess.run(
+        [*command, str(clip), "-o", str(tmp_path / "out.mp4")], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(every_frame(tmp_path / "out.mp4")) == FRAMES

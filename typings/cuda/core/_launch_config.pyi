@@ -1,0 +1,13 @@
+# From _launch_config of the wheel cuda-core 1.2.2 (Apache-2.0, NVIDIA), by `make stubs`.
+
+class LaunchConfig:
+    grid: tuple[int, ...]
+    cluster: tuple[int, ...]
+    block: tuple[int, ...]
+    shmem_size: int
+    is_cooperative: bool
+    programmatic_stream_serialization: bool
+    def __init__(self, grid: int | tuple[int, ...] | None=None, cluster: int | tuple[int, ...] | None=None, block: int | tuple[int, ...] | None=None, shmem_size: int | None=None, is_cooperative: bool=False, programmatic_stream_serialization: bool=False) -> None: ...
+    def __repr__(self) -> str: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
