@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import video_table
+from benchmarks import streams_table, video_table
 from benchmarks.cpu_time import Timed
 from benchmarks.gpu import results as gpu
 from benchmarks.gpu import table as gpu_table
@@ -283,6 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             summary(read(options.results), link_to="benchmarks/results"),
             *(f"{training.table(one)}\n" for one in training.read(options.results)),
             *(f"{video_table.table(one)}\n" for one in video_table.read(options.results)),
+            *(f"{streams_table.table(one)}\n" for one in streams_table.read(options.results)),
             gpu_table.readme(gpu.read(options.results)),
         ]
         wanted = replaced(text, "\n".join(block for block in blocks if block))

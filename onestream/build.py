@@ -24,6 +24,9 @@ def build(
             help="dali-backend: for the unmodified Triton container, without our Python (docs/stock-containers.md)."
         ),
     ] = "python",
+    version: Annotated[
+        int, typer.Option(min=1, help="2 and more: beside version 1, for `onestream rollout` (docs/rollout.md).")
+    ] = 1,
 ) -> None:
     """Write the model repository of a pipeline: NAME, NAME_preprocess, NAME_model, NAME_postprocess and NAME_fused.
 
@@ -45,6 +48,7 @@ def build(
                 folder=repository,
                 onnx_file=onnx,
                 form=form,
+                version=version,
                 progress=lambda text: status.update(text),
             )
     except (ServingError, PreprocessError) as error:

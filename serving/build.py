@@ -12,8 +12,9 @@ import onnx
 
 from postprocess.background import read_picture
 from serving import certificate, network, repository, stock
-from serving.errors import BadNetwork, BadPipeline
+from serving.errors import BadNetwork, BadPipeline, BadVersion
 from serving.pipeline import Classification, Matte, PictureBackground, Pipeline
+from serving.versions import built_versions, read_pins, version_name, version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +37,22 @@ def build(
     folder: Path,
     onnx_file: Path | None = None,
     form: stock.Form = "python",
+    version: int = 1,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Built:
     """Build the repository of a pipeline in ``folder``.
 
     ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``form`` *dali-backend* is for the
-    unmodified Triton container (``serving.stock``). ``progress`` is called with a line before each long step. A network
-    built from the same sources is kept. Raises ``BadPipeline``, ``BadNetwork``, ``preprocess.StampMismatch``, or
-    ``preprocess.CannotCompile`` where the form cannot do the definition exactly.
+    unmodified Triton container (``serving.stock``). A ``version`` above 1 is written beside version 1, which must be
+    there, under names of its own (``serving.versions``). ``progress`` is called with a line before each long step. A
+    network built from the same sources is kept. Raises ``BadPipeline``, ``BadNetwork``, ``BadVersion``,
+    ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot do the definition exactly.
     """
     pipeline = Pipeline.from_file(pipeline_file)
     stock.check_folder(folder, form)
+    first = pipeline.name if version > 1 else None
+    if version > 1:
+        pipeline = _later_version(pipeline, version, folder=folder, form=form)
     labels, background = _labels(pipeline, pipeline_file.parent), _background(pipeline, pipeline_file.parent)
     source = _Source.of(pipeline, onnx_file)
     named = f"{pipeline_file.parent.name}/{pipeline_file.name}"
@@ -63,13 +69,28 @@ def build(
         served = network.prepare(source.load(progress), pipeline.preprocess)
         entry = served.metadata_props.add()
         entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
-    planned = repository.plan(pipeline, network.outputs(served), labels=labels, background=background)
+    planned = repository.plan(pipeline, network.outputs(served), labels=labels, background=background, version_of=first)
     written = repository.write(planned, folder, source=named)
     if fresh or not (folder / f"{pipeline.name}_fused" / "1" / "model.onnx").exists():
         written += repository.install_network(served.SerializeToString(), pipeline, folder)
     progress("measuring parity with the reference")
     written += certificate.install(pipeline.preprocess, [folder / name for name in planned.model_names])
     return Built(pipeline, folder, written, planned.model_names)
+
+
+def _later_version(pipeline: Pipeline, version: int, *, folder: Path, form: stock.Form) -> Pipeline:
+    """The pipeline under the name of a version. Raises ``BadVersion`` where it has no place in the folder."""
+    if form != "python":
+        raise BadVersion(f"versions are for `onestream serve`, which the form {form} does without")
+    if 1 not in built_versions(folder, pipeline.name):
+        raise BadVersion(f"{folder} holds no {pipeline.name} to be version 1; build that first, without --version")
+    name = version_name(pipeline.name, version)
+    if (folder / name).exists() and version_of(folder, name) != pipeline.name:
+        raise BadVersion(f"{folder / name} is a pipeline of its own, not version {version} of {pipeline.name}")
+    pin = read_pins(folder).get(pipeline.name)
+    if pin is not None and pin.version == version:
+        raise BadVersion(f"version {version} of {pipeline.name} is served; build another: --version {version + 1}")
+    return pipeline.model_copy(update={"name": name})
 
 
 _SOURCE_KEY = "onestream.source"

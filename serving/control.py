@@ -74,6 +74,15 @@ class TritonControl:
                 ensembles[name] = frozenset(step.model_name for step in config.ensemble_scheduling.step)
         return {name: steps for name, steps in ensembles.items() if steps}
 
+    def is_ensemble(self, model: str) -> bool:
+        """Tell whether a loaded model is an ensemble, which has no processes.
+
+        Raises:
+            ControlError: no answer, or it is not loaded.
+        """
+        config = self._call(self._client.get_model_config, model, timeout_s=_REQUEST_TIMEOUT_S).config
+        return bool(config.ensemble_scheduling.step)
+
     def unload(self, model: str, *, timeout_s: float = _REQUEST_TIMEOUT_S) -> None:
         """Begin to unload a model: at once it, its ensembles and the server are not ready.
 

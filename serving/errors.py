@@ -7,6 +7,7 @@
     ├── BadNetwork        an ONNX file cannot be served by this definition; the message says what was seen
     ├── BadProxy          a proxy cannot be made of what was given; the message says what is expected
     ├── ProxyDied         nginx ended by itself; it has said why
+    ├── BadVersion        a version of a pipeline is not there, or cannot be served in the place of another
     ├── BadPlan           a TensorRT plan cannot be built, kept or used on this machine; the message says why
     ├── WeightsError      the built-in network's weights could not be fetched; the message says what to do
     ├── CheckpointError   a weights file is damaged or holds what it may not
@@ -34,6 +35,10 @@ class BadProxy(ServingError):
 
 class ProxyDied(ServingError):
     """nginx, run as a proxy, ended by itself."""
+
+
+class BadVersion(ServingError):
+    """A version of a pipeline was not built, or cannot take the place of the one that is served."""
 
 
 class BadPlan(ServingError):

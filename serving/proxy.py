@@ -11,6 +11,7 @@ from google.protobuf import text_format
 
 from serving.errors import BadProxy
 from serving.triton_config import from_text
+from serving.versions import VERSION_OF
 
 DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 """For a model whose configuration states no ``max_body_bytes``."""
@@ -128,7 +129,8 @@ def public_models(repository: Path, names: Sequence[str] | None = None) -> tuple
 
     Args:
         repository: folder of models.
-        names: exactly these instead of the pipelines (NAME, NAME_fused and NAME_video, without the steps).
+        names: exactly these instead of the pipelines (NAME, NAME_fused and NAME_video, without the steps and
+            without later versions, which are reached by these names).
 
     Raises:
         BadProxy: there is none, or not one of ``names``, or a configuration cannot be read.
@@ -142,6 +144,8 @@ def public_models(repository: Path, names: Sequence[str] | None = None) -> tuple
             raise BadProxy(f"{path} is no model configuration: {error}") from None
         parameters = {key: value.string_value for key, value in config.parameters.items()}
         pipeline = parameters.get("pipeline")
+        if VERSION_OF in parameters and names is None:
+            continue
         if name in names if names is not None else name in (pipeline, f"{pipeline}_fused", f"{pipeline}_video"):
             stated = parameters.get("max_body_bytes", "")
             limit = int(stated) if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES

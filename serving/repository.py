@@ -38,6 +38,7 @@ from serving.triton_config import (
     Warmup,
     to_text,
 )
+from serving.versions import VERSION_OF
 from wire.video import EVENT, MESSAGE
 
 BACKGROUND_FILE = "background"
@@ -114,11 +115,17 @@ class Repository:
 
 
 def plan(
-    pipeline: Pipeline, outputs: Sequence[NetworkOutput], *, labels: str | None, background: bytes | None = None
+    pipeline: Pipeline,
+    outputs: Sequence[NetworkOutput],
+    *,
+    labels: str | None,
+    background: bytes | None = None,
+    version_of: str | None = None,
 ) -> Repository:
     """Compute the repository of a pipeline from its network's outputs.
 
     ``labels`` is the text of the labels file, ``background`` the content of the file that a matte names.
+    ``version_of`` names the pipeline that this one is a later version of (``serving.versions``).
 
     Raises ``BadNetwork`` where the outputs do not suit the postprocessing, ``BadPipeline`` where the labels do not.
     """
@@ -141,6 +148,8 @@ def plan(
     batch, queue = options.max_batch_size, options.max_queue_size
     instances = _COMMITTED_INSTANCES if options.cpu_instances == "cores" else options.cpu_instances
     stamp = {"definition": definition.canonical_json(), "definition_digest": definition.digest, "pipeline": name}
+    if version_of is not None:
+        stamp[VERSION_OF] = version_of
     limits = {"limits": pipeline.limits.model_dump_json(), "max_body_bytes": str(pipeline.limits.max_body_bytes)}
     per_core = {INSTANCES_PARAMETER: str(options.cpu_instances), "threads": str(options.cpu_threads)}
     after = {"postprocess": postprocess.model_dump_json(), "network_outputs": ",".join(out.name for out in outputs)}

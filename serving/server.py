@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -13,7 +14,8 @@ from typing import Literal
 
 from serving.control import TritonControl
 from serving.ports import free_port
-from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, StopRequested
+from serving.rollout_service import RolloutService
+from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, StopRequested, TritonDied
 from serving.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
 from serving.triton import Device, Endpoints, TritonInstallation, find_triton, resolve_device
 from serving.triton_process import TritonProcess
@@ -242,8 +244,10 @@ class Server:
 
     def _run(self) -> None:
         """Do everything from start to end. Runs in the server's thread."""
+        rollouts = RolloutService(self.repository, self._running_triton, announce=self._on_event)
         try:
             self._triton = self._launch()
+            rollouts.start()
             self._started_or_finished.set()
             self._supervise()
             self._triton.stop(hurried=self._hurried.is_set, leaks=bool(self.restarts))
@@ -252,19 +256,28 @@ class Server:
         except BaseException as error:  # handed to the thread that waits
             self._failure = error
         finally:
+            rollouts.close()
             if self._triton is not None:
                 self._triton.kill()
             self._finished.set()
             self._started_or_finished.set()
 
     def _launch(self) -> TritonProcess:
-        """Start Triton on the chosen ports; on other free ports if a port chosen freely was taken meanwhile."""
+        """Start Triton on the chosen ports; on other free ports if a port chosen freely was taken meanwhile.
+
+        On a busy machine its Python backend may abort while it starts model processes
+        (triton-inference-server/server#8882); then it is started again.
+        """
         for _ in range(_LAUNCH_ATTEMPTS - 1):
             try:
                 return self._start_triton(self._choose_endpoints())
             except PortInUse as error:
                 if error.port in self._ports:
                     raise
+            except TritonDied as error:
+                if error.returncode != -signal.SIGABRT:
+                    raise
+                self._on_event("tritonserver aborted while it started; starting it again")
         return self._start_triton(self._choose_endpoints())
 
     def _choose_endpoints(self) -> Endpoints:
@@ -320,7 +333,7 @@ class Server:
             try:
                 triton = self._start_triton(stuck.endpoints)
                 break
-            except ModelLoadFailed:
+            except (ModelLoadFailed, TritonDied):
                 if attempts_left == 0:
                     raise
         self._on_event(

@@ -188,7 +188,7 @@ class Supervisor:
         return next((recovery for recovery in self._recoveries if model in recovery.reasons), None)
 
     def _is_needed(self, process: ModelProcess) -> bool:
-        """Tell a process that died from one that Triton ended: it was replaced, or its model was unloaded."""
+        """Tell a process that died from one that Triton ended: it was replaced, or its model is none any more."""
         for other in self._watched.values():
             same_instance = other.model == process.model and other.instance == process.instance
             if same_instance and other.pid not in self._retired:
@@ -197,7 +197,12 @@ class Supervisor:
             state = self._control.model_states().get(process.model)
         except ControlError:
             return True
-        return state is not None and state.state == "READY"
+        if state is None or state.state != "READY":
+            return False
+        try:
+            return not self._control.is_ensemble(process.model)
+        except ControlError:
+            return True
 
     def _recover(self, deaths: dict[str, str]) -> None:
         """Begin to restart models, each with the others that share an ensemble with it. ``deaths``: why, by model."""

@@ -10,11 +10,12 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from serving.control import ControlError, TritonControl
+from serving.control import ControlError, ModelState, TritonControl
+from serving.errors import BadVersion
 from serving.exec_child import tied
 from serving.fit import fit_instances, usable_cores
 from serving.leftovers import new_prefix, remove_leftovers, remove_regions
@@ -29,8 +30,17 @@ from serving.load_failures import (
 from serving.plans import fit_plans
 from serving.ports import check_port
 from serving.processes import ModelProcess, ModelProcesses, describe_exit, find_model_processes, read_stat
-from serving.server_errors import MissingLibrary, ModelLoadFailed, ServerError, StartupTimeout, StopRequested
+from serving.server_errors import (
+    MissingLibrary,
+    ModelLoadFailed,
+    RepositoryMissing,
+    ServerError,
+    StartupTimeout,
+    StopRequested,
+)
 from serving.triton import ADMIN_HEADER, Endpoints, TritonInstallation, triton_command
+from serving.versions import models_to_load, read_pins
+from serving.view import View
 
 _POLL_S = 0.1
 # Triton waits for ever for a model process that died before its first message; later deaths it reports within 2 s.
@@ -81,19 +91,25 @@ class TritonProcess:
         remove_leftovers()
         self.endpoints = endpoints
         self.region_prefix = new_prefix()
-        self._models = models
         self._log_path = log_path
         self._on_log = on_log
         self._stop_timeout_s = stop_timeout_s
         self._run_folder = Path(tempfile.mkdtemp(prefix=self.region_prefix))
-        # Triton is given the repository itself, a view of it, or a link to it.
+        # What messages may name: the repository, and the view of it that Triton is given.
         self._repositories = (repository, self._run_folder / "repository")
-        view = self._run_folder / "repository"
-        try:
+
+        def fit(folder: Path, fitted: Path, names: Sequence[str]) -> Path:
             if device == "cpu":
-                repository = fit_instances(repository, view, cores=usable_cores())
-            else:
-                repository = fit_plans(repository, view, models=models, progress=on_event, stopping=stopping)
+                return fit_instances(folder, fitted, cores=usable_cores())
+            return fit_plans(folder, fitted, models=names, progress=on_event, stopping=stopping)
+
+        try:
+            pins = read_pins(repository)
+            self._models = models = models_to_load(repository, pins, models)
+            self.view = View(repository, self._run_folder / "repository", models=models, fit=fit, pins=pins)
+        except BadVersion as error:
+            shutil.rmtree(self._run_folder, ignore_errors=True)
+            raise RepositoryMissing(str(error)) from None
         except BaseException:
             shutil.rmtree(self._run_folder, ignore_errors=True)
             raise
@@ -103,7 +119,7 @@ class TritonProcess:
         )
         command = triton_command(
             installation,
-            repository=repository,
+            repository=self.view.folder,
             endpoints=endpoints,
             device=device,
             models=models,
@@ -252,10 +268,27 @@ class TritonProcess:
             raise ServerError(f"the server started but does not answer: {error}") from None
         wanted = set(states) if "*" in self._models else set(self._models)
         loaded = sorted(name for name, state in states.items() if state.state == "READY")
+        failed = sorted(wanted.union(name for name, state in states.items() if state.state) - set(loaded))
+        self._raise_failures(failed, states)
+        return loaded
+
+    def check_loaded(self, models: Sequence[str]) -> None:
+        """Raise the reason where one of these models is not loaded.
+
+        Raises:
+            ServerError: a library is missing, a model did not load, or Triton does not answer.
+        """
+        try:
+            states = self.control.model_states()
+        except ControlError as error:
+            raise ServerError(f"the server does not answer: {error}") from None
+        self._raise_failures([name for name in models if name not in states or states[name].state != "READY"], states)
+
+    def _raise_failures(self, failed: Sequence[str], states: Mapping[str, ModelState]) -> None:
         log = self._log_text()
         failures = {
             name: model_reason(name, states[name].reason if name in states else "", log, self._repositories)
-            for name in sorted(wanted.union(name for name, state in states.items() if state.state) - set(loaded))
+            for name in failed
         }
         causes = {name: reason for name, reason in failures.items() if not reason.startswith("ensemble")}
         for name, reason in causes.items():
@@ -264,7 +297,6 @@ class TritonProcess:
                 raise MissingLibrary(library, f"model '{name}'")
         if failures:
             raise ModelLoadFailed(causes or failures)
-        return loaded
 
     def _check_unnoticed_deaths(self, deaths: dict[int, float]) -> None:
         """Fail for a model process that ended without Triton noticing. ``deaths`` is kept between calls."""

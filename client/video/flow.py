@@ -18,6 +18,7 @@ MAX_WAIT_S = 1.0
 _MESSAGE_PACKETS = 64
 _CREDIT_S = 1.0
 _MESSAGE_BYTES = 512 * 1024
+_MOST_LINGER_S = 0.05
 
 
 class Outbox:
@@ -27,6 +28,9 @@ class Outbox:
     thread ``give``; gRPC's thread takes ``next_message``. In mode *block* ``put`` waits; in mode *drop_oldest* it never
     does, and what waits longer than ``max_wait_s`` is dropped up to the next key packet, which leaves the server
     nothing that it cannot decode.
+
+    Every message costs the server a request. So where its answers take long, packets of a live stream go out together,
+    at intervals of half as long as that, at most 50 ms.
 
     ``on_sent(packet, handed_s)`` is called for every packet on its way out; ``handed_s`` is when it left the queue in
     mode *block*, since a file does not care how long it waits, and when it was put in mode *drop_oldest*.
@@ -51,6 +55,8 @@ class Outbox:
         self._skipping = self._finished = self._close_sent = self._ended = self._closed = False
         self._oversized: Packet | None = None
         self._sent_s = clock()
+        self._linger_s = 0.0
+        self._lingers_until_s = self._sent_s
         self._changed = threading.Condition()
 
     @property
@@ -127,6 +133,11 @@ class Outbox:
             self._consumed_bytes = max(self._consumed_bytes, total_bytes)
             self._changed.notify_all()
 
+    def answered(self, latency_s: float) -> None:
+        """A result came, so long after the server had the packet."""
+        if self._mode == "drop_oldest":
+            self._linger_s = min(_MOST_LINGER_S, latency_s / 2)
+
     def give(self, results: int = 1) -> None:
         """The caller took results. Credit goes out in steps, since each message costs the server a request."""
         with self._changed:
@@ -161,8 +172,7 @@ class Outbox:
                     self._sent_s = self._clock()
                     self._changed.notify_all()
                     return message
-                # Credit that has waited long goes out alone: a slow caller is not an idle one.
-                self._changed.wait(_CREDIT_S if self._credit else None)
+                self._changed.wait(self._patience_s())
 
     def _message(self) -> Message | None:
         self._drop_late()
@@ -170,7 +180,8 @@ class Outbox:
         if self._credit >= self._credit_step or waited:
             credit, self._credit = Credit(self._credit), 0
             return credit
-        if self._queue and self._has_room():
+        if self._queue and self._has_room() and (self._finished or self._clock() >= self._lingers_until_s):
+            self._lingers_until_s = self._clock() + self._linger_s
             return self._packets()
         if self._finished and not self._queue and not self._close_sent and self._buffer_bytes is not None:
             self._close_sent = True
@@ -178,6 +189,14 @@ class Outbox:
         if self._queue and self._buffer_bytes is not None and len(self._queue[0][0].data) > self._buffer_bytes:
             self._oversized = self._queue[0][0]
         return None
+
+    def _patience_s(self) -> float | None:
+        """How long there may be nothing to send although nothing changes; None for ever."""
+        # Credit that has waited long goes out alone: a slow caller is not an idle one.
+        left = [_CREDIT_S] if self._credit else []
+        if self._queue and self._has_room():
+            left.append(max(0.001, self._lingers_until_s - self._clock()))
+        return min(left, default=None)
 
     def _has_room(self) -> bool:
         if self._buffer_bytes is None:

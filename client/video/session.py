@@ -158,6 +158,7 @@ class Session:
             self._on_opened()
         elif event.type == "result":
             index = _whole(event, "index")
+            self.outbox.answered(float(event.fields.get("latency_ms", 0.0)) / 1000)
             handed_s = self._handed.of(index, event.fields.get("pts"))
             latency_ms = (
                 float(event.fields.get("latency_ms", 0.0)) if handed_s is None else 1000 * (time.monotonic() - handed_s)

@@ -1,4 +1,7 @@
-"""What the work itself costs: CPU time of decoding, of the network, and of encoding, with nothing around them."""
+"""What the work itself costs: CPU time of decoding, of the network, and of encoding, with nothing around them.
+
+All cores do the same at once, as they do when they serve: cores that are two threads of one are slower together.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -42,13 +45,26 @@ class Bare:
 
 
 def measure(clip: Path, network: Path, output: VideoOutput | None) -> Bare:
-    """Measure, in a process of its own on one core. ``network`` is the served ONNX file."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply_async(_measure, (clip, network, output)).get(_TIMEOUT_S)
+    """Measure, in a process for each core. ``network`` is the served ONNX file."""
+    cores = sorted(os.sched_getaffinity(0))
+    context = multiprocessing.get_context("spawn")
+    together = context.Barrier(len(cores))
+    with context.Pool(len(cores), initializer=_prepare, initargs=(together,)) as pool:
+        tasks = [(clip, network, output, core) for core in cores]
+        found = pool.starmap_async(_measure, tasks, chunksize=1).get(_TIMEOUT_S)
+    return Bare(*(sum(values) / len(values) for values in zip(*map(astuple, found), strict=True)))
 
 
-def _measure(clip: Path, network: Path, output: VideoOutput | None) -> Bare:
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+_together: Any = None
+
+
+def _prepare(together: Any) -> None:
+    global _together
+    _together = together
+
+
+def _measure(clip: Path, network: Path, output: VideoOutput | None, core: int) -> Bare:
+    os.sched_setaffinity(0, {core})
     import av
 
     from serving.engine import OnnxRuntimeEngine
@@ -98,8 +114,9 @@ def _encode(pictures: list[Any], output: VideoOutput) -> None:
 
 
 def _best(run: Callable[[], object], count: Callable[[], int]) -> float:
-    """The least of three: what others on the machine do only adds."""
+    """The least of three: what others on the machine do only adds. Begins when every core is ready to."""
     run()
+    _together.wait(_TIMEOUT_S)
     found = []
     for _ in range(3):
         began = time.process_time()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -56,9 +58,10 @@ class Counts:
 
 @dataclass(slots=True)
 class Memory:
-    """Resident memory of the server over time, MiB: all of its processes, and the one that decodes."""
+    """The server's memory over time, MiB: of all its processes, and of the one that decodes; and its open streams."""
 
     seconds: list[float] = field(default_factory=list)
+    streams: list[int] = field(default_factory=list)
     server_mib: list[float] = field(default_factory=list)
     decoder_mib: list[float] = field(default_factory=list)
 
@@ -77,7 +80,7 @@ def soak(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: Non
         say(f"{per_stream:.0f} MiB of the server's memory for each open stream")
         counts, memory = _run(plan, server, pipeline, say)
         restarts = dict(server.restarts)
-    flat = growth(memory)
+    flat = growth(memory, mib_per_stream=per_stream)
     say(f"{sum(one.frames for one in counts)} frames, {sum(one.lost for one in counts)} lost; memory {flat:+.1%}")
     return {
         "started_utc": started.isoformat(timespec="seconds"),
@@ -93,16 +96,19 @@ def soak(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: Non
         "server_restarts": restarts,
         "mib_per_stream": per_stream,
         "memory_growth": flat,
-        "memory": {"seconds": memory.seconds, "server_mib": memory.server_mib, "decoder_mib": memory.decoder_mib},
+        "memory": asdict(memory),
     }
 
 
-def growth(memory: Memory) -> float:
-    """The server's memory in the last quarter of the time against the second, where everything had begun."""
-    values = memory.server_mib
+def growth(memory: Memory, *, mib_per_stream: float) -> float:
+    """The server's memory in the last quarter of the time against the second, where everything had begun.
+
+    Clients that vanish leave more or fewer streams open, so what each takes is left out of both.
+    """
+    values = [mib - streams * mib_per_stream for mib, streams in zip(memory.server_mib, memory.streams, strict=True)]
     quarter = max(1, len(values) // 4)
     before, after = np.median(values[quarter : 2 * quarter] or values), np.median(values[-quarter:])
-    return float(after / before - 1)
+    return float((after - before) / np.median(memory.server_mib))
 
 
 def _run(plan: Plan, server: Server, pipeline: Pipeline, say: Callable[[str], None]) -> tuple[list[Counts], Memory]:
@@ -128,6 +134,7 @@ def _run(plan: Plan, server: Server, pipeline: Pipeline, say: Callable[[str], No
             vandal_s = now
         everything, decoder = _resident_mib(server, pipeline.name)
         memory.seconds.append(round(now - began_s, 1))
+        memory.streams.append(_open_streams(server))
         memory.server_mib.append(round(everything, 1))
         memory.decoder_mib.append(round(decoder, 1))
         if now - told_s > 60:
@@ -183,6 +190,12 @@ def _resident_mib(server: Server, pipeline: str) -> tuple[float, float]:
         if f"{pipeline}_video" in command:
             decoder += used
     return total, decoder
+
+
+def _open_streams(server: Server) -> int:
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+        found = re.search(r"^onestream_video_streams\{.*\} ([0-9.e+]+)$", answer.read().decode(), re.MULTILINE)
+    return round(float(found[1])) if found else 0
 
 
 def _packets(clip: Clip) -> Iterator[Packet]:

@@ -108,11 +108,13 @@ def test_a_soak_counts_frames_and_survives_clients_that_are_killed(pipeline_file
 
 
 def test_growth_is_that_of_the_last_quarter_against_the_second() -> None:
-    flat = Memory(server_mib=[10.0, 50.0, *[100.0] * 14])
-    assert growth(flat) == 0
-    growing = Memory(server_mib=list(np.linspace(100, 200, 16)))
-    # Medians of 126.7 to 146.7 and of 180 to 200.
-    assert growth(growing) == pytest.approx(190 / (410 / 3) - 1)
+    flat = Memory(server_mib=[10.0, 50.0, *[100.0] * 14], streams=[2] * 16)
+    assert growth(flat, mib_per_stream=10) == 0
+    growing = Memory(server_mib=list(np.linspace(100, 200, 16)), streams=[2] * 16)
+    # Medians of 126.7 to 146.7, of 180 to 200, and of all.
+    assert growth(growing, mib_per_stream=10) == pytest.approx((190 - 410 / 3) / 150)
+    busier = Memory(server_mib=[100.0] * 8 + [130.0] * 8, streams=[2] * 8 + [5] * 8)
+    assert growth(busier, mib_per_stream=10) == 0
 
 
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -160,6 +161,16 @@ def test_what_a_live_stream_drops_leaves_the_rest_playable(client: Client, clip:
         assert frames.dropped > 0
     assert len(every_frame(tmp_path / "out.mp4")) == count
     assert not any(frame.is_corrupt for frame in every_frame(tmp_path / "out.mp4"))
+
+
+def test_the_page_s_python_writes_it(composing: Server, clip: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
+    _classifying, block = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    code = block.replace("127.0.0.1:8001", composing.grpc_address)
+    code = code.replace("clip.mp4", str(clip)).replace("out.mp4", str(tmp_path / "out.mp4"))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(every_frame(tmp_path / "out.mp4")) == FRAMES
 
 
 def test_the_command_writes_it(composing: Server, clip: Path, tmp_path: Path) -> None:

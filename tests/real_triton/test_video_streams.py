@@ -215,7 +215,7 @@ def test_a_server_that_is_told_to_stop_ends_its_streams(streaming: Server, clip:
 
 def test_the_page_s_python_and_the_command_run(server: Server, clip: Path) -> None:
     page = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    block, _composing = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     code = block.replace("127.0.0.1:8001", server.grpc_address).replace("clip.mp4", str(clip))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

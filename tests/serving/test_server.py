@@ -43,6 +43,7 @@ from serving.server_errors import (
     RepositoryMissing,
     ServerError,
     StartupTimeout,
+    TritonDied,
     TritonNotFound,
 )
 from serving.triton import find_triton
@@ -299,6 +300,34 @@ def test_triton_on_path_comes_before_the_embedded_one(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert find_triton().source == "path"
     assert find_triton().executable == other
+
+
+def triton_that_aborts(folder: Path, times: int) -> Path:
+    """The layout of the embedded Triton, with a tritonserver that aborts at its first starts."""
+    real = find_triton().executable
+    root = real.parent.parent
+    wrapper = folder / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+    wrapper.parent.mkdir(parents=True)
+    (folder / "nvidia_pytriton.libs").symlink_to(root.parent.parent / "nvidia_pytriton.libs")
+    for beside in root.iterdir():
+        if beside.name != "bin":
+            (wrapper.parent.parent / beside.name).symlink_to(beside)
+    wrapper.write_text(
+        f'#!/bin/sh\necho >> {folder}/starts\n[ "$(wc -l < {folder}/starts)" -le {times} ] && kill -ABRT $$\n'
+        f'exec {real} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    return wrapper
+
+
+def test_a_triton_that_aborts_while_it_starts_is_started_again(repository: Path, tmp_path: Path) -> None:
+    events: list[str] = []
+    triton = triton_that_aborts(tmp_path / "twice", 2)
+    with Server(repository, **FREE_PORTS, device="cpu", triton=triton, on_event=events.append) as server:
+        assert server.is_running
+    assert events.count("tritonserver aborted while it started; starting it again") == 2
+    message = start_and_fail(repository, TritonDied, triton=triton_that_aborts(tmp_path / "always", 100))
+    assert "was killed (SIGABRT)" in message
 
 
 def test_a_missing_library_of_triton_is_named(repository: Path, tmp_path: Path) -> None:

@@ -163,3 +163,28 @@ def test_large_packets_go_alone_and_small_ones_together() -> None:
     for number in range(3, 203):
         box.put(packet(number, size=10))
     assert [len(numbers(box.next_message())) for _ in range(5)] == [2, 64, 64, 64, 9]
+
+
+def test_packets_of_a_live_stream_go_out_together_where_answers_take_long() -> None:
+    box = Outbox("drop_oldest")
+    box.opened(10_000)
+    box.answered(0.4)
+    box.put(packet(0, is_key=True))
+    assert numbers(box.next_message()) == [0]
+    for number in (1, 2, 3):
+        threading.Timer(0.005 * number, box.put, (packet(number),)).start()
+    assert numbers(box.next_message()) == [1, 2, 3]
+    box.put(packet(4))
+    box.finish()
+    assert numbers(box.next_message()) == [4]
+    assert isinstance(box.next_message(), Close)
+
+
+def test_packets_go_out_at_once_where_answers_are_quick_and_of_files_always() -> None:
+    for mode, latency_s in (("drop_oldest", 0.0), ("block", 10.0)):
+        box, _, _ = outbox(mode)  # type: ignore[arg-type]
+        box.opened(10_000)
+        box.answered(latency_s)
+        for number in range(3):
+            box.put(packet(number))
+            assert numbers(box.next_message()) == [number]

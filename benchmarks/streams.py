@@ -1,0 +1,68 @@
+"""``python -m benchmarks.streams``: how many 1080p streams are held in real time, and a soak; writes streams.json.
+
+Three cases: classification of every frame, of every fifth, and persons before a blurred background. The method is that
+of ``onestream bench streams`` and ``onestream bench soak``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import commit, this_machine
+from benchmarks.streams_table import FILE_NAME, table
+from onestream.bench import soak
+from onestream.bench.clip import own_clip
+from onestream.bench.streams import Plan, compare, quiet_numbers
+
+ROOT = Path(__file__).parents[1]
+CASES = (("classify", 1), ("classify", 5), ("matte", 1))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write streams.json. Cases that are left out keep what the file has of them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.streams", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each run that are counted")
+    parser.add_argument("--case", action="append", type=int, choices=range(len(CASES)), help=f"only these of {CASES}")
+    parser.add_argument("--soak-minutes", type=float, default=30.0, help="0 leaves the soak out")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write; without it benchmarks/results")
+    options = parser.parse_args(arguments)
+    quiet_numbers()
+    machine = this_machine()
+    path: Path = (options.out or ROOT / "benchmarks" / "results") / machine.slug / FILE_NAME
+    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"cases": {}}
+    results["machine"] = machine.model_dump()
+    clip = own_clip(ROOT / ".cache" / "benchmarks" / "videos", say=_say)
+    for name, stride in [CASES[index] for index in (options.case or range(len(CASES)))]:
+        plan = Plan(
+            ROOT / "pipelines" / f"{name}.yaml", clip, stride=stride, rounds=options.rounds, seconds=options.seconds
+        )
+        with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
+            found = compare(plan, folder=Path(folder), say=_say)
+        results["cases"][f"{name}, every {stride}"] = {"commit": commit(ROOT), **found}
+        _write(path, results)
+    if options.soak_minutes:
+        endurance = soak.Plan(ROOT / "pipelines" / "classify.yaml", clip, minutes=options.soak_minutes)
+        with tempfile.TemporaryDirectory(prefix="onestream-soak-") as folder:
+            results["soak"] = {"commit": commit(ROOT), **soak.soak(endurance, folder=Path(folder), say=_say)}
+        _write(path, results)
+    print(table(results))
+    print(f"written to {path}")
+
+
+def _write(path: Path, results: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _say(line: str) -> None:
+    print(f"  {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

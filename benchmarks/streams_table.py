@@ -1,0 +1,74 @@
+"""The README's table of ``streams``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from onestream.bench.streams import OPENCV, OURS, Summary
+
+FILE_NAME = "streams.json"
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """All results below a folder, by path."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
+
+
+def table(results: dict[str, Any]) -> str:
+    """Streams held of each case, beside OpenCV's way and the bounds; then the soak."""
+    cases: dict[str, dict[str, Any]] = results["cases"]
+    lines: list[str] = []
+    if cases:
+        first = next(iter(cases.values()))
+        dates = sorted({one["started_utc"][:10] for one in cases.values()})
+        commits = sorted({one["commit"][:12] for one in cases.values()})
+        lines += [
+            f"Video streams held in real time, {first['clip']['width']}×{first['clip']['height']} "
+            f"{first['clip']['codec'].upper()} at {first['fps']} frames/s, {first['cores']} cores, client and server "
+            f"on the same machine; {', '.join(dates)}, commit {', '.join(commits)}. Median (quartiles) of "
+            f"{len(first['rounds'])} rounds.",
+            "",
+            "| pipeline | onestream | OpenCV in the client | ours ÷ it "
+            "| CPU a frame alone: decode, network, encode, ms | held ÷ bare decode and network | … and encode |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        lines += [_row(name, one) for name, one in cases.items()]
+    if "soak" in results:
+        lines += ["", _soak(results["soak"])]
+    return "\n".join(lines)
+
+
+def _row(name: str, case: dict[str, Any]) -> str:
+    summary, costs = Summary.of(case), case["bare_ms"]
+    against = summary.against_opencv
+    parts = [f"{costs['decode_ms']:.1f}", f"{costs['network_ms']:.1f}"]
+    encoded = "–"
+    if costs["encode_ms"]:
+        parts.append(f"{costs['encode_ms']:.1f}")
+        encoded = f"{summary.of_bound_encoded:.2f}"
+    cells = [
+        f"{name}{_ordinal(case['stride'])} frame",
+        summary.held[OURS].text(1),
+        summary.held[OPENCV].text(1),
+        against.text(2) if against else "–",
+        " + ".join(parts),
+        f"{summary.of_bound:.2f}",
+        encoded,
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _ordinal(number: int) -> str:
+    return {1: "st", 2: "nd", 3: "rd"}.get(number, "th")
+
+
+def _soak(soak: dict[str, Any]) -> str:
+    return (
+        f"{soak['clients']} clients for {soak['minutes']:g} minutes in mode `block`, while others were killed "
+        f"({soak['started_utc'][:10]}, commit {soak['commit'][:12]}): {soak['frames']:,} frames, {soak['lost']} lost, "
+        f"{soak['out_of_order']} out of order, {soak['wrong_times']} with a wrong time; "
+        f"{soak['mib_per_stream']:.0f} MiB of the server's memory for each open stream, "
+        f"growth {soak['memory_growth']:+.1%}."
+    )

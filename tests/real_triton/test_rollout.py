@@ -1,0 +1,256 @@
+"""Another version of a pipeline takes the place of the served one on a real Triton, while clients go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import yaml
+from networks import mean_color
+from onnx import numpy_helper
+from proxies import proxy_command
+from typer.testing import CliRunner, Result
+
+from client import Client
+from onestream.cli import app
+from serving.build import build
+from serving.ports import free_port
+from serving.processes import find_model_processes
+from serving.rollout_service import RolloutSession
+from serving.server import Server
+from serving.versions import Pin, read_pins, version_steps, write_pin
+
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+PHOTO = ROOT / "examples" / "photos" / "cat.jpg"
+FORMS = ("own", "own_fused")
+FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+# Unloading ends when Triton's processes have: DALI takes seconds of that on a busy machine.
+UNLOAD_S = 30.0
+
+
+def build_version(folder: Path, version: int, *, factor: float = 1.0, value: int = 114) -> Path:
+    """Build a version whose scores are ``factor`` times those of version 1, on a border of ``value``."""
+    network = mean_color((1, 3, 48, 64))
+    (weights,) = network.graph.initializer
+    weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights) * np.float32(factor), weights.name))
+    (folder / "own.onnx").write_bytes(network.SerializeToString())
+    operations = [
+        {"op": "decode"},
+        {"op": "letterbox", "size": [48, 64], "value": value},
+        {"op": "normalize", "mean": [0.5] * 3, "std": [0.25] * 3},
+    ]
+    postprocess = {"kind": "classification", "top_k": 2, "activation": "none"}
+    # One process of each model: starting them is what takes the time of these tests.
+    serving = {"cpu_instances": 1}
+    (folder / "own.yaml").write_text(
+        yaml.safe_dump({"preprocess": {"operations": operations}, "postprocess": postprocess, "serving": serving})
+    )
+    build(folder / "own.yaml", folder=folder / "repository", onnx_file=folder / "own.onnx", version=version)
+    return folder / "repository"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rollout")
+    build_version(folder, 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def own_server(folder: Path) -> Iterator[Server]:
+    with Server(folder / "repository", **FREE_PORTS, device="cpu") as server:
+        yield server
+
+
+def rollout(server: Server, *arguments: str) -> Result:
+    fixed = [
+        f"--repository={server.repository}",
+        f"--url={server.grpc_url}",
+        f"--photos={PHOTO}",
+        "--watch-s=0.5",
+        "--yes",
+    ]
+    return CliRunner().invoke(app, ["rollout", "own", *arguments, *fixed])
+
+
+def scores(client: Client, model: str) -> npt.NDArray[np.float32]:
+    return client.infer(model, PHOTO)["scores"]
+
+
+def model_names(server: Server) -> set[str]:
+    return {process.model for process in find_model_processes(server.pid).running}
+
+
+def wait_for_version(server: Server, version: int) -> None:
+    """Wait until the models of this version are the only ones."""
+    steps = set(version_steps("own", version))
+    allowed = steps | {"own_fused", f"own_v{version}_fused"}
+    deadline = time.monotonic() + UNLOAD_S
+    while not steps < model_names(server) <= allowed and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert steps < model_names(server) <= allowed
+
+
+def wait_for_restart(server: Server, model: str) -> None:
+    deadline = time.monotonic() + UNLOAD_S
+    while not server.restarts.get(model) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with Client(server.grpc_url) as client:
+        client.wait_until_ready(timeout_s=UNLOAD_S)
+
+
+@contextmanager
+def clients_that_go_on(
+    urls: list[str], seen: list[tuple[float, str, npt.NDArray[np.float32] | Exception]]
+) -> Iterator[None]:
+    """Clients of both forms by both protocols; what they see, with the time at which they asked."""
+    stop = threading.Event()
+
+    def go_on(url: str, model: str) -> None:
+        with Client(url, timeout_s=30.0) as client:
+            while not stop.is_set():
+                asked = time.monotonic()
+                try:
+                    seen.append((asked, model, scores(client, model)))
+                except Exception as error:  # any at all is what must not be
+                    seen.append((asked, model, error))
+
+    threads = [threading.Thread(target=go_on, args=(url, model)) for url in urls for model in FORMS]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Server) -> None:
+    """Version 2 has other pixels and a network that answers three times as much: a mixture would be neither."""
+    build_version(folder, 2, factor=3.0, value=0)
+    seen: list[tuple[float, str, npt.NDArray[np.float32] | Exception]] = []
+    with Client(own_server.grpc_url) as client:
+        before = scores(client, "own")
+        with clients_that_go_on([own_server.grpc_url, own_server.http_url], seen):
+            result = rollout(own_server, "--to=2", "--least-top1=0")
+            assert result.exit_code == 0, result.output
+            switched = time.monotonic()
+            after = scores(client, "own")
+            wait_for_version(own_server, 2)
+            assert read_pins(own_server.repository) == {"own": Pin(version=2, previous=1)}
+            returning = time.monotonic()
+            result = rollout(own_server, "--back")
+            assert result.exit_code == 0, result.output
+            returned = time.monotonic()
+            wait_for_version(own_server, 1)
+        client.wait_until_ready(timeout_s=UNLOAD_S)
+    assert not np.allclose(before, after)
+    assert [entry for entry in seen if isinstance(entry[2], Exception)] == []
+    counted: Counter[tuple[str, str]] = Counter()
+    for asked, model, answer in seen:
+        assert isinstance(answer, np.ndarray)
+        # Batches of other sizes may round the mean of a channel otherwise.
+        versions = [name for name, known in (("1", before), ("2", after)) if np.allclose(answer, known, rtol=1e-5)]
+        assert len(versions) == 1, f"{model} answered {answer}, which is of neither version"
+        counted[model, versions[0]] += 1
+        if switched < asked < returning:
+            assert versions == ["2"]
+        if asked > returned:
+            assert versions == ["1"]
+    assert all(counted[model, version] > 10 for model in FORMS for version in "12"), counted
+    assert own_server.restarts == {}
+
+
+@pytest.mark.needs_nginx
+def test_callers_behind_the_proxy_notice_nothing(folder: Path, own_server: Server) -> None:
+    build_version(folder, 2, factor=3.0, value=0)
+    seen: list[tuple[float, str, npt.NDArray[np.float32] | Exception]] = []
+    listens = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
+    with (
+        proxy_command(
+            folder / "proxy.log",
+            *(f"--listen={listens[0]}", f"--grpc-listen={listens[1]}", f"--repository={own_server.repository}"),
+            *(f"--http={own_server.http_address}", f"--grpc={own_server.grpc_address}", "--no-tls", "--no-tokens"),
+        ),
+        clients_that_go_on([f"http://{listens[0]}", listens[1]], seen),
+    ):
+        for step in ("--to=2", "--back"):
+            result = rollout(own_server, step, "--least-top1=0")
+            assert result.exit_code == 0, result.output
+    assert [entry for entry in seen if isinstance(entry[2], Exception)] == []
+    # The best score of each version, to a hundredth: three times as much is further apart.
+    assert len({round(float(answer[0, 0]), 2) for _, _, answer in seen if isinstance(answer, np.ndarray)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "broken", "reason"),
+    [
+        (3, "network", "own_v3_model' failed to load"),
+        (4, "stamp", "model own_v4_preprocess: config.pbtxt was built with definition"),
+        (5, "classes", "the same best class for 0.0% of the photos; asked for 99.0%"),
+    ],
+)
+def test_a_version_that_is_not_right_is_refused(
+    folder: Path, own_server: Server, version: int, broken: str, reason: str
+) -> None:
+    # The opposite of every score makes the worst class the best.
+    repository = build_version(folder, version, factor=-1.0 if broken == "classes" else 1.0)
+    if broken == "network":
+        (repository / "own_v3_model" / "1" / "model.onnx").unlink()
+        (repository / "own_v3_model" / "1" / "model.onnx").write_bytes(b"not a network")
+    if broken == "stamp":
+        for model in repository.glob("own_v4*"):
+            stamp = model / "definition.json"
+            stamp.write_text(stamp.read_text().replace("114", "115"))
+    with Client(own_server.grpc_url) as client:
+        before = scores(client, "own")
+        result = rollout(own_server, f"--to={version}")
+        assert result.exit_code == 1
+        assert reason in " ".join(result.output.split())
+        assert str(repository) not in result.output
+        wait_for_version(own_server, 1)
+        client.wait_until_ready(timeout_s=UNLOAD_S)
+        for model in FORMS:
+            np.testing.assert_array_equal(scores(client, model), before)
+
+
+def test_a_rollout_that_ends_early_is_undone(folder: Path, own_server: Server) -> None:
+    build_version(folder, 6, factor=5.0)
+    with Client(own_server.grpc_url) as client:
+        before = scores(client, "own")
+        with RolloutSession(own_server.repository, "own") as session:
+            session.ask("switch", 6)
+            assert not np.allclose(scores(client, "own"), before)
+        wait_for_version(own_server, 1)
+        np.testing.assert_array_equal(scores(client, "own_fused"), before)
+
+
+def test_the_pin_outlives_the_server(tmp_path: Path) -> None:
+    build_version(tmp_path, 1)
+    repository = build_version(tmp_path, 2, factor=3.0)
+    write_pin(repository, "own", Pin(version=2, previous=1))
+    with Server(repository, **FREE_PORTS, device="cpu") as server, Client(server.grpc_url) as client:
+        assert "own_preprocess" not in server.models
+        pinned = scores(client, "own")
+        np.testing.assert_array_equal(scores(client, "own_fused"), pinned)
+        victim = next(p for p in find_model_processes(server.pid).running if p.model == "own_v2_fused")
+        victim.kill()
+        wait_for_restart(server, "own_v2_fused")
+        np.testing.assert_array_equal(scores(client, "own_fused"), pinned)
+        result = rollout(server, "--back")
+        assert result.exit_code == 0, result.output
+        # The network of version 2 is that of version 1 times 3.
+        np.testing.assert_allclose(scores(client, "own") * 3, pinned, rtol=1e-5)
+    with Server(repository, **FREE_PORTS, device="cpu") as server, Client(server.grpc_url) as client:
+        np.testing.assert_allclose(scores(client, "own_fused") * 3, pinned, rtol=1e-5)
+        assert not any(name.startswith("own_v") for name in server.models)
