@@ -12,11 +12,13 @@
             for frame in frames:
                 print(frame.frame_index, frame.pts_seconds, frame.labels)
 
-What is named here is the public surface; ``client.errors`` draws the tree of errors, ``client.video`` has the
-sources of video streams.
+``AsyncClient`` is the same for asyncio. What is named here is the public surface; ``client.errors`` draws the tree
+of errors, ``client.video`` has the sources of video streams.
 """
 
-from client._client import DEFAULT_MAX_BODY_BYTES, DEFAULT_URL, Client
+from client._async_client import AsyncClient
+from client._client import Client
+from client.calls import DEFAULT_MAX_BODY_BYTES, DEFAULT_URL
 from client.errors import (
     BadImage,
     BadStream,
@@ -38,12 +40,14 @@ from client.errors import (
 from client.images import ImageInput
 from client.results import Classification, Item, Label, ServerInfo
 from client.statistics import ModelStatistics, Phase
-from client.transports.base import Transport
+from client.transports.base import AsyncTransport, Transport
 from client.video import FrameResult, Reconnect, Stream
 
 __all__ = [
     "DEFAULT_MAX_BODY_BYTES",
     "DEFAULT_URL",
+    "AsyncClient",
+    "AsyncTransport",
     "BadImage",
     "BadStream",
     "CannotConnect",

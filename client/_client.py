@@ -10,33 +10,21 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any
 
-from client.errors import (
-    CannotConnect,
-    ClientClosed,
-    OnestreamError,
-    ServerRefused,
-    TimedOut,
-    UnexpectedResponse,
-    UnsupportedInput,
-)
+from client import calls
+from client.calls import DEFAULT_URL, READY_PAUSE_S, positive
+from client.errors import CannotConnect, ClientClosed, OnestreamError, ServerRefused, TimedOut
 from client.images import EncodedImage, ImageInput, encode
 from client.ordered import map_in_order
-from client.results import Classification, Item, Label, ServerInfo
+from client.results import Classification, Item, ServerInfo
 from client.retries import Deadline, Retries
 from client.statistics import ModelStatistics
 from client.transports import open_transport
-from client.transports.base import ConversingTransport, InferRequest, Tensors, Transport
-from client.transports.shared_memory import RegionPool
-from client.video.reconnect import NEVER, Reconnect
-from client.video.sources import VideoInput, source_of
+from client.transports.base import InferRequest, Tensors, Transport
+from client.transports.shared_memory import RegionPool, shut_down
+from client.video.reconnect import Reconnect
+from client.video.sources import VideoInput
 from client.video.stream import Stream
 from wire.video import Mode, Packet
-
-DEFAULT_URL = "127.0.0.1:8001"
-"""Where Triton serves gRPC on this machine unless told otherwise."""
-
-DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
-"""The largest image sent to a model whose configuration states no ``max_body_bytes``: 32 MiB."""
 
 
 class Client:
@@ -82,18 +70,18 @@ class Client:
         ``transport``
             Use this one in place of a connection to ``url``.
         """
-        self._timeout_s = _positive("timeout_s", timeout_s)
+        self._timeout_s = positive("timeout_s", timeout_s)
         if max_body_bytes is not None:
-            _positive("max_body_bytes", max_body_bytes)
+            positive("max_body_bytes", max_body_bytes)
         self._max_body_bytes = max_body_bytes
         self._limits: dict[str, int] = {}
         self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
         self._transport = transport or open_transport(
-            url, connect_timeout_s=_positive("connect_timeout_s", connect_timeout_s), token=token
+            url, connect_timeout_s=positive("connect_timeout_s", connect_timeout_s), token=token
         )
         self._regions = RegionPool(self._transport) if shared_memory else None
         # Also runs when the interpreter ends, so no shared memory stays behind.
-        self._shut_down = weakref.finalize(self, _shut_down, self._regions, self._transport, os.getpid())
+        self._shut_down = weakref.finalize(self, shut_down, self._regions, self._transport, os.getpid())
 
     @property
     def url(self) -> str:
@@ -110,9 +98,7 @@ class Client:
         equal results. Raises the errors of ``client.errors``.
         """
         tensors, request_id, latency_ms = self._infer(pipeline, image, timeout_s)
-        return Classification(
-            labels=_labels(pipeline, tensors), model=pipeline, request_id=request_id, latency_ms=latency_ms
-        )
+        return calls.classification(pipeline, tensors, request_id, latency_ms)
 
     def classify_many(
         self,
@@ -129,14 +115,7 @@ class Client:
         itself is raised after the results of the images before it. ``timeout_s`` is for each image. Because
         the order is kept, an image that waits for its deadline holds back the results behind it.
         """
-        if isinstance(images, (str, bytes, bytearray, memoryview, os.PathLike)):
-            raise UnsupportedInput(
-                f"classify_many got one {type(images).__name__}, expected an iterable of images; for one image use "
-                "classify"
-            )
-        _positive("in_flight", in_flight)
-        if timeout_s is not None:
-            _positive("timeout_s", timeout_s)
+        calls.check_many(images, in_flight=in_flight, timeout_s=timeout_s)
 
         def classify_one(indexed: tuple[int, ImageInput]) -> Item:
             index, image = indexed
@@ -191,23 +170,15 @@ class Client:
         ``client.errors`` are raised, among them UnreadableInput for the source and BadStream for a stream that the
         server refuses or ends. Raises UnsupportedInput at once for what is no source.
         """
-        opened = source_of(source)
-        if not isinstance(self._transport, ConversingTransport):
-            raise ValueError(
-                f"video streams go over gRPC, and this client uses {self.url}; Triton's port for it is 8001"
-            )
-        if mode not in (None, "block", "drop_oldest"):
-            raise ValueError(f"mode={mode!r}, expected 'block' or 'drop_oldest'")
-        if reconnect is not None and reconnect != NEVER and not opened.can_reconnect:
-            raise ValueError(f"{opened.name} cannot be connected to again; expected no reconnect")
-        return Stream(
+        return calls.open_stream(
             self._transport,
-            opened,
+            source,
+            url=self.url,
             pipeline=pipeline,
-            mode=mode or ("drop_oldest" if opened.live else "block"),
-            results=int(_positive("results", results)),
-            timeout_s=self._timeout_s if timeout_s is None else _positive("timeout_s", timeout_s),
-            reconnect=reconnect or (Reconnect() if opened.can_reconnect else NEVER),
+            mode=mode,
+            results=results,
+            timeout_s=self._deadline(timeout_s).timeout_s,
+            reconnect=reconnect,
             tap=tap,
         )
 
@@ -228,38 +199,31 @@ class Client:
         Raises CannotConnect when nothing answered within ``timeout_s``, TimedOut when it was not ready by then.
         """
         deadline = self._deadline(timeout_s)
-        subject = f"model {model!r} at {self.url}" if model else self.url
         while True:
-            failure: OnestreamError = TimedOut(f"{subject} was not ready within {timeout_s:.3g} s")
+            seen: OnestreamError | None = None
             try:
                 if self._transport.is_ready(model, timeout_s=deadline.remaining_s()):
                     return
-            except CannotConnect as error:
-                failure = error
-            except (TimedOut, ServerRefused) as error:
-                failure = TimedOut(f"{failure}: {error}")
-            if deadline.remaining_s() <= 0.1:
-                raise failure
-            sleep(0.1)
+            except (CannotConnect, TimedOut, ServerRefused) as error:
+                seen = error
+            if deadline.remaining_s() <= READY_PAUSE_S:
+                raise calls.not_ready(model, self.url, timeout_s, seen)
+            sleep(READY_PAUSE_S)
 
     def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
         """Name, version and extensions of the server."""
         fields = self._retries.run(
             lambda left_s: self._transport.server_metadata(timeout_s=left_s), self._deadline(timeout_s)
         )
-        return ServerInfo(
-            url=self.url,
-            name=str(fields.get("name", "")),
-            version=str(fields.get("version", "")),
-            extensions=tuple(fields.get("extensions", ())),
-        )
+        return calls.server_info(self.url, fields)
 
     def statistics(self, model: str = "classify", *, timeout_s: float | None = None) -> ModelStatistics:
         """What the server measured about the model since it was loaded; of an ensemble also its steps."""
         deadline = self._deadline(timeout_s)
         config = self._config(model, deadline)
-        step_names = [step["model_name"] for step in config.get("ensemble_scheduling", {}).get("step", ())]
-        steps = tuple(ModelStatistics.from_wire(name, self._statistics_rows(name, deadline)) for name in step_names)
+        steps = tuple(
+            ModelStatistics.from_wire(name, self._statistics_rows(name, deadline)) for name in calls.step_names(config)
+        )
         return ModelStatistics.from_wire(model, self._statistics_rows(model, deadline), steps=steps)
 
     def close(self) -> None:
@@ -311,9 +275,7 @@ class Client:
         if self._max_body_bytes is not None:
             return self._max_body_bytes
         if model not in self._limits:
-            parameters = self._config(model, deadline).get("parameters", {})
-            stated = parameters.get("max_body_bytes", {}).get("string_value", "")
-            self._limits[model] = int(stated) if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES
+            self._limits[model] = calls.body_limit(self._config(model, deadline))
         return self._limits[model]
 
     def _config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
@@ -323,40 +285,4 @@ class Client:
         return self._retries.run(lambda left_s: self._transport.model_statistics(model, timeout_s=left_s), deadline)
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
-        return Deadline(self._timeout_s if timeout_s is None else _positive("timeout_s", timeout_s))
-
-
-def _labels(model: str, tensors: Tensors) -> tuple[Label, ...]:
-    """Typed labels from the outputs of a classification pipeline, each of shape ``[1, k]``.
-
-    A server without strings (TensorRT alone) sends no ``labels``; a class is then named by its id.
-    """
-    names = ("scores", "class_ids", "labels") if "labels" in tensors else ("scores", "class_ids")
-    shapes = [list(tensors[name].shape) for name in names if name in tensors]
-    first = shapes[0] if len(shapes) == len(names) else []
-    if len(first) != 2 or first[0] != 1 or first[1] < 1 or any(shape != first for shape in shapes):
-        seen = {name: list(array.shape) for name, array in tensors.items()}
-        raise UnexpectedResponse(
-            f"model {model!r} answered {seen or 'nothing'}, expected scores, class_ids, usually labels, each of shape "
-            "[1, k]; for a pipeline of another kind use infer"
-        )
-    labels = tensors["labels"][0] if "labels" in tensors else [b"%d" % class_id for class_id in tensors["class_ids"][0]]
-    return tuple(
-        Label(label=label.decode(errors="replace"), class_id=int(class_id), score=float(score))
-        for score, class_id, label in zip(tensors["scores"][0], tensors["class_ids"][0], labels, strict=True)
-    )
-
-
-def _positive(name: str, value: float) -> float:
-    if not value > 0:
-        raise ValueError(f"{name}={value!r}, expected more than 0")
-    return value
-
-
-def _shut_down(regions: RegionPool | None, transport: Transport, owner_pid: int) -> None:
-    if os.getpid() != owner_pid:
-        # A forked child shares the parent's connection and regions, and has no right to end them.
-        return
-    if regions is not None:
-        regions.close()
-    transport.close()
+        return Deadline(self._timeout_s if timeout_s is None else positive("timeout_s", timeout_s))

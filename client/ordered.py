@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -42,3 +43,51 @@ def map_in_order(function: Callable[[_T], _R], items: Iterable[_T], *, in_flight
         executor.shutdown(wait=False)
     if source_error is not None:
         raise source_error
+
+
+async def map_in_order_async(
+    function: Callable[[_T], Awaitable[_R]], items: Iterable[_T] | AsyncIterable[_T], *, in_flight: int
+) -> AsyncGenerator[_R, None]:
+    """As ``map_in_order``, with up to ``in_flight`` tasks, and ``items`` may be asynchronous.
+
+    While an asynchronous source is waited for, results are still handed out. When the iteration is left early, or
+    the task that iterates is cancelled, the calls in flight are cancelled.
+    """
+    source = _asynchronous(items)
+    pending: deque[asyncio.Task[_R]] = deque()
+    reading: asyncio.Task[_T] | None = None
+    source_error: BaseException | None = None
+    ended = False
+    try:
+        while True:
+            while pending and pending[0].done():
+                yield pending.popleft().result()
+            if reading is None and not ended and len(pending) < in_flight:
+                reading = asyncio.ensure_future(source.__anext__())
+            awaited: set[asyncio.Task[_R] | asyncio.Task[_T]] = {*list(pending)[:1], *([reading] if reading else [])}
+            if not awaited:
+                break
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if reading is not None and reading.done():
+                source_error = reading.exception()
+                ended = source_error is not None
+                if not ended:
+                    pending.append(asyncio.ensure_future(function(reading.result())))
+                reading = None
+    finally:
+        unfinished = [*pending, *([reading] if reading else [])]
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+        await source.aclose()
+    if source_error is not None and not isinstance(source_error, StopAsyncIteration):
+        raise source_error
+
+
+async def _asynchronous(items: Iterable[_T] | AsyncIterable[_T]) -> AsyncGenerator[_T, None]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item

@@ -6,6 +6,7 @@ import typer
 
 from onestream.bench.command import bench
 from onestream.build import build
+from onestream.bulk.command import bulk
 from onestream.classify import classify
 from onestream.demo import demo
 from onestream.doctor import doctor
@@ -18,7 +19,7 @@ from onestream.stream import stream
 from onestream.tune.command import tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-for command in (build, serve, rollout, proxy, token, classify, stream, demo, doctor, parity, tune):
+for command in (build, serve, rollout, proxy, token, classify, bulk, stream, demo, doctor, parity, tune):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.command("import")(import_preprocessing)

@@ -86,6 +86,32 @@ class Transport(Protocol):
         """End the connection and every call in progress; these raise ClientClosed. May be called twice."""
 
 
+class AsyncTransport(Protocol):
+    """As ``Transport``, for one event loop. A task that is cancelled while it waits ends its request at once."""
+
+    @property
+    def url(self) -> str:
+        """The address in full, such as ``grpc://127.0.0.1:8001``."""
+
+    async def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
+        """All outputs of the model for this request."""
+
+    async def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
+        """Whether the server (``None``) or the model says that it is ready."""
+
+    async def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
+        """``name``, ``version`` and ``extensions`` of the server."""
+
+    async def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
+        """The model's configuration with the field names of Triton's ``model_config.proto``."""
+
+    async def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
+        """One mapping per served version, with the field names of Triton's statistics extension."""
+
+    async def close(self) -> None:
+        """End the connection and every call in progress; these raise ClientClosed. May be called twice."""
+
+
 class Conversation(Protocol):
     """Messages to a model and its answers, which come in any number and at any time."""
 

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import http.client
 import ssl
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from socket import SHUT_RDWR
 from threading import Lock
 from time import monotonic
+from typing import Any
 
-from client.errors import CannotConnect, ClientClosed, TimedOut
+from client.transports import http_calls
+from client.transports.http_calls import Answer, Call
 
 _READ_SIZE = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A complete HTTP answer of any status."""
-
-    status: int
-    headers: http.client.HTTPMessage
-    body: bytes
 
 
 class HttpPool:
@@ -33,7 +24,7 @@ class HttpPool:
     ) -> None:
         """``host`` without brackets, also for IPv6; ``base_path`` is put before every path, ``token`` sent with it."""
         self._host, self._port, self._base_path = host, port, base_path.rstrip("/")
-        self._authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._token = token
         self._tls_context = ssl.create_default_context() if tls else None
         self._connect_timeout_s = connect_timeout_s
         self._lock = Lock()
@@ -44,24 +35,16 @@ class HttpPool:
     @property
     def url(self) -> str:
         """The address in full."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{'https' if self._tls_context else 'http'}://{host}:{self._port}{self._base_path}"
+        tls = self._tls_context is not None
+        return http_calls.base_url(self._host, self._port, tls=tls, base_path=self._base_path)
 
-    def exchange(
-        self,
-        method: str,
-        path: str,
-        *,
-        timeout_s: float,
-        body: Sequence[bytes] = (),
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    def exchange(self, call: Call[Any], *, timeout_s: float) -> Answer:
         """Send one request, its body in parts, and read the whole answer.
 
         Raises CannotConnect, TimedOut or ClientClosed; an HTTP status is never an error here.
         """
         deadline = monotonic() + timeout_s
-        all_headers = {**(headers or {}), **self._authorization, "Content-Length": str(sum(len(part) for part in body))}
+        headers = call.all_headers(self._token)
         while True:
             connection, is_reused = self._take(deadline, timeout_s)
             keep = False
@@ -69,19 +52,19 @@ class HttpPool:
                 _limit(connection, deadline)
                 # A proxy may answer 413 and hang up before it has read the body: its answer counts.
                 with suppress(BrokenPipeError, ConnectionResetError):
-                    connection.request(method, self._base_path + path, iter(body), all_headers)
+                    connection.request(call.method, self._base_path + call.path, iter(call.body), headers)
                 response = connection.getresponse()
-                answer = Answer(response.status, response.headers, _read(connection, response, deadline))
+                answer = Answer(self.url, response.status, response.headers, _read(connection, response, deadline))
                 keep = not response.will_close
             except TimeoutError:
-                raise self._timed_out(timeout_s) from None
+                raise http_calls.timed_out(self.url, timeout_s) from None
             except (http.client.HTTPException, OSError) as error:
                 if self._closed:
-                    raise ClientClosed(f"the client of {self.url} was closed during the call") from None
+                    raise http_calls.closed_during_call(self.url) from None
                 if is_reused and isinstance(error, ConnectionError):
                     # The server closed this idle connection before the request reached it.
                     continue
-                raise self._cannot_connect(f"the connection broke ({error or type(error).__name__})") from None
+                raise http_calls.broke(self.url, error) from None
             finally:
                 self._give_back(connection, keep=keep)
             return answer
@@ -102,14 +85,14 @@ class HttpPool:
         """An open connection, and whether it was used before."""
         with self._lock:
             if self._closed:
-                raise ClientClosed(f"the client of {self.url} is closed")
+                raise http_calls.closed(self.url)
             if self._idle:
                 connection = self._idle.pop()
                 self._busy.add(connection)
                 return connection, True
         remaining_s = deadline - monotonic()
         if remaining_s <= 0:
-            raise self._timed_out(timeout_s)
+            raise http_calls.timed_out(self.url, timeout_s)
         connection = self._connect(min(self._connect_timeout_s, remaining_s))
         with self._lock:
             self._busy.add(connection)
@@ -124,9 +107,9 @@ class HttpPool:
         try:
             connection.connect()
         except TimeoutError:
-            raise self._cannot_connect(f"no connection within {within_s:.3g} s") from None
+            raise http_calls.cannot_connect(self.url, f"no connection within {within_s:.3g} s") from None
         except (OSError, UnicodeError) as error:
-            raise self._cannot_connect(str(error)) from None
+            raise http_calls.cannot_connect(self.url, str(error)) from None
         return connection
 
     def _give_back(self, connection: http.client.HTTPConnection, *, keep: bool) -> None:
@@ -136,15 +119,6 @@ class HttpPool:
                 self._idle.append(connection)
                 return
         connection.close()
-
-    def _timed_out(self, timeout_s: float) -> TimedOut:
-        return TimedOut(f"no answer from {self.url} within {timeout_s:.3g} s")
-
-    def _cannot_connect(self, seen: str) -> CannotConnect:
-        return CannotConnect(
-            f"cannot reach {self.url}: {seen}; expected a Triton server that speaks HTTP there (port 8000 unless "
-            "told otherwise; for its gRPC port write grpc://host:8001)"
-        )
 
 
 def _limit(connection: http.client.HTTPConnection, deadline: float) -> None:

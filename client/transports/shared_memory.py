@@ -63,6 +63,10 @@ class Slot:
             image.write_into(view)
         self.image_size = image.byte_size
 
+    def request(self, model: str, request_id: str) -> InferRequest:
+        """The request for a model about the image that lies in the region."""
+        return InferRequest(model, request_id, RegionSlice(self.region.name, self.image_size))
+
     def unlink(self) -> None:
         """Remove the region's name; the memory goes when neither side has it mapped any more."""
         with suppress(FileNotFoundError):
@@ -106,13 +110,13 @@ class RegionPool:
     def infer(self, slot: Slot, model: str, request_id: str, *, timeout_s: float) -> Tensors:
         """All outputs of the model for the image in ``slot``, which is registered first where needed."""
         end = monotonic() + timeout_s
-        request = InferRequest(model, request_id, RegionSlice(slot.region.name, slot.image_size))
+        request = slot.request(model, request_id)
         if slot.is_registered:
             try:
                 return self._transport.infer(request, timeout_s=timeout_s)
             except RegionForgotten:
                 slot.is_registered = False
-        self._register(slot, timeout_s=end - monotonic())
+        self.register(slot, timeout_s=end - monotonic())
         return self._transport.infer(request, timeout_s=end - monotonic())
 
     def close(self) -> None:
@@ -175,7 +179,8 @@ class RegionPool:
             with self._lock:
                 self._retired.append(slot.region.name)
 
-    def _register(self, slot: Slot, *, timeout_s: float) -> None:
+    def register(self, slot: Slot, *, timeout_s: float) -> None:
+        """Let the server map the region. Raises SharedMemoryUnavailable where it cannot."""
         try:
             self._transport.register_region(slot.region, timeout_s=timeout_s)
         except ServerRefused as error:
@@ -204,6 +209,16 @@ class RegionPool:
                 with self._lock:
                     self._retired.insert(0, name)
                 return
+
+
+def shut_down(regions: RegionPool | None, transport: Transport, owner_pid: int) -> None:
+    """Remove the regions and close the connection, unless this is a process that was forked from their owner."""
+    if os.getpid() != owner_pid:
+        # A forked child shares the parent's connection and regions, and has no right to end them.
+        return
+    if regions is not None:
+        regions.close()
+    transport.close()
 
 
 def _reserve(name: str, byte_size: int) -> None:

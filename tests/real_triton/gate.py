@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import http.client
 import os
+import signal
 import ssl
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +18,11 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from proxies import Certificates, RunningCommand
+from proxies import Certificates, RunningCommand, make_certificates, proxy_command
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from serving.ports import free_port
+from serving.proxy_tokens import add_token
 from serving.server import Server
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +38,14 @@ class Gate:
     token_file: Path
     token: str
     port: int
+
+    def url(self, scheme: str) -> str:
+        return f"{scheme}://localhost:{self.port}"
+
+    def environment(self, token: str | None) -> dict[str, str]:
+        """What our commands are told by: whom they trust, and the token."""
+        given = {**os.environ, **self.certificates.trusted}
+        return given if token is None else {**given, "ONESTREAM_TOKEN": token}
 
     def https(self) -> http.client.HTTPSConnection:
         context = ssl.create_default_context(cafile=str(self.certificates.authority))
@@ -71,8 +85,31 @@ class Gate:
 
     def onestream(self, *arguments: str, scheme: str = "grpcs", token: str | None = None) -> Any:
         """One command of ours that calls the proxy, with the token in its environment."""
-        environment = {**os.environ, **self.certificates.trusted}
-        if token is not None:
-            environment["ONESTREAM_TOKEN"] = token
-        command = [sys.executable, "-m", "onestream", *arguments, "--url", f"{scheme}://localhost:{self.port}"]
+        command = [sys.executable, "-m", "onestream", *arguments, "--url", self.url(scheme)]
+        environment = self.environment(token)
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=environment)
+
+    def read_tokens_until(self, token: str, expected: int) -> None:
+        """Let the proxy read its tokens anew, until it answers ``expected`` to this one."""
+        self.command.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 10
+        while self.request("GET", "/v2", token=token)[0] != expected:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+@contextmanager
+def gate_before(server: Server, folder: Path, *options: str) -> Iterator[Gate]:
+    """A proxy before ``server``, with TLS and alice's token; its files go into ``folder``."""
+    certificates = make_certificates(folder)
+    tokens = folder / "tokens.conf"
+    token = add_token(tokens, "alice")
+    port = free_port("127.0.0.1")
+    with proxy_command(
+        folder / "output",
+        *("--listen", f"127.0.0.1:{port}", "--token-file", str(tokens)),
+        *("--tls-cert", str(certificates.certificate), "--tls-key", str(certificates.key)),
+        *("--http", server.http_address, "--grpc", server.grpc_address),
+        *options,
+    ) as command:
+        yield Gate(server, command, certificates, tokens, token, port)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
-import os
-import signal
 import socket
 import ssl
 import subprocess
@@ -20,14 +18,12 @@ import grpc
 import psutil
 import pytest
 from clip_files import write_video
-from gate import ROOT, Gate
+from gate import ROOT, Gate, gate_before
 from google.protobuf.descriptor import MethodDescriptor
-from proxies import make_certificates, proxy_command
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from client import BadImage, Client, SharedMemoryUnavailable
-from serving.ports import free_port
 from serving.proxy_tokens import add_token
 from serving.server import Server
 
@@ -51,18 +47,8 @@ def public_server(repository: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def gate(public_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     folder = tmp_path_factory.mktemp("gate")
-    certificates = make_certificates(folder)
-    tokens = folder / "tokens.conf"
-    token = add_token(tokens, "alice")
-    port = free_port("127.0.0.1")
-    with proxy_command(
-        folder / "output",
-        *("--listen", f"127.0.0.1:{port}", "--token-file", str(tokens)),
-        *("--tls-cert", str(certificates.certificate), "--tls-key", str(certificates.key)),
-        *("--http", public_server.http_address, "--grpc", public_server.grpc_address),
-        *("--slow-client-s", str(SLOW_CLIENT_S)),
-    ) as command:
-        yield Gate(public_server, command, certificates, tokens, token, port)
+    with gate_before(public_server, folder, "--slow-client-s", str(SLOW_CLIENT_S)) as opened:
+        yield opened
 
 
 # ---------------------------------------------------------------- who may pass
@@ -118,18 +104,11 @@ def test_tokens_are_rotated_without_a_stop(gate: Gate) -> None:
     def status(token: str) -> int:
         return gate.request("GET", "/v2", token=token)[0]
 
-    def reload_until(token: str, expected: int) -> None:
-        gate.command.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 10
-        while status(token) != expected:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
     assert status(new) == 401
-    reload_until(new, 200)
+    gate.read_tokens_until(new, 200)
     assert status(gate.token) == 200
     gate.token_file.write_text(text)
-    reload_until(new, 401)
+    gate.read_tokens_until(new, 401)
     assert status(gate.token) == 200
 
 
@@ -149,8 +128,10 @@ def test_the_documented_calls_work(gate: Gate, tmp_path: Path) -> None:
     assert len(lines) == 3
     write_video(tmp_path / "clip.mp4", "libx264", count=5, size_hw=(240, 320))
     (tmp_path / "cat.jpg").write_bytes(PHOTO.read_bytes())
-    environment = {**os.environ, **gate.certificates.trusted, "ONESTREAM_TOKEN": gate.token}
-    environment |= {"CURL_CA_BUNDLE": str(gate.certificates.authority), "PYTHONPATH": str(ROOT)}
+    environment = gate.environment(gate.token) | {
+        "CURL_CA_BUNDLE": str(gate.certificates.authority),
+        "PYTHONPATH": str(ROOT),
+    }
     for line in lines:
         command = line.replace("vision.example.com:8443", f"localhost:{gate.port}")
         command = command.replace("onestream ", f"{sys.executable} -m onestream ", 1)
@@ -257,8 +238,10 @@ def test_a_body_that_is_too_large_is_refused_and_the_client_says_so(
     too_large = bytes(LIMIT + 200_000)
     for name, value in gate.certificates.trusted.items():
         monkeypatch.setenv(name, value)
-    url = f"https://localhost:{gate.port}"
-    with Client(url, token=gate.token, max_body_bytes=2 * LIMIT) as client, pytest.raises(BadImage) as failure:
+    with (
+        Client(gate.url("https"), token=gate.token, max_body_bytes=2 * LIMIT) as client,
+        pytest.raises(BadImage) as failure,
+    ):
         client.classify(too_large)
     assert failure.value.code == "too_large"
     message = messages.ModelInferRequest(model_name="classify", raw_input_contents=[too_large])

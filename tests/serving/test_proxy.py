@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from proxies import ROOT, refused
 from typer.testing import CliRunner
 
-from client import Client
+from client import AsyncClient, Client
+from client.transports import Address
 from onestream.cli import app
 from serving import nginx
 from serving.errors import BadProxy
@@ -196,14 +198,17 @@ def test_without_nginx_the_proxy_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
     assert "apt-get install nginx-light" in message
 
 
-def test_a_token_goes_over_tls_only() -> None:
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_token_goes_over_tls_only(kind: Callable[..., object]) -> None:
     for url in ("127.0.0.1:8001", "http://127.0.0.1:8000"):
         with pytest.raises(ValueError, match=r"would send the token unencrypted; expected grpcs:// or https://"):
-            Client(url, token="secret")
-    for token in ("", "two words", "line\nend"):
+            kind(url, token="secret")
+    for token in ("", "two words", "line\nend", "caf\u00e9"):
         with pytest.raises(ValueError, match="no header may have"):
-            Client("https://localhost", token=token)
-    Client("grpcs://localhost:1", token="secret").close()
+            kind("https://localhost", token=token)
+    for url in ("grpcs://localhost:1", "https://localhost:1"):
+        assert "secret" not in repr(kind(url, token="secret"))
+    assert "secret" not in repr(Address.parse("grpcs://localhost:1", token="secret"))
 
 
 # ---------------------------------------------------------------- what the pages say

@@ -61,6 +61,7 @@ class Seen:
     sequence_id: int = 0
     closed: bool = False
     hung_up: bool = False
+    answered: bool = False
     cancelled: bool = False
     waiting: deque[Packet] = field(default_factory=deque)
     over: bool = False
@@ -104,7 +105,8 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         def over() -> None:
             with self._changed:
                 seen.over = True
-                seen.cancelled = not seen.hung_up
+                # Not by hung_up: of a cancelled call, too, gRPC may first say that its messages ended.
+                seen.cancelled = not seen.answered
                 self._changed.notify_all()
 
         context.add_callback(over)
@@ -205,6 +207,7 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         yield self._event("ended", seen, reason="done" if seen.closed else "the server is tired")
         with self._changed:
             self._changed.wait_for(lambda: seen.over or seen.hung_up)
+            seen.answered = not seen.over
 
     def _result(self, seen: Seen, index: int, packet: Packet) -> Any:
         assert seen.opened is not None

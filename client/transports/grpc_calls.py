@@ -1,0 +1,146 @@
+"""What is said over gRPC, without the saying: messages, how their answers are read, and what errors mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import grpc  # type: ignore[import-untyped]
+from google.protobuf.json_format import MessageToDict
+from tritonclient.grpc import service_pb2 as messages
+
+from client.errors import CannotConnect, ClientClosed, OnestreamError, TimedOut
+from client.transports.base import IMAGE_INPUT, InferRequest, Region, RegionSlice, Tensors
+from client.transports.grpc_conversation import outputs_of
+from client.transports.refusals import readable, refusal
+
+_T = TypeVar("_T")
+
+_MADE_HERE = re.compile(
+    r"failed to connect|errors resolving|dns resolution|socket closed|connection reset|broken pipe|goaway"
+    r"|recvmsg|endpoint closing|end of tcp stream|keepalive|handshake",
+    re.IGNORECASE,
+)
+"""UNAVAILABLE with one of these words comes from this side's gRPC library: no server said it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[_T]):
+    """One call of the stub's ``method``; ``model`` is None for calls about the server."""
+
+    method: str
+    message: Any
+    read: Callable[[Any], _T]
+    model: str | None = None
+
+
+def infer(request: InferRequest) -> Call[Tensors]:
+    """All outputs of the model for this request."""
+    tensor = messages.ModelInferRequest.InferInputTensor(name=IMAGE_INPUT, datatype="UINT8", shape=request.shape)
+    message = messages.ModelInferRequest(model_name=request.model, id=request.request_id)
+    if isinstance(request.image, RegionSlice):
+        tensor.parameters["shared_memory_region"].string_param = request.image.region_name
+        tensor.parameters["shared_memory_byte_size"].int64_param = request.image.byte_size
+    else:
+        message.raw_input_contents.append(request.image)
+    message.inputs.append(tensor)
+    return Call("ModelInfer", message, outputs_of, request.model)
+
+
+def is_ready(model: str | None) -> Call[bool]:
+    """Whether the server (``None``) or the model says that it is ready."""
+    if model is None:
+        return Call("ServerReady", messages.ServerReadyRequest(), _ready)
+    return Call("ModelReady", messages.ModelReadyRequest(name=model), _ready, model)
+
+
+def server_metadata() -> Call[Mapping[str, Any]]:
+    """``name``, ``version`` and ``extensions`` of the server."""
+    return Call("ServerMetadata", messages.ServerMetadataRequest(), _to_dict)
+
+
+def model_config(model: str) -> Call[Mapping[str, Any]]:
+    """The model's configuration."""
+    return Call("ModelConfig", messages.ModelConfigRequest(name=model), lambda answer: _to_dict(answer.config), model)
+
+
+def model_statistics(model: str) -> Call[Sequence[Mapping[str, Any]]]:
+    """One mapping per served version."""
+    request = messages.ModelStatisticsRequest(name=model)
+    return Call("ModelStatistics", request, lambda answer: [_to_dict(row) for row in answer.model_stats], model)
+
+
+def register_region(region: Region) -> Call[None]:
+    """Let the server map the region."""
+    request = messages.SystemSharedMemoryRegisterRequest(
+        name=region.name, key=f"/{region.name}", offset=0, byte_size=region.byte_size
+    )
+    return Call("SystemSharedMemoryRegister", request, _nothing)
+
+
+def unregister_region(region_name: str) -> Call[None]:
+    """Let the server unmap the region."""
+    request = messages.SystemSharedMemoryUnregisterRequest(name=region_name)
+    return Call("SystemSharedMemoryUnregister", request, _nothing)
+
+
+def address(host: str, port: int) -> str:
+    """What a channel connects to; ``host`` is without brackets, also for IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
+    """How a channel connects, and how large a message may be."""
+    return [
+        # The size limit is max_body_bytes, which the client checks; gRPC's own default is 4 MiB.
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", -1),
+        # In gRPC this is also how long one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", int(connect_timeout_s * 1000)),
+        # The defaults wait up to two minutes before a restarted server is tried again.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        # A proxy of the environment must not see requests for this machine; HTTP ignores it, too.
+        ("grpc.enable_http_proxy", 0),
+        # Each transport has its own connection, so closing or overloading one leaves others alone.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def credentials(token: str | None) -> grpc.ChannelCredentials:
+    """TLS that trusts the system's authorities, with a token for every call where one is given."""
+    tls = grpc.ssl_channel_credentials()
+    if token is None:
+        return tls
+    return grpc.composite_channel_credentials(tls, grpc.access_token_call_credentials(token))
+
+
+def translate(error: Any, *, url: str, timeout_s: float, model: str | None, closed: bool) -> OnestreamError:
+    """The error that the caller sees for an RpcError; ``closed``: whether the client was closed meanwhile."""
+    code, details = error.code(), error.details() or ""
+    if closed:
+        return ClientClosed(f"the client of {url} was closed during the call")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        subject = f"model {model!r} at {url}" if model else url
+        return TimedOut(f"no answer from {subject} within {timeout_s:.3g} s")
+    if code is grpc.StatusCode.UNAVAILABLE and _MADE_HERE.search(details):
+        return CannotConnect(
+            f"cannot reach {url}: {readable(details)}; expected a Triton server that speaks gRPC there "
+            "(port 8001 unless told otherwise; for its HTTP port write http://host:8000)"
+        )
+    return refusal(code.name, details, model=model, url=url)
+
+
+def _ready(answer: Any) -> bool:
+    return bool(answer.ready)
+
+
+def _nothing(_answer: Any) -> None:
+    return None
+
+
+def _to_dict(message: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+    return fields

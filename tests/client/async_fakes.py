@@ -1,0 +1,71 @@
+"""The server of ``client_fakes`` for an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from client_fakes import FakeTransport, classification, echo_size
+
+from client import BadImage
+from client.transports.base import InferRequest, Tensors
+
+Answer = Callable[[str, bytes], "Tensors | Awaitable[Tensors]"]
+
+
+class AsyncFakeTransport:
+    """Answers as ``fake``, a FakeTransport, does; ``answer`` may be a coroutine function."""
+
+    def __init__(self, answer: Answer = echo_size, **options: Any) -> None:
+        self.fake = FakeTransport(answer, **options)  # type: ignore[arg-type]
+
+    @property
+    def url(self) -> str:
+        return self.fake.url
+
+    async def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
+        answered: Any = self.fake.infer(request, timeout_s=timeout_s)
+        tensors: Tensors = await answered if inspect.isawaitable(answered) else answered
+        return tensors
+
+    async def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
+        return self.fake.is_ready(model, timeout_s=timeout_s)
+
+    async def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
+        return self.fake.server_metadata(timeout_s=timeout_s)
+
+    async def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
+        return self.fake.model_config(model, timeout_s=timeout_s)
+
+    async def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
+        return self.fake.model_statistics(model, timeout_s=timeout_s)
+
+    async def close(self) -> None:
+        self.fake.close()
+
+
+def refuse_bad(model: str, data: bytes) -> Tensors:
+    if data.startswith(b"bad"):
+        raise BadImage("corrupt", "as ordered")
+    if data.startswith(b"odd"):
+        return {"matte": np.zeros((1, 2, 2), np.float32)}
+    return echo_size(model, data)
+
+
+class Held:
+    """Answers nothing, and counts who waits and who was cancelled."""
+
+    def __init__(self) -> None:
+        self.waiting = self.cancelled = 0
+
+    async def __call__(self, _model: str, _data: bytes) -> Tensors:
+        self.waiting += 1
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return classification(("late", 0, 1.0))

@@ -1,0 +1,292 @@
+"""AsyncClient answers as Client does, and what only an event loop has: tasks that are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import io
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from async_fakes import AsyncFakeTransport, Held, refuse_bad
+from client_fakes import FakeTransport, echo_size
+from PIL import Image
+
+from client import (
+    AsyncClient,
+    BadImage,
+    CannotConnect,
+    Client,
+    ClientClosed,
+    OnestreamError,
+    ServerOverloaded,
+    ServerUnavailable,
+    TimedOut,
+    UnsupportedInput,
+)
+from client.transports.base import Tensors
+
+Call = Callable[[Any], Any]
+
+LOST = CannotConnect("gone")
+FULL = ServerOverloaded("full", status="UNAVAILABLE")
+
+
+CALLS: dict[str, Call] = {
+    "classify": lambda client: client.classify(b"image", pipeline="any"),
+    "classify path": lambda client: client.classify(__file__),
+    "classify file": lambda client: client.classify(io.BytesIO(b"image")),
+    "classify array": lambda client: client.classify(np.zeros((4, 5, 3), np.uint8)),
+    "classify PIL": lambda client: client.classify(Image.new("RGBA", (3, 2))),
+    "classify empty": lambda client: client.classify(b""),
+    "classify large": lambda client: client.classify(bytes(2001)),
+    "classify nothing": lambda client: client.classify("/no/such/file.jpg"),
+    "classify number": lambda client: client.classify(7),
+    "classify bad": lambda client: client.classify(b"bad"),
+    "classify other kind": lambda client: client.classify(b"odd"),
+    "classify timeout": lambda client: client.classify(b"image", timeout_s=0),
+    "infer": lambda client: client.infer("any", b"image"),
+    "limit": lambda client: client.max_body_bytes("any"),
+    "ready": lambda client: client.is_ready("any"),
+    "wait": lambda client: client.wait_until_ready("any"),
+    "info": lambda client: client.server_info(),
+    "statistics": lambda client: client.statistics("any"),
+}
+
+
+def told(outcome: Any) -> Any:
+    """An outcome without what differs from call to call."""
+    if isinstance(outcome, Exception):
+        return type(outcome), str(outcome)
+    if dataclasses.is_dataclass(outcome) and hasattr(outcome, "latency_ms"):
+        assert outcome.latency_ms >= 0
+        return dataclasses.replace(outcome, latency_ms=0.0, request_id="")  # type: ignore[arg-type]
+    return {name: array.tolist() for name, array in outcome.items()} if isinstance(outcome, dict) else outcome
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_both_clients_say_the_same(name: str) -> None:
+    parameters = {"max_body_bytes": "2000"} if name != "classify path" else {}
+    call = CALLS[name]
+    options: dict[str, Any] = {"parameters": parameters, "steps": ["one", "two"]}
+
+    def outcome_of(work: Callable[[], Any]) -> Any:
+        try:
+            return told(work())
+        except Exception as error:
+            return told(error)
+
+    async def asynchronously() -> Any:
+        async with AsyncClient(transport=AsyncFakeTransport(refuse_bad, **options)) as client:
+            return await call(client)
+
+    with Client(transport=FakeTransport(refuse_bad, **options)) as client:
+        expected = outcome_of(lambda: call(client))
+    assert outcome_of(lambda: asyncio.run(asynchronously())) == expected
+
+
+def test_both_clients_have_the_same_surface() -> None:
+    def surface(kind: type) -> dict[str, list[tuple[str, object]]]:
+        members = {
+            name: member for name, member in vars(kind).items() if not name.startswith("_") or name == "__init__"
+        }
+        return {
+            name: [(parameter.name, parameter.default) for parameter in inspect.signature(member).parameters.values()]
+            for name, member in members.items()
+            if callable(member)
+        }
+
+    assert surface(AsyncClient) == surface(Client)
+    assert isinstance(inspect.getattr_static(AsyncClient, "url"), property)
+
+
+def test_cancelling_a_task_cancels_its_request_alone() -> None:
+    async def main() -> None:
+        held = Held()
+        async with AsyncClient(transport=AsyncFakeTransport(held)) as client:
+            first, second = (asyncio.ensure_future(client.classify(b"image")) for _ in range(2))
+            await asyncio.sleep(0.05)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            assert (held.waiting, held.cancelled, second.done()) == (2, 1, False)
+            second.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_deadline_of_asyncio_ends_a_call() -> None:
+    async def main() -> None:
+        held = Held()
+        async with AsyncClient(transport=AsyncFakeTransport(held)) as client:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.classify(b"image"), 0.1)
+        assert held.cancelled == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("errors", "options", "expected"),
+    [
+        ([LOST, LOST], {}, None),
+        ([LOST] * 3, {}, CannotConnect),
+        ([LOST], {"retries": 0}, CannotConnect),
+        ([ServerUnavailable("back soon", status="INTERNAL")], {}, None),
+        ([FULL], {}, ServerOverloaded),
+        ([FULL], {"retry_overloaded": True}, None),
+        ([BadImage("corrupt", "no")], {}, BadImage),
+        ([LOST, LOST], {"timeout_s": 0.05}, CannotConnect),
+    ],
+)
+def test_what_is_tried_again(
+    errors: list[OnestreamError],
+    options: dict[str, Any],
+    expected: type[Exception] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("client.retries.asyncio.sleep", wait)
+    left = list(errors)
+
+    def answer(model: str, data: bytes) -> Tensors:
+        if left:
+            raise left.pop(0)
+        return echo_size(model, data)
+
+    async def main() -> None:
+        async with AsyncClient(transport=AsyncFakeTransport(answer), **options) as client:
+            if expected is None:
+                assert (await client.classify(b"image")).top.class_id == 5
+                assert len(waits) == len(errors)
+            else:
+                with pytest.raises(expected):
+                    await client.classify(b"image")
+
+    asyncio.run(main())
+
+
+def test_cancelling_between_two_attempts_tries_nothing_again() -> None:
+    def unreachable(_model: str, _data: bytes) -> Tensors:
+        raise LOST
+
+    async def main() -> None:
+        transport = AsyncFakeTransport(unreachable)
+        async with AsyncClient(transport=transport, retries=100, timeout_s=60) as client:
+            task = asyncio.ensure_future(client.classify(b"image"))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert len(transport.fake.inferences) == 1
+
+    asyncio.run(main())
+
+
+def test_a_large_file_is_read_while_the_loop_goes_on(tmp_path: Path) -> None:
+    """The pipe gives its bytes only after the loop has run: a client that blocks would wait for ever."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    async def main() -> None:
+        async with AsyncClient(transport=AsyncFakeTransport()) as client:
+            task = asyncio.ensure_future(client.classify(path))
+            await asyncio.sleep(0.05)
+            assert not task.done()
+            threading.Thread(target=path.write_bytes, args=[b"image"]).start()
+            assert (await asyncio.wait_for(task, 10)).top.class_id == 5
+
+    asyncio.run(main())
+
+
+def test_a_server_that_becomes_ready_and_one_that_does_not() -> None:
+    async def main() -> None:
+        transport = AsyncFakeTransport()
+        asked = iter([False, False, True])
+        transport.fake.ready = lambda: next(asked)
+        async with AsyncClient(transport=transport) as client:
+            await client.wait_until_ready(timeout_s=10)
+            transport.fake.ready = lambda: False
+            with pytest.raises(TimedOut, match=r"model 'any' at fake://server:1 was not ready within 0.15 s"):
+                await client.wait_until_ready("any", timeout_s=0.15)
+
+    asyncio.run(main())
+
+
+def test_after_close_every_call_says_so() -> None:
+    async def main() -> None:
+        client = AsyncClient(transport=AsyncFakeTransport())
+        await client.classify(b"image")
+        await client.close()
+        await client.close()
+        for call in (client.classify(b"image"), client.is_ready(), client.server_info(), client.statistics()):
+            with pytest.raises(ClientClosed):
+                await call
+        with pytest.raises(ClientClosed):
+            client.stream("clip.mp4")
+
+    asyncio.run(main())
+
+
+def test_another_event_loop_is_refused() -> None:
+    client = AsyncClient(transport=AsyncFakeTransport())
+    asyncio.run(client.is_ready())  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(client.is_ready())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "words"),
+    [
+        (lambda: AsyncClient(shared_memory=True, transport=AsyncFakeTransport()), ValueError, "needs an address"),
+        (lambda: AsyncClient(timeout_s=0), ValueError, "timeout_s=0"),
+        (lambda: AsyncClient(retries=-1), ValueError, "retries=-1"),
+        (lambda: AsyncClient("ftp://host"), ValueError, "scheme 'ftp'"),
+        (lambda: AsyncClient().classify_many("cat.jpg"), UnsupportedInput, "use classify"),
+        (lambda: AsyncClient().classify_many([], in_flight=0), ValueError, "in_flight=0"),
+        (lambda: AsyncClient().classify_many([], timeout_s=0), ValueError, "timeout_s=0"),
+        (lambda: AsyncClient("http://127.0.0.1:1").stream("clip.mp4"), ValueError, "go over gRPC"),
+        (lambda: AsyncClient().stream("clip.mp4", results=0), ValueError, "results=0"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_the_call(wrong: Call, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        wrong()
+
+
+def test_nothing_is_lost_when_many_tasks_are_cancelled_at_random() -> None:
+    """Whatever is not cancelled gets its own answer."""
+    random = np.random.default_rng(0)
+
+    async def answer(model: str, data: bytes) -> Tensors:
+        await asyncio.sleep(float(random.uniform(0, 0.01)))
+        return echo_size(model, data)
+
+    async def main() -> None:
+        async with AsyncClient(transport=AsyncFakeTransport(answer)) as client:
+            tasks = [asyncio.ensure_future(client.classify(bytes(size))) for size in range(1, 301)]
+            end = time.monotonic() + 0.01
+            for task in tasks[::3]:
+                task.cancel()
+                if time.monotonic() < end:
+                    await asyncio.sleep(0)
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        for size, result in enumerate(results, 1):
+            if isinstance(result, asyncio.CancelledError):
+                assert (size - 1) % 3 == 0
+            else:
+                assert not isinstance(result, BaseException)
+                assert result.top.class_id == size
+
+    asyncio.run(main())

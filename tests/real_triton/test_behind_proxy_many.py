@@ -1,0 +1,158 @@
+"""AsyncClient and `onestream bulk` behind `onestream proxy`: a real nginx with TLS and tokens, a real Triton."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clip_files import write_video
+from gate import ROOT, Gate, gate_before
+
+from serving.proxy_tokens import add_token
+from serving.server import Server
+
+pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx]
+
+PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
+COFFEE = ROOT / "examples" / "photos" / "coffee.jpg"
+
+# In a process of its own: gRPC reads once whom it trusts.
+SCRIPT = """
+import asyncio, os, sys
+from client import AsyncClient, OnestreamError
+
+async def main(url, *files):
+    async with AsyncClient(url, token=os.environ.get("ONESTREAM_TOKEN"), retries=0) as client:
+        print("ready", await client.is_ready())
+        if files[0].endswith(".mp4"):
+            async with client.stream(files[0]) as frames:
+                print(len([frame async for frame in frames]))
+            return
+        print((await client.server_info()).name)
+        async for item in client.classify_many(files, in_flight=4):
+            print(item.unwrap().top.label)
+
+try:
+    asyncio.run(main(*sys.argv[1:]))
+except OnestreamError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture(scope="module")
+def gate(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+    with gate_before(server, tmp_path_factory.mktemp("gate")) as opened:
+        yield opened
+
+
+def ask(gate: Gate, scheme: str, *files: Path, token: str | None) -> list[str]:
+    """The lines that the script prints."""
+    command = [sys.executable, "-c", SCRIPT, gate.url(scheme), *map(str, files)]
+    environment = gate.environment(token)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def json_rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# ---------------------------------------------------------------- AsyncClient
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_an_async_client_with_a_token_gets_results(gate: Gate, scheme: str) -> None:
+    ready, name, *found = ask(gate, scheme, *[COFFEE] * 9, token=gate.token)
+    assert (ready, name, found) == ("ready True", "triton", ["espresso"] * 9)
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+@pytest.mark.parametrize("token", [None, "0" * 64], ids=["no token", "a wrong token"])
+def test_an_async_client_says_that_a_token_is_missing(gate: Gate, scheme: str, token: str | None) -> None:
+    ready, refused = ask(gate, scheme, COFFEE, token=token)
+    assert ready == "ready True", "health is open"
+    assert refused.startswith("ServerRefused ")
+    assert "refused (UNAUTHENTICATED): this server needs a token" in refused
+    assert "expected a token that it knows" in refused
+
+
+def test_the_streams_of_an_async_client_send_the_token(gate: Gate, tmp_path: Path) -> None:
+    """They have a connection of their own."""
+    clip = write_video(tmp_path / "clip.mp4", "libx264", count=12, size_hw=(240, 320))
+    assert ask(gate, "grpcs", clip, token=gate.token) == ["ready True", "12"]
+    assert "UNAUTHENTICATED" in ask(gate, "grpcs", clip, token=None)[1]
+
+
+# ---------------------------------------------------------------- onestream bulk
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_a_bulk_run_with_a_token_writes_every_row(gate: Gate, scheme: str, tmp_path: Path) -> None:
+    by_environment, by_option = tmp_path / "environment.jsonl", tmp_path / "option.jsonl"
+    sources = (str(COFFEE.parent), "--to")
+    done = gate.onestream("bulk", *sources, str(by_environment), scheme=scheme, token=gate.token)
+    assert done.returncode == 0, done.stderr
+    done = gate.onestream("bulk", *sources, str(by_option), "--token", gate.token, scheme=scheme)
+    assert done.returncode == 0, done.stderr
+    for table in (by_environment, by_option):
+        labels = {Path(row["path"]): row["labels"][0]["label"] for row in json_rows(table)}
+        assert list(labels) == PHOTOS
+        assert labels[COFFEE] == "espresso"
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+@pytest.mark.parametrize("token", [None, "0" * 64], ids=["no token", "a wrong token"])
+def test_a_bulk_run_without_a_token_begins_nothing(gate: Gate, scheme: str, token: str | None, tmp_path: Path) -> None:
+    done = gate.onestream("bulk", str(COFFEE), "--to", str(tmp_path / "out.csv"), scheme=scheme, token=token)
+    assert done.returncode == 2
+    assert "refused (UNAUTHENTICATED): this server needs a token" in done.stderr
+    assert "ONESTREAM_TOKEN" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_a_run_whose_token_is_taken_back_goes_on_with_another(gate: Gate, scheme: str, tmp_path: Path) -> None:
+    before = gate.token_file.read_text()
+    old = add_token(gate.token_file, "old")
+    gate.read_tokens_until(old, 200)
+    table, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
+    arguments = ("bulk", "-", "--to", str(table), "--in-flight", "2")
+    command = [sys.executable, "-m", "onestream", *arguments, "--url", gate.url(scheme)]
+    listed = ""
+    with subprocess.Popen(
+        command, cwd=ROOT, env=gate.environment(old), stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdin is not None
+        assert run.stderr is not None
+        deadline = time.monotonic() + 60
+        while run.poll() is None:
+            assert time.monotonic() < deadline
+            try:
+                run.stdin.write(f"{COFFEE}\n")
+                run.stdin.flush()
+            except BrokenPipeError:
+                break
+            listed += f"{COFFEE}\n"
+            if gate.token_file.read_text() != before and journal.exists() and "espresso" in journal.read_text():
+                gate.token_file.write_text(before)
+                gate.read_tokens_until(old, 401)
+            time.sleep(0.05)
+        said = run.stderr.read()
+    assert run.returncode == 1
+    assert "stopped after" in said
+    assert "UNAUTHENTICATED" in said
+    assert not table.exists()
+    assert 0 < journal.read_text().count("espresso") < listed.count("\n")
+    done = subprocess.run(
+        command, cwd=ROOT, env=gate.environment(gate.token), input=listed, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "of an earlier run" in done.stderr
+    assert [row["labels"][0]["label"] for row in json_rows(table)] == ["espresso"] * listed.count("\n")
