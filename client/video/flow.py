@@ -30,7 +30,7 @@ class Outbox:
     nothing that it cannot decode.
 
     Every message costs the server a request. So where its answers take long, packets of a live stream go out together,
-    at intervals of half as long as that, at most 50 ms.
+    at intervals of as long as that, at most 50 ms.
 
     ``on_sent(packet, handed_s)`` is called for every packet on its way out; ``handed_s`` is when it left the queue in
     mode *block*, since a file does not care how long it waits, and when it was put in mode *drop_oldest*.
@@ -136,7 +136,7 @@ class Outbox:
     def answered(self, latency_s: float) -> None:
         """A result came, so long after the server had the packet."""
         if self._mode == "drop_oldest":
-            self._linger_s = min(_MOST_LINGER_S, latency_s / 2)
+            self._linger_s = min(_MOST_LINGER_S, latency_s)
 
     def give(self, results: int = 1) -> None:
         """The caller took results. Credit goes out in steps, since each message costs the server a request."""
