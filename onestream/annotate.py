@@ -34,6 +34,7 @@ class AnnotatedVideo:
         self._path, self._caption = path, caption
         self._packets: deque[Packet] = deque()
         self._frames: deque[VideoFrame] = deque()
+        self._hidden: set[int | None] = set()
         self._format: Open | None = None
         self._decoder: Any = None
         self._container: OutputContainer | None = None
@@ -86,18 +87,28 @@ class AnnotatedVideo:
             try:
                 if self._packets:
                     packet = self._packets.popleft()
+                    if packet.is_discarded:
+                        self._hidden.add(packet.pts)
                     coded = av.Packet(packet.data)
                     coded.pts, coded.dts = packet.pts, packet.dts
-                    self._frames.extend(self._decoder.decode(coded))
+                    self._take(self._decoder.decode(coded))
                 elif ended:
                     ended = False
-                    self._frames.extend(self._decoder.decode(None))
+                    self._take(self._decoder.decode(None))
                 else:
                     return None
             except av.FFmpegError:
                 # The server conceals what is damaged; here it is left out.
                 continue
         return self._frames[0]
+
+    def _take(self, frames: list[VideoFrame]) -> None:
+        """Decoded frames, without those that are only there for others."""
+        for frame in frames:
+            if frame.pts in self._hidden:
+                self._hidden.discard(frame.pts)
+            else:
+                self._frames.append(frame)
 
     def _begin(self, format: Open) -> None:
         if self._container is not None:

@@ -81,9 +81,15 @@ class ModelMetrics:
             counted, self._waiting = self._waiting, Counter()
             levels, self._levels = self._levels, {}
         for key, more in counted.items():
-            self._metric(key).increment(more)
+            self._change(key, "increment", more)
         for key, value in levels.items():
-            self._metric(key).set(value)
+            self._change(key, "set", value)
+
+    def _change(self, key: _Key, how: str, value: float) -> None:
+        try:
+            getattr(self._metric(key), how)(value)
+        except Exception as error:  # one that Triton refuses must not end the thread of all
+            pb_utils.Logger.log_error(f"{self._model}: a metric could not be changed: {error}")
 
     def _metric(self, key: _Key) -> Any:
         name, labels = key

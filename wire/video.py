@@ -217,8 +217,9 @@ class Event:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Event:
-        """Read an event. Raises ``BadMessage`` where it is none."""
+        """Read an event. What a newer server says beyond it is passed over. Raises ``BadMessage`` where it is none."""
         try:
-            return cls(**json.loads(text))
+            said = json.loads(text)
+            return cls(**{name: said[name] for name in cls.__slots__ if name in said})
         except (ValueError, TypeError) as error:
             raise BadMessage(f"the event cannot be read: {error}") from None

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from av.container import OutputContainer
 
 _TIME_BASE = Fraction(1, 90_000)
-_USUAL_STEP = 3000
+_USUAL_FPS = 30.0
+_LONGEST_STEP = 90_000
+"""A gap of more than a second is no measure of how long frames are shown."""
 
 
 class CannotWrite(OnestreamError):
@@ -31,15 +33,16 @@ class VideoWriter:
     A context manager, which finishes the file. Raises ``CannotWrite``.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, fps: float = _USUAL_FPS) -> None:
+        """``fps`` is the rate of all frames of the stream, sampled or not, where its packets state no times."""
         self._path = Path(path)
         self._paths: list[Path] = []
         self._container: OutputContainer | None = None
         self._stream: Any = None
         self._kind: object = None
         self._first_s: float | None = None
-        self._last = -1
-        self._step = _USUAL_STEP
+        self._last, self._last_index = -1, -1
+        self._frame = self._step = round(1 / fps / _TIME_BASE)
 
     @property
     def paths(self) -> list[Path]:
@@ -104,8 +107,12 @@ class VideoWriter:
         except ValueError as error:
             raise CannotWrite(f"{path}: {error}") from None
         # A container's header holds what the key frame's own headers say.
-        with av.open(io.BytesIO(frame.data), format="h264") as probe:
-            self._stream = self._container.add_stream_from_template(probe.streams.video[0])
+        try:
+            with av.open(io.BytesIO(frame.data), format="h264") as probe:
+                self._stream = self._container.add_stream_from_template(probe.streams.video[0])
+        except ValueError as error:
+            self._finish()
+            raise CannotWrite(f"{path}: this container takes no H.264: {error}") from None
         self._stream.time_base = _TIME_BASE
         self._first_s, self._last = None, -1
 
@@ -115,17 +122,21 @@ class VideoWriter:
             container.close()
 
     def _time(self, result: FrameResult) -> int:
-        """When the frame is shown; where the stream says nothing, or its clock was set back, a frame later."""
+        """When the frame is shown; where the stream says nothing, by its number; where its clock was set back, next."""
         at = self._last + self._step if self._last >= 0 else 0
-        if result.pts_seconds is not None:
+        if result.pts_seconds is None:
+            if self._last >= 0:
+                at = self._last + self._frame * max(1, result.frame_index - self._last_index)
+        else:
             if self._first_s is None:
                 self._first_s = result.pts_seconds - float(at * _TIME_BASE)
             told = round((result.pts_seconds - self._first_s) / _TIME_BASE)
             if told > self._last:
                 at = told
-            else:
-                self._first_s = None
-        if self._last >= 0:
-            self._step = at - self._last
-        self._last = at
+                if self._last >= 0 and at - self._last <= _LONGEST_STEP:
+                    self._step = at - self._last
+            elif self._last - told > _LONGEST_STEP:
+                # The clock was set back; a time that is merely repeated moves nothing that follows.
+                self._first_s = result.pts_seconds - float(at * _TIME_BASE)
+        self._last, self._last_index = at, result.frame_index
         return at

@@ -143,5 +143,6 @@ def soak(
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     Console().print_json(data={name: value for name, value in result.items() if name != "memory"})
-    if result["lost"] or result["out_of_order"] or result["wrong_times"] or result["failures"]:
-        fail("frames were lost, out of order or mistimed, or a stream failed", EXIT_FAILED)
+    wrong = ("lost", "out_of_order", "wrong_times", "failures", "server_restarts")
+    if any(result[name] for name in wrong):
+        fail("frames were lost, out of order or mistimed, or a stream or the server failed", EXIT_FAILED)

@@ -37,21 +37,25 @@ class _Bracket:
     start: int
     low: int = 0
     high: int | None = None
+    sure: bool = False
 
     @property
-    def done(self) -> bool:
+    def _narrow(self) -> bool:
         return self.high is not None and self.high - self.low <= 1
 
     def following(self) -> int:
-        """The next load to try."""
+        """The next load to try; at the end once more the one that was not held, which may have been disturbed."""
         if self.high is not None:
-            return (self.low + self.high) // 2
+            return self.high if self._narrow else (self.low + self.high) // 2
         return max(self.low + 1, round(self.low * _GROWTH)) if self.low else max(1, self.start)
 
     def note(self, load: int, *, held: bool) -> None:
         if held:
             self.low = load
+            if load == self.high:
+                self.high = None
         else:
+            self.sure = self._narrow and load == self.high
             self.high = load
 
 
@@ -73,9 +77,9 @@ def find(
     """How many streams each competitor holds, to ``STEP``; ``start`` is where to begin."""
     brackets = {name: _Bracket(round(start[name] / STEP)) for name in competitors}
     found = Found()
-    while any(not bracket.done for bracket in brackets.values()):
+    while any(not bracket.sure for bracket in brackets.values()):
         for name, bracket in brackets.items():
-            if not bracket.done:
+            if not bracket.sure:
                 steps = bracket.following()
                 load = round(steps * STEP, 6)
                 bracket.note(steps, held=_try(name, load, competitors[name], found, say, settle_s))

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.bench.clip import FPS, due_times, wait
-from onestream.bench.playing import Played, Player, Times
+from onestream.bench.playing import Played, Player, Playing, Times
 from preprocess import Definition
 from preprocess.geometry import Placement, fill_values, place
 from serving.pipeline import BlurBackground, ColorBackground, Matte, Pipeline, VideoOutput
@@ -137,30 +137,33 @@ class OpenCv(Player):
 
     own_processes = True
 
-    def play(self, rate: float, times: Times, played: Played) -> None:
-        """See ``Player.play``."""
+    def open(self, rate: float) -> Playing:
+        """See ``Player.open``."""
         pipeline = Pipeline.from_file(self.pipeline_file)
         capture = Frames(self.clip)
         preprocessing = Preprocessing(pipeline.preprocess, capture.size_hw)
         composing = compositing_of(pipeline, preprocessing.placement)
-        noting = threading.Lock()
+        requests = Requests(self.url, self.model, composing)
 
-        def note(due_s: float) -> None:
-            with noting:
+        def playing(times: Times, played: Played) -> None:
+            def note(due_s: float) -> None:
                 if times.counts(due_s):
                     played.latencies_ms.append(1000 * (time.monotonic() - due_s))
 
-        with Requests(self.url, self.model, composing, note, name=_input_name(self.url, self.model)) as requests:
-            for number, due_s in due_times(rate, times.beginning_s, times.end_s):
-                wait(due_s)
-                if number % self.stride:
-                    capture.skip()
-                    continue
-                played.due += times.counts(due_s)
-                frame = capture.next()
-                if not requests.send(preprocessing(frame), frame, due_s):
-                    played.dropped += 1
-        played.failure = requests.failure
+            requests.note = note
+            with requests:
+                for number, due_s in due_times(rate, times.beginning_s, times.end_s):
+                    wait(due_s)
+                    if number % self.stride:
+                        capture.skip()
+                        continue
+                    played.due += times.counts(due_s)
+                    frame = capture.next()
+                    if not requests.send(preprocessing(frame), frame, due_s):
+                        played.dropped += 1
+            played.failure = requests.failure
+
+        return playing
 
 
 def compositing_of(pipeline: Pipeline, placement: Placement) -> Compositing | None:
@@ -205,15 +208,18 @@ class Frames:
 
 
 class Requests:
-    """Asynchronous requests, one a frame. A context manager that waits for the last answers."""
+    """Asynchronous requests, one a frame. A context manager that waits for the last answers.
 
-    def __init__(
-        self, url: str, model: str, composing: Compositing | None, note: Callable[[float], None], *, name: str
-    ) -> None:
+    ``note`` is called with the time at which a frame was due, when its result is there.
+    """
+
+    def __init__(self, url: str, model: str, composing: Compositing | None) -> None:
         import tritonclient.grpc as triton
 
         self._triton, self._client = triton, triton.InferenceServerClient(url)
-        self._model, self._composing, self._note, self._name = model, composing, note, name
+        self._model, self._composing = model, composing
+        self._name = str(self._client.get_model_metadata(model).inputs[0].name)
+        self.note: Callable[[float], None] = lambda _due_s: None
         self._slots = threading.Semaphore(_MOST_IN_FLIGHT)
         self._answers: queue.SimpleQueue[tuple[int, Any, float, Any] | None] = queue.SimpleQueue()
         self._sent = 0
@@ -269,11 +275,4 @@ class Requests:
             self._composing(frame, output[0])
         else:
             np.argpartition(output[0], -5)
-        self._note(due_s)
-
-
-def _input_name(url: str, model: str) -> str:
-    import tritonclient.grpc as triton
-
-    with triton.InferenceServerClient(url) as client:
-        return str(client.get_model_metadata(model).inputs[0].name)
+        self.note(due_s)

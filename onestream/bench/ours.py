@@ -9,7 +9,7 @@ from pathlib import Path
 from client import Client
 from client.video import PacketSource
 from onestream.bench.clip import FPS, Clip, due_times
-from onestream.bench.playing import Played, Player, Times
+from onestream.bench.playing import Played, Player, Playing, Times
 
 
 @dataclass(frozen=True)
@@ -21,21 +21,23 @@ class Ours(Player):
     clip: Path
     stride: int
 
-    def play(self, rate: float, times: Times, played: Played) -> None:
-        """See ``Player.play``."""
-        clip = Clip.read(self.clip)
-        frames = sum(1 for _ in due_times(rate, times.beginning_s, times.end_s))
-        counted = [number / (FPS * rate) for number in range(0, frames, self.stride)]
-        played.due = sum(times.counts(times.beginning_s + due_s) for due_s in counted)
-        packets = clip.played(rate=rate, beginning_s=times.beginning_s, until_s=times.end_s)
-        with (
-            Client(self.url) as client,
-            client.stream(PacketSource(clip.format, packets, live=True), pipeline=self.pipeline) as results,
-        ):
-            for result in results:
-                due_s = times.beginning_s + result.frame_index / (FPS * rate)
-                # A frame can be shown when so many packets after its own number came as the codec reorders.
-                reordered_s = (clip.format.reorder_depth or 0) / (FPS * rate)
-                if times.counts(due_s):
-                    played.latencies_ms.append(1000 * (time.monotonic() - due_s - reordered_s))
-            played.dropped = results.dropped + results.concealed
+    def open(self, rate: float) -> Playing:
+        """See ``Player.open``."""
+        clip, client = Clip.read(self.clip), Client(self.url)
+
+        def playing(times: Times, played: Played) -> None:
+            frames = sum(1 for _ in due_times(rate, times.beginning_s, times.end_s))
+            sampled = [number / (FPS * rate) for number in range(0, frames, self.stride)]
+            played.due = sum(times.counts(times.beginning_s + due_s) for due_s in sampled)
+            packets = clip.played(rate=rate, beginning_s=times.beginning_s, until_s=times.end_s)
+            # A frame can be shown when so many packets after its own number came as the codec reorders.
+            reordered_s = (clip.format.reorder_depth or 0) / (FPS * rate)
+            source = PacketSource(clip.format, packets, live=True)
+            with client, client.stream(source, pipeline=self.pipeline) as results:
+                for result in results:
+                    due_s = times.beginning_s + result.frame_index / (FPS * rate)
+                    if times.counts(due_s):
+                        played.latencies_ms.append(1000 * (time.monotonic() - due_s - reordered_s))
+                played.dropped = results.dropped + results.concealed
+
+        return playing

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,10 @@ import numpy as np
 P99_LIMIT_MS = 200.0
 """Real time: of a hundred results, ninety-nine come within this time after their frame."""
 
-_START_S = 3.0
-"""For processes to start and connect."""
+_START_S = 0.5
+"""From when all are ready to the first frame."""
+
+_READY_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,8 @@ class Played:
 
     @property
     def held(self) -> bool:
-        """Whether everything came in real time and nothing was dropped."""
-        return not self.failure and not self.dropped and self.p99_ms <= P99_LIMIT_MS
+        """Whether everything came in real time and nothing was dropped; without a full stream, whether all came."""
+        return not self.failure and not self.dropped and (not self.due or self.p99_ms <= P99_LIMIT_MS)
 
 
 def rates_of(load: float) -> tuple[float, ...]:
@@ -62,12 +65,16 @@ def rates_of(load: float) -> tuple[float, ...]:
     return (1.0,) * whole + ((rest,) if rest > 0 else ())
 
 
+Playing = Callable[["Times", Played], None]
+"""Plays a stream from ``Times.beginning_s`` to ``Times.end_s``, and notes what comes."""
+
+
 class Player(ABC):
-    """Plays one stream to the end. Instances travel to other processes, so they hold plain values only."""
+    """Plays streams. Instances travel to other processes, so they hold plain values only."""
 
     @abstractmethod
-    def play(self, rate: float, times: Times, played: Played) -> None:
-        """Play from ``times.beginning_s`` to ``times.end_s``, and note what comes in ``played``."""
+    def open(self, rate: float) -> Playing:
+        """Import, read and connect what one stream needs; what is returned begins at once."""
 
     own_processes: bool = False
     """Whether every stream has a process of its own, else all share one."""
@@ -87,60 +94,80 @@ class Times:
 
 
 def play(player: Player, run: Run) -> Played:
-    """Play all streams at once, in processes that are new."""
+    """Play all streams at once, in processes that are new; they begin when the last of them is ready."""
     context = multiprocessing.get_context("spawn")
-    beginning_s = time.monotonic() + _START_S
     # As of cameras, nobody's frames come at the same moments.
-    offsets = [index / (30 * len(run.rates)) for index in range(len(run.rates))]
-    plans = [
-        (rate, Times(beginning_s + offset, beginning_s + run.warm_s, beginning_s + run.warm_s + run.seconds))
-        for rate, offset in zip(run.rates, offsets, strict=True)
-    ]
-    groups = [[plan] for plan in plans] if player.own_processes else [plans]
+    streams = [(rate, index / (30 * len(run.rates))) for index, rate in enumerate(run.rates)]
+    groups = [[stream] for stream in streams] if player.own_processes else [streams]
     pipes, processes = [], []
     for group in groups:
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_play_group, args=(player, group, there), daemon=True)
+        here, there = context.Pipe()
+        process = context.Process(target=_play_group, args=(player, run, group, there), daemon=True)
         process.start()
         there.close()
         pipes.append(here)
         processes.append(process)
     total = Played()
-    deadline_s = beginning_s + run.warm_s + run.seconds + 30
-    for here, process in zip(pipes, processes, strict=True):
-        if here.poll(max(0.0, deadline_s - time.monotonic())):
-            try:
-                _add(total, here.recv())
-            except EOFError:
-                total.failure = total.failure or f"a process ended with {process.exitcode}"
-        else:
-            total.failure = total.failure or "no end came in time"
+    ready = [_received(here, _READY_S, total) for here in pipes]
+    if all(ready):
+        beginning_s = time.monotonic() + _START_S
+        for here in pipes:
+            here.send(beginning_s)
+        for here in pipes:
+            played = _received(here, _START_S + run.warm_s + run.seconds + 30, total)
+            if isinstance(played, Played):
+                _add(total, played)
+    for process in processes:
         process.kill()
         process.join()
     return total
 
 
-def _play_group(player: Player, plans: Sequence[tuple[float, Times]], pipe: Any) -> None:
-    import threading
+def _received(pipe: Any, timeout_s: float, total: Played) -> Any:
+    try:
+        if pipe.poll(timeout_s):
+            return pipe.recv()
+        total.failure = total.failure or "a process said nothing in time"
+    except (EOFError, ConnectionError):
+        total.failure = total.failure or "a process ended"
+    return None
 
-    results = [Played() for _ in plans]
 
-    def one(rate: float, times: Times, played: Played) -> None:
+def _play_group(player: Player, run: Run, streams: Sequence[tuple[float, float]], pipe: Any) -> None:
+    results = [Played() for _ in streams]
+    begin = threading.Barrier(len(streams) + 1)
+    times: list[float] = []
+
+    def one(rate: float, offset_s: float, played: Played) -> None:
+        playing: Playing | None = None
         try:
-            player.play(rate, times, played)
+            playing = player.open(rate)
         except Exception as error:  # whatever ends a stream means that it was not held
             played.failure = f"{type(error).__name__}: {error}"
+        begin.wait()
+        begin.wait()
+        if playing is not None:
+            began_s = times[0]
+            counted_s = began_s + run.warm_s
+            try:
+                playing(Times(began_s + offset_s, counted_s, counted_s + run.seconds), played)
+            except Exception as error:
+                played.failure = f"{type(error).__name__}: {error}"
 
     threads = [
-        threading.Thread(target=one, args=(rate, times, played), daemon=True)
-        for (rate, times), played in zip(plans, results, strict=True)
+        threading.Thread(target=one, args=(rate, offset_s, played), daemon=True)
+        for (rate, offset_s), played in zip(streams, results, strict=True)
     ]
     for thread in threads:
         thread.start()
+    begin.wait()
+    pipe.send("ready")
+    times.append(pipe.recv())
+    begin.wait()
     for thread in threads:
         thread.join()
     total = Played()
-    for (rate, _), played in zip(plans, results, strict=True):
+    for (rate, _), played in zip(streams, results, strict=True):
         if rate < 1:
             # Between rarer frames decoding waits longer by itself; what must not happen is that any is missing.
             missing = max(0, played.due - len(played.latencies_ms))

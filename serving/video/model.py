@@ -178,7 +178,10 @@ class Video(Adapter):
     def _composed(self, opened: Open, output: VideoOutput) -> ComposedVideo:
         options, color = read_postprocess(self.parameters["postprocess"]), self._options.color
         assert isinstance(options, Matte)
-        composer = composer_of(options, self.folder, rule=ColorRule(matrix=color.matrix, range=color.range))
+        try:
+            composer = composer_of(options, self.folder, rule=ColorRule(matrix=color.matrix, range=color.range))
+        except (OSError, ValueError) as error:
+            raise BadStream("failed", f"the background cannot be read: {error}") from None
         return ComposedVideo(composer, self.definition, output, fps=opened.fps)
 
     def _infer(self, pieces: list[tuple[Session, Slot]]) -> None:
@@ -194,7 +197,10 @@ class Video(Adapter):
                 self._infer([piece])
             return
         for (session, slot), tensors in zip(pieces, rows, strict=True):
-            session.take_result(slot, tensors)
+            try:
+                session.take_result(slot, tensors)
+            except Exception as error:  # the other streams' frames came too
+                session.fail(error)
 
     def _batch(self, pixels: list[Any]) -> npt.NDArray[np.uint8] | DeviceArray:
         """Frames as one array; on the GPU where any of them is there."""

@@ -143,6 +143,11 @@ class Session:
         """Whether nothing can follow."""
         return self._ended
 
+    @property
+    def _unshown(self) -> int:
+        # Until the first frame nobody knows which packets will never be shown.
+        return self._decoder.unshown if self._decoder.decoded or self._ended else 0
+
     def counts(self) -> dict[str, int]:
         """Totals so far: frames *decoded*, *inferred*, *dropped* and *concealed*, packets *unshown*, *latency_us*."""
         with self._lock:
@@ -151,7 +156,7 @@ class Session:
                 "inferred": self.totals.inferred,
                 "dropped": self.totals.dropped,
                 "concealed": self._decoder.concealed,
-                "unshown": self._decoder.unshown,
+                "unshown": self._unshown,
                 "latency_us": round(1000 * self.totals.latency_ms),
             }
 
@@ -391,7 +396,7 @@ class Session:
                 inferred=self.totals.inferred,
                 dropped=self.totals.dropped,
                 concealed=self._decoder.concealed,
-                unshown=self._decoder.unshown,
+                unshown=self._unshown,
                 fields=fields,
             )
 

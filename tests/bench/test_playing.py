@@ -13,7 +13,7 @@ import pytest
 from clip_files import COUNT, write_video
 
 from onestream.bench.clip import FPS, Clip, ClipMissing, due_times
-from onestream.bench.playing import P99_LIMIT_MS, Played, Player, Run, Times, play
+from onestream.bench.playing import P99_LIMIT_MS, Played, Player, Playing, Run, Times, play
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,23 @@ class Toy(Player):
     fail: str = ""
     loses: int = 0
 
-    def play(self, rate: float, times: Times, played: Played) -> None:
-        if self.fail == "raise":
+    def open(self, rate: float) -> Playing:
+        if self.fail == "open":
             raise ArithmeticError("this stream cannot be played")
-        if self.fail == "die":
-            os._exit(3)
-        for number, due_s in due_times(rate, times.beginning_s, times.end_s):
-            if times.counts(due_s):
-                played.due += 1
-                if number >= self.loses:
-                    played.latencies_ms.append(self.latency_ms)
+
+        def playing(times: Times, played: Played) -> None:
+            if self.fail == "raise":
+                raise ArithmeticError("this stream cannot be played")
+            if self.fail == "die":
+                os._exit(3)
+            assert time.monotonic() < times.beginning_s, "nobody begins late"
+            for number, due_s in due_times(rate, times.beginning_s, times.end_s):
+                if times.counts(due_s):
+                    played.due += 1
+                    if number >= self.loses:
+                        played.latencies_ms.append(self.latency_ms)
+
+        return playing
 
 
 class Alone(Toy):
@@ -56,8 +63,9 @@ def test_full_streams_are_timed_and_a_part_of_one_must_only_be_complete(kind: ty
 
 @pytest.mark.parametrize("kind", [Toy, Alone])
 def test_whatever_ends_a_stream_is_told(kind: type[Toy]) -> None:
-    assert play(kind(fail="raise"), RUN).failure == "ArithmeticError: this stream cannot be played"
-    assert "process ended" in play(kind(fail="die"), RUN).failure
+    for when in ("open", "raise"):
+        assert play(kind(fail=when), RUN).failure == "ArithmeticError: this stream cannot be played"
+    assert play(kind(fail="die"), RUN).failure == "a process ended"
 
 
 def test_a_result_that_did_not_come_is_infinitely_late() -> None:
@@ -65,7 +73,7 @@ def test_a_result_that_did_not_come_is_infinitely_late() -> None:
     assert Played(due=100, latencies_ms=[1.0] * 99).p99_ms == 1.0
     assert Played(due=100, latencies_ms=[1.0] * 98).p99_ms == math.inf
     assert not Played(due=100, latencies_ms=[1.0] * 100, dropped=1).held
-    assert not Played().held
+    assert Played().held, "of a part of a stream it is asked only that nothing is missing"
 
 
 def test_a_clip_goes_on_and_on_at_the_rate_asked_for(tmp_path: Path) -> None:

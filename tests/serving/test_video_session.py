@@ -284,6 +284,27 @@ def test_a_network_that_fails_ends_its_stream_only() -> None:
     assert fine.results == list(range(20))
 
 
+def test_packets_that_a_decoder_holds_back_are_not_told_as_unshown(server: Server) -> None:
+    """Before the first frame every packet may be one that is never shown; a count that falls would be no count."""
+
+    class Late(OneToOne):
+        def feed(self, packet: Packet | None) -> list[Frame]:
+            if packet is not None and packet.pts is not None and packet.pts < 5:
+                self.unshown += 1
+                return []
+            self.unshown = 2
+            return super().feed(packet)
+
+    client = Client()
+    session = server.open(client, results=100, decoder=Late())
+    session.receive(packets(0, 4))
+    time.sleep(0.1)
+    assert session.counts()["unshown"] == 0
+    session.receive(packets(4, 20))
+    client.wait_for(lambda: len(client.results) > 5)
+    assert [event.unshown for event in client.events if event.type == "result"] == [2] * len(client.results)
+
+
 class Numbering:
     """Finishes as an encoder does: what leaves depends on everything that left before."""
 

@@ -18,7 +18,7 @@ import grpc
 import numpy as np
 import pytest
 import typer
-from clip_files import every_frame, number_in, turn, write_video
+from clip_files import begin_at, every_frame, number_in, turn, write_video
 from fake_server import FakeServer
 from typer.testing import CliRunner, Result
 
@@ -229,6 +229,21 @@ def test_a_video_that_cannot_be_written(server: FakeServer, clip: Path, tmp_path
         result = run(server, clip, "-o", tmp_path / name)
         assert result.exit_code == 2
         assert "cannot be written" in result.stderr
+
+
+def test_the_copy_begins_where_the_edit_list_does(clip: Path, tmp_path: Path) -> None:
+    cut = begin_at(tmp_path / "cut.mp4", clip, 4)
+    feed = File(cut).connect()
+    packets, format = list(feed.packets()), feed.format
+    feed.close()
+    video = AnnotatedVideo(tmp_path / "out.mp4", lambda _frame: "")
+    shown = sorted(packet.pts for packet in packets if packet.pts is not None and not packet.is_discarded)
+    for packet in packets:
+        video.sent(packet)
+    for index, pts in enumerate(shown):
+        video.show(FrameResult(index, pts, None, 1.0, 1.0, {}), format)
+    video.close()
+    assert len(every_frame(tmp_path / "out.mp4")) == len(shown) == len(packets) - 4
 
 
 def test_numbers_survive_in_the_copy(server: FakeServer, tmp_path: Path) -> None:

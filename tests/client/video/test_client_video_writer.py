@@ -54,8 +54,17 @@ def test_missing_and_repeated_times_go_on(tmp_path: Path) -> None:
             video.write(result)
     frames = every_frame(tmp_path / "out.mp4")
     assert [number_in(frame.to_ndarray(format="rgb24")) for frame in frames] == list(range(7))
-    shown = [frame.pts for frame in frames]
+    shown = [frame.time for frame in frames]
     assert shown == sorted(set(shown))
+    # A gap of 100 seconds is no reason for another one where the clock is set back.
+    assert shown[-1] < 100.2
+
+
+def test_frames_without_times_are_as_far_apart_as_their_numbers(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "out.mp4", fps=25) as video:
+        for result in results(range(0, 20, 5), [None] * 4):
+            video.write(result)
+    assert [frame.time for frame in every_frame(tmp_path / "out.mp4")] == pytest.approx([0, 0.2, 0.4, 0.6])
 
 
 def test_nothing_is_written_before_the_first_key_frame(tmp_path: Path) -> None:
@@ -82,7 +91,7 @@ def test_another_size_begins_another_file(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     (result,) = results([0])
-    for name in ("nowhere/out.mp4", "out.unknown"):
+    for name in ("nowhere/out.mp4", "out.unknown", "out.webm"):
         with pytest.raises(CannotWrite, match=name):
             VideoWriter(tmp_path / name).write(result)
     with pytest.raises(ValueError, match="frame 3 has no picture"):
