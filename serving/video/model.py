@@ -29,7 +29,8 @@ from serving.pipeline import Matte, VideoOptions, VideoOutput, read_postprocess
 from serving.tensors import PIXELS
 from serving.video.bounds import BadStream, Bounds
 from serving.video.composed import ComposedVideo
-from serving.video.session import Outlet, Session, Slot
+from serving.video.parts import Outlet, Slot
+from serving.video.session import Session
 from serving.video.turns import Gathering, Turns
 from wire.video import EVENT, MESSAGE, BadMessage, Event, Message, Open, unpack
 

@@ -12,20 +12,14 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from preprocess.errors import BadImage, BadSample
 from serving.video.bounds import MOST_RESULTS, BadStream, Bounds, Rate
+from serving.video.parts import Decoder, Outlet, Queues, Slot, Tensors, Totals
 from wire.video import Close, Credit, Event, Message, Open, Packet, Packets
 
-Tensors = dict[str, npt.NDArray[Any]]
 Finish = Callable[[Any, Tensors], tuple[Tensors, dict[str, Any]]]
 """From a frame and its results to the tensors that leave, and fields of their event beside the usual ones."""
 Job = Callable[[], None]
@@ -33,74 +27,11 @@ Job = Callable[[], None]
 _LEAST_PACKETS, _BYTES_A_PACKET = 1000, 64
 """How many packets may wait: at least so many, and otherwise one for so many bytes of the buffer."""
 
+_LATE_S = 1.0
+"""In mode *drop_oldest*, how long a packet may wait for the decoder before its group of pictures is dropped."""
+
 _REPORT_S = 0.2
 """Consumed bytes are reported at least so often while no result does it."""
-
-
-class Frame(Protocol):
-    """A decoded and preprocessed frame (``preprocess.video.stream.StreamFrame``)."""
-
-    index: int
-    pts: int | None
-    pts_seconds: float | None
-    pixels: npt.NDArray[np.uint8]
-
-
-class Decoder(Protocol):
-    """Packets to frames (``preprocess.video.stream.StreamDecoder``)."""
-
-    decoded: int
-    concealed: int
-    unshown: int
-
-    def feed(self, packet: Packet | None) -> list[Any]:
-        """Frames in the order of display; None ends the stream."""
-        ...
-
-
-class Outlet(ABC):
-    """The way back to one client. May be used by any thread, one at a time."""
-
-    @abstractmethod
-    def send(self, event: Event, tensors: Tensors) -> None:
-        """Send an event, with the tensors of a result."""
-
-    @abstractmethod
-    def end(self, event: Event | None, error: BadStream | None) -> None:
-        """Say the last word: an event, an error, or nothing to a client that is gone."""
-
-    @abstractmethod
-    def is_gone(self) -> bool:
-        """Whether the client cancelled or vanished."""
-
-
-@dataclass(slots=True)
-class Slot:
-    """A frame's place in the order of results."""
-
-    frame: Any
-    received_s: float
-    tensors: Tensors | None = None
-
-
-@dataclass(slots=True)
-class Totals:
-    """What became of a stream so far."""
-
-    consumed_bytes: int = 0
-    inferred: int = 0
-    dropped: int = 0
-    latency_ms: float = 0.0
-
-
-@dataclass(slots=True)
-class _Queues:
-    inbox: deque[tuple[Packet, float]] = field(default_factory=deque)
-    inbox_bytes: int = 0
-    frames: deque[Slot] = field(default_factory=deque)
-    in_flight: deque[Slot] = field(default_factory=deque)
-    inferred: deque[Slot] = field(default_factory=deque)
-    leaving: int = 0
 
 
 class Session:
@@ -129,9 +60,9 @@ class Session:
         self._wake_decoder, self._wake_network = wake_decoder, wake_network
         self._finish, self._wake_finisher = finish, wake_finisher
         self._lock, self._sending = threading.RLock(), threading.Lock()
-        self._queues, self.totals = _Queues(), Totals()
+        self._queues, self.totals = Queues(), Totals()
         self._credit = opened.results
-        self._closing = self._flushing = self._flushed = self._ended = False
+        self._closing = self._flushing = self._flushed = self._ended = self._skipping = False
         self._received: dict[int, float] = {}
         self._heard_s = self._said_s = time.monotonic()
         self._reported_bytes = 0
@@ -201,8 +132,27 @@ class Session:
             raise BadStream("flow", f"{len(self._queues.inbox) + len(packets)} packets were sent ahead")
         self._rate.add(size)
         now = time.monotonic()
-        self._queues.inbox.extend((packet, now) for packet in packets)
         self._queues.inbox_bytes += size
+        for packet in packets:
+            if self._skipping and not packet.is_key:
+                self._let_go(packet)
+                continue
+            self._skipping = False
+            self._queues.inbox.append((packet, now))
+
+    def _drop_late(self) -> None:
+        """Where decoding is too slow, go on at a key packet, which leaves the decoder nothing that it cannot decode."""
+        inbox = self._queues.inbox
+        if self._opened.mode == "drop_oldest" and inbox and time.monotonic() - inbox[0][1] > _LATE_S:
+            self._let_go(inbox.popleft()[0])
+            while inbox and not inbox[0][0].is_key:
+                self._let_go(inbox.popleft()[0])
+            self._skipping = not inbox
+
+    def _let_go(self, packet: Packet) -> None:
+        self._queues.inbox_bytes -= len(packet.data)
+        self.totals.consumed_bytes += len(packet.data)
+        self.totals.dropped += 1
 
     def tick(self) -> None:
         """Called now and then: ends a stream whose client is gone, or of which nothing was heard for too long."""
@@ -232,6 +182,7 @@ class Session:
         with self._lock:
             if self._ended or self._flushing or not self._has_room():
                 return None
+            self._drop_late()
             if self._queues.inbox:
                 packet, received_s = self._queues.inbox.popleft()
                 return lambda: self._decode(packet, received_s)
@@ -413,7 +364,7 @@ class Session:
                 return
             event = self._event("ended", reason="done") if done else None
             self._ended = True
-            self._queues = _Queues()
+            self._queues = Queues()
         try:
             with self._sending:
                 self._outlet.end(event, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -15,7 +16,8 @@ import pytest
 
 from preprocess.errors import BadSample
 from serving.video.bounds import BadStream, Bounds
-from serving.video.session import Finish, Outlet, Session, Slot, Tensors
+from serving.video.parts import Outlet, Slot, Tensors
+from serving.video.session import Finish, Session
 from serving.video.turns import Gathering, Turns
 from wire.video import Close, Credit, Event, Mode, Open, Packet, Packets
 
@@ -199,6 +201,38 @@ def test_a_live_stream_drops_the_oldest_and_counts(server: Server) -> None:
     assert client.results == sorted(set(client.results))
     assert client.results[-1] == 299, "the newest frame is never dropped"
     assert ended.dropped == 300 - len(client.results) > 200
+
+
+def test_a_live_stream_goes_on_at_a_key_packet_where_decoding_is_too_slow(server: Server) -> None:
+    fed: list[int] = []
+
+    class Slow(OneToOne):
+        def feed(self, packet: Packet | None) -> list[Frame]:
+            if packet is not None and packet.pts is not None:
+                fed.append(packet.pts)
+                time.sleep(0.02)
+            return super().feed(packet)
+
+    client = Client()
+    session = server.open(client, results=1000, mode="drop_oldest", decoder=Slow(delay=0))
+    # Ten times as fast as it can be decoded, for three seconds.
+    for first in range(0, 1500, 10):
+        session.receive(Packets(tuple(Packet(bytes(10), n, n, 1, n % 50 == 0) for n in range(first, first + 10))))
+        time.sleep(0.02)
+    session.receive(Close())
+    client.wait_for(lambda: bool(client.last))
+    jumps = [after for before, after in itertools.pairwise(fed) if after != before + 1]
+    assert jumps
+    assert all(after % 50 == 0 for after in jumps)
+    latencies = [event.fields["latency_ms"] for event in client.events if event.type == "result"]
+    # A second in the inbox, a frame that was begun, and what is held behind it.
+    assert max(latencies) < 2500
+    counts = session.counts()
+    assert len(client.results) + counts["dropped"] == 1500
+    assert client.events[-1].consumed_bytes <= 1500 * 10
+    ended = client.last[0]
+    assert isinstance(ended, Event)
+    assert ended.consumed_bytes == 1500 * 10
 
 
 def test_streams_share_threads_and_do_not_mix(server: Server) -> None:
