@@ -38,6 +38,7 @@ class _Bracket:
     low: int = 0
     high: int | None = None
     sure: bool = False
+    climbing: bool = False
 
     @property
     def _narrow(self) -> bool:
@@ -47,15 +48,17 @@ class _Bracket:
         """The next load to try; at the end once more the one that was not held, which may have been disturbed."""
         if self.high is not None:
             return self.high if self._narrow else (self.low + self.high) // 2
+        if self.climbing:
+            return self.low + 1
         return max(self.low + 1, round(self.low * _GROWTH)) if self.low else max(1, self.start)
 
     def note(self, load: int, *, held: bool) -> None:
         if held:
             self.low = load
             if load == self.high:
-                self.high = None
+                self.high, self.climbing = None, True
         else:
-            self.sure = self._narrow and load == self.high
+            self.sure = self.climbing or (self._narrow and load == self.high)
             self.high = load
 
 
