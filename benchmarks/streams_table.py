@@ -24,11 +24,12 @@ def table(results: dict[str, Any]) -> str:
         first = next(iter(cases.values()))
         dates = sorted({one["started_utc"][:10] for one in cases.values()})
         commits = sorted({one["commit"][:12] for one in cases.values()})
+        count = len(first["rounds"])
         lines += [
             f"Video streams held in real time, {first['clip']['width']}×{first['clip']['height']} "
             f"{first['clip']['codec'].upper()} at {first['fps']} frames/s, {first['cores']} cores, client and server "
-            f"on the same machine; {', '.join(dates)}, commit {', '.join(commits)}. Median (quartiles) of "
-            f"{len(first['rounds'])} rounds.",
+            f"on the same machine; {', '.join(dates)}, commit {', '.join(commits)}. "
+            + (f"Median (quartiles) of {count} rounds." if count > 1 else "One round."),
             "",
             "| pipeline | onestream | OpenCV in the client | ours ÷ it "
             "| CPU a frame alone: decode, network, encode, ms | held ÷ bare decode and network | … and encode |",
@@ -49,7 +50,7 @@ def _row(name: str, case: dict[str, Any]) -> str:
         parts.append(f"{costs['encode_ms']:.1f}")
         encoded = f"{summary.of_bound_encoded:.2f}"
     cells = [
-        f"{name}{_ordinal(case['stride'])} frame",
+        name.replace("every 1", "every frame") if case["stride"] == 1 else f"{name}{_ordinal(case['stride'])} frame",
         summary.held[OURS].text(1),
         summary.held[OPENCV].text(1),
         against.text(2) if against else "–",
@@ -61,7 +62,7 @@ def _row(name: str, case: dict[str, Any]) -> str:
 
 
 def _ordinal(number: int) -> str:
-    return {1: "st", 2: "nd", 3: "rd"}.get(number, "th")
+    return {2: "nd", 3: "rd"}.get(number, "th")
 
 
 def _soak(soak: dict[str, Any]) -> str:

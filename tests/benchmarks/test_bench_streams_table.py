@@ -46,6 +46,6 @@ def test_losses_and_wins_stand_beside_their_bounds(tmp_path: Path) -> None:
         "4.0 (4.0–5.0)", "5.0 (5.0–5.0)", "0.80 (0.80–1.00)", "6.0 + 4.0", "0.41", "–",
     ]  # fmt: skip
     # 2 / (30 × 10 ms) = 6.67, and 2 / (30 × 20 ms) = 3.33.
-    assert by_name["matte, every 1st frame"] == ["2.0", "1.0", "2.00", "6.0 + 4.0 + 10.0", "0.30", "0.60"]
+    assert by_name["matte, every frame"] == ["2.0", "1.0", "2.00", "6.0 + 4.0 + 10.0", "0.30", "0.60"]
     assert "87,245 frames, 0 lost, 0 out of order" in text
     assert "29 MiB of the server's memory for each open stream, growth +1.2%" in text
