@@ -18,6 +18,7 @@ import numpy as np
 
 from onestream.bench.clip import FPS
 from serving.pipeline import VideoOutput
+from serving.video.encoder import libx264_options
 
 _FRAMES = 150
 _BATCH = 4
@@ -102,12 +103,7 @@ def _encode(pictures: list[Any], output: VideoOutput) -> None:
     encoder: Any = av.CodecContext.create("libx264", "w")
     encoder.width, encoder.height, encoder.pix_fmt = pictures[0].width, pictures[0].height, "yuv420p"
     encoder.framerate, encoder.time_base, encoder.thread_count = Fraction(FPS), Fraction(1, FPS), 1
-    encoder.options = {
-        "preset": output.preset,
-        "tune": "zerolatency",
-        "crf": f"{output.crf:g}",
-        "x264-params": "log-level=none",
-    }
+    encoder.options = libx264_options(output)
     for number, picture in enumerate(pictures):
         picture.pts, picture.time_base, picture.pict_type = number, Fraction(1, FPS), 0
         encoder.encode(picture)

@@ -25,6 +25,7 @@ from onestream.bench.playing import Played, Player, Playing, Times
 from preprocess import Definition
 from preprocess.geometry import Placement, fill_values, place
 from serving.pipeline import BlurBackground, ColorBackground, Matte, Pipeline, VideoOutput
+from serving.video.encoder import libx264_options
 
 _MOST_IN_FLIGHT = 8
 _TIMEOUT_S = 10.0
@@ -83,12 +84,7 @@ class Compositing:
         encoder.width, encoder.height, encoder.pix_fmt = width, height, "yuv420p"
         encoder.framerate, encoder.time_base = Fraction(FPS), Fraction(1, FPS)
         encoder.thread_count, encoder.gop_size = 1, round(output.keyframe_s * FPS)
-        encoder.options = {
-            "preset": output.preset,
-            "tune": "zerolatency",
-            "crf": f"{output.crf:g}",
-            "x264-params": "log-level=none",
-        }
+        encoder.options = libx264_options(output)
         self._encoder, self._video_frame = encoder, av.VideoFrame
 
     def compose(self, frame: npt.NDArray[np.uint8], person: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 P99_LIMIT_MS = 200.0
 """Real time: of a hundred results, ninety-nine come within this time after their frame."""
 
@@ -181,8 +179,3 @@ def _add(total: Played, played: Played) -> None:
     total.latencies_ms += played.latencies_ms
     total.dropped += played.dropped
     total.failure = total.failure or played.failure
-
-
-def percentile_ms(latencies_ms: Sequence[float], percent: float) -> float:
-    """A percentile; NaN without any latency."""
-    return float(np.percentile(latencies_ms, percent)) if latencies_ms else math.nan

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from postprocess.matte import Composer, displayed, picture_window
 from preprocess import Definition
@@ -15,8 +14,7 @@ from preprocess.video.stream import StreamFrame
 from serving.pipeline import VideoOutput
 from serving.tensors import MATTE, VIDEO
 from serving.video.encoder import Encoder, blank
-
-Tensors = dict[str, npt.NDArray[Any]]
+from serving.video.parts import Tensors
 
 
 class ComposedVideo:

@@ -34,6 +34,16 @@ class Encoded:
     size_hw: Size
 
 
+def libx264_options(output: VideoOutput) -> dict[str, str]:
+    """What a pipeline's output means to libx264: its quality, and a packet for each picture at once."""
+    return {
+        "preset": output.preset,
+        "tune": "zerolatency",
+        "crf": f"{output.crf:g}",
+        "x264-params": "log-level=none",
+    }
+
+
 class Encoder:
     """One stream of H.264 without any delay: a picture in, its packet out.
 
@@ -81,13 +91,7 @@ class Encoder:
         context.thread_count = 1
         # Key pictures come by the clock.
         context.gop_size = 1 << 20
-        context.options = {
-            "preset": self._options.preset,
-            "tune": "zerolatency",
-            "crf": f"{self._options.crf:g}",
-            "forced-idr": "1",
-            "x264-params": "log-level=none",
-        }
+        context.options = {**libx264_options(self._options), "forced-idr": "1"}
         return context
 
 
