@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -12,33 +13,20 @@ Item = TypeVar("Item")
 Job = Callable[[], None]
 
 
-class Turns(Generic[Stream]):
-    """``count`` threads over any number of streams.
+class _Threads(ABC, Generic[Stream]):
+    """Threads, and the streams that wait for one of them: each stands in the line once."""
 
-    A stream that may have work is handed in by ``wake``; again and again is fine. A thread then asks ``take(stream)``
-    for one piece, None where there is none, and does it; then the stream goes to the end of the line, so that no two
-    pieces of one stream are done at once. Neither ``take`` nor the pieces should raise; ``surprised`` is told where one
-    does.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        count: int,
-        take: Callable[[Stream], Job | None],
-        *,
-        surprised: Callable[[Exception], None] = lambda _: None,
-    ) -> None:
-        self._take, self._surprised = take, surprised
+    def __init__(self, name: str, count: int, surprised: Callable[[Exception], None]) -> None:
+        self._surprised = surprised
         self._line: deque[Stream] = deque()
         self._in_line: set[int] = set()
-        self._busy: set[int] = set()
-        self._woken_while_busy: set[int] = set()
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(count)
         ]
+
+    def _start(self) -> None:
         for thread in self._threads:
             thread.start()
 
@@ -56,13 +44,49 @@ class Turns(Generic[Stream]):
             thread.join()
 
     def _put(self, stream: Stream) -> None:
-        key = id(stream)
-        if key in self._busy:
-            self._woken_while_busy.add(key)
-        elif key not in self._in_line:
-            self._in_line.add(key)
+        if id(stream) not in self._in_line:
+            self._in_line.add(id(stream))
             self._line.append(stream)
             self._changed.notify()
+
+    def _first(self) -> Stream:
+        stream = self._line.popleft()
+        self._in_line.discard(id(stream))
+        return stream
+
+    @abstractmethod
+    def _run(self) -> None:
+        """What each thread does until the end."""
+
+
+class Turns(_Threads[Stream]):
+    """``count`` threads over any number of streams.
+
+    A stream that may have work is handed in by ``wake``; again and again is fine. A thread then asks ``take(stream)``
+    for one piece, None where there is none, and does it; then the stream goes to the end of the line, so that no two
+    pieces of one stream are done at once. Neither ``take`` nor the pieces should raise; ``surprised`` is told where one
+    does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        take: Callable[[Stream], Job | None],
+        *,
+        surprised: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        super().__init__(name, count, surprised)
+        self._take = take
+        self._busy: set[int] = set()
+        self._woken_while_busy: set[int] = set()
+        self._start()
+
+    def _put(self, stream: Stream) -> None:
+        if id(stream) in self._busy:
+            self._woken_while_busy.add(id(stream))
+        else:
+            super()._put(stream)
 
     def _run(self) -> None:
         while (stream := self._next()) is not None:
@@ -89,8 +113,7 @@ class Turns(Generic[Stream]):
                 self._changed.wait()
             if self._closed:
                 return None
-            stream = self._line.popleft()
-            self._in_line.discard(id(stream))
+            stream = self._first()
             self._busy.add(id(stream))
             return stream
 
@@ -102,7 +125,7 @@ class Turns(Generic[Stream]):
             self._woken_while_busy.discard(id(stream))
 
 
-class Gathering(Generic[Stream, Item]):
+class Gathering(_Threads[Stream], Generic[Stream, Item]):
     """``count`` threads that do pieces of many streams' work together, such as the frames of one batch.
 
     A stream that may have work is handed in by ``wake``. A thread takes what ``take(stream)`` gives, stream by stream,
@@ -120,33 +143,10 @@ class Gathering(Generic[Stream, Item]):
         most: int,
         surprised: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        self._take, self._work, self._most, self._surprised = take, work, most, surprised
-        self._line: deque[Stream] = deque()
-        self._in_line: set[int] = set()
-        self._changed = threading.Condition()
+        super().__init__(name, count, surprised)
+        self._take, self._work, self._most = take, work, most
         self._idle = 0
-        self._closed = False
-        self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def wake(self, stream: Stream) -> None:
-        """There may be work for a stream."""
-        with self._changed:
-            if id(stream) not in self._in_line:
-                self._in_line.add(id(stream))
-                self._line.append(stream)
-                self._changed.notify()
-
-    def close(self) -> None:
-        """Finish what is being done, and end the threads."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+        self._start()
 
     def _run(self) -> None:
         while (share := self._wait()) is not None:
@@ -182,8 +182,4 @@ class Gathering(Generic[Stream, Item]):
 
     def _next(self) -> Stream | None:
         with self._changed:
-            if not self._line:
-                return None
-            stream = self._line.popleft()
-            self._in_line.discard(id(stream))
-            return stream
+            return self._first() if self._line else None
