@@ -100,6 +100,11 @@ def services_started(log: str) -> bool:
     return all(f"Started {name} at " in log for name in ("HTTPService", "GRPCInferenceService", "Metrics Service"))
 
 
+def models_unloaded(log: str) -> bool:
+    """Tell whether a Triton that was told to stop has unloaded every model: no request is left that it could answer."""
+    return "Found 0 live models and 0 in-flight non-inference requests" in log
+
+
 def pending_models(log: str) -> list[str]:
     """Find the models that Triton began to load and has neither loaded nor refused, in order of appearance."""
     began = dict.fromkeys(re.findall(r"\"loading: ([^\"]+):\d+\"", log))

@@ -23,6 +23,7 @@ from serving.load_failures import (
     explain_exit,
     missing_library,
     model_reason,
+    models_unloaded,
     pending_models,
     process_complaint,
     services_started,
@@ -46,6 +47,8 @@ _POLL_S = 0.1
 # Triton waits for ever for a model process that died before its first message; later deaths it reports within 2 s.
 _UNNOTICED_DEATH_S = 3.0
 _KILL_TIMEOUT_S = 5.0
+# Triton 2.51's gRPC service can wait for ever for a stream that its caller gave up in the moment of the stop.
+_CLOSING_S = 3.0
 _LOG_TAIL_BYTES = 1 << 20
 
 
@@ -222,9 +225,12 @@ class TritonProcess:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             deadline = time.monotonic() + self._stop_timeout_s + 1.0
+            unloaded = False
             while self._process.poll() is None and time.monotonic() < deadline and not hurried():
                 if not self.model_processes().running and leaks:
                     break
+                if not unloaded and models_unloaded(self._log_text()):
+                    unloaded, deadline = True, min(deadline, time.monotonic() + _CLOSING_S)
                 time.sleep(_POLL_S)
         self.kill()
 
