@@ -26,6 +26,7 @@ from client.transports.shared_memory_aio import AsyncRegions
 from client.video.reconnect import Reconnect
 from client.video.sources import VideoInput
 from client.video.stream import Stream
+from wire.priority import Priority, check_priority
 from wire.video import Mode, Packet
 
 
@@ -48,6 +49,7 @@ class AsyncClient:
         shared_memory: bool = False,
         retries: int = 2,
         retry_overloaded: bool = False,
+        priority: Priority = "normal",
         transport: AsyncTransport | None = None,
     ) -> None:
         """Options as of ``Client``; HTTP needs ``onestream[async]``. A ``transport`` that is given has no regions."""
@@ -58,6 +60,7 @@ class AsyncClient:
             positive("max_body_bytes", max_body_bytes)
         self._max_body_bytes = max_body_bytes
         self._limits: dict[str, int] = {}
+        self._priority = check_priority(priority)
         self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
         self._connect_timeout_s = positive("connect_timeout_s", connect_timeout_s)
         self._token = token
@@ -222,7 +225,7 @@ class AsyncClient:
     async def _send(
         self, model: str, image: ImageInput, limit: int, request_id: str, deadline: Deadline
     ) -> tuple[Tensors, float]:
-        request = InferRequest(model, request_id, await _to_bytes(image, limit))
+        request = InferRequest(model, request_id, await _to_bytes(image, limit), self._priority)
         started = monotonic()
         tensors = await self._retries.run_async(
             lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline
@@ -236,7 +239,8 @@ class AsyncClient:
         async with regions.filled(encoded) as slot:
             started = monotonic()
             tensors = await self._retries.run_async(
-                lambda left_s: regions.infer(slot, model, request_id, timeout_s=left_s), deadline
+                lambda left_s: regions.infer(slot, model, request_id, priority=self._priority, timeout_s=left_s),
+                deadline,
             )
             return tensors, (monotonic() - started) * 1e3
 

@@ -24,6 +24,7 @@ from client.transports.shared_memory import RegionPool, shut_down
 from client.video.reconnect import Reconnect
 from client.video.sources import VideoInput
 from client.video.stream import Stream
+from wire.priority import Priority, check_priority
 from wire.video import Mode, Packet
 
 
@@ -45,6 +46,7 @@ class Client:
         shared_memory: bool = False,
         retries: int = 2,
         retry_overloaded: bool = False,
+        priority: Priority = "normal",
         transport: Transport | None = None,
     ) -> None:
         """
@@ -67,6 +69,8 @@ class Client:
             restarted. Bad images and passed deadlines are never repeated.
         ``retry_overloaded``
             Repeat also when the server's queue is full. Better send fewer images at once.
+        ``priority``
+            Whose images go first where they wait in the server: *high* before *normal* before *low*.
         ``transport``
             Use this one in place of a connection to ``url``.
         """
@@ -75,6 +79,7 @@ class Client:
             positive("max_body_bytes", max_body_bytes)
         self._max_body_bytes = max_body_bytes
         self._limits: dict[str, int] = {}
+        self._priority = check_priority(priority)
         self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
         self._transport = transport or open_transport(
             url, connect_timeout_s=positive("connect_timeout_s", connect_timeout_s), token=token
@@ -256,7 +261,7 @@ class Client:
         return tensors, request_id, latency_ms
 
     def _send(self, model: str, encoded: EncodedImage, request_id: str, deadline: Deadline) -> tuple[Tensors, float]:
-        request = InferRequest(model, request_id, encoded.to_bytes())
+        request = InferRequest(model, request_id, encoded.to_bytes(), self._priority)
         started = monotonic()
         tensors = self._retries.run(lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline)
         return tensors, (monotonic() - started) * 1e3
@@ -267,7 +272,8 @@ class Client:
         with regions.filled(encoded) as slot:
             started = monotonic()
             tensors = self._retries.run(
-                lambda left_s: regions.infer(slot, model, request_id, timeout_s=left_s), deadline
+                lambda left_s: regions.infer(slot, model, request_id, priority=self._priority, timeout_s=left_s),
+                deadline,
             )
             return tensors, (monotonic() - started) * 1e3
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from serving.adapters_gpu import FusedOnGpu
 
 _PARENT_CHECK_S = 1.0
+_LATER = 10
 
 Image = npt.NDArray[np.uint8]
 Tensors = dict[str, npt.NDArray[Any]]
@@ -143,6 +144,9 @@ class Preprocess(Adapter):
 
     def prepare(self) -> None:
         """Compile the definition."""
+        if self.device == "cpu":
+            # The network's processes go first: above capacity, work would go into pixels that the network then refuses.
+            os.nice(_LATER)
         self._run: Callable[[list[Image]], list[Any]]
         if self.device == "gpu":
             from serving.adapters_gpu import device_pixels

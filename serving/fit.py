@@ -1,7 +1,8 @@
-"""Instance counts that fit the machine that serves.
+"""Instance counts and queues that fit the machine that serves.
 
 A committed repository cannot know how many cores it will meet. Models whose ``cpu_instances`` parameter says *cores*
-get one process per core, one thread each, in a view of the repository: links to its files, and own configurations.
+get one process per core, those whose ``cpu_queue`` says so a queue in proportion, so that it is worked off in the same
+time everywhere: in a view of the repository, which has links to its files, and own configurations.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving.links import link_entries
-from serving.triton_config import INSTANCES_PARAMETER, from_text, to_text
+from serving.triton_config import INSTANCES_PARAMETER, QUEUE_PARAMETER, from_text, queue_for, to_text
 
 _CPU_CONFIG = Path("configs") / "cpu.pbtxt"
 
@@ -44,28 +45,37 @@ def fit_instances(repository: Path, view: Path, *, cores: int) -> Path:
 
     ``view`` must not exist. The repository is not changed.
     """
-    count = instances_for(cores)
-    unfit = {path.parents[1].name for path in repository.glob(f"*/{_CPU_CONFIG}") if _count(path) not in (None, count)}
+    read = {path.parents[1].name: _read(path) for path in repository.glob(f"*/{_CPU_CONFIG}")}
+    unfit = {name: config for name, config in read.items() if config is not None and _adapt(config, cores)}
     if not unfit:
         return repository
     for model in sorted(path for path in repository.iterdir() if path.is_dir()):
         copy = view / model.name
         link_entries(model, copy, but=[_CPU_CONFIG.parent.name] if model.name in unfit else [])
         if model.name in unfit:
-            config = from_text((model / _CPU_CONFIG).read_text())
-            config.instance_group[0].count = count
             (copy / _CPU_CONFIG).parent.mkdir()
-            (copy / _CPU_CONFIG).write_text(to_text(config, source=f"{model.name}, for {cores} cores"))
+            (copy / _CPU_CONFIG).write_text(to_text(unfit[model.name], source=f"{model.name}, for {cores} cores"))
     return view
 
 
-def _count(path: Path) -> int | None:
-    """Instances in a configuration that asks for one per core; None in any other."""
+def _read(path: Path) -> ModelConfig | None:
     try:
-        config: ModelConfig = from_text(path.read_text())
+        return from_text(path.read_text())
     except text_format.ParseError:
         # Triton reads it next and says what is wrong with it.
         return None
-    if config.parameters[INSTANCES_PARAMETER].string_value != "cores":
-        return None
-    return int(config.instance_group[0].count)
+
+
+def _adapt(config: ModelConfig, cores: int) -> bool:
+    """Change what asks for it to fit the cores; tell whether anything had to be changed."""
+    before = ModelConfig()
+    before.CopyFrom(config)
+    if _says_cores(config, INSTANCES_PARAMETER):
+        config.instance_group[0].count = instances_for(cores)
+    if _says_cores(config, QUEUE_PARAMETER):
+        config.dynamic_batching.default_queue_policy.max_queue_size = queue_for(cores)
+    return bool(config != before)
+
+
+def _says_cores(config: ModelConfig, parameter: str) -> bool:
+    return parameter in config.parameters and config.parameters[parameter].string_value == "cores"

@@ -91,7 +91,9 @@ AnyPostprocess = Classification | Raw | Matte
 class GpuOptions(BaseModel):
     """How a machine with an NVIDIA GPU runs the pipeline. None of it changes a result beyond the tolerances table.
 
-    ``max_batch_size``: images per execution there. ``backend``: what preprocesses, *cvcuda* or *dali*. ``decode``:
+    ``max_batch_size``: images per execution there. ``max_queue_size``: waiting requests per step and priority there; 0
+    for any number, which is the default since Triton 2.51 serves the bounded queue of a model with one instance more
+    slowly (docs/overload.md). ``backend``: what preprocesses, *cvcuda* or *dali*. ``decode``:
     where JPEGs are decoded: *gpu*; *hybrid*, entropy decoding on the CPU and the rest on the GPU; *cpu*, which then
     resizes too and sends only the network's pixels. ``decode_threads``: CPU threads of the decoder, per process.
     ``hw_decoder_load``: share of the JPEGs for the decoding hardware of A100, H100 and later, 0 to 1; 0 since its
@@ -104,6 +106,7 @@ class GpuOptions(BaseModel):
     model_config = _Frozen
 
     max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 64
+    max_queue_size: Annotated[int, Field(ge=0)] = 0
     backend: Literal["cvcuda", "dali"] = "cvcuda"
     decode: Literal["gpu", "hybrid", "cpu"] = "gpu"
     decode_threads: Annotated[int, Field(ge=1, le=64)] = 2
@@ -116,9 +119,10 @@ class GpuOptions(BaseModel):
 class ServingOptions(BaseModel):
     """How Triton runs the pipeline. None of it changes a result.
 
-    ``max_batch_size``: images per execution on a CPU. ``max_queue_size``: waiting requests per step, above which the
-    server answers UNAVAILABLE at once, and ``max_queue_ms``: longest wait there, after which it answers the same.
-    Without a size neither holds: Triton 2.51 serves a bounded queue more slowly (docs/operations.md).
+    ``max_batch_size``: images per execution on a CPU. ``max_queue_size``: waiting requests per step and priority on a
+    CPU, above which the server answers UNAVAILABLE at once; *cores* is 32 for each core of the machine that serves, 0
+    is no bound, no longest wait and no priorities. ``max_queue_ms``: longest wait there, after which the answer is the
+    same.
     ``cpu_instances``: processes on a CPU; *cores* is one per core of the machine that serves. ``cpu_threads``: threads
     of each, for decoding and the network; more than one pays where fewer requests are in flight than there are cores.
     ``gpu``: what holds on a machine with a GPU instead.
@@ -127,8 +131,8 @@ class ServingOptions(BaseModel):
     model_config = _Frozen
 
     max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 8
-    max_queue_size: Annotated[int, Field(ge=1)] | None = None
-    max_queue_ms: Annotated[int, Field(ge=1)] = 5000
+    max_queue_size: Literal["cores"] | Annotated[int, Field(ge=0)] = "cores"
+    max_queue_ms: Annotated[int, Field(ge=1)] = 2000
     cpu_instances: Literal["cores"] | Annotated[int, Field(ge=1)] = "cores"
     cpu_threads: Annotated[int, Field(ge=1, le=1024)] = 1
     gpu: GpuOptions = GpuOptions()

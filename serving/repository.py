@@ -28,6 +28,7 @@ from serving.pipeline import Classification, Matte, Pipeline
 from serving.tensors import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES, VIDEO
 from serving.triton_config import (
     INSTANCES_PARAMETER,
+    QUEUE_PARAMETER,
     Device,
     Ensemble,
     Model,
@@ -36,6 +37,7 @@ from serving.triton_config import (
     StreamModel,
     Tensor,
     Warmup,
+    queue_for,
     to_text,
 )
 from serving.versions import VERSION_OF
@@ -43,7 +45,7 @@ from wire.video import EVENT, MESSAGE
 
 BACKGROUND_FILE = "background"
 """In the folder of ``NAME_video``: the image that a matte's background names."""
-_COMMITTED_INSTANCES = 2
+_COMMITTED_CORES = 2
 _WARMUP_FILE = "photo.jpg"
 _ADAPTER = '''"""{what} of the pipeline {pipeline}; the code is in ``serving.adapters``."""
 
@@ -145,13 +147,18 @@ def plan(
     if isinstance(postprocess, Matte):
         results = _matte_outputs(definition, outputs)
 
-    batch, queue = options.max_batch_size, options.max_queue_size
-    instances = _COMMITTED_INSTANCES if options.cpu_instances == "cores" else options.cpu_instances
+    batch = options.max_batch_size
+    queue = queue_for(_COMMITTED_CORES) if options.max_queue_size == "cores" else options.max_queue_size
+    instances = _COMMITTED_CORES if options.cpu_instances == "cores" else options.cpu_instances
     stamp = {"definition": definition.canonical_json(), "definition_digest": definition.digest, "pipeline": name}
     if version_of is not None:
         stamp[VERSION_OF] = version_of
     limits = {"limits": pipeline.limits.model_dump_json(), "max_body_bytes": str(pipeline.limits.max_body_bytes)}
-    per_core = {INSTANCES_PARAMETER: str(options.cpu_instances), "threads": str(options.cpu_threads)}
+    per_core = {
+        INSTANCES_PARAMETER: str(options.cpu_instances),
+        QUEUE_PARAMETER: str(options.max_queue_size),
+        "threads": str(options.cpu_threads),
+    }
     after = {"postprocess": postprocess.model_dump_json(), "network_outputs": ",".join(out.name for out in outputs)}
     # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.
     if options.gpu.engine == "onnxruntime" and options.gpu.precision == "fp16":
@@ -160,10 +167,15 @@ def plan(
             "needs engine tensorrt, or --form dali-backend"
         )
     gpu, on_gpu = options.gpu, {"gpu": options.gpu.model_dump_json()}
-    python_cpu = Placement("python", "cpu", batch, instances)
-    python_gpu = Placement("python", "gpu", gpu.max_batch_size, parameters=on_gpu)
+    python_cpu = Placement("python", "cpu", batch, instances, queue)
+    python_gpu = Placement("python", "gpu", gpu.max_batch_size, max_queue_size=gpu.max_queue_size, parameters=on_gpu)
     network_gpu = Placement(
-        gpu.engine, "gpu", gpu.max_batch_size, cuda_graphs=gpu.engine == "tensorrt", parameters=on_gpu
+        gpu.engine,
+        "gpu",
+        gpu.max_batch_size,
+        max_queue_size=gpu.max_queue_size,
+        cuda_graphs=gpu.engine == "tensorrt",
+        parameters=on_gpu,
     )
     photo = Warmup(image, _WARMUP_FILE, len(warmup_photo()))
 
@@ -175,14 +187,11 @@ def plan(
         warmup: Warmup,
         parameters: dict[str, str],
     ) -> Model:
-        # Postprocessing has one instance and takes what the steps before it let through.
-        limit = None if role == "postprocess" else queue
         return Model(
             f"{name}_{role}",
             inputs,
             produced,
             placements,
-            max_queue_size=limit,
             max_queue_ms=options.max_queue_ms,
             warmup=warmup,
             parameters={**stamp, **parameters},
@@ -205,6 +214,7 @@ def plan(
                 "postprocess",
                 network_tensors,
                 results,
+                # It takes what the steps before it let through, without a limit of its own.
                 {"cpu": Placement("python", "cpu", batch), "gpu": Placement("python", "cpu", gpu.max_batch_size)},
                 Warmup(network_tensors[0]),
                 after,

@@ -11,6 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
+from wire.priority import Priority
+
 Tensors = dict[str, npt.NDArray[Any]]
 """Output name → array with its batch dimension; BYTES outputs are object arrays of ``bytes``."""
 
@@ -41,12 +43,18 @@ class InferRequest:
     model: str
     request_id: str
     image: bytes | RegionSlice
+    priority: Priority = "normal"
 
     @property
     def shape(self) -> tuple[int, int]:
         """Shape of the input tensor: one image of so many bytes."""
         size = self.image.byte_size if isinstance(self.image, RegionSlice) else len(self.image)
         return (1, size)
+
+
+def microseconds(timeout_s: float) -> int:
+    """A timeout in the unit of Triton's request parameter ``timeout``, for which 0 would mean none."""
+    return max(1, round(timeout_s * 1e6))
 
 
 class Transport(Protocol):

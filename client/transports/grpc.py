@@ -40,7 +40,7 @@ class GrpcTransport:
 
     def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
         """All outputs of the model for this request."""
-        return self._call(grpc_calls.infer(request), timeout_s)
+        return self._call(grpc_calls.infer(request, timeout_s=timeout_s), timeout_s)
 
     def converse(self, model: str, input_name: str, contents: Iterator[bytes]) -> GrpcConversation:
         """Begin a conversation with a model: ``contents`` is read by another thread, and may block, until it ends."""

@@ -38,7 +38,7 @@ class AsyncGrpcTransport:
 
     async def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
         """All outputs of the model for this request."""
-        return await self._call(grpc_calls.infer(request), timeout_s)
+        return await self._call(grpc_calls.infer(request, timeout_s=timeout_s), timeout_s)
 
     async def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
         """Whether the server (``None``) or the model says that it is ready."""

@@ -12,9 +12,10 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2 as messages
 
 from client.errors import CannotConnect, ClientClosed, OnestreamError, TimedOut
-from client.transports.base import IMAGE_INPUT, InferRequest, Region, RegionSlice, Tensors
+from client.transports.base import IMAGE_INPUT, InferRequest, Region, RegionSlice, Tensors, microseconds
 from client.transports.grpc_conversation import outputs_of
 from client.transports.refusals import readable, refusal
+from wire.priority import PRIORITIES
 
 _T = TypeVar("_T")
 
@@ -36,10 +37,12 @@ class Call(Generic[_T]):
     model: str | None = None
 
 
-def infer(request: InferRequest) -> Call[Tensors]:
-    """All outputs of the model for this request."""
+def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
+    """All outputs of the model for this request, which the server lets go when it has waited longer than the time."""
     tensor = messages.ModelInferRequest.InferInputTensor(name=IMAGE_INPUT, datatype="UINT8", shape=request.shape)
     message = messages.ModelInferRequest(model_name=request.model, id=request.request_id)
+    message.parameters["timeout"].int64_param = microseconds(timeout_s)
+    message.parameters["priority"].uint64_param = PRIORITIES[request.priority]
     if isinstance(request.image, RegionSlice):
         tensor.parameters["shared_memory_region"].string_param = request.image.region_name
         tensor.parameters["shared_memory_byte_size"].int64_param = request.image.byte_size

@@ -42,7 +42,7 @@ class HttpTransport:
 
     def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
         """All outputs of the model for this request."""
-        return self._call(http_calls.infer(request), timeout_s)
+        return self._call(http_calls.infer(request, timeout_s=timeout_s), timeout_s)
 
     def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
         """Whether the server (``None``) or the model says that it is ready."""

@@ -9,9 +9,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
 from client.errors import BadImage, CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
-from client.transports.base import IMAGE_INPUT, InferRequest, Region, RegionSlice, Tensors
+from client.transports.base import IMAGE_INPUT, InferRequest, Region, RegionSlice, Tensors, microseconds
 from client.transports.refusals import refusal
 from client.transports.tensors import decode_tensor
+from wire.priority import PRIORITIES
 
 _T = TypeVar("_T")
 
@@ -64,8 +65,8 @@ class Call(Generic[_T]):
         return {**self.headers, **authorization, "Content-Length": str(sum(len(part) for part in self.body))}
 
 
-def infer(request: InferRequest) -> Call[Tensors]:
-    """All outputs of the model for this request."""
+def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
+    """All outputs of the model for this request, which the server lets go when it has waited longer than the time."""
     tensor: dict[str, Any] = {"name": IMAGE_INPUT, "datatype": "UINT8", "shape": request.shape}
     if isinstance(request.image, RegionSlice):
         tensor["parameters"] = {
@@ -76,7 +77,12 @@ def infer(request: InferRequest) -> Call[Tensors]:
     else:
         tensor["parameters"] = {"binary_data_size": len(request.image)}
         data = request.image
-    fields = {"id": request.request_id, "inputs": [tensor], "parameters": {"binary_data_output": True}}
+    parameters = {
+        "binary_data_output": True,
+        "timeout": microseconds(timeout_s),
+        "priority": PRIORITIES[request.priority],
+    }
+    fields = {"id": request.request_id, "inputs": [tensor], "parameters": parameters}
     head = json.dumps(fields).encode()
 
     def read(answer: Answer) -> Tensors:

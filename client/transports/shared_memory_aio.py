@@ -12,6 +12,7 @@ from client.images import EncodedImage
 from client.transports.base import AsyncTransport, Tensors
 from client.transports.refusals import RegionForgotten
 from client.transports.shared_memory import RegionPool, Slot
+from wire.priority import Priority
 
 _T = TypeVar("_T")
 
@@ -34,10 +35,12 @@ class AsyncRegions:
             raise
         held.__exit__(None, None, None)
 
-    async def infer(self, slot: Slot, model: str, request_id: str, *, timeout_s: float) -> Tensors:
+    async def infer(
+        self, slot: Slot, model: str, request_id: str, *, timeout_s: float, priority: Priority = "normal"
+    ) -> Tensors:
         """As ``RegionPool.infer``."""
         end = monotonic() + timeout_s
-        request = slot.request(model, request_id)
+        request = slot.request(model, request_id, priority)
         if slot.is_registered:
             try:
                 return await self._transport.infer(request, timeout_s=timeout_s)

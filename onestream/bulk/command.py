@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
+from enum import Enum
 from pathlib import Path
 from time import monotonic
 from typing import Annotated
@@ -20,9 +21,18 @@ from onestream.bulk.sinks import OutputFile, Sink, Terminal
 from onestream.bulk.sources import is_countable, samples
 from onestream.exits import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.token_option import TokenOption
+from wire.priority import check_priority
 
 _RETRIES = 4
 _FIRST_ANSWER_S = 5.0
+
+
+class PriorityOption(str, Enum):
+    """Priorities of ``wire.priority``."""
+
+    high = "high"
+    normal = "normal"
+    low = "low"
 
 
 def bulk(
@@ -49,6 +59,9 @@ def bulk(
     top: Annotated[int, typer.Option(min=1, help="How many labels to write for each image.")] = 1,
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 16,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds that one image may take.")] = 30.0,
+    priority: Annotated[
+        PriorityOption, typer.Option(help="Who goes first where images wait in the server; low lets others go before.")
+    ] = PriorityOption.low,
     shared_memory: Annotated[
         bool, typer.Option("--shared-memory", help="Hand images over in shared memory (server on this machine).")
     ] = False,
@@ -69,6 +82,7 @@ def bulk(
             shared_memory=shared_memory,
             retries=_RETRIES,
             retry_overloaded=True,
+            priority=check_priority(priority.value),
         )
     except (ValueError, ImportError) as error:
         fail(str(error), EXIT_CANNOT_START)

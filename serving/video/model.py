@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.25
 _IN_FLIGHT = 4
+
+_OVERLOADED_S = 10.0
+_AGAIN_S = 0.005
+"""How long a frame waits before the network's full queue, and how often it asks."""
 
 
 class Video(Adapter):
@@ -188,7 +193,7 @@ class Video(Adapter):
     def _infer(self, pieces: list[tuple[Session, Slot]]) -> None:
         """Frames of one stream or several to the network, and their results to their streams."""
         try:
-            rows = self._ask([slot.frame.pixels for _, slot in pieces])
+            rows = self._ask_until_taken([slot.frame.pixels for _, slot in pieces])
         except Exception as error:  # whatever a backend raises ends no thread
             if len(pieces) == 1:
                 pieces[0][0].fail(error)
@@ -215,6 +220,16 @@ class Video(Adapter):
         assert self._gpu is not None
         return self._gpu.tensor(batch)
 
+    def _ask_until_taken(self, pixels: list[Any]) -> list[Tensors]:
+        # Images may fill the queue of the network. What waits here meanwhile is bounded, and a live stream drops it.
+        deadline = time.monotonic() + _OVERLOADED_S
+        while True:
+            try:
+                return self._ask(pixels)
+            except _Unavailable:
+                if time.monotonic() > deadline or self._stop.wait(_AGAIN_S):
+                    raise
+
     def _ask(self, pixels: list[Any]) -> list[Tensors]:
         # Memory on a GPU must outlive its tensor.
         batch = self._batch(pixels)
@@ -227,7 +242,9 @@ class Video(Adapter):
         )
         response = request.exec()
         if response.has_error():
-            raise RuntimeError(response.error().message())
+            error = response.error()
+            unavailable = error.code() == pb_utils.TritonError.UNAVAILABLE
+            raise _Unavailable(error.message()) if unavailable else RuntimeError(error.message())
         outputs = {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs}
         results = self._postprocess(outputs)
         return [{name: value[row] for name, value in results.items()} for row in range(len(pixels))]
@@ -263,6 +280,10 @@ class Video(Adapter):
                 self.metrics.count("onestream_video_latency_microseconds_total", more)
             elif more:
                 self.metrics.count("onestream_video_frames_total", more, what=what)
+
+
+class _Unavailable(RuntimeError):
+    """The network's queue is full, or it is not there for the moment."""
 
 
 class _Sender(Outlet):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,12 +18,13 @@ from serving.build import build
 from serving.errors import BadNetwork, BadPipeline
 from serving.network import NetworkOutput
 from serving.pipeline import GpuOptions, Pipeline, ServingOptions, VideoOptions
-from serving.triton_config import from_text
+from serving.triton_config import Device, from_text
 
 ROOT = Path(__file__).parents[2]
 PIPELINE_FILE = ROOT / "pipelines" / "classify.yaml"
 COMMITTED = ROOT / "model_repository"
 LABELS = (ROOT / "serving" / "data" / "imagenet_labels.txt").read_text(encoding="utf-8")
+DEVICES: tuple[Device, ...] = ("cpu", "gpu")
 LOGITS = NetworkOutput("logits", "float32", (1000,))
 
 
@@ -57,6 +59,11 @@ def test_gpu_and_cpu_differ_only_in_how_a_model_runs(files: dict[str, bytes]) ->
             for field in ("backend", "instance_group", "optimization", "max_batch_size"):
                 config.ClearField(field)
             config.parameters.pop("gpu", None)
+        # In front of one instance a GPU's queue has no bound (``Placement``).
+        assert not gpu.dynamic_batching.HasField("default_queue_policy")
+        if cpu.HasField("dynamic_batching"):
+            for field in ("default_queue_policy", "priority_levels", "default_priority_level"):
+                cpu.dynamic_batching.ClearField(field)
         assert gpu == cpu
 
 
@@ -67,7 +74,6 @@ def test_dims_come_from_the_definition(files: dict[str, bytes]) -> None:
     ensemble = _config(files, "classify/config.pbtxt")
     assert list(preprocess.output[0].dims) == list(model.input[0].dims) == [224, 224, 3]
     assert preprocess.input[0].allow_ragged_batch
-    assert not preprocess.dynamic_batching.HasField("default_queue_policy")
     assert not preprocess.dynamic_batching.preferred_batch_size
     assert [output.name for output in fused.output] == ["scores", "class_ids", "labels"]
     assert list(fused.output) == list(ensemble.output)
@@ -76,18 +82,29 @@ def test_dims_come_from_the_definition(files: dict[str, bytes]) -> None:
     assert list(preprocess.model_warmup[0].inputs["image"].dims) == [len(photo)]
 
 
-def test_queues_are_bounded_where_the_pipeline_says_so() -> None:
+@pytest.mark.parametrize(
+    ("serving", "expected"),
+    [
+        ({}, {"cpu": 64, "gpu": None}),
+        ({"max_queue_size": 9, "gpu": {"max_queue_size": 128}}, {"cpu": 9, "gpu": 128}),
+        ({"max_queue_size": 0}, {"cpu": None, "gpu": None}),
+    ],
+)
+def test_queues_are_bounded_as_the_pipeline_says(serving: dict[str, Any], expected: dict[str, int | None]) -> None:
     pipeline = Pipeline.from_file(PIPELINE_FILE)
-    options = pipeline.serving.model_copy(update={"max_queue_size": 64, "max_queue_ms": 2000})
+    options = ServingOptions.model_validate({**serving, "max_queue_ms": 1500})
     bounded = repository.plan(pipeline.model_copy(update={"serving": options}), [LOGITS], labels=LABELS)
     for model in bounded.models:
-        for device in ("cpu", "gpu"):
+        for device in DEVICES:
             batching = model.config(device).dynamic_batching
-            if model.name == "classify_postprocess":
-                assert not batching.HasField("default_queue_policy")
-            else:
-                assert batching.default_queue_policy.max_queue_size == 64
-                assert batching.default_queue_policy.default_timeout_microseconds == 2_000_000
+            size = None if model.name == "classify_postprocess" else expected[device]
+            assert batching.HasField("default_queue_policy") == (size is not None)
+            assert batching.priority_levels == (0 if size is None else 3)
+            if size is not None:
+                assert batching.default_priority_level == 2
+                assert batching.default_queue_policy.max_queue_size == size
+                assert batching.default_queue_policy.default_timeout_microseconds == 1_500_000
+                assert batching.default_queue_policy.allow_timeout_override
 
 
 def test_processes_on_a_cpu_get_the_threads_that_the_pipeline_says() -> None:

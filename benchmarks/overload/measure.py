@@ -1,0 +1,122 @@
+"""The measurement: a server's capacity, then half, once, twice and five times that, whether it answers or not.
+
+The load comes from this process, on a core of its own where there are two; the server has the others.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import yaml
+
+from benchmarks.overload.offered import capacity, offer
+from benchmarks.overload.results import VARIANTS, Point, Results, Variant
+from benchmarks.photos import PhotoSet, photo_set
+from benchmarks.results import commit, this_machine
+from serving.build import build
+from serving.server import Server
+
+ROOT = Path(__file__).parents[2]
+
+_SEED = 1
+_WARM_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``deadline_s``: what a caller waits at most; an answer after it is worth nothing to him."""
+
+    rounds: int = 3
+    seconds: float = 8.0
+    deadline_s: float = 1.0
+    shares: Sequence[float] = (0.5, 1.0, 2.0, 5.0)
+    forms: Sequence[str] = ("classify", "classify_fused")
+
+
+def measure(plan: Plan, *, cache: Path, say: Callable[[str], None]) -> Results:
+    """Run the plan."""
+    cores = sorted(os.sched_getaffinity(0))
+    server_cores, load_cores = cores[:-1] or cores, cores[-1:]
+    started = datetime.now(timezone.utc)
+    photos = photo_set("500x375", folder=cache)
+    points: list[Point] = []
+    with tempfile.TemporaryDirectory(prefix="onestream-overload-") as folder:
+        for variant in VARIANTS:
+            _build(Path(folder) / variant, variant)
+        try:
+            os.sched_setaffinity(0, load_cores)
+            for number in range(plan.rounds):
+                for form in plan.forms:
+                    points += _round(plan, number, form, Path(folder), photos, server_cores, say)
+        finally:
+            os.sched_setaffinity(0, cores)
+    return Results(
+        machine=this_machine(),
+        commit=commit(ROOT),
+        started_utc=started.isoformat(timespec="seconds"),
+        server_cores=len(server_cores),
+        load_cores=len(load_cores) if len(cores) > 1 else 0,
+        rounds=plan.rounds,
+        seconds=plan.seconds,
+        deadline_s=plan.deadline_s,
+        points=points,
+    )
+
+
+def _round(
+    plan: Plan,
+    number: int,
+    form: str,
+    folder: Path,
+    photos: PhotoSet,
+    server_cores: Sequence[int],
+    say: Callable[[str], None],
+) -> Iterator[Point]:
+    # What is 100 % is the same for both.
+    with _serving(folder / "bounded", form, server_cores) as address:
+        most = capacity(address, form, photos.contents, seconds=plan.seconds, warm_s=_WARM_S)
+    say(f"round {number + 1}, {form}: capacity {most:.0f} images/s")
+    for variant in VARIANTS if number % 2 == 0 else VARIANTS[::-1]:
+        for share in plan.shares:
+            # Each has a server of its own: what an overload left in the queues is not the next one's.
+            with _serving(folder / variant, form, server_cores) as address:
+                outcome = offer(
+                    address,
+                    form,
+                    photos.contents,
+                    rate_per_s=share * most,
+                    seconds=plan.seconds,
+                    deadline_s=plan.deadline_s,
+                    seed=_SEED + number,
+                    warm_s=_WARM_S,
+                )
+            point = Point.of(outcome, number=number, form=form, variant=variant, share=share, capacity=most)
+            say(f"  {point}")
+            yield point
+
+
+def _build(folder: Path, variant: Variant) -> None:
+    pipeline = ROOT / "pipelines" / "classify.yaml"
+    fields = yaml.safe_load(pipeline.read_text(encoding="utf-8"))
+    if variant == "unbounded":
+        fields["serving"]["max_queue_size"] = 0
+    folder.mkdir(parents=True)
+    (folder / pipeline.name).write_text(yaml.safe_dump(fields), encoding="utf-8")
+    build(folder / pipeline.name, folder=folder / "repository")
+
+
+@contextmanager
+def _serving(folder: Path, form: str, cores: Sequence[int]) -> Iterator[str]:
+    """A server on these cores, which it inherits."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    server = Server(folder / "repository", http_port=0, grpc_port=0, metrics_port=0, device="cpu", models=[form])
+    with server:
+        os.sched_setaffinity(0, own)
+        yield server.grpc_address

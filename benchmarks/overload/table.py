@@ -1,0 +1,60 @@
+"""The README's table of overload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.overload.results import VARIANTS, Point, Results, Variant
+from onestream.load.spread import Spread
+
+_NOTHING = "–"
+_NAMES: dict[Variant, str] = {"bounded": "as generated", "unbounded": "`max_queue_size: 0`"}
+
+
+def table(results: Results) -> str:
+    """A row for each form, configuration and load."""
+    where = (
+        f"the server on {_cores(results.server_cores)}, the load on {_cores(results.load_cores)} of its own"
+        if results.load_cores
+        else f"server and load on {_cores(results.server_cores)}"
+    )
+    count = "One round" if results.rounds == 1 else f"Median (quartiles) of {results.rounds} rounds"
+    lines = [
+        f"Offered more than the server can do: requests by gRPC at random moments, whether earlier ones were answered "
+        f"or not, each worth nothing after {results.deadline_s:g} s; {where}; {results.started_utc[:10]}, commit "
+        f"{results.commit[:12]}. {count} of {results.seconds:g} s.",
+        "",
+        "| served | queues | offered ÷ capacity | answered in time ÷ capacity | p99 of these, ms | refused /s "
+        "| p50 of refusals, ms | too late /s |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for form in results.forms:
+        for variant in VARIANTS:
+            for share in results.shares:
+                rounds = results.of(form, variant, share)
+                if rounds:
+                    lines.append(_row(form, variant, share, rounds))
+    return "\n".join(lines)
+
+
+def _row(form: str, variant: Variant, share: float, rounds: list[Point]) -> str:
+    cells = [
+        form,
+        _NAMES[variant],
+        f"{share:g}",
+        _spread(rounds, lambda one: one.goodput_per_s / one.capacity_per_s, 2),
+        _spread(rounds, lambda one: one.p99_ms, 0),
+        _spread(rounds, lambda one: one.refused_per_s, 0),
+        _spread(rounds, lambda one: one.refused_p50_ms, 1),
+        _spread(rounds, lambda one: one.expired_per_s, 0),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _spread(rounds: list[Point], value: Callable[[Point], float | None], digits: int) -> str:
+    found = [number for one in rounds if (number := value(one)) is not None]
+    return Spread.of(found).text(digits) if found else _NOTHING
+
+
+def _cores(count: int) -> str:
+    return "one core" if count == 1 else f"{count} cores"
