@@ -83,8 +83,8 @@ def _models(report: Report) -> Table:
     # Without a box and with one space between columns, and only names are folded: all of it in 80 columns.
     rows = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     rows.add_column("model", overflow="fold", min_width=14, vertical="bottom")
-    for name in _COLUMNS:
-        rows.add_column(name, justify="right", no_wrap=True, min_width=5)
+    for heading in _COLUMNS:
+        rows.add_column(heading, justify="right", no_wrap=True, min_width=5)
     for pipeline, parts in report.pipelines:
         _add(rows, Text(pipeline.name, style="bold"), pipeline, report.seconds, step_indent="  ")
         for part in parts:
