@@ -55,7 +55,7 @@ def top(
     try:
         if as_json:
             _watch(url, interval_s, _Json(), _sleep, once=once)
-        elif once or not sys.stdout.isatty():
+        elif once or not sys.stdout.isatty() or Console().is_dumb_terminal:
             _watch(url, interval_s, _Printed(), _sleep, once=once)
         else:
             with _screen(url) as show, waiting() as wait:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import termios
 import time
@@ -19,8 +20,9 @@ def waiting() -> Iterator[Callable[[float], bool]]:
     """Yield a function that waits for seconds, and tells whether q was pressed meanwhile.
 
     Keys come one by one and are not shown; the terminal is as before at the end. Where standard input is no terminal,
-    it only waits.
+    it only waits. SIGTERM, as from ``timeout``, becomes a KeyboardInterrupt, or the terminal would not be given back.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not sys.stdin.isatty():
         yield _wait
         return

@@ -148,12 +148,8 @@ def _hint(report: Report) -> list[Text]:
     slow = report.bottleneck
     if slow is None:
         return []
-    return [
-        Text(
-            f"Requests wait longest before {slow.name}: "
-            f"{_number(slow.queue_ms, 1)} of the {_number(slow.latency_ms, 1)} ms that they spend there."
-        )
-    ]
+    queue_ms, latency_ms = _number(slow.queue_ms, 1), _number(slow.latency_ms, 1)
+    return [Text(f"Requests wait longest before {slow.name}: {queue_ms} of {latency_ms} ms.")]
 
 
 def _alarming(rate: float, style: str) -> Text:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 import subprocess
 import time
 import urllib.error
@@ -107,7 +109,7 @@ def _answers(url: str) -> bool:
 
 @pytest.fixture(scope="module")
 def refused(server: Server, prometheus: Prometheus) -> Counter[tuple[str, str]]:
-    """Good and bad images through both forms, twice, read by Prometheus after each; all refusals by model and reason."""
+    """Good and bad images through both forms, twice, each time read by Prometheus; all refusals by model and reason."""
     coffee = (ROOT / "examples" / "photos" / "coffee.jpg").read_bytes()
     images = [coffee] * 4 + [coffee[:3000]] * 2 + [b"not an image"]
     prometheus.wait_for_scrapes(1)
@@ -207,14 +209,14 @@ def test_a_query_that_prometheus_refuses_would_be_found(prometheus: Prometheus) 
         prometheus.query("sum(rate(nv_inference_count[30s])")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["check", "config", str(CONFIG)], ["test", "rules", str(Path(__file__).with_name("alerts_test.yml"))]],
-    ids=["configuration", "alerts"],
-)
-def test_promtool_accepts(arguments: list[str]) -> None:
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_the_documented_commands_accept_the_files() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```bash\n(.*?)^```", page[page.index("## Alerts") :], flags=re.MULTILINE | re.DOTALL)
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert [line[:3] for line in lines] == [["promtool", "check", "config"], ["promtool", "test", "rules"]]
+    for line in lines:
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_is_tested() -> None:

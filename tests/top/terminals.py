@@ -80,8 +80,8 @@ class Terminal:
 
 
 @contextmanager
-def terminal(*arguments: str, columns: int = 80, rows: int = 40) -> Iterator[Terminal]:
-    """``onestream`` with these arguments in a terminal of this size."""
+def terminal(*arguments: str, columns: int = 80, rows: int = 40, kind: str = "xterm-256color") -> Iterator[Terminal]:
+    """``onestream`` with these arguments in a terminal of this size and of this kind, as TERM names it."""
     master, slave = pty.openpty()
     _set_size(slave, columns, rows)
     hidden = ("COLUMNS", "LINES", "NO_COLOR", "TTY_COMPATIBLE")
@@ -89,7 +89,7 @@ def terminal(*arguments: str, columns: int = 80, rows: int = 40) -> Iterator[Ter
     process = subprocess.Popen(
         [sys.executable, "-m", "onestream", *arguments],
         cwd=ROOT,
-        env={**environment, "TERM": "xterm-256color"},
+        env={**environment, "TERM": kind},
         stdin=slave,
         stdout=slave,
         stderr=slave,

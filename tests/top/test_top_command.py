@@ -53,7 +53,8 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_terminal_is_filled_and_given_back_after_q(shown: Shown) -> None:
+@pytest.mark.parametrize("end", ["q", "Q", "\x03", "SIGTERM"])
+def test_a_terminal_is_filled_and_given_back(shown: Shown, end: str) -> None:
     with terminal("top", f"--metrics-url=127.0.0.1:{shown.port}", "--interval-s=0.2") as running:
         running.wait_for("own")
         assert running.in_alternate_screen
@@ -61,9 +62,13 @@ def test_a_terminal_is_filled_and_given_back_after_q(shown: Shown) -> None:
         assert running.lines[0].startswith(f"onestream top  {shown.url}")
         assert running.lines[0].endswith("q quits")
         assert running.lines[1].startswith("CPU 50%")
-        shown.text = requests(3000)
-        time.sleep(0.5)
-        running.type("xq")
+        running.type("x")
+        running.read(0.5)
+        assert running.process.poll() is None, "other keys do nothing"
+        if end == "SIGTERM":
+            running.process.terminate()
+        else:
+            running.type(end)
         assert running.wait() == 0
         assert not running.in_alternate_screen
         assert running.echoes
@@ -75,12 +80,8 @@ def test_a_terminal_shows_the_rate_of_the_last_interval(shown: Shown) -> None:
         shown.text = requests(3000)
         running.wait_for(" 5.0 ")
         (row,) = (line.split() for line in running.lines if line.startswith("own"))
-        # 2000 requests in 2 s, and what a busy machine is late.
-        assert 700 < float(row[1]) <= 1000
-        running.type("\x03")
-        assert running.wait() == 0, "Ctrl-C"
-        assert not running.in_alternate_screen
-        assert running.echoes
+        # 2000 requests in 2 s, and what a busy machine is late or early.
+        assert 500 < float(row[1]) < 1100
 
 
 def test_a_window_that_changes_is_filled_anew(shown: Shown) -> None:
@@ -110,6 +111,14 @@ def test_a_terminal_says_that_the_server_is_gone_and_goes_on_when_it_is_back(sho
         assert running.wait() == 0
 
 
+def test_a_terminal_without_a_cursor_gets_one_table_after_another(shown: Shown) -> None:
+    with terminal("top", f"--metrics-url={shown.url}", "--interval-s=0.1", kind="dumb") as running:
+        until(lambda: shown.asked >= 4)
+        running.type("\x03")
+        assert running.wait() == 0
+        assert sum(line.startswith("own") for line in running.lines) >= 2
+
+
 def test_a_pipe_gets_one_table_after_another_without_control_codes(shown: Shown) -> None:
     process = start(f"--metrics-url={shown.url}", "--interval-s=0.1")
     until(lambda: shown.asked >= 4)
@@ -126,14 +135,16 @@ def test_json_is_a_line_for_each_interval_and_for_what_is_missing(shown: Shown) 
     process = start(f"--metrics-url={shown.url}", "--interval-s=0.1", "--json")
     until(lambda: shown.asked >= 4)
     shown.stop()
-    time.sleep(0.5)
+    assert process.stdout is not None
+    lines = [json.loads(process.stdout.readline())]
+    while "error" not in lines[-1]:
+        lines.append(json.loads(process.stdout.readline()))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (0, "")
-    lines = [json.loads(line) for line in out.splitlines()]
     assert [model["name"] for model in lines[0]["models"]] == ["own"]
     assert 0 < lines[0]["seconds"] < 5
-    assert "Connection refused" in lines[-1]["error"]
+    assert lines[-1]["error"].startswith(f"no metrics from {shown.url}: ")
     assert lines[0]["time"] < lines[-1]["time"]
 
 
