@@ -1,0 +1,1 @@
+"""``onestream top``: what a running server does now, read from its metrics."""

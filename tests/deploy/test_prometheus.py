@@ -1,0 +1,227 @@
+"""A real Prometheus with the project's configuration, and what it answers to the dashboard, the alerts and the page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_monitoring import ALERTS, DEPLOY, EXPRESSIONS, GPU_METRICS, parse, selectors
+
+from client import BadImage, Client
+from serving.ports import free_port
+from serving.server import Server
+
+pytestmark = pytest.mark.needs_prometheus
+
+ROOT = DEPLOY.parent
+CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
+PIPELINES = ("classify", "classify_fused")
+STEPS = {
+    ("classify_preprocess", "preprocess"),
+    ("classify_model", "network"),
+    ("classify_postprocess", "postprocess"),
+    ("classify_fused", "preprocess"),
+    ("classify_fused", "network"),
+    ("classify_fused", "postprocess"),
+}
+
+
+class Prometheus:
+    """A running Prometheus."""
+
+    def __init__(self, url: str, targets: list[str]) -> None:
+        self.url, self.targets = url, targets
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """What its HTTP API answers; a query that it refuses fails with its reason."""
+        query = urllib.parse.urlencode(parameters)
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{parameters}: {error.read().decode()}") from error
+
+    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        """The labels and the value of every series of an expression, now."""
+        found = self.get("query", query=expression)
+        return [(one["metric"], float(one["value"][1])) for one in found["result"]]
+
+    def wait_for_scrapes(self, number: int) -> None:
+        """Wait until this many readings of the server that are not older than this call are stored."""
+        began = time.time()
+        deadline = time.monotonic() + 30
+        while True:
+            times = self.get("query", query=f'up{{instance="{self.targets[0]}"}}[30s]')["result"]
+            if times and sum(at > began and up == "1" for at, up in times[0]["values"]) >= number:
+                return
+            assert time.monotonic() < deadline, self.get("targets")["activeTargets"]
+            time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Reads the server every second, and a second one that is not there."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
+    targets = [urllib.parse.urlsplit(server.metrics_url).netloc, f"127.0.0.1:{free_port('127.0.0.1')}"]
+    config["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["scrape_configs"][0]["static_configs"][0]["targets"] = targets
+    (folder / CONFIG.name).write_text(yaml.safe_dump(config), encoding="utf-8")
+    for name in config["rule_files"]:
+        (folder / name).write_text((CONFIG.parent / name).read_text(encoding="utf-8"), encoding="utf-8")
+    listen = f"127.0.0.1:{free_port('127.0.0.1')}"
+    log = folder / "log"
+    command = ["prometheus", f"--config.file={folder / CONFIG.name}", f"--storage.tsdb.path={folder / 'data'}"]
+    with log.open("wb") as file:
+        process = subprocess.Popen([*command, f"--web.listen-address={listen}"], stdout=file, stderr=file)
+    try:
+        deadline = time.monotonic() + 30
+        while not _answers(f"http://{listen}/-/ready"):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield Prometheus(f"http://{listen}", targets)
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def refused(server: Server, prometheus: Prometheus) -> Counter[tuple[str, str]]:
+    """Good and bad images through both forms, twice, each time read by Prometheus; all refusals by model and reason."""
+    coffee = (ROOT / "examples" / "photos" / "coffee.jpg").read_bytes()
+    images = [coffee] * 4 + [coffee[:3000]] * 2 + [b"not an image"]
+    prometheus.wait_for_scrapes(1)
+    found = bad_images(prometheus)
+    before = sum(found.values())
+    for _ in range(2):
+        with Client(server.grpc_address) as client:
+            for pipeline in PIPELINES:
+                for item in client.classify_many(images, pipeline=pipeline):
+                    if isinstance(item.error, BadImage):
+                        found["classify_preprocess" if pipeline == "classify" else pipeline, item.error.code] += 1
+                    else:
+                        item.unwrap()
+        # Models hand over their counters once a second, and Prometheus fetches them once a second.
+        time.sleep(1.5)
+        prometheus.wait_for_scrapes(2)
+    assert sum(found.values()) - before == 2 * len(PIPELINES) * 3
+    return found
+
+
+def bad_images(prometheus: Prometheus) -> Counter[tuple[str, str]]:
+    series = prometheus.query("onestream_bad_images_total")
+    return Counter({(labels["model"], labels["reason"]): round(value) for labels, value in series})
+
+
+@pytest.mark.needs_triton
+def test_bad_images_are_counted_by_reason(prometheus: Prometheus, refused: Counter[tuple[str, str]]) -> None:
+    counted = bad_images(prometheus)
+    assert {key: counted[key] for key in refused} == refused
+    assert {reason for model, reason in refused if model == "classify_fused"} >= {"corrupt", "unsupported_format"}
+
+
+@pytest.mark.needs_triton
+@pytest.mark.usefixtures("refused")
+def test_steps_are_timed(prometheus: Prometheus) -> None:
+    for name in ("onestream_step_microseconds_total", "onestream_step_batches_total"):
+        grown = {
+            (labels["model"], labels["step"])
+            for labels, value in prometheus.query(f"increase({name}[30s])")
+            if value > 0
+        }
+        assert grown >= STEPS, name
+
+
+@pytest.mark.needs_triton
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_a_panel_has_data(prometheus: Prometheus, expression: str) -> None:
+    found = prometheus.query(expression.replace("$__rate_interval", "30s"))
+    if not {name for name, _ in selectors(parse(expression))} & GPU_METRICS:
+        # Of models without traffic the means are NaN.
+        assert [value for _, value in found if math.isfinite(value)]
+
+
+@pytest.mark.needs_triton
+@pytest.mark.usefixtures("refused")
+def test_panels_show_what_was_sent(prometheus: Prometheus) -> None:
+    def shown(title: str) -> dict[str, float]:
+        (expression,) = (one.values[0] for one in EXPRESSIONS if str(one.id).startswith(title))
+        return {
+            ".".join([labels["model"], *([labels["reason"]] if "reason" in labels else [])]): value
+            for labels, value in prometheus.query(str(expression).replace("$__rate_interval", "30s"))
+        }
+
+    assert all(shown("Throughput")[pipeline] > 0 for pipeline in PIPELINES)
+    assert all(shown("Latency")[pipeline] > 0 for pipeline in PIPELINES)
+    assert shown("Bad images")["classify_fused.corrupt"] > 0
+    assert shown("Failed requests")["classify.OTHER"] > 0
+    assert 1 <= shown("Batch size")["classify_fused"] <= 4
+
+
+@pytest.mark.needs_triton
+@pytest.mark.usefixtures("refused")
+def test_alerts_are_loaded_evaluated_and_raised(prometheus: Prometheus) -> None:
+    for rule in ALERTS:
+        prometheus.query(rule["expr"])
+    (group,) = prometheus.get("rules")["groups"]
+    assert [(rule["name"], rule["health"]) for rule in group["rules"]] == [(rule["alert"], "ok") for rule in ALERTS]
+    deadline = time.monotonic() + 20
+    while True:
+        raised = {alert["labels"]["alertname"]: alert for alert in prometheus.get("alerts")["alerts"]}
+        if {"OnestreamDown", "ManyBadImages"} <= set(raised) or time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    # Pending, until it has lasted as long as the file says.
+    assert {name: alert["state"] for name, alert in raised.items()} == {
+        "OnestreamDown": "pending",
+        "ManyBadImages": "pending",
+    }
+    assert raised["OnestreamDown"]["labels"]["instance"] == prometheus.targets[1]
+    assert raised["OnestreamDown"]["annotations"]["summary"] == f"No server answers at {prometheus.targets[1]}."
+
+
+@pytest.mark.needs_triton
+def test_a_query_that_prometheus_refuses_would_be_found(prometheus: Prometheus) -> None:
+    with pytest.raises(AssertionError, match="parse error"):
+        prometheus.query("sum(rate(nv_inference_count[30s])")
+
+
+def test_the_documented_commands_accept_the_files() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```bash\n(.*?)^```", page[page.index("## Alerts") :], flags=re.MULTILINE | re.DOTALL)
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert [line[:3] for line in lines] == [["promtool", "check", "config"], ["promtool", "test", "rules"]]
+    for line in lines:
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_tested() -> None:
+    tested = yaml.safe_load(Path(__file__).with_name("alerts_test.yml").read_text(encoding="utf-8"))["tests"]
+    raised = {one["alertname"] for test in tested for one in test["alert_rule_test"] if one.get("exp_alerts")}
+    quiet = {one["alertname"] for test in tested for one in test["alert_rule_test"] if not one.get("exp_alerts")}
+    names = {rule["alert"] for rule in ALERTS}
+    assert raised == quiet == names

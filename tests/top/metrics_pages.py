@@ -1,0 +1,94 @@
+"""Pages of metrics as Triton writes them, and a server that shows one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+GAUGES = ("nv_inference_pending_request_count", "nv_cpu", "nv_gpu", "onestream_video_streams")
+
+
+def page(series: Mapping[str, float]) -> str:
+    """The text of these series, each ``name{label="value"}``."""
+    families: dict[str, list[str]] = {}
+    for named, value in series.items():
+        families.setdefault(named.partition("{")[0], []).append(f"{named} {value}")
+    lines = []
+    for name, samples in families.items():
+        kind = "gauge" if name.startswith(GAUGES) else "counter"
+        lines += [f"# HELP {name} What it is", f"# TYPE {name} {kind}", *samples]
+    return "\n".join(lines) + "\n"
+
+
+def of_model(name: str, **values: float) -> dict[str, float]:
+    """What Triton tells of one model. A value that is not given is 0."""
+    metrics = {
+        "request_success": "requests",
+        "count": "inferences",
+        "exec_count": "executions",
+        "request_duration_us": "duration_us",
+        "queue_duration_us": "queue_us",
+        "pending_request_count": "pending",
+    }
+    found = {
+        f'nv_inference_{metric}{{model="{name}",version="1"}}': values.pop(key, 0) for metric, key in metrics.items()
+    }
+    assert not values, f"no metrics: {values}"
+    return found
+
+
+class Shown:
+    """A server of metrics: ``text`` is what it answers, ``status`` how, ``asked`` how often."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.status = 200
+        self.asked = 0
+        shown = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                shown.asked += 1
+                body = shown.text.encode()
+                self.send_response(shown.status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._handler = Handler
+        self._server: ThreadingHTTPServer | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/metrics"
+
+    def start(self) -> None:
+        """Begin to answer, where it answered before."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), self._handler)
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Nothing listens any more."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+@contextmanager
+def showing(text: str) -> Iterator[Shown]:
+    """A server that shows this page."""
+    shown = Shown()
+    shown.text = text
+    shown.start()
+    try:
+        yield shown
+    finally:
+        shown.stop()
