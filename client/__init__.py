@@ -42,6 +42,7 @@ from client.results import Classification, Item, Label, ServerInfo
 from client.statistics import ModelStatistics, Phase
 from client.transports.base import AsyncTransport, Transport
 from client.video import FrameResult, Reconnect, Stream
+from wire.priority import Priority
 
 __all__ = [
     "DEFAULT_MAX_BODY_BYTES",
@@ -63,6 +64,7 @@ __all__ = [
     "ModelStatistics",
     "OnestreamError",
     "Phase",
+    "Priority",
     "Reconnect",
     "ServerFailed",
     "ServerInfo",

@@ -48,3 +48,26 @@ def mean_color(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
     onnx.checker.check_model(model)
     return model
+
+
+def slow(size: int = 32, *, channels: int = 128, layers: int = 10) -> onnx.ModelProto:
+    """A network that a core is busy with for some tens of milliseconds, whatever the image (batch, 3, size, size)."""
+    random = np.random.default_rng(7)
+    constants, nodes, last = [], [], "input"
+    for layer in range(layers):
+        weights = random.normal(size=(channels, channels if layer else 3, 3, 3)).astype(np.float32) / channels
+        constants.append(numpy_helper.from_array(weights, f"weights{layer}"))
+        nodes.append(helper.make_node("Conv", [last, f"weights{layer}"], [f"conv{layer}"], pads=[1, 1, 1, 1]))
+        last = f"conv{layer}"
+    nodes.append(helper.make_node("GlobalAveragePool", [last], ["pooled"]))
+    nodes.append(helper.make_node("Flatten", ["pooled"], ["scores_out"]))
+    graph = helper.make_graph(
+        nodes,
+        "slow",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, size, size])],
+        [helper.make_tensor_value_info("scores_out", TensorProto.FLOAT, ["batch", channels])],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+    onnx.checker.check_model(model)
+    return model

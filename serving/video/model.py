@@ -46,6 +46,9 @@ _OVERLOADED_S = 10.0
 _AGAIN_S = 0.005
 """How long a frame waits before the network's full queue, and how often it asks."""
 
+_QUEUE_FULL = ("Exceeds maximum queue size", "Request timeout expired")
+"""Triton 2.51 tells a caller inside the server no code but INTERNAL."""
+
 
 class Video(Adapter):
     """``message`` to ``event`` and the pipeline's outputs; decoupled."""
@@ -226,7 +229,7 @@ class Video(Adapter):
         while True:
             try:
                 return self._ask(pixels)
-            except _Unavailable:
+            except _Overloaded:
                 if time.monotonic() > deadline or self._stop.wait(_AGAIN_S):
                     raise
 
@@ -242,9 +245,8 @@ class Video(Adapter):
         )
         response = request.exec()
         if response.has_error():
-            error = response.error()
-            unavailable = error.code() == pb_utils.TritonError.UNAVAILABLE
-            raise _Unavailable(error.message()) if unavailable else RuntimeError(error.message())
+            message = response.error().message()
+            raise _Overloaded(message) if any(text in message for text in _QUEUE_FULL) else RuntimeError(message)
         outputs = {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs}
         results = self._postprocess(outputs)
         return [{name: value[row] for name, value in results.items()} for row in range(len(pixels))]
@@ -282,8 +284,8 @@ class Video(Adapter):
                 self.metrics.count("onestream_video_frames_total", more, what=what)
 
 
-class _Unavailable(RuntimeError):
-    """The network's queue is full, or it is not there for the moment."""
+class _Overloaded(RuntimeError):
+    """The network's queue is full, or the frames waited in it for too long."""
 
 
 class _Sender(Outlet):

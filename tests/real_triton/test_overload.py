@@ -1,0 +1,156 @@
+"""More than a server can do: refusals at once, priorities, deadlines, and streams that go on, on a real Triton."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from clip_files import write_video
+from networks import slow
+
+from client import Client, OnestreamError, Priority, ServerOverloaded, TimedOut
+from serving.build import build
+from serving.server import Server
+
+pytestmark = pytest.mark.needs_triton
+
+ROOT = Path(__file__).parents[2]
+PHOTO = (ROOT / "examples" / "photos" / "coffee.jpg").read_bytes()
+OPERATIONS: list[dict[str, Any]] = [
+    {"op": "decode"},
+    {"op": "resize", "mode": "shorter", "size": 40},
+    {"op": "center_crop", "size": [32, 32]},
+    {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
+]
+FORMS = ("slow", "slow_fused")
+QUEUE = 12
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("overload")
+    (folder / "slow.onnx").write_bytes(slow().SerializeToString())
+    serving = {"max_batch_size": 1, "max_queue_size": QUEUE, "cpu_instances": 2}
+    fields = {
+        "preprocess": {"operations": OPERATIONS},
+        "postprocess": {"kind": "raw"},
+        "serving": serving,
+        "video": {},
+    }
+    (folder / "slow.yaml").write_text(yaml.safe_dump(fields))
+    build(folder / "slow.yaml", folder=folder / "repository", onnx_file=folder / "slow.onnx")
+    with Server(folder / "repository", http_port=0, grpc_port=0, metrics_port=0) as running:
+        yield running
+
+
+@pytest.fixture(params=["grpc", "http"])
+def url(server: Server, request: pytest.FixtureRequest) -> str:
+    return server.grpc_url if request.param == "grpc" else server.http_url
+
+
+@contextmanager
+def busy(server: Server, form: str, *, callers: int) -> Iterator[list[OnestreamError | None]]:
+    """Callers of normal priority who ask again and again; yields what each call ended with."""
+    ended: list[OnestreamError | None] = []
+    stop = threading.Event()
+
+    def ask(client: Client) -> None:
+        while not stop.is_set():
+            try:
+                client.infer(form, PHOTO)
+                ended.append(None)
+            except OnestreamError as error:
+                ended.append(error)
+
+    with Client(server.grpc_url, timeout_s=30) as client, ThreadPoolExecutor(callers) as threads:
+        for _ in range(callers):
+            threads.submit(ask, client)
+        try:
+            while len(ended) < 4:
+                time.sleep(0.02)
+            yield ended
+        finally:
+            stop.set()
+
+
+def latency_ms(client: Client, form: str) -> float:
+    began = time.monotonic()
+    client.infer(form, PHOTO)
+    return 1000 * (time.monotonic() - began)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_above_capacity_some_are_answered_and_the_others_refused_at_once(url: str, form: str) -> None:
+    def ask(client: Client) -> tuple[bool, float]:
+        began = time.monotonic()
+        try:
+            client.infer(form, PHOTO)
+        except ServerOverloaded:
+            return False, time.monotonic() - began
+        return True, time.monotonic() - began
+
+    with Client(url, timeout_s=60) as client, ThreadPoolExecutor(60) as threads:
+        found = list(threads.map(lambda _: ask(client), range(180)))
+    answered, refused = ([seconds for good, seconds in found if good is kind] for kind in (True, False))
+    assert len(answered) >= QUEUE
+    assert len(refused) >= 20
+    # The first are refused while the network has barely begun; in a busy test machine all take longer than alone.
+    assert statistics.median(refused) < statistics.median(answered)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_high_goes_before_normal_before_low(server: Server, url: str, form: str) -> None:
+    def median_ms(priority: Priority) -> float:
+        with Client(url, priority=priority, timeout_s=30) as client:
+            return statistics.median(latency_ms(client, form) for _ in range(5))
+
+    # Ten wait or are worked on all the time, by two: a normal one waits for four rounds more than a high one.
+    with busy(server, form, callers=10) as ended:
+        high, normal = median_ms("high"), median_ms("normal")
+        assert high < normal
+        assert not any(ended)
+
+
+def test_what_is_no_priority_is_refused() -> None:
+    with pytest.raises(ValueError, match="priority='urgent', expected one of high, normal, low"):
+        Client(priority="urgent")  # type: ignore[arg-type]
+
+
+def test_a_request_whose_caller_no_longer_waits_is_not_worked_on(server: Server, url: str) -> None:
+    with (
+        Client(server.grpc_url, timeout_s=30) as patient,
+        Client(url) as impatient,
+        ThreadPoolExecutor(QUEUE) as threads,
+    ):
+        before = patient.statistics("slow_fused").inference_count
+        waiting = [threads.submit(patient.infer, "slow_fused", PHOTO) for _ in range(QUEUE)]
+        while patient.statistics("slow_fused").inference_count < before + 1:
+            time.sleep(0.01)
+        # Nine or ten are before it, of which two take longer than this.
+        for _ in range(8):
+            with pytest.raises((TimedOut, ServerOverloaded)):
+                impatient.infer("slow_fused", PHOTO, timeout_s=0.01)
+        for one in waiting:
+            one.result()
+        # Another caller's request comes after all of them.
+        patient.infer("slow_fused", PHOTO)
+        assert patient.statistics("slow_fused").inference_count == before + QUEUE + 1
+
+
+def test_a_video_stream_goes_on_while_images_fill_the_network_s_queue(server: Server, tmp_path: Path) -> None:
+    clip = tmp_path / "clip.mp4"
+    write_video(clip, "libx264", count=20)
+    with busy(server, "slow", callers=40) as ended, Client(server.grpc_url, timeout_s=30) as client:
+        with client.stream(clip, pipeline="slow") as frames:
+            indices = [one.frame_index for one in frames]
+            assert frames.ended_reason == "done"
+        assert indices == list(range(20))
+        assert any(isinstance(error, ServerOverloaded) for error in ended)
