@@ -115,7 +115,7 @@ $(VENV)/.dev: $(VENV)/.serve
 	$(PIP) install --quiet --no-deps $(TORCHVISION) efficientnet-lite-pytorch==0.1.0 kserve==0.21.0 || { \
 		echo "pip could not install it. The small CPU build:"; \
 		echo "  make $(MAKECMDGOALS) TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'"; exit 1; }
-	$(call install,the test tools,cpu$(comma)train$(comma)video$(comma)async$(comma)bulk$(comma)dev$(comma)bench)
+	$(call install,the test tools,cpu$(comma)train$(comma)video$(comma)async$(comma)bulk$(comma)demo$(comma)dev$(comma)bench)
 
 $(VENV)/.dev-gpu: $(VENV)/.dev
 	$(call install,the GPU libraries,gpu$(comma)gpu-test)

@@ -9,6 +9,7 @@ from onestream.build import build
 from onestream.bulk.command import bulk
 from onestream.classify import classify
 from onestream.demo import demo
+from onestream.demo_page.command import demo_page
 from onestream.doctor import doctor
 from onestream.importing import import_preprocessing
 from onestream.parity.command import parity
@@ -19,7 +20,7 @@ from onestream.stream import stream
 from onestream.tune.command import tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-for command in (build, serve, rollout, proxy, token, classify, bulk, stream, demo, doctor, parity, tune):
+for command in (build, serve, rollout, proxy, token, classify, bulk, stream, demo, demo_page, doctor, parity, tune):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.command("import")(import_preprocessing)
