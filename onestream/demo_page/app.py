@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from importlib import resources
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,7 +27,6 @@ from serving.certificate import bundled_photos
 
 _FILES = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-_LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")
 _CHUNK_BYTES = 64 * 1024
 _PASSING = (CannotConnect, TimedOut, ServerUnavailable, ServerOverloaded)
 _HEADERS = {
@@ -64,10 +64,10 @@ class Page:
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Refuse what other web sites send through this machine's browser, and turn errors into JSON."""
-        if self._loopback and urlsplit(f"//{request.host}").hostname not in _LOCAL_NAMES:
+        if self._loopback and not _is_local(request.host):
             return _failed(f"this page is at a local address, not at {request.host}", 403)
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:
+        if origin is not None and origin.partition("://")[2] != request.host:
             return _failed(f"a page of {origin} may not ask here", 403)
         try:
             response = await handler(request)
@@ -78,7 +78,8 @@ class Page:
         except ModelNotFound as error:
             response = _failed(str(error), 404)
         except OnestreamError as error:
-            response = _failed(str(error), 503, again=isinstance(error, _PASSING))
+            passing = isinstance(error, _PASSING)
+            response = _failed(str(error), 503 if passing else 502, again=passing)
         response.headers.update(_HEADERS)
         return response
 
@@ -110,6 +111,15 @@ class Page:
             text = f"the server has no pipeline {name!r} that takes images; it has {', '.join(forms) or 'none'}"
             raise ModelNotFound(text, status="NOT_FOUND")
         return forms[name]
+
+
+def _is_local(host: str) -> bool:
+    """Whether a Host header, perhaps with a port, names this machine itself; what DNS says may be an attacker's."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 async def _body(request: web.Request, most_bytes: int) -> bytes:

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tritonclient.grpc as triton
+from pydantic import ValidationError
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from client import Client, ModelStatistics, ServerRefused
+from client import Client, ModelStatistics, ServerRefused, UnexpectedResponse
 from client.calls import positive
 from client.transports.base import IMAGE_INPUT, Tensors
 from client.transports.grpc_calls import channel_options
 from preprocess import Definition, Limits
 from serving.load_failures import one_line
-from serving.pipeline import AnyPostprocess, read_postprocess
+from serving.pipeline import AnyPostprocess, describe, read_postprocess
 from serving.tensors import PIXELS
 
 _TIMEOUT_S = 30.0
@@ -167,17 +168,22 @@ def _form(name: str, configs: Mapping[str, Any]) -> Form:
     limits = parameter("limits", name, preprocess_model)
     max_body_bytes = parameter("max_body_bytes", name, preprocess_model)
     postprocess = parameter("postprocess", name, postprocess_model)
-    checked = Limits.model_validate_json(limits) if limits else Limits()
-    return Form(
-        name=name,
-        definition=Definition.from_json(config.parameters["definition"].string_value),
-        limits=checked,
-        max_body_bytes=int(max_body_bytes) if max_body_bytes.isdecimal() else checked.max_body_bytes,
-        postprocess=read_postprocess(postprocess) if postprocess else None,
-        preprocess_model=preprocess_model,
-        network_model=role("_model"),
-        postprocess_model=postprocess_model,
-    )
+    try:
+        checked = Limits.model_validate_json(limits) if limits else Limits()
+        return Form(
+            name=name,
+            definition=Definition.from_json(config.parameters["definition"].string_value),
+            limits=checked,
+            max_body_bytes=int(max_body_bytes) if max_body_bytes.isdecimal() else checked.max_body_bytes,
+            postprocess=read_postprocess(postprocess) if postprocess else None,
+            preprocess_model=preprocess_model,
+            network_model=role("_model"),
+            postprocess_model=postprocess_model,
+        )
+    except ValidationError as error:
+        raise UnexpectedResponse(
+            f"model {name!r} was built by another version of onestream: {describe(error)}"
+        ) from None
 
 
 def _refused(error: InferenceServerException) -> ServerRefused:
