@@ -187,7 +187,7 @@ def test_the_matte_pipeline_shows_the_composed_picture(tab: Page) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser, both: Path) -> None:
+def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser, built: Path) -> None:
     port = free_port("127.0.0.1")
     with PageProcess("--url", f"127.0.0.1:{port}", "--port", "0") as page:
         tab = browser.new_context().new_page()
@@ -195,7 +195,7 @@ def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser, both: P
         alert, again = tab.get_by_role("alert"), tab.get_by_role("button", name="Try again")
         again.wait_for()
         assert f"cannot reach grpc://127.0.0.1:{port}" in alert.inner_text()
-        server = Server(both, http_port=0, grpc_port=port, metrics_port=0, models=["classify_fused"])
+        server = Server(built, http_port=0, grpc_port=port, metrics_port=0, models=["classify_fused"])
         with server:
             again.click()
             tab.get_by_text("Ready.").wait_for()

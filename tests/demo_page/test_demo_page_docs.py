@@ -17,11 +17,11 @@ TEXT = (ROOT / "docs" / "demo-page.md").read_text(encoding="utf-8")
 
 @pytest.mark.needs_triton
 @pytest.mark.slow
-def test_the_commands_run(both_served: Server, repository: Path) -> None:
+def test_the_commands_run(served: Server, repository: Path) -> None:
     (block,) = re.findall(r"^```bash\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
     serve, ask = (shlex.split(line, comments=True)[2:] for line in block.splitlines())
     assert repository == ROOT / "model_repository", "where the command looks"
-    for arguments in (serve, [one.replace("127.0.0.1:8001", both_served.grpc_address) for one in ask]):
+    for arguments in (serve, [one.replace("127.0.0.1:8001", served.grpc_address) for one in ask]):
         with PageProcess(*arguments, "--port", "0") as page:
             with urlopen(page.url, timeout=30) as answer:
                 assert b"What the network saw" in answer.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import socket
 import sys
 
@@ -28,19 +29,19 @@ MIB = 1024 * 1024
 def test_it_offers_what_the_server_serves(page: PageProcess, photos: dict[str, bytes]) -> None:
     status, found = page.ask("/api/pipelines")
     assert status == 200
-    assert [one["name"] for one in found["pipelines"]] == ["classify", "classify_fused", "matte", "matte_fused"]
+    assert [one["name"] for one in found["pipelines"]] == ["classify", "classify_fused", "gray", "matte", "matte_fused"]
     assert found["samples"] == [f"{name}.jpg" for name in sorted(photos)]
 
 
 @pytest.mark.needs_triton
 def test_the_picture_is_what_the_server_feeds_its_network(
-    page: PageProcess, both_served: Server, photos: dict[str, bytes]
+    page: PageProcess, served: Server, photos: dict[str, bytes]
 ) -> None:
     found = page.look("classify", photos["coffee"])
     seen = pixels_of(found["seen"]["image"])
-    with Client(both_served.grpc_url) as client:
-        served = client.infer("classify_preprocess", photos["coffee"])["pixels"][0]
-    np.testing.assert_array_equal(seen, served)
+    with Client(served.grpc_url) as client:
+        fed = client.infer("classify_preprocess", photos["coffee"])["pixels"][0]
+    np.testing.assert_array_equal(seen, fed)
     assert (found["seen"]["width"], found["seen"]["height"]) == (224, 224)
     assert found["seen"]["source"] == "the output of classify_preprocess on the server"
     reference = pixels_of(found["parity"]["reference"]["image"])
@@ -107,6 +108,19 @@ def test_a_matte_is_composed(page: PageProcess, photos: dict[str, bytes]) -> Non
 
 
 @pytest.mark.needs_triton
+def test_a_raw_pipeline_in_gray_shows_its_outputs(page: PageProcess, photos: dict[str, bytes]) -> None:
+    found = page.look("gray", photos["cat"])
+    assert pixels_of(found["seen"]["image"]).shape == (48, 64)
+    (text,) = found["answer"]["outputs"]
+    assert re.fullmatch(r"scores_out: float32 \[1, 7\], from -?[\d.]+ to [\d.]+", text)
+    server, *usual = found["parity"]["rows"]
+    assert server["max"] <= 1, "the tolerances table allows DALI one level"
+    # The mean moves by less than a level, which is 4/255 here, times weights of about 1.
+    assert float(re.findall(r"scores_out: at most (\S+) apart", server["answer"])[0]) < 0.05
+    assert all(row["max"] > server["max"] for row in usual)
+
+
+@pytest.mark.needs_triton
 def test_bad_images_are_refused_in_the_clients_words(page: PageProcess, photos: dict[str, bytes]) -> None:
     coffee = photos["coffee"]
     cases = {
@@ -160,7 +174,7 @@ def test_other_web_sites_cannot_use_the_page(page: PageProcess, photos: dict[str
 def test_what_is_not_there_is_named(page: PageProcess) -> None:
     status, found = page.ask("/api/look?form=absent", b"x")
     assert status == 404
-    assert "no pipeline 'absent' that takes images; it has classify, classify_fused, matte" in found["error"]
+    assert "no pipeline 'absent' that takes images; it has classify, classify_fused, gray" in found["error"]
     assert page.ask("/api/samples/absent.jpg")[0] == 404
     assert page.ask("/../pyproject.toml")[0] == 404
 
