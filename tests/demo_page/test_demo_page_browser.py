@@ -145,7 +145,7 @@ def test_bad_files_give_the_clients_error_and_the_next_photo_works(tab: Page, tm
     for name, (content, text) in cases.items():
         (tmp_path / name).write_bytes(content)
         give(tab, tmp_path / name)
-        assert tab.get_by_role("alert").inner_text().startswith(text)
+        assert tab.get_by_role("alert").inner_text().startswith(f"{name}: {text}")
         assert not tab.locator("#results").is_visible()
         assert not tab.get_by_role("button", name="Try again").is_visible(), "again would change nothing"
     give(tab, COFFEE)
@@ -207,6 +207,9 @@ def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser, built: 
         give(tab, COFFEE)
         again.wait_for()
         assert f"cannot reach grpc://127.0.0.1:{port}" in alert.inner_text()
+        page.stop()
+        give(tab, COFFEE)
+        assert "is onestream demo-page still running?" in alert.inner_text()
         tab.context.close()
 
 

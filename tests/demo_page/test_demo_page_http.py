@@ -203,6 +203,16 @@ def test_what_cannot_be_started_is_one_line_and_exit_status_2() -> None:
             assert isinstance(result.exception, SystemExit)
 
 
+def test_beyond_this_machine_it_is_allowed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is opened beyond this machine: 127.0.0.1 stands for an address that is."""
+    monkeypatch.setattr("serving.ports.is_loopback", lambda _host: False)
+    monkeypatch.setattr("aiohttp.web.run_app", lambda *_page, **_options: None)
+    result = CliRunner().invoke(app, ["demo-page", "--insecure-bind", "--port", "0"])
+    assert result.exit_code == 0, result.output
+    assert "warning: whoever reaches 127.0.0.1 can use this page" in result.stderr
+    assert result.stdout.startswith("open http://127.0.0.1:")
+
+
 def test_without_its_libraries_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     result = CliRunner().invoke(app, ["demo-page"])

@@ -117,7 +117,7 @@ async function look(picture) {
   } catch (problem) {
     if (problem.name === "AbortError") return;
     byId("results").hidden = true;
-    showProblem(problem);
+    showProblem(problem.again === null ? new Problem(`${picture.name}: ${problem.message}`) : problem);
   }
 }
 
