@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,10 +35,12 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-def opened(browser: Browser, url: str, **context: object) -> Page:
-    """The page at ``url`` in a context of its own, as soon as it has asked the server."""
+def opened(browser: Browser, url: str, watch: Callable[[Page], None] | None = None, **context: object) -> Page:
+    """The page at ``url`` in a context of its own, when it has asked the server; ``watch`` sees it before."""
     page = browser.new_context(**{"viewport": _WIDE, **context}).new_page()
     page.set_default_timeout(15_000)
+    if watch is not None:
+        watch(page)
     page.goto(url)
     page.get_by_text("Ready.").wait_for()
     return page

@@ -36,20 +36,19 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def tab(browser: Browser, page: PageProcess) -> Iterator[Page]:
     """The page, in a browser context of its own, which may ask nobody else and must not complain."""
-    tab = opened(browser, page.url)
-    elsewhere: list[str] = []
+    asked: list[str] = []
     complaints: list[str] = []
-    tab.on("request", lambda request: _note(request.url, page.url, elsewhere))
-    tab.on("pageerror", lambda error: complaints.append(str(error)))
+
+    def watch(opening: Page) -> None:
+        opening.on("request", lambda request: asked.append(request.url))
+        opening.on("pageerror", lambda error: complaints.append(str(error)))
+
+    tab = opened(browser, page.url, watch)
     yield tab
-    assert elsewhere == []
+    assert page.url in asked
+    assert [url for url in asked if not url.startswith((page.url, "data:", "blob:"))] == []
     assert complaints == []
     tab.context.close()
-
-
-def _note(url: str, own: str, elsewhere: list[str]) -> None:
-    if not url.startswith((own, "data:", "blob:")):
-        elsewhere.append(url)
 
 
 def give(tab: Page, path: Path) -> None:
