@@ -16,13 +16,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu example lint type stubs format bench bench-training bench-video bench-streams bench-gpu install build parity serve doctor clean
+.PHONY: help demo demo-page test test-gpu example lint type stubs format bench bench-training bench-video bench-streams bench-gpu install build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.serve  ## build, serve and classify real photos, then stop
 	$(BIN)/onestream demo
+
+demo-page: $(VENV)/.page model_repository/classify_fused/1/model.onnx  ## serve, and show what the network sees in a browser
+	$(BIN)/onestream demo-page --serve
 
 test: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run every test that can run here
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -103,6 +106,9 @@ endef
 $(VENV)/.serve: $(VENV)/bin/python pyproject.toml Makefile
 	$(call install,the server,cpu)
 
+$(VENV)/.page: $(VENV)/.serve
+	$(call install,what the page needs,cpu$(comma)demo)
+
 $(VENV)/.gpu: $(VENV)/bin/python pyproject.toml Makefile deploy/tensorrt_bindings.py
 	@bindings="$(TENSORRT)" && if [ "$$bindings" != none ]; then \
 		echo "installing $$bindings"; $(PIP) install --quiet --no-deps $$bindings && \
@@ -115,7 +121,7 @@ $(VENV)/.dev: $(VENV)/.serve
 	$(PIP) install --quiet --no-deps $(TORCHVISION) efficientnet-lite-pytorch==0.1.0 kserve==0.21.0 || { \
 		echo "pip could not install it. The small CPU build:"; \
 		echo "  make $(MAKECMDGOALS) TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'"; exit 1; }
-	$(call install,the test tools,cpu$(comma)train$(comma)video$(comma)async$(comma)bulk$(comma)dev$(comma)bench)
+	$(call install,the test tools,cpu$(comma)train$(comma)video$(comma)async$(comma)bulk$(comma)demo$(comma)dev$(comma)bench)
 
 $(VENV)/.dev-gpu: $(VENV)/.dev
 	$(call install,the GPU libraries,gpu$(comma)gpu-test)

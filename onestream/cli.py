@@ -9,6 +9,7 @@ from onestream.build import build
 from onestream.bulk.command import bulk
 from onestream.classify import classify
 from onestream.demo import demo
+from onestream.demo_page.command import demo_page
 from onestream.doctor import doctor
 from onestream.importing import import_preprocessing
 from onestream.parity.command import parity
@@ -20,7 +21,23 @@ from onestream.top.command import top
 from onestream.tune.command import tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-for command in (build, serve, rollout, proxy, token, classify, bulk, stream, top, demo, doctor, parity, tune):
+COMMANDS = (
+    build,
+    serve,
+    rollout,
+    proxy,
+    token,
+    classify,
+    bulk,
+    stream,
+    top,
+    demo,
+    demo_page,
+    doctor,
+    parity,
+    tune,
+)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.command("import")(import_preprocessing)

@@ -33,13 +33,18 @@ def _why_not(marker: str) -> str | None:
         return "no nginx on this machine: apt-get install nginx-light"
     if marker == "needs_prometheus" and not (shutil.which("prometheus") and shutil.which("promtool")):
         return "no Prometheus on this machine: apt-get install prometheus"
+    if marker == "needs_chromium" and not (shutil.which("chromium") and importlib.util.find_spec("playwright")):
+        return "no Chromium on this machine: apt-get install chromium; pip install playwright"
     return None
+
+
+MARKERS = ("needs_gpu", "needs_triton", "needs_rtsp", "needs_nginx", "needs_prometheus", "needs_chromium")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run; a fixture below turns that into a failure where it is asked for."""
     for item in items:
-        for marker in ("needs_gpu", "needs_triton", "needs_rtsp", "needs_nginx", "needs_prometheus"):
+        for marker in MARKERS:
             reason = _why_not(marker) if item.get_closest_marker(marker) else None
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -50,7 +50,7 @@ def mean_color(
     return model
 
 
-def slow(size: int = 32, *, channels: int = 128, layers: int = 10) -> onnx.ModelProto:
+def slow(size: int = 32, *, channels: int = 128, layers: int = 30) -> onnx.ModelProto:
     """A network that a core is busy with for some tens of milliseconds, whatever the image (batch, 3, size, size)."""
     random = np.random.default_rng(7)
     constants, nodes, last = [], [], "input"

@@ -15,7 +15,9 @@ from onestream.parity.subject import Photo, Pixels, Refused, Subject
 from preprocess import BackendMissing
 
 MOST_PHOTOS = 4
-_BRIGHTEST_LEVEL = 32.0
+BRIGHTEST_LEVEL = 32.0
+"""The difference, in levels, at which the colours end."""
+_COLORS = "inferno"
 _TILE_INCHES = 2.1
 
 
@@ -40,7 +42,7 @@ def draw(path: Path, report: Report, reference: Subject, subjects: Sequence[Subj
         squeeze=False,
         layout="constrained",
     )
-    norm, image = colors.PowerNorm(0.5, vmin=0, vmax=_BRIGHTEST_LEVEL), None
+    norm, image = _norm(colors), None
     for axes, (photo, pixels, differences) in zip(grid, rows, strict=True):
         axes[0].imshow(pixels.squeeze(), cmap="gray", vmin=0, vmax=255)
         axes[0].set_ylabel(Path(photo.name).name, fontsize=9)
@@ -48,7 +50,7 @@ def draw(path: Path, report: Report, reference: Subject, subjects: Sequence[Subj
             if difference is None:
                 column.text(0.5, 0.5, "another size\nor refused", ha="center", va="center", transform=column.transAxes)
             else:
-                image = column.imshow(difference.max(axis=2), cmap="inferno", norm=norm)
+                image = column.imshow(difference.max(axis=2), cmap=_COLORS, norm=norm)
             flip = _flip(report, subject, photo)
             column.set_xlabel(_caption(difference, flip), fontsize=8, color="firebrick" if flip else "black")
     for index, name in enumerate(["what the network sees", *(subject.name for subject in subjects)]):
@@ -62,6 +64,20 @@ def draw(path: Path, report: Report, reference: Subject, subjects: Sequence[Subj
     figure.suptitle(f"{report.pipeline}: pixels after the crop, against the reference", fontsize=11)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
+
+
+def paint(difference: npt.NDArray[Any]) -> Pixels:
+    """Differences in levels, of any shape, in the colours of ``draw``: RGB, with the channels as a last dimension.
+
+    It needs matplotlib (``check_installed``).
+    """
+    pyplot, colors = _matplotlib()
+    rgb: Pixels = pyplot.get_cmap(_COLORS)(_norm(colors)(difference), bytes=True)[..., :3]
+    return rgb
+
+
+def _norm(colors: Any) -> Any:
+    return colors.PowerNorm(0.5, vmin=0, vmax=BRIGHTEST_LEVEL)
 
 
 def _differences(

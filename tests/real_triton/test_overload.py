@@ -130,6 +130,7 @@ def test_a_request_whose_caller_no_longer_waits_is_not_worked_on(server: Server,
         Client(url) as impatient,
         ThreadPoolExecutor(QUEUE) as threads,
     ):
+        impatient.infer("slow_fused", PHOTO)
         before = patient.statistics("slow_fused").inference_count
         waiting = [threads.submit(patient.infer, "slow_fused", PHOTO) for _ in range(QUEUE)]
         while patient.statistics("slow_fused").inference_count < before + 1:

@@ -1,0 +1,148 @@
+"""The page's own small web server: one HTML page with its files, and three questions that the page asks.
+
+::
+
+    GET  /api/pipelines         what the server offers, the sample photos, the colours of the heat maps
+    GET  /api/samples/NAME      one of the photos that come with the package
+    POST /api/look?form=NAME    the body is an image file: everything that the page shows about it
+
+Errors are JSON, ``{"error": TEXT, "again": whether to try again}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from client import BadImage, CannotConnect, ModelNotFound, OnestreamError, ServerOverloaded, ServerUnavailable, TimedOut
+from onestream.demo_page.look import legend, look
+from onestream.demo_page.served import Form, Served
+from serving.certificate import bundled_photos
+
+_FILES = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_CHUNK_BYTES = 64 * 1024
+_PASSING = (CannotConnect, TimedOut, ServerUnavailable, ServerOverloaded)
+_HEADERS = {
+    # The page loads nothing from elsewhere, and no other page may show it in a frame.
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Page:
+    """The application for one Triton server. ``loopback``: only this machine reaches it, under one of its local names.
+
+    The server is asked about one image at a time, so that the milliseconds of one are not those of another.
+    """
+
+    def __init__(self, served: Served, *, loopback: bool = True) -> None:
+        self._served, self._loopback = served, loopback
+        self._samples = bundled_photos()
+        self._one_at_a_time = asyncio.Lock()
+
+    def application(self) -> web.Application:
+        """What aiohttp runs."""
+        found = web.Application(middlewares=[self._guard])
+        folder = resources.files("onestream.demo_page") / "static"
+        for path, name in _FILES.items():
+            found.router.add_get(path, _file((folder / name).read_bytes(), _TYPES[name.rpartition(".")[2]]))
+        found.router.add_get("/api/pipelines", self._pipelines)
+        found.router.add_get("/api/samples/{name}", self._sample)
+        found.router.add_post("/api/look", self._look)
+        return found
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Refuse what other web sites send through this machine's browser, and turn errors into JSON."""
+        if self._loopback and not _is_local(request.host):
+            return _failed(f"this page is at a local address, not at {request.host}", 403)
+        origin = request.headers.get("Origin")
+        if origin is not None and origin.partition("://")[2] != request.host:
+            return _failed(f"a page of {origin} may not ask here", 403)
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            response = _failed(error.reason, error.status)
+        except BadImage as error:
+            response = _failed(str(error), 413 if error.code == "too_large" else 422)
+        except ModelNotFound as error:
+            response = _failed(str(error), 404)
+        except OnestreamError as error:
+            passing = isinstance(error, _PASSING)
+            response = _failed(str(error), 503 if passing else 502, again=passing)
+        response.headers.update(_HEADERS)
+        return response
+
+    async def _pipelines(self, _request: web.Request) -> web.Response:
+        forms = await asyncio.to_thread(self._served.forms)
+        if not forms:
+            return _failed(f"the server at {self._served.url} has no pipeline ready that takes images", 503, again=True)
+        offered = [{"name": form.name, "digest": form.definition.digest} for form in forms]
+        return web.json_response(
+            {"server": self._served.url, "pipelines": offered, "samples": list(self._samples), "legend": legend()}
+        )
+
+    async def _sample(self, request: web.Request) -> web.Response:
+        photo = self._samples.get(request.match_info["name"])
+        if photo is None:
+            return _failed(f"no such photo; there are {', '.join(self._samples)}", 404)
+        return web.Response(body=photo, content_type="image/jpeg")
+
+    async def _look(self, request: web.Request) -> web.Response:
+        form = await self._form(request.query.get("form", ""))
+        image = await _body(request, form.max_body_bytes)
+        async with self._one_at_a_time:
+            return web.json_response(await asyncio.to_thread(look, self._served, form, image))
+
+    async def _form(self, name: str) -> Form:
+        # Asked anew each time: a server that was restarted or rolled out may serve something else.
+        forms = {form.name: form for form in await asyncio.to_thread(self._served.forms)}
+        if name not in forms:
+            text = f"the server has no pipeline {name!r} that takes images; it has {', '.join(forms) or 'none'}"
+            raise ModelNotFound(text, status="NOT_FOUND")
+        return forms[name]
+
+
+def _is_local(host: str) -> bool:
+    """Whether a Host header, perhaps with a port, names this machine itself; what DNS says may be an attacker's."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+async def _body(request: web.Request, most_bytes: int) -> bytes:
+    """The image sent. What is too large is read to its end and dropped: a browser hears no answer before that."""
+    kept, size = bytearray(), 0
+    async for chunk in request.content.iter_chunked(_CHUNK_BYTES):
+        size += len(chunk)
+        if size <= most_bytes:
+            kept += chunk
+        else:
+            kept.clear()
+    if size > most_bytes:
+        raise BadImage("too_large", f"{size} bytes, allowed are at most {most_bytes}")
+    return bytes(kept)
+
+
+def _file(content: bytes, kind: str) -> _Handler:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(body=content, content_type=kind, charset="utf-8")
+
+    return answer
+
+
+def _failed(text: str, status: int, *, again: bool = False) -> web.Response:
+    fields: dict[str, Any] = {"error": text, "again": again}
+    return web.json_response(fields, status=status)
