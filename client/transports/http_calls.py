@@ -76,7 +76,7 @@ def infer(request: InferRequest) -> Call[Tensors]:
     else:
         tensor["parameters"] = {"binary_data_size": len(request.image)}
         data = request.image
-    fields = {"id": request.request_id, "inputs": [tensor], "parameters": {"binary_data_output": True}}
+    fields = {"id": request.tag.request_id, "inputs": [tensor], "parameters": {"binary_data_output": True}}
     head = json.dumps(fields).encode()
 
     def read(answer: Answer) -> Tensors:
@@ -88,7 +88,11 @@ def infer(request: InferRequest) -> Call[Tensors]:
         _model_path(request.model, "infer"),
         read,
         body=[head, data],
-        headers={_HEAD_LENGTH: str(len(head)), "Content-Type": "application/octet-stream"},
+        headers={
+            _HEAD_LENGTH: str(len(head)),
+            "Content-Type": "application/octet-stream",
+            **request.tag.headers,
+        },
     )
 
 
