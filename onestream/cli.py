@@ -16,10 +16,11 @@ from onestream.proxy import proxy, token
 from onestream.rollout import rollout
 from onestream.serve import serve
 from onestream.stream import stream
+from onestream.trace import trace
 from onestream.tune.command import tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-for command in (build, serve, rollout, proxy, token, classify, bulk, stream, demo, doctor, parity, tune):
+for command in (build, serve, rollout, proxy, token, classify, bulk, stream, trace, demo, doctor, parity, tune):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.command("import")(import_preprocessing)
