@@ -41,7 +41,7 @@ def trace(
         fail(f"{wanted} among the {len(traces.requests)} traced in {file}", EXIT_FAILED)
     Console().print(table_of(chosen))
     if traces.unreadable:
-        typer.echo(f"{traces.unreadable} lines are no traces and were left out", err=True)
+        typer.echo(f"lines left out, since they are no traces: {traces.unreadable}", err=True)
 
 
 def table_of(requests: list[TracedRequest]) -> Table:

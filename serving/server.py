@@ -269,11 +269,14 @@ class Server:
         except BaseException as error:  # handed to the thread that waits
             self._failure = error
         finally:
-            rollouts.close()
-            if self._triton is not None:
-                self._triton.kill()
-            if self._trace_file is not None:
-                self._trace_file.close()
+            try:
+                rollouts.close()
+                if self._triton is not None:
+                    self._triton.kill()
+                if self._trace_file is not None:
+                    self._trace_file.close()
+            except Exception as error:  # whoever waits for the end must hear of it all the same
+                self._failure = self._failure or error
             self._finished.set()
             self._started_or_finished.set()
 

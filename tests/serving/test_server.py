@@ -403,7 +403,10 @@ def test_signals_that_interrupt_each_others_handlers_stop_the_command(repository
         # As `timeout` and container runtimes do: several at once. All must find the command able to stop.
         for number in [signal.SIGTERM, signal.SIGINT, signal.SIGHUP] * 100:
             process.send_signal(number)
-        assert process.wait(timeout=20) == 0
+        try:
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
 
 
 def test_nothing_outlives_a_killed_command(repository: Path, tmp_path: Path) -> None:
