@@ -17,7 +17,7 @@ from serving.ports import free_port
 from serving.rollout_service import RolloutService
 from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, StopRequested, TritonDied
 from serving.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
-from serving.tracing import TraceFile, Tracing, is_collector
+from serving.tracing import TraceFile, Tracing, collector_complaint, is_collector
 from serving.triton import Device, Endpoints, TritonInstallation, find_triton, resolve_device
 from serving.triton_process import TritonProcess
 
@@ -284,6 +284,9 @@ class Server:
         if self._trace is None:
             return None
         if self._trace_is_collector:
+            complaint = collector_complaint(str(self._trace))
+            if complaint is not None:
+                self._on_event(f"the collector {self._trace} takes no traces now, they are lost: {complaint}")
             return Tracing(url=str(self._trace), rate=self._trace_rate)
         self._trace_file = TraceFile(Path(self._trace), announce=self._on_event)
         return Tracing(url=self._trace_file.url, rate=self._trace_rate)

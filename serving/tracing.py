@@ -10,11 +10,14 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler
 from io import FileIO
 from pathlib import Path
 from socketserver import ThreadingTCPServer
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
 
 from serving.server_errors import ServerError
 
@@ -26,6 +29,7 @@ _EXPORT_EVERY_MS = 1000
 _MOST_WAITING_SPANS = 16384
 _LARGEST_EXPORT_BYTES = 64 << 20
 _READ_TIMEOUT_S = 10.0
+_COLLECTOR_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,19 @@ def is_collector(to: str) -> bool:
     ):
         raise ValueError(f"trace={to!r}, expected a file or a collector such as http://127.0.0.1:4318/v1/traces")
     return True
+
+
+def collector_complaint(url: str) -> str | None:
+    """What is wrong with a collector, which is sent an export of nothing; None where it takes that."""
+    request = Request(url, b'{"resourceSpans":[]}', {"Content-Type": "application/json"})
+    try:
+        # As Triton does: no proxy of the environment in between.
+        build_opener(ProxyHandler({})).open(request, timeout=_COLLECTOR_TIMEOUT_S).close()
+    except HTTPError as error:
+        return f"it answers {error.code}"
+    except (OSError, HTTPException) as error:
+        return str(getattr(error, "reason", error)) or type(error).__name__
+    return None
 
 
 class TraceFile:

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proxies import proxy_command
 
 from client import AsyncClient, BadImage, Client, InvalidRequest
 from onestream.trace_file import TracedRequest, read_traces
+from serving.ports import free_port
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
@@ -148,6 +150,22 @@ def test_a_callers_span_is_the_parent_over_every_way(running: Running, shared_me
                     client.infer("classify_fused", photo, **options)
             sent[request_id] = trace_id
     assert {request_id: running.traced(request_id).trace_id for request_id in sent} == sent
+
+
+@pytest.mark.needs_nginx
+def test_a_proxy_passes_id_and_parent_on(running: Running, tmp_path: Path) -> None:
+    http_port, grpc_port = free_port("127.0.0.1"), free_port("127.0.0.1")
+    listens = ("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}")
+    servers = {name: running.ready[f"{name}_url"].split("//")[1] for name in ("http", "grpc")}
+    to = (f"--http={servers['http']}", f"--grpc={servers['grpc']}")
+    with proxy_command(tmp_path / "output", "--no-tls", "--no-tokens", *listens, *to):
+        for number, url in enumerate((f"http://127.0.0.1:{http_port}", f"grpc://127.0.0.1:{grpc_port}")):
+            trace_id = f"{number}".rjust(32, "c")
+            with Client(url, timeout_s=30, max_body_bytes=1 << 20) as client:
+                photo = ROOT / "examples" / "photos" / "cat.jpg"
+                parent = f"00-{trace_id}-b7ad6b7169203331-01"
+                client.classify(photo, request_id=f"behind-{number}", traceparent=parent)
+            assert running.traced(f"behind-{number}").trace_id == trace_id
 
 
 def test_an_id_of_another_client_cannot_forge_a_line(running: Running) -> None:
