@@ -222,7 +222,10 @@ def triton_command(
         arguments.append(f"--backend-directory={_assemble_backends(installation, run_folder / 'backends')}")
     if installation.caches is not None:
         arguments.append(f"--cache-directory={installation.caches}")
-    return TritonCommand(arguments=tuple(arguments), environment=triton_environment(installation, run_folder))
+    environment = triton_environment(installation, run_folder)
+    if tracing is not None:
+        environment |= tracing.environment(environment)
+    return TritonCommand(arguments=tuple(arguments), environment=environment)
 
 
 ADMIN_HEADER = "onestream-admin"

@@ -154,7 +154,8 @@ def collector() -> Iterator[Collector]:
         thread.join()
 
 
-def test_a_collector_is_asked_whether_it_takes_traces(collector: Collector) -> None:
+def test_a_collector_is_asked_whether_it_takes_traces(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     address = f"http://127.0.0.1:{collector.server_port}"
     assert collector_complaint(f"{address}/v1/traces") is None
     assert collector_complaint(f"{address}/v1/metrics") == "it answers 404"
@@ -212,7 +213,10 @@ def test_a_collector_that_does_not_answer_costs_no_request(tmp_path: Path) -> No
 
 
 @pytest.mark.needs_triton
-def test_a_stop_loses_no_span_of_a_trace_file(tmp_path: Path) -> None:
+def test_a_stop_loses_no_span_of_a_trace_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where there is a proxy for the internet, spans must not go to it.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "internal.example")
     write_model(tmp_path / "models", "plus_one")
     path = tmp_path / "trace.jsonl"
     tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}
