@@ -22,6 +22,7 @@ from serving.triton import Device, Endpoints, TritonInstallation, find_triton, r
 from serving.triton_process import TritonProcess
 
 _POLL_S = 0.05
+_WAKE_UP_S = 0.5
 _LAUNCH_ATTEMPTS = 3
 
 
@@ -135,7 +136,7 @@ class Server:
         self._thread = threading.Thread(target=self._run, name="onestream-server", daemon=True)
         self._thread.start()
         try:
-            self._started_or_finished.wait()
+            _wait_for(self._started_or_finished)
         except BaseException:
             self.stop()
             raise
@@ -152,7 +153,7 @@ class Server:
         Raises:
             ServerError: Triton ended by itself.
         """
-        finished = self._finished.wait(timeout_s)
+        finished = self._finished.wait(timeout_s) if timeout_s is not None else _wait_for(self._finished)
         if finished and self._failure is not None:
             raise self._failure
         return finished
@@ -372,6 +373,13 @@ class Server:
             f"restarted tritonserver in {time.monotonic() - began:.1f} s"
         )
         return triton
+
+
+def _wait_for(event: threading.Event) -> bool:
+    """Wait for an event, and wake up now and then: a signal just before Python's wait is handled only after it."""
+    while not event.wait(_WAKE_UP_S):
+        pass
+    return True
 
 
 def _ignore(_line: str) -> None:
