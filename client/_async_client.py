@@ -6,7 +6,6 @@ import asyncio
 import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
-from secrets import token_hex
 from time import monotonic
 from types import TracebackType
 from typing import Any
@@ -20,7 +19,7 @@ from client.results import Classification, Item, ServerInfo
 from client.retries import Deadline, Retries
 from client.statistics import ModelStatistics
 from client.transports import open_async_transport, open_transport
-from client.transports.base import AsyncTransport, InferRequest, Tensors, Transport
+from client.transports.base import AsyncTransport, InferRequest, Tag, Tensors, Transport
 from client.transports.shared_memory import RegionPool, shut_down
 from client.transports.shared_memory_aio import AsyncRegions
 from client.video.reconnect import Reconnect
@@ -78,11 +77,19 @@ class AsyncClient:
         return self._transport.url
 
     async def classify(
-        self, image: ImageInput, *, pipeline: str = "classify", timeout_s: float | None = None
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str = "classify",
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
     ) -> Classification:
         """The classes of one image, best first; as ``Client.classify``. Files are read by another thread."""
-        tensors, request_id, latency_ms = await self._infer(pipeline, image, timeout_s)
-        return calls.classification(pipeline, tensors, request_id, latency_ms)
+        tag = calls.tag_of(request_id, traceparent, self._priority)
+        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, tag)
+        with calls.blamed_on(tag):
+            return calls.classification(pipeline, tensors, tag.request_id, latency_ms)
 
     def classify_many(
         self,
@@ -113,9 +120,17 @@ class AsyncClient:
         numbered = _enumerate(images) if isinstance(images, AsyncIterable) else enumerate(images)
         return map_in_order_async(classify_one, numbered, in_flight=in_flight)
 
-    async def infer(self, model: str, image: ImageInput, *, timeout_s: float | None = None) -> Tensors:
+    async def infer(
+        self,
+        model: str,
+        image: ImageInput,
+        *,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Tensors:
         """The raw outputs of any model whose input is an encoded image; as ``Client.infer``."""
-        return (await self._infer(model, image, timeout_s))[0]
+        return (await self._infer(model, image, timeout_s, calls.tag_of(request_id, traceparent, self._priority)))[0]
 
     def stream(
         self,
@@ -210,22 +225,20 @@ class AsyncClient:
         memory = ", shared_memory=True" if self._regions is not None else ""
         return f"AsyncClient({self.url!r}, timeout_s={self._timeout_s}{memory})"
 
-    async def _infer(self, model: str, image: ImageInput, timeout_s: float | None) -> tuple[Tensors, str, float]:
-        """Outputs, request id and latency in milliseconds."""
-        deadline = self._deadline(timeout_s)
-        limit = await self._limit(model, deadline)
-        self._check_usable()
-        request_id = token_hex(8)
-        if self._regions is not None:
-            tensors, latency_ms = await self._send_by_region(self._regions, model, image, limit, request_id, deadline)
-        else:
-            tensors, latency_ms = await self._send(model, image, limit, request_id, deadline)
-        return tensors, request_id, latency_ms
+    async def _infer(self, model: str, image: ImageInput, timeout_s: float | None, tag: Tag) -> tuple[Tensors, float]:
+        """Outputs and latency in milliseconds."""
+        with calls.blamed_on(tag):
+            deadline = self._deadline(timeout_s)
+            limit = await self._limit(model, deadline)
+            self._check_usable()
+            if self._regions is not None:
+                return await self._send_by_region(self._regions, model, image, limit, tag, deadline)
+            return await self._send(model, image, limit, tag, deadline)
 
     async def _send(
-        self, model: str, image: ImageInput, limit: int, request_id: str, deadline: Deadline
+        self, model: str, image: ImageInput, limit: int, tag: Tag, deadline: Deadline
     ) -> tuple[Tensors, float]:
-        request = InferRequest(model, request_id, await _to_bytes(image, limit), self._priority)
+        request = InferRequest(model, tag, await _to_bytes(image, limit))
         started = monotonic()
         tensors = await self._retries.run_async(
             lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline
@@ -233,14 +246,13 @@ class AsyncClient:
         return tensors, (monotonic() - started) * 1e3
 
     async def _send_by_region(
-        self, regions: AsyncRegions, model: str, image: ImageInput, limit: int, request_id: str, deadline: Deadline
+        self, regions: AsyncRegions, model: str, image: ImageInput, limit: int, tag: Tag, deadline: Deadline
     ) -> tuple[Tensors, float]:
         encoded = await asyncio.to_thread(encode, image, max_body_bytes=limit)
         async with regions.filled(encoded) as slot:
             started = monotonic()
             tensors = await self._retries.run_async(
-                lambda left_s: regions.infer(slot, model, request_id, priority=self._priority, timeout_s=left_s),
-                deadline,
+                lambda left_s: regions.infer(slot, model, tag, timeout_s=left_s), deadline
             )
             return tensors, (monotonic() - started) * 1e3
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from secrets import token_hex
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Any
@@ -19,7 +18,7 @@ from client.results import Classification, Item, ServerInfo
 from client.retries import Deadline, Retries
 from client.statistics import ModelStatistics
 from client.transports import open_transport
-from client.transports.base import InferRequest, Tensors, Transport
+from client.transports.base import InferRequest, Tag, Tensors, Transport
 from client.transports.shared_memory import RegionPool, shut_down
 from client.video.reconnect import Reconnect
 from client.video.sources import VideoInput
@@ -94,16 +93,28 @@ class Client:
         return self._transport.url
 
     def classify(
-        self, image: ImageInput, *, pipeline: str = "classify", timeout_s: float | None = None
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str = "classify",
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
     ) -> Classification:
         """The classes of one image, best first.
 
         ``image`` is an encoded file as bytes, path or binary file object, a NumPy array or a PIL image
         (``client.images.encode`` has the details). ``pipeline`` may also be ``"classify_fused"``, which gives
         equal results. Raises the errors of ``client.errors``.
+
+        ``request_id``, 1 to 128 letters, digits or any of ``. _ ~ : / + = @ -``, names the request in the result, in
+        errors, in the server's log and in its traces; by default it is random. ``traceparent`` is W3C's header of that
+        name: the server's spans then belong to the caller's. Raises ValueError where one of them has another form.
         """
-        tensors, request_id, latency_ms = self._infer(pipeline, image, timeout_s)
-        return calls.classification(pipeline, tensors, request_id, latency_ms)
+        tag = calls.tag_of(request_id, traceparent, self._priority)
+        tensors, latency_ms = self._infer(pipeline, image, timeout_s, tag)
+        with calls.blamed_on(tag):
+            return calls.classification(pipeline, tensors, tag.request_id, latency_ms)
 
     def classify_many(
         self,
@@ -134,12 +145,21 @@ class Client:
 
         return map_in_order(classify_one, enumerate(images), in_flight=in_flight)
 
-    def infer(self, model: str, image: ImageInput, *, timeout_s: float | None = None) -> Tensors:
+    def infer(
+        self,
+        model: str,
+        image: ImageInput,
+        *,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Tensors:
         """The raw outputs of any model whose input is an encoded image: name → array with batch dimension 1.
 
-        BYTES outputs are object arrays of ``bytes``. Raises the errors of ``client.errors``.
+        BYTES outputs are object arrays of ``bytes``. ``request_id`` and ``traceparent`` are as of ``classify``. Raises
+        the errors of ``client.errors``.
         """
-        return self._infer(model, image, timeout_s)[0]
+        return self._infer(model, image, timeout_s, calls.tag_of(request_id, traceparent, self._priority))[0]
 
     def stream(
         self,
@@ -247,34 +267,29 @@ class Client:
         memory = ", shared_memory=True" if self._regions is not None else ""
         return f"Client({self.url!r}, timeout_s={self._timeout_s}{memory})"
 
-    def _infer(self, model: str, image: ImageInput, timeout_s: float | None) -> tuple[Tensors, str, float]:
-        """Outputs, request id and latency in milliseconds."""
-        if not self._shut_down.alive:
-            raise ClientClosed(f"the client of {self.url} is closed")
-        deadline = self._deadline(timeout_s)
-        encoded = encode(image, max_body_bytes=self._limit(model, deadline))
-        request_id = token_hex(8)
-        if self._regions is not None:
-            tensors, latency_ms = self._send_by_region(self._regions, model, encoded, request_id, deadline)
-        else:
-            tensors, latency_ms = self._send(model, encoded, request_id, deadline)
-        return tensors, request_id, latency_ms
+    def _infer(self, model: str, image: ImageInput, timeout_s: float | None, tag: Tag) -> tuple[Tensors, float]:
+        """Outputs and latency in milliseconds."""
+        with calls.blamed_on(tag):
+            if not self._shut_down.alive:
+                raise ClientClosed(f"the client of {self.url} is closed")
+            deadline = self._deadline(timeout_s)
+            encoded = encode(image, max_body_bytes=self._limit(model, deadline))
+            if self._regions is not None:
+                return self._send_by_region(self._regions, model, encoded, tag, deadline)
+            return self._send(model, encoded, tag, deadline)
 
-    def _send(self, model: str, encoded: EncodedImage, request_id: str, deadline: Deadline) -> tuple[Tensors, float]:
-        request = InferRequest(model, request_id, encoded.to_bytes(), self._priority)
+    def _send(self, model: str, encoded: EncodedImage, tag: Tag, deadline: Deadline) -> tuple[Tensors, float]:
+        request = InferRequest(model, tag, encoded.to_bytes())
         started = monotonic()
         tensors = self._retries.run(lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline)
         return tensors, (monotonic() - started) * 1e3
 
     def _send_by_region(
-        self, regions: RegionPool, model: str, encoded: EncodedImage, request_id: str, deadline: Deadline
+        self, regions: RegionPool, model: str, encoded: EncodedImage, tag: Tag, deadline: Deadline
     ) -> tuple[Tensors, float]:
         with regions.filled(encoded) as slot:
             started = monotonic()
-            tensors = self._retries.run(
-                lambda left_s: regions.infer(slot, model, request_id, priority=self._priority, timeout_s=left_s),
-                deadline,
-            )
+            tensors = self._retries.run(lambda left_s: regions.infer(slot, model, tag, timeout_s=left_s), deadline)
             return tensors, (monotonic() - started) * 1e3
 
     def _limit(self, model: str, deadline: Deadline) -> int:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from secrets import token_hex
 from typing import Any
 
 from client.errors import CannotConnect, OnestreamError, TimedOut, UnexpectedResponse, UnsupportedInput
 from client.results import Classification, Label, ServerInfo
-from client.transports.base import ConversingTransport, Tensors
+from client.transports.base import ConversingTransport, Tag, Tensors
 from client.video.reconnect import NEVER, Reconnect
 from client.video.sources import VideoInput, source_of
 from client.video.stream import Stream
+from wire.priority import Priority
 from wire.video import Mode, Packet
 
 DEFAULT_URL = "127.0.0.1:8001"
@@ -23,12 +27,38 @@ DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 READY_PAUSE_S = 0.1
 """Between two questions whether a server is ready."""
 
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._~:/+=@-]{1,128}")
+_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
 
 def positive(name: str, value: float) -> float:
     """``value``. Raises ValueError where it is not more than 0."""
     if not value > 0:
         raise ValueError(f"{name}={value!r}, expected more than 0")
     return value
+
+
+def tag_of(request_id: str | None, traceparent: str | None, priority: Priority) -> Tag:
+    """What a request says beside its image, with a random id where the caller gave none. Raises ValueError."""
+    if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
+        raise ValueError(
+            f"request_id={request_id!r:.150}, expected 1 to 128 letters, digits or any of . _ ~ : / + = @ -"
+        )
+    if traceparent is not None and not _TRACEPARENT.fullmatch(traceparent):
+        raise ValueError(
+            f"traceparent={traceparent!r:.150}, expected W3C's 00-TRACE_ID-PARENT_ID-FLAGS (32, 16, 2 digits of 0-9a-f)"
+        )
+    return Tag(token_hex(8) if request_id is None else request_id, traceparent, priority)
+
+
+@contextmanager
+def blamed_on(tag: Tag) -> Iterator[None]:
+    """Write the request's id into every error of ours that leaves the block."""
+    try:
+        yield
+    except OnestreamError as error:
+        error.request_id = tag.request_id
+        raise
 
 
 def check_many(images: object, *, in_flight: int, timeout_s: float | None) -> None:

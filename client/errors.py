@@ -22,9 +22,17 @@
 Messages say what was seen and what was expected. They never contain a path of the server or a stack trace.
 """
 
+from __future__ import annotations
+
 
 class OnestreamError(Exception):
-    """Base class of every error that this package raises on purpose."""
+    """Base class of every error that this package raises on purpose.
+
+    ``request_id`` is the id of the call for one image that failed, under which the server's log and traces know it if
+    it came that far; None for other calls.
+    """
+
+    request_id: str | None = None
 
 
 class CannotConnect(OnestreamError):
@@ -46,7 +54,7 @@ class ServerRefused(OnestreamError):
         self.status = status
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_refusal, (type(self), str(self), self.status)
+        return _rebuild_refusal, (type(self), str(self), self.status), self.__dict__
 
 
 class ServerOverloaded(ServerRefused):

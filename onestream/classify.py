@@ -115,7 +115,7 @@ def _to_dict(item: Item, top: int) -> dict[str, Any]:
     error: dict[str, Any] = {"type": type(item.error).__name__, "message": str(item.error)}
     if isinstance(item.error, BadImage):
         error |= {"code": item.error.code, "reason": item.error.reason}
-    return {"source": str(item.source), "error": error}
+    return {"source": str(item.source), "request_id": item.error.request_id, "error": error}
 
 
 def print_table(items: Iterable[Item], top: int) -> int:

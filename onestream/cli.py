@@ -18,6 +18,7 @@ from onestream.rollout import rollout
 from onestream.serve import serve
 from onestream.stream import stream
 from onestream.top.command import top
+from onestream.trace import trace
 from onestream.tune.command import tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -31,6 +32,7 @@ COMMANDS = (
     bulk,
     stream,
     top,
+    trace,
     demo,
     demo_page,
     doctor,

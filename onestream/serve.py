@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import sys
 import tempfile
 from enum import Enum
 from pathlib import Path
@@ -15,10 +13,10 @@ from typing import Annotated
 import typer
 
 from onestream.exits import EXIT_CANNOT_START, EXIT_FAILED, fail
+from onestream.serve_output import JsonOutput, Output, TextOutput
 
-_LOAD_EVENT = re.compile(r"\"(?P<what>successfully loaded|loading:|failed to load) ?'?(?P<model>[\w.-]+?)(?::\d+)?'?\"")
 _BEYOND_THIS_MACHINE = (
-    "error: --host {host} lets other machines reach Triton itself, which has no tokens, no TLS and no limit on "
+    "--host {host} lets other machines reach Triton itself, which has no tokens, no TLS and no limit on "
     "what is sent; leave it on 127.0.0.1 with --public and start `onestream proxy` before it (docs/public.md), or say "
     "--insecure-bind where the network itself is private"
 )
@@ -30,6 +28,13 @@ class DeviceOption(str, Enum):
     auto = "auto"
     cpu = "cpu"
     gpu = "gpu"
+
+
+class LogFormat(str, Enum):
+    """How the command's own lines look."""
+
+    text = "text"
+    json = "json"
 
 
 def serve(
@@ -58,11 +63,22 @@ def serve(
     ] = None,
     startup_timeout_s: Annotated[float, typer.Option(min=1, help="Seconds until all models must be ready.")] = 120.0,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Triton's own log too.")] = False,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="json: one object a line, of Triton's own log too.")
+    ] = LogFormat.text,
+    trace: Annotated[
+        str | None,
+        typer.Option(help="Trace requests into a file, or to an OTLP collector (http://HOST:4318/v1/traces)."),
+    ] = None,
+    trace_rate: Annotated[
+        int | None, typer.Option(min=1, help="Trace one of so many requests.  [default: 1, which is every one]")
+    ] = None,
 ) -> None:
     """Run Triton over a model repository until Ctrl-C or SIGTERM, and restart model processes that die.
 
     Exits with 0 when told to stop, 1 when Triton ends by itself, 2 when the server cannot be started.
     """
+    output: Output = JsonOutput(repository) if log_format is LogFormat.json else TextOutput(verbose=verbose)
     try:
         from serving.ports import is_loopback
         from serving.server import Server
@@ -73,7 +89,9 @@ def serve(
             EXIT_CANNOT_START,
         )
     if not (insecure_bind or is_loopback(host)):
-        fail(_BEYOND_THIS_MACHINE.format(host=host), EXIT_CANNOT_START)
+        output.failed(_BEYOND_THIS_MACHINE.format(host=host), EXIT_CANNOT_START)
+    if trace_rate is not None and trace is None:
+        output.failed("--trace-rate says how often, and --trace is missing, which says where", EXIT_CANNOT_START)
     try:
         server = Server(
             repository,
@@ -86,56 +104,32 @@ def serve(
             public=public,
             triton=triton,
             log_path=log_file or _default_log_path(http_port),
+            trace=trace,
+            trace_rate=trace_rate or 1,
             startup_timeout_s=startup_timeout_s,
-            on_event=_say,
-            on_log=_say if verbose else _Progress(),
+            on_event=output.event,
+            on_log=output.log_line,
         )
     except ValueError as error:
-        fail(f"error: {error}", EXIT_CANNOT_START)
+        output.failed(str(error), EXIT_CANNOT_START)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         server.request_stop()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
-    _say(f"starting Triton with the models of {repository}")
+    output.event(f"starting Triton with the models of {repository}")
     try:
         server.start()
     except ServerError as error:
-        fail(f"error: {error}", EXIT_CANNOT_START)
+        output.failed(str(error), EXIT_CANNOT_START)
     if server.is_running:
-        print(
-            f"ready: {server.http_url} {server.grpc_url} {server.metrics_url} "
-            f"models: {', '.join(server.models)} ({server.device}; log: {server.log_path})",
-            flush=True,
-        )
+        output.ready(server)
     try:
         server.wait()
     except ServerError as error:
-        fail(f"error: {error}", EXIT_FAILED)
-    _say("stopped")
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")  # one write, since lines come from several threads
-    sys.stderr.flush()
-
-
-class _Progress:
-    """Says from Triton's log which models are loading and loaded, until each was said once."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def __call__(self, log_line: str) -> None:
-        event = _LOAD_EVENT.search(log_line)
-        if event is None:
-            return
-        what = {"loading:": "loading", "successfully loaded": "loaded"}.get(event["what"], "failed")
-        line = f"  {what} {event['model']}"
-        if line not in self._said:
-            self._said.add(line)
-            _say(line)
+        output.failed(str(error), EXIT_FAILED)
+    output.stopped()
 
 
 def _default_log_path(http_port: int) -> Path:

@@ -27,6 +27,7 @@ from serving import certificate
 from serving.engine import OnnxRuntimeEngine
 from serving.metrics import ModelMetrics
 from serving.pipeline import GpuOptions, Matte, Raw, read_postprocess
+from serving.refusal_log import RefusalLog
 from serving.stamp import check_same
 from serving.tensors import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES
 
@@ -62,6 +63,7 @@ class Adapter(ABC):
                 pb_utils.Logger.log_warn(warning)
         self.folder = folder
         self.metrics = ModelMetrics(self.name)
+        self.refusals = RefusalLog(self.name, write=pb_utils.Logger.log_warn)
         self.prepare()
 
     def _check_stamp(self) -> None:
@@ -87,15 +89,17 @@ class Adapter(ABC):
 
     def finalize(self) -> None:
         """Called by Triton before the instance ends."""
+        self.refusals.close()
         self.metrics.close()
 
     def respond(self, tensors: Tensors) -> Any:
         """A response with these tensors, of which each has a leading batch dimension."""
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in tensors.items()])
 
-    def refuse(self, error: BadImage) -> Any:
-        """A response that carries an image's error, counted."""
+    def refuse(self, request: Any, error: BadImage) -> Any:
+        """The response to a request whose image is refused; counted and logged."""
         self.metrics.bad_image(error.code)
+        self.refusals.refused(request.request_id(), error)
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
 
     @contextmanager
@@ -166,8 +170,8 @@ class Preprocess(Adapter):
         with self.timed("preprocess"):
             samples = run_isolated(self._run, requests)
         return [
-            self.refuse(sample) if isinstance(sample, BadImage) else pb_utils.InferenceResponse([sample])
-            for sample in samples
+            self.refuse(request, sample) if isinstance(sample, BadImage) else pb_utils.InferenceResponse([sample])
+            for request, sample in zip(requests, samples, strict=True)
         ]
 
 
@@ -236,7 +240,10 @@ class Fused(Adapter):
                 outputs = self._engine.run(np.stack(good))
             with self.timed("postprocess"):
                 responses = iter([self.respond(part) for part in split(self._postprocess(outputs), [1] * len(good))])
-        return [self.refuse(sample) if isinstance(sample, BadImage) else next(responses) for sample in samples]
+        return [
+            self.refuse(request, sample) if isinstance(sample, BadImage) else next(responses)
+            for request, sample in zip(requests, samples, strict=True)
+        ]
 
     def finalize(self) -> None:
         """Finish what was begun."""

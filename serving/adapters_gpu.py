@@ -106,9 +106,10 @@ class FusedOnGpu:
     def _responses(self, stream: OneStream, requests: Sequence[Any]) -> list[Any]:
         from serving.adapters import run_isolated
 
+        samples = run_isolated(lambda images: self._outputs(stream, images), requests)
         return [
-            self._adapter.refuse(sample) if isinstance(sample, BadImage) else self._adapter.respond(sample)
-            for sample in run_isolated(lambda images: self._outputs(stream, images), requests)
+            self._adapter.refuse(request, sample) if isinstance(sample, BadImage) else self._adapter.respond(sample)
+            for request, sample in zip(requests, samples, strict=True)
         ]
 
     def _outputs(self, stream: OneStream, images: list[Image]) -> list[Tensors | BadImage]:

@@ -17,10 +17,12 @@ from serving.ports import free_port
 from serving.rollout_service import RolloutService
 from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, StopRequested, TritonDied
 from serving.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
+from serving.tracing import TraceFile, Tracing, collector_complaint, is_collector
 from serving.triton import Device, Endpoints, TritonInstallation, find_triton, resolve_device
 from serving.triton_process import TritonProcess
 
 _POLL_S = 0.05
+_WAKE_UP_S = 0.5
 _LAUNCH_ATTEMPTS = 3
 
 
@@ -43,6 +45,8 @@ class Server:
         triton: a tritonserver binary; None searches for one.
         log_path: file for Triton's own log, overwritten. None makes a temporary one, which is removed by a stop
             and kept after a failure.
+        trace: where the spans of requests go: a file, or the address of an OTLP/HTTP collector; None traces nothing.
+        trace_rate: one of so many requests is traced, >= 1; those that come with a ``traceparent`` always are.
         startup_timeout_s: seconds until all models must be ready, > 0.
         stop_timeout_s: seconds that a stop may take before Triton is killed, >= 1.
         policy: how persistently a dead model is restarted.
@@ -51,7 +55,7 @@ class Server:
         on_log: receives every line of Triton's log, from the server's thread; None ignores them.
 
     Raises:
-        ValueError: the ports are no ports, or two are equal.
+        ValueError: the ports are no ports, or two are equal; ``trace`` is the address of no collector.
     """
 
     def __init__(
@@ -67,6 +71,8 @@ class Server:
         public: bool = False,
         triton: Path | None = None,
         log_path: Path | None = None,
+        trace: Path | str | None = None,
+        trace_rate: int = 1,
         startup_timeout_s: float = 120.0,
         stop_timeout_s: float = 10.0,
         policy: RestartPolicy | None = None,
@@ -88,14 +94,19 @@ class Server:
         self._given_triton = triton
         self._log_folder: Path | None = None
         self._log_path = log_path
+        if trace_rate < 1:
+            raise ValueError(f"trace_rate={trace_rate}, expected 1 or more: one of so many requests is traced")
+        self._trace_rate = trace_rate
+        self._trace = trace
+        self._trace_is_collector = trace is not None and is_collector(str(trace))
         self._startup_timeout_s = startup_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._policy = policy or RestartPolicy()
         self._on_event = on_event or _ignore
         self._on_log = on_log or _ignore
         self._history = RestartHistory()
-        self._stopping = threading.Event()
-        self._hurried = threading.Event()
+        # No events: their locks would block a signal handler that interrupts another one.
+        self._stopping = self._hurried = False
         self._started_or_finished = threading.Event()
         self._finished = threading.Event()
         self._failure: BaseException | None = None
@@ -103,6 +114,8 @@ class Server:
         self._triton: TritonProcess | None = None
         self._models: list[str] = []
         self._installation: TritonInstallation | None = None
+        self._tracing: Tracing | None = None
+        self._trace_file: TraceFile | None = None
 
     def start(self) -> None:
         """Start Triton and wait until every model is ready.
@@ -114,6 +127,7 @@ class Server:
         """
         _check_repository(self.repository)
         self._installation = find_triton(self._given_triton)
+        self._tracing = self._open_tracing()
         if self._log_path is None:
             self._log_folder = Path(tempfile.mkdtemp(prefix="onestream-log-"))
             self._log_path = self._log_folder / "triton.log"
@@ -122,7 +136,7 @@ class Server:
         self._thread = threading.Thread(target=self._run, name="onestream-server", daemon=True)
         self._thread.start()
         try:
-            self._started_or_finished.wait()
+            _wait_for(self._started_or_finished)
         except BaseException:
             self.stop()
             raise
@@ -139,20 +153,20 @@ class Server:
         Raises:
             ServerError: Triton ended by itself.
         """
-        finished = self._finished.wait(timeout_s)
+        finished = self._finished.wait(timeout_s) if timeout_s is not None else _wait_for(self._finished)
         if finished and self._failure is not None:
             raise self._failure
         return finished
 
     def request_stop(self) -> None:
         """Ask for a stop and return at once; a second call kills Triton. Safe in a signal handler."""
-        if self._stopping.is_set():
-            self._hurried.set()
-        self._stopping.set()
+        if self._stopping:
+            self._hurried = True
+        self._stopping = True
 
     def stop(self) -> None:
         """Stop, and remove everything the server made. Does nothing if it is not running."""
-        self._stopping.set()
+        self._stopping = True
         if self._thread is not None:
             self._thread.join()
         if self._log_folder is not None and self._failure is None:
@@ -250,17 +264,33 @@ class Server:
             rollouts.start()
             self._started_or_finished.set()
             self._supervise()
-            self._triton.stop(hurried=self._hurried.is_set, leaks=bool(self.restarts))
+            self._triton.stop(hurried=lambda: self._hurried, leaks=bool(self.restarts))
         except StopRequested:
             pass
         except BaseException as error:  # handed to the thread that waits
             self._failure = error
         finally:
-            rollouts.close()
-            if self._triton is not None:
-                self._triton.kill()
+            try:
+                rollouts.close()
+                if self._triton is not None:
+                    self._triton.kill()
+                if self._trace_file is not None:
+                    self._trace_file.close()
+            except Exception as error:  # whoever waits for the end must hear of it all the same
+                self._failure = self._failure or error
             self._finished.set()
             self._started_or_finished.set()
+
+    def _open_tracing(self) -> Tracing | None:
+        if self._trace is None:
+            return None
+        if self._trace_is_collector:
+            complaint = collector_complaint(str(self._trace))
+            if complaint is not None:
+                self._on_event(f"the collector {self._trace} takes no traces now, they are lost: {complaint}")
+            return Tracing(url=str(self._trace), rate=self._trace_rate)
+        self._trace_file = TraceFile(Path(self._trace), announce=self._on_event)
+        return Tracing(url=self._trace_file.url, rate=self._trace_rate)
 
     def _launch(self) -> TritonProcess:
         """Start Triton on the chosen ports; on other free ports if a port chosen freely was taken meanwhile.
@@ -294,12 +324,13 @@ class Server:
             public=self._public,
             log_path=self.log_path,
             stop_timeout_s=self._stop_timeout_s,
+            tracing=self._tracing,
             on_log=self._on_log,
             on_event=self._on_event,
-            stopping=self._stopping.is_set,
+            stopping=lambda: self._stopping,
         )
         try:
-            self._models = triton.wait_until_ready(timeout_s=self._startup_timeout_s, stopping=self._stopping.is_set)
+            self._models = triton.wait_until_ready(timeout_s=self._startup_timeout_s, stopping=lambda: self._stopping)
         except BaseException:
             triton.kill()
             raise
@@ -311,14 +342,15 @@ class Server:
         Raises:
             ServerError: Triton ended.
         """
-        while not self._stopping.is_set():
+        while not self._stopping:
             triton = self._running_triton()
             supervisor = Supervisor(triton, policy=self._policy, history=self._history, announce=self._on_event)
             try:
-                while not self._stopping.wait(_POLL_S):
+                while not self._stopping:
                     triton.check_running()
                     triton.follow_log()
                     supervisor.poll()
+                    time.sleep(_POLL_S)
             except TritonStuck as stuck:
                 supervisor.close()
                 self._triton = self._replace_triton(triton, stuck.model)
@@ -341,6 +373,13 @@ class Server:
             f"restarted tritonserver in {time.monotonic() - began:.1f} s"
         )
         return triton
+
+
+def _wait_for(event: threading.Event) -> bool:
+    """Wait for an event, and wake up now and then: a signal just before Python's wait is handled only after it."""
+    while not event.wait(_WAKE_UP_S):
+        pass
+    return True
 
 
 def _ignore(_line: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from serving.server_errors import TritonNotFound
+from serving.tracing import Tracing
 
 Device = Literal["auto", "cpu", "gpu"]
 
@@ -169,6 +170,7 @@ def triton_command(
     region_prefix: str,
     admin_token: str,
     exit_timeout_s: int,
+    tracing: Tracing | None = None,
 ) -> TritonCommand:
     """Make the command that runs Triton, and fill ``run_folder`` with the links that the command names.
 
@@ -184,6 +186,7 @@ def triton_command(
         admin_token: what a caller must present to load and unload models, or to change logging and tracing. Loading
             takes a model's code from the request, so whoever may load may run anything.
         exit_timeout_s: seconds that Triton waits for running requests when it is told to stop.
+        tracing: which requests are traced, and where their spans go; None traces none.
     """
     repository = repository.resolve()
     if re.search(r"[^\w./+@%=:,-]", str(repository)):
@@ -211,13 +214,18 @@ def triton_command(
         f"--grpc-restricted-protocol={restricted}",
         f"--backend-config=python,shm-region-prefix-name={region_prefix}",
     ]
+    if tracing is not None:
+        arguments.extend(tracing.arguments())
     if device == "cpu":
         arguments.append("--model-config-name=cpu")
     if installation.backends is not None:
         arguments.append(f"--backend-directory={_assemble_backends(installation, run_folder / 'backends')}")
     if installation.caches is not None:
         arguments.append(f"--cache-directory={installation.caches}")
-    return TritonCommand(arguments=tuple(arguments), environment=triton_environment(installation, run_folder))
+    environment = triton_environment(installation, run_folder)
+    if tracing is not None:
+        environment |= tracing.environment(environment)
+    return TritonCommand(arguments=tuple(arguments), environment=environment)
 
 
 ADMIN_HEADER = "onestream-admin"

@@ -39,6 +39,7 @@ from serving.server_errors import (
     StartupTimeout,
     StopRequested,
 )
+from serving.tracing import Tracing
 from serving.triton import ADMIN_HEADER, Endpoints, TritonInstallation, triton_command
 from serving.versions import models_to_load, read_pins
 from serving.view import View
@@ -64,6 +65,7 @@ class TritonProcess:
         public: shared memory is closed to callers too.
         log_path: file that receives everything Triton and the models print; overwritten.
         stop_timeout_s: seconds that a stop may take before Triton is killed.
+        tracing: which requests are traced; None traces none.
         on_log: receives each new line of the log, while ``wait_until_ready`` or ``follow_log`` runs.
         on_event: receives a line for each step in making the plans.
         stopping: asked often while plans are made; True ends that.
@@ -85,6 +87,7 @@ class TritonProcess:
         public: bool,
         log_path: Path,
         stop_timeout_s: float,
+        tracing: Tracing | None,
         on_log: Callable[[str], None],
         on_event: Callable[[str], None],
         stopping: Callable[[], bool],
@@ -131,6 +134,7 @@ class TritonProcess:
             region_prefix=self.region_prefix,
             admin_token=admin_token,
             exit_timeout_s=max(1, int(stop_timeout_s)),
+            tracing=tracing,
         )
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
@@ -249,6 +253,8 @@ class TritonProcess:
         while any(p.ending() is None for p in self._known_processes.values()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         self.follow_log()
+        if self._log_rest:
+            self._on_log(self._log_rest)
         self._log.close()
         self.control.close()
         remove_regions(self.region_prefix)

@@ -37,13 +37,26 @@ class RegionSlice:
 
 
 @dataclass(frozen=True, slots=True)
+class Tag:
+    """What a request says beside its image: its id, the W3C ``traceparent`` of the caller's span, who goes first."""
+
+    request_id: str
+    traceparent: str | None = None
+    priority: Priority = "normal"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers (in gRPC: metadata) that carry what is no part of the message."""
+        return {} if self.traceparent is None else {"traceparent": self.traceparent}
+
+
+@dataclass(frozen=True, slots=True)
 class InferRequest:
     """One encoded image for one model, its bytes either here or in a region that the server has mapped."""
 
     model: str
-    request_id: str
+    tag: Tag
     image: bytes | RegionSlice
-    priority: Priority = "normal"
 
     @property
     def shape(self) -> tuple[int, int]:

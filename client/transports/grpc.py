@@ -89,7 +89,7 @@ class GrpcTransport:
 
     def _call(self, call: Call[_T], timeout_s: float) -> _T:
         try:
-            answer = getattr(self._stub, call.method)(call.message, timeout=timeout_s)
+            answer = getattr(self._stub, call.method)(call.message, timeout=timeout_s, metadata=call.metadata)
         except grpc.RpcError as error:
             raise self._translate(error, timeout_s, call.model) from None
         except ValueError:

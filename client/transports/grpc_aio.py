@@ -71,7 +71,7 @@ class AsyncGrpcTransport:
             raise ClientClosed(f"the client of {self.url} is closed")
         if self._stub is None:
             self._connect()
-        running = getattr(self._stub, call.method)(call.message, timeout=timeout_s)
+        running = getattr(self._stub, call.method)(call.message, timeout=timeout_s, metadata=call.metadata)
         self._in_progress.add(running)
         try:
             answer = await running

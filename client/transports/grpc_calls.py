@@ -35,21 +35,22 @@ class Call(Generic[_T]):
     message: Any
     read: Callable[[Any], _T]
     model: str | None = None
+    metadata: Sequence[tuple[str, str]] = ()
 
 
 def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     """All outputs of the model for this request, which the server lets go when it has waited longer than the time."""
     tensor = messages.ModelInferRequest.InferInputTensor(name=IMAGE_INPUT, datatype="UINT8", shape=request.shape)
-    message = messages.ModelInferRequest(model_name=request.model, id=request.request_id)
+    message = messages.ModelInferRequest(model_name=request.model, id=request.tag.request_id)
     message.parameters["timeout"].int64_param = microseconds(timeout_s)
-    message.parameters["priority"].uint64_param = PRIORITIES[request.priority]
+    message.parameters["priority"].uint64_param = PRIORITIES[request.tag.priority]
     if isinstance(request.image, RegionSlice):
         tensor.parameters["shared_memory_region"].string_param = request.image.region_name
         tensor.parameters["shared_memory_byte_size"].int64_param = request.image.byte_size
     else:
         message.raw_input_contents.append(request.image)
     message.inputs.append(tensor)
-    return Call("ModelInfer", message, outputs_of, request.model)
+    return Call("ModelInfer", message, outputs_of, request.model, tuple(request.tag.headers.items()))
 
 
 def is_ready(model: str | None) -> Call[bool]:

@@ -80,9 +80,9 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     parameters = {
         "binary_data_output": True,
         "timeout": microseconds(timeout_s),
-        "priority": PRIORITIES[request.priority],
+        "priority": PRIORITIES[request.tag.priority],
     }
-    fields = {"id": request.request_id, "inputs": [tensor], "parameters": parameters}
+    fields = {"id": request.tag.request_id, "inputs": [tensor], "parameters": parameters}
     head = json.dumps(fields).encode()
 
     def read(answer: Answer) -> Tensors:
@@ -94,7 +94,11 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
         _model_path(request.model, "infer"),
         read,
         body=[head, data],
-        headers={_HEAD_LENGTH: str(len(head)), "Content-Type": "application/octet-stream"},
+        headers={
+            _HEAD_LENGTH: str(len(head)),
+            "Content-Type": "application/octet-stream",
+            **request.tag.headers,
+        },
     )
 
 

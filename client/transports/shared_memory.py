@@ -25,9 +25,8 @@ from client.errors import (
     TimedOut,
 )
 from client.images import EncodedImage
-from client.transports.base import InferRequest, Region, RegionSlice, Tensors, Transport
+from client.transports.base import InferRequest, Region, RegionSlice, Tag, Tensors, Transport
 from client.transports.refusals import RegionForgotten
-from wire.priority import Priority
 
 _log = logging.getLogger(__name__)
 _SMALLEST_REGION = 1 << 20
@@ -64,9 +63,9 @@ class Slot:
             image.write_into(view)
         self.image_size = image.byte_size
 
-    def request(self, model: str, request_id: str, priority: Priority) -> InferRequest:
+    def request(self, model: str, tag: Tag) -> InferRequest:
         """The request for a model about the image that lies in the region."""
-        return InferRequest(model, request_id, RegionSlice(self.region.name, self.image_size), priority)
+        return InferRequest(model, tag, RegionSlice(self.region.name, self.image_size))
 
     def unlink(self) -> None:
         """Remove the region's name; the memory goes when neither side has it mapped any more."""
@@ -108,12 +107,10 @@ class RegionPool:
         finally:
             self._give_back(slot, is_reusable=is_reusable)
 
-    def infer(
-        self, slot: Slot, model: str, request_id: str, *, timeout_s: float, priority: Priority = "normal"
-    ) -> Tensors:
+    def infer(self, slot: Slot, model: str, tag: Tag, *, timeout_s: float) -> Tensors:
         """All outputs of the model for the image in ``slot``, which is registered first where needed."""
         end = monotonic() + timeout_s
-        request = slot.request(model, request_id, priority)
+        request = slot.request(model, tag)
         if slot.is_registered:
             try:
                 return self._transport.infer(request, timeout_s=timeout_s)

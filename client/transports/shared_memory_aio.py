@@ -9,10 +9,9 @@ from time import monotonic
 from typing import TypeVar
 
 from client.images import EncodedImage
-from client.transports.base import AsyncTransport, Tensors
+from client.transports.base import AsyncTransport, Tag, Tensors
 from client.transports.refusals import RegionForgotten
 from client.transports.shared_memory import RegionPool, Slot
-from wire.priority import Priority
 
 _T = TypeVar("_T")
 
@@ -35,12 +34,10 @@ class AsyncRegions:
             raise
         held.__exit__(None, None, None)
 
-    async def infer(
-        self, slot: Slot, model: str, request_id: str, *, timeout_s: float, priority: Priority = "normal"
-    ) -> Tensors:
+    async def infer(self, slot: Slot, model: str, tag: Tag, *, timeout_s: float) -> Tensors:
         """As ``RegionPool.infer``."""
         end = monotonic() + timeout_s
-        request = slot.request(model, request_id, priority)
+        request = slot.request(model, tag)
         if slot.is_registered:
             try:
                 return await self._transport.infer(request, timeout_s=timeout_s)

@@ -86,12 +86,17 @@ class Video(Adapter):
         for request in requests:
             sender = request.get_response_sender()
             key = request.correlation_id()
+            log_refusal = partial(self.refusals.refused, request.request_id())
             try:
                 message = unpack(memoryview(pb_utils.get_input_tensor_by_name(request, MESSAGE).as_numpy()))
-                done = self._open(key, message, sender) if isinstance(message, Open) else self._pass_on(key, message)
+                if isinstance(message, Open):
+                    done = self._open(key, message, _Sender(sender, log_refusal))
+                else:
+                    done = self._pass_on(key, message)
             except Exception as error:  # whatever a hostile message makes a library raise, only it is refused
                 refused = error if isinstance(error, BadStream) else BadStream("bad_message", _text(error))
                 self.metrics.bad_image(refused.code)
+                log_refusal(refused)
                 sender.send(_refusal(refused), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
                 continue
             if done:
@@ -109,8 +114,8 @@ class Video(Adapter):
             self._finishers.close()
         super().finalize()
 
-    def _open(self, key: int, opened: Open, sender: Any) -> bool:
-        """Begin a stream, whose results go out by ``sender``."""
+    def _open(self, key: int, opened: Open, outlet: _Sender) -> bool:
+        """Begin a stream, whose results go out by ``outlet``."""
         bounds = self._options.bounds
         with self._lock:
             if key in self._sessions:
@@ -123,7 +128,7 @@ class Video(Adapter):
             session = Session(
                 opened,
                 decoder,
-                _Sender(sender),
+                outlet,
                 bounds=bounds,
                 wake_decoder=self._decoders.wake,
                 wake_network=self._callers.wake,
@@ -289,10 +294,10 @@ class _Overloaded(RuntimeError):
 
 
 class _Sender(Outlet):
-    """The response sender of the request that opened a stream."""
+    """The response sender of the request that opened a stream; a stream that ends with an error is logged."""
 
-    def __init__(self, sender: Any) -> None:
-        self._sender = sender
+    def __init__(self, sender: Any, log_refusal: Callable[[BadStream], None]) -> None:
+        self._sender, self._log_refusal = sender, log_refusal
         self._broken = False
 
     def send(self, event: Event, tensors: Tensors) -> None:
@@ -303,6 +308,7 @@ class _Sender(Outlet):
         if event is not None:
             self._try(lambda: self._sender.send(_response(event, {})))
         if error is not None:
+            self._log_refusal(error)
             self._try(lambda: self._sender.send(_refusal(error), flags=final))
         else:
             self._try(lambda: self._sender.send(flags=final))

@@ -61,7 +61,7 @@ def test_every_request_has_its_own_id_and_the_result_carries_it() -> None:
     transport = FakeTransport()
     with Client(transport=transport) as client:
         results = [client.classify(b"image") for _ in range(3)]
-    sent = [request.request_id for request, _ in transport.inferences]
+    sent = [request.tag.request_id for request, _ in transport.inferences]
     assert [result.request_id for result in results] == sent
     assert len(set(sent)) == 3
 

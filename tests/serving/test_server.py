@@ -397,6 +397,18 @@ def test_the_command_shows_readiness_and_stops_at_a_signal(
     assert all(is_gone(pid) for pid in pids)
 
 
+def test_signals_that_interrupt_each_others_handlers_stop_the_command(repository: Path, tmp_path: Path) -> None:
+    with serve(repository, tmp_path) as process:
+        assert ready_line(process)
+        # As `timeout` and container runtimes do: several at once. All must find the command able to stop.
+        for number in [signal.SIGTERM, signal.SIGINT, signal.SIGHUP] * 100:
+            process.send_signal(number)
+        try:
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
+
+
 def test_nothing_outlives_a_killed_command(repository: Path, tmp_path: Path) -> None:
     with serve(repository, tmp_path) as process:
         assert ready_line(process)

@@ -1,0 +1,121 @@
+"""One id names a request: the caller's or a random one, in what is sent, in the result and in every error."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from async_fakes import AsyncFakeTransport, refuse_bad
+from client_fakes import FakeTransport
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client import AsyncClient, BadImage, Client, OnestreamError, ServerOverloaded, UnreadableInput
+from client.transports import grpc_calls, http_calls
+from client.transports.base import InferRequest, Tag
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+ALLOWED = "abcXYZ019._~:/+=@-"
+
+Call = Callable[[Any], Any]
+
+
+def outcomes(call: Call) -> list[tuple[Any, list[InferRequest]]]:
+    """What the call comes to with each client, and what it sent."""
+    plain = FakeTransport(refuse_bad)
+    with Client(transport=plain) as client:
+        try:
+            first = call(client)
+        except Exception as error:
+            first = error
+    waiting = AsyncFakeTransport(refuse_bad)
+
+    async def run() -> Any:
+        async with AsyncClient(transport=waiting) as client:
+            try:
+                return await call(client)
+            except Exception as error:
+                return error
+
+    second = asyncio.run(run())
+    return [
+        (first, [request for request, _ in plain.inferences]),
+        (second, [request for request, _ in waiting.fake.inferences]),
+    ]
+
+
+def test_the_callers_id_and_parent_are_sent_and_the_id_comes_back() -> None:
+    for result, sent in outcomes(lambda client: client.classify(b"image", request_id="order-7/3", traceparent=PARENT)):
+        assert result.request_id == "order-7/3"
+        assert [request.tag for request in sent] == [Tag("order-7/3", PARENT)]
+    for _, sent in outcomes(lambda client: client.infer("any", b"image", request_id="raw:1")):
+        assert [request.tag for request in sent] == [Tag("raw:1")]
+
+
+@pytest.mark.parametrize(
+    ("image", "kind", "reaches_the_server"),
+    [(b"bad", BadImage, True), ("/no/such/file.jpg", UnreadableInput, False), (b"", BadImage, False)],
+)
+def test_every_error_of_a_call_names_its_request(
+    image: Any, kind: type[OnestreamError], reaches_the_server: bool
+) -> None:
+    for error, sent in outcomes(lambda client: client.classify(image, request_id="mine")):
+        assert type(error) is kind
+        assert error.request_id == "mine"
+        assert [request.tag.request_id for request in sent] == (["mine"] if reaches_the_server else [])
+
+
+def test_an_answer_of_another_kind_names_its_request() -> None:
+    for error, _ in outcomes(lambda client: client.classify(b"odd", request_id="mine")):
+        assert error.request_id == "mine"
+
+
+def test_an_item_of_many_names_the_request_that_failed() -> None:
+    transport = FakeTransport(refuse_bad)
+    with Client(transport=transport) as client:
+        good, bad = client.classify_many([b"image", b"bad"], in_flight=1)
+    sent = [request.tag.request_id for request, _ in transport.inferences]
+    assert bad.error is not None
+    assert [good.unwrap().request_id, bad.error.request_id] == sent
+
+
+@pytest.mark.parametrize("error", [BadImage("corrupt", "cut"), ServerOverloaded("full", status="UNAVAILABLE")])
+def test_the_id_survives_a_process_boundary(error: OnestreamError) -> None:
+    error.request_id = "far-away"
+    copy = pickle.loads(pickle.dumps(error))
+    assert copy.request_id == "far-away"
+    assert str(copy) == str(error)
+
+
+@given(st.text(ALLOWED, min_size=1, max_size=128))
+def test_ids_in_the_allowed_form_are_taken(request_id: str) -> None:
+    with Client(transport=FakeTransport()) as client:
+        assert client.classify(b"image", request_id=request_id).request_id == request_id
+
+
+@pytest.mark.parametrize("request_id", ["", "two words", "line\n", 'quote"', "ü", "a" * 129, "percent%20", "id\x00"])
+def test_other_ids_are_refused_before_anything_is_sent(request_id: str) -> None:
+    for error, sent in outcomes(lambda client: client.classify(b"image", request_id=request_id)):
+        assert type(error) is ValueError
+        assert re.match(r"request_id=.*expected 1 to 128 letters", str(error))
+        assert sent == []
+
+
+@pytest.mark.parametrize("parent", ["", PARENT.upper(), PARENT[3:], f"{PARENT}\r\nx: y", f"01{PARENT[2:]}"])
+def test_other_parents_are_refused_before_anything_is_sent(parent: str) -> None:
+    for error, sent in outcomes(lambda client: client.infer("any", b"image", traceparent=parent)):
+        assert type(error) is ValueError
+        assert "W3C" in str(error)
+        assert sent == []
+
+
+def test_a_parent_is_a_header_over_both_protocols() -> None:
+    for tag, headers in ((Tag("7", PARENT), {"traceparent": PARENT}), (Tag("7"), {})):
+        request = InferRequest("any", tag, b"image")
+        assert dict(grpc_calls.infer(request).metadata) == headers
+        sent = http_calls.infer(request).all_headers(None)
+        assert {name: value for name, value in sent.items() if name == "traceparent"} == headers

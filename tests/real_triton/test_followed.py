@@ -1,0 +1,240 @@
+"""One id is followed from the client's call to the server's log and its trace; docs/tracing.md shows how."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proxies import proxy_command
+
+from client import AsyncClient, BadImage, Client, InvalidRequest
+from onestream.trace_file import TracedRequest, read_traces
+from serving.ports import free_port
+
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "tracing.md").read_text(encoding="utf-8")
+SERVE, LOOK = re.findall(r"^```bash\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+ONESTREAM = [sys.executable, "-m", "onestream"]
+
+
+@dataclass(frozen=True)
+class Running:
+    """The command of the page, at work in ``folder``; ``ready`` is what it said on stdout."""
+
+    folder: Path
+    ready: dict[str, Any]
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """Every line on stderr so far."""
+        return [json.loads(line) for line in (self.folder / "serve.log").read_text().splitlines()]
+
+    def said_of(self, request_id: str) -> list[dict[str, Any]]:
+        """The log's lines about a request, as soon as there are any."""
+        return until(lambda: [line for line in self.log if line.get("request_id") == request_id])
+
+    def traced(self, request_id: str) -> TracedRequest:
+        """The trace of a request, as soon as it was exported."""
+        traces = self.folder / "trace.jsonl"
+        (one,) = until(lambda: [one for one in read_traces(traces).requests if one.request_id == request_id])
+        return one
+
+
+def until(look: Callable[[], list[Any]]) -> list[Any]:
+    """What ``look`` finds within 10 seconds: exports come once a second, and this machine may be busy."""
+    deadline = time.monotonic() + 10
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+
+
+@pytest.fixture(scope="module")
+def running(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("followed")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    command, log = SERVE.strip().replace(" trace.jsonl", f" {folder / 'trace.jsonl'}").split(" 2> ")
+    ports = ["--http-port=0", "--grpc-port=0", "--metrics-port=0", "--model=classify", "--model=classify_fused"]
+    log_file = ["--device=cpu", f"--log-file={folder / 'triton.log'}"]
+    with (folder / log).open("w") as stderr:
+        process = subprocess.Popen(
+            [*ONESTREAM, *shlex.split(command)[1:], *ports, f"--repository={repository}", *log_file],
+            cwd=ROOT,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        assert process.stdout is not None
+        try:
+            yield Running(folder, json.loads(process.stdout.readline()))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+    lines = [json.loads(line) for line in (folder / log).read_text().splitlines()]
+    assert lines[-1]["message"] == "stopped"
+
+
+@pytest.mark.parametrize("protocol", ["grpc_url", "http_url"])
+@pytest.mark.parametrize(("pipeline", "refused_by"), [("classify", "classify_preprocess"), ("classify_fused",) * 2])
+def test_one_id_goes_from_the_call_to_the_log_and_the_trace(
+    running: Running, protocol: str, pipeline: str, refused_by: str
+) -> None:
+    good, bad = f"{protocol}:{pipeline}:good", f"{protocol}:{pipeline}:bad"
+    with Client(running.ready[protocol], timeout_s=30) as client:
+        photo = ROOT / "examples" / "photos" / "coffee.jpg"
+        result = client.classify(photo, pipeline=pipeline, request_id=good)
+        with pytest.raises(BadImage) as failure:
+            client.classify(b"not an image", pipeline=pipeline, request_id=bad)
+    assert (result.request_id, failure.value.request_id) == (good, bad)
+
+    (line,) = running.said_of(bad)
+    assert (line["level"], line["source"], line["message"]) == ("warning", refused_by, str(failure.value))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", line["time"])
+
+    called = running.traced(good).steps[0]
+    assert called.model == pipeline
+    names = [step.model for step in called.steps]
+    if pipeline == "classify":
+        assert names == ["classify_preprocess", "classify_model", "classify_postprocess"]
+    for step in called.steps or [called]:
+        assert step.queue_ms is not None
+        assert step.compute_ms is not None
+        # A step's time holds its waiting and its computing; both clocks are one machine's.
+        assert 0 <= step.queue_ms + step.compute_ms <= step.total_ms + 1
+    # The client's time begins before the server's, and ends after the answer was handed over.
+    assert called.total_ms <= result.latency_ms + 1
+    assert [step.model for step in running.traced(bad).steps[0].steps] == [refused_by] * (pipeline == "classify")
+
+
+@pytest.mark.parametrize("shared_memory", [False, True])
+def test_a_callers_span_is_the_parent_over_every_way(running: Running, shared_memory: bool) -> None:
+    photo = ROOT / "examples" / "photos" / "cat.jpg"
+    sent = {}
+    for number, protocol in enumerate(("grpc_url", "http_url")):
+        for asynchronous in (False, True):
+            trace_id = f"{number:x}{asynchronous:x}{shared_memory:x}".rjust(31, "5").rjust(32, "a")
+            request_id, parent = f"{protocol}.{asynchronous}.{shared_memory}", f"00-{trace_id}-b7ad6b7169203331-01"
+            options: dict[str, Any] = {"request_id": request_id, "traceparent": parent}
+            url = running.ready[protocol]
+            if asynchronous:
+
+                async def call(url: str = url, options: dict[str, Any] = options) -> None:
+                    async with AsyncClient(url, timeout_s=30, shared_memory=shared_memory) as client:
+                        await client.infer("classify_fused", photo, **options)
+
+                asyncio.run(call())
+            else:
+                with Client(url, timeout_s=30, shared_memory=shared_memory) as client:
+                    client.infer("classify_fused", photo, **options)
+            sent[request_id] = trace_id
+    assert {request_id: running.traced(request_id).trace_id for request_id in sent} == sent
+
+
+@pytest.mark.needs_nginx
+def test_a_proxy_passes_id_and_parent_on(running: Running, tmp_path: Path) -> None:
+    http_port, grpc_port = free_port("127.0.0.1"), free_port("127.0.0.1")
+    listens = ("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}")
+    servers = {name: running.ready[f"{name}_url"].split("//")[1] for name in ("http", "grpc")}
+    to = (f"--http={servers['http']}", f"--grpc={servers['grpc']}")
+    with proxy_command(tmp_path / "output", "--no-tls", "--no-tokens", *listens, *to):
+        for number, url in enumerate((f"http://127.0.0.1:{http_port}", f"grpc://127.0.0.1:{grpc_port}")):
+            trace_id = f"{number}".rjust(32, "c")
+            with Client(url, timeout_s=30, max_body_bytes=1 << 20) as client:
+                photo = ROOT / "examples" / "photos" / "cat.jpg"
+                parent = f"00-{trace_id}-b7ad6b7169203331-01"
+                client.classify(photo, request_id=f"behind-{number}", traceparent=parent)
+            assert running.traced(f"behind-{number}").trace_id == trace_id
+
+
+def test_an_id_of_another_client_cannot_forge_a_line(running: Running) -> None:
+    import tritonclient.grpc
+    from tritonclient.utils import InferenceServerException
+
+    tensor = tritonclient.grpc.InferInput("image", [1, 3], "UINT8")
+    tensor._raw_content = b"bad"
+    forged = 'x"}\n{"level": "fatal"} \x1b[2J'
+    with (
+        tritonclient.grpc.InferenceServerClient(running.ready["grpc_url"].removeprefix("grpc://")) as client,
+        pytest.raises(InferenceServerException),
+    ):
+        client.infer("classify_fused", [tensor], request_id=forged)
+    (line,) = running.said_of("x%22%7D%0A%7B%22level%22:%20%22fatal%22%7D%20%1B%5B2J")
+    assert line["source"] == "classify_fused"
+    assert "\x1b" not in (running.folder / "triton.log").read_text()
+
+
+def test_a_refusal_of_triton_itself_names_the_request(running: Running) -> None:
+    with (
+        Client(running.ready["grpc_url"], timeout_s=30, max_body_bytes=1000) as client,
+        pytest.raises(InvalidRequest) as failure,
+    ):
+        client.infer("classify_model", b"no pixels", request_id="wrong-input")
+    assert failure.value.request_id == "wrong-input"
+
+
+def test_a_flood_of_bad_images_is_counted_not_logged(running: Running) -> None:
+    with Client(running.ready["grpc_url"], timeout_s=30) as client:
+        items = list(client.classify_many([b"bad"] * 300, pipeline="classify_fused", in_flight=32))
+    ids = {item.error.request_id for item in items if item.error is not None}
+    assert len(ids) == 300
+
+    def summaries() -> list[int]:
+        said = [re.fullmatch(r"(\d+) more were refused within 1 s", line["message"]) for line in running.log]
+        return [int(match[1]) for match in said if match]
+
+    def logged() -> int:
+        return sum(line.get("request_id") in ids for line in running.log)
+
+    until(lambda: [1] if logged() + sum(summaries()) >= 300 else [])
+    assert logged() + sum(summaries()) == 300
+
+
+def test_the_page_shows_what_happens(running: Running) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    program = program.replace("127.0.0.1:8001", running.ready["grpc_url"], 1)
+
+    def run(command: list[str]) -> str:
+        done = subprocess.run(
+            command, cwd=running.folder, env=environment(), capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run([sys.executable, "-c", program]).splitlines() == [
+        "order-4711 Egyptian cat",
+        "order-4712 unsupported_format",
+    ]
+    running.said_of("order-4712")
+    running.traced("order-4711")
+    grep, look = LOOK.splitlines()
+    printed = run(shlex.split(grep)) + run([*ONESTREAM, *shlex.split(look)[1:]])
+    (shown,) = re.findall(r"^```text\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    assert without_numbers(printed) == without_numbers(shown)
+
+
+def without_numbers(text: str) -> list[str]:
+    """The lines' words, without frames, times and line numbers."""
+    plain = re.sub(r"[^\x00-\x7f├└]|refusal_log.py:\d+|[\d:TZ-]*\d\.\d+Z?", " ", text)
+    return [" ".join(line.split()) for line in plain.splitlines() if line.split()]
