@@ -31,6 +31,7 @@ def figure_of(results: Results) -> Figure:
 
     Where no request was answered in time there is no latency, but a cross on the line of the deadline.
     """
+    figure: Figure
     figure, grid = plt.subplots(
         2,
         len(results.forms),

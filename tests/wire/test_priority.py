@@ -11,7 +11,7 @@ from wire.priority import PRIORITIES, check_priority
 
 def test_a_lower_level_goes_first_and_there_is_no_gap() -> None:
     assert PRIORITIES["high"] < PRIORITIES["normal"] < PRIORITIES["low"]
-    # To Triton 0 is the default level, and levels above the configured number are refused.
+    # Triton's levels begin at 1; 0 is no level but the default.
     assert sorted(PRIORITIES.values()) == [1, 2, 3]
 
 
