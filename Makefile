@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-gpu example lint type stubs format bench bench-training bench-video bench-streams bench-gpu install build parity serve doctor clean
+.PHONY: help demo demo-page test test-gpu example lint type stubs format bench bench-training bench-video bench-streams bench-overload bench-gpu install build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ bench-video: $(VENV)/.dev  ## measure the video loader against decord
 
 bench-streams: $(VENV)/.dev  ## measure how many video streams are held, and a soak of half an hour
 	$(BIN)/python -m benchmarks.streams $(BENCH_ARGS)
+
+bench-overload: $(VENV)/.bench  ## offer half, once, twice and five times what the server can do, with a plot
+	$(BIN)/python -m benchmarks.overload $(BENCH_ARGS)
 
 bench-gpu: $(VENV)/.dev-gpu model_repository/classify_fused/1/model.onnx  ## measure on this machine's GPU
 	$(BIN)/python -m benchmarks.gpu $(BENCH_ARGS)

@@ -15,6 +15,8 @@ from benchmarks import streams_table, video_table
 from benchmarks.cpu_time import Timed
 from benchmarks.gpu import results as gpu
 from benchmarks.gpu import table as gpu_table
+from benchmarks.overload import results as overload
+from benchmarks.overload import table as overload_table
 from benchmarks.photos import Size, mean_kilobytes
 from benchmarks.plan import AT_MAIN_LOAD, MAIN_LOAD, ONE_AT_A_TIME
 from benchmarks.results import Competitor, Part, Results, Served, Where, read
@@ -26,6 +28,7 @@ BEGIN = "<!-- results:begin -->"
 END = "<!-- results:end -->"
 RESULTS = Path(__file__).parent / "results"
 
+_LINK = "benchmarks/results"
 _NOT_MEASURED = "–"
 _MUCH_OTHER_USE = 0.05
 _Value = Callable[[Served], float]
@@ -280,10 +283,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = path.read_text(encoding="utf-8")
     try:
         blocks = [
-            summary(read(options.results), link_to="benchmarks/results"),
+            summary(read(options.results), link_to=_LINK),
             *(f"{training.table(one)}\n" for one in training.read(options.results)),
             *(f"{video_table.table(one)}\n" for one in video_table.read(options.results)),
             *(f"{streams_table.table(one)}\n" for one in streams_table.read(options.results)),
+            *(overload_table.readme(one, link_to=_LINK) for one in overload.read(options.results)),
             gpu_table.readme(gpu.read(options.results)),
         ]
         wanted = replaced(text, "\n".join(block for block in blocks if block))

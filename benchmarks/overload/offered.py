@@ -56,6 +56,16 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
+def arrivals(rate_per_s: float, *, seconds: float, seed: int) -> list[float]:
+    """The moments of a Poisson process, ascending, from 0 to below ``seconds``; of one seed always the same."""
+    moments, chance = [], random.Random(seed)
+    at = chance.expovariate(rate_per_s)
+    while at < seconds:
+        moments.append(at)
+        at += chance.expovariate(rate_per_s)
+    return moments
+
+
 def capacity(address: str, model: str, photos: Sequence[bytes], *, seconds: float, warm_s: float = 0.0) -> float:
     """Images per second to 8 callers, each of whom waits for an answer before asking again."""
     bodies = [_body(model, photo, _PATIENT_S) for photo in photos]
@@ -77,11 +87,7 @@ def offer(
 
     Every request carries its deadline, as those of ``Client`` do. The first ``warm_s`` seconds are not counted.
     """
-    moments, chance = [], random.Random(seed)
-    at = chance.expovariate(rate_per_s)
-    while at < warm_s + seconds:
-        moments.append(at)
-        at += chance.expovariate(rate_per_s)
+    moments = arrivals(rate_per_s, seconds=warm_s + seconds, seed=seed)
     bodies = [_body(model, photo, deadline_s) for photo in photos]
     return asyncio.run(_offer(address, bodies, moments, warm_s=warm_s, seconds=seconds, deadline_s=deadline_s))
 

@@ -10,53 +10,86 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from benchmarks.overload.results import VARIANTS, Results, Variant
+from benchmarks.overload.results import VARIANTS, Point, Results, Variant
 from onestream.load.spread import Spread
 
 _COLORS: dict[Variant, str] = {"bounded": "#1f6fb4", "unbounded": "#777777"}
-_LABELS: dict[Variant, str] = {"bounded": "as generated", "unbounded": "max_queue_size: 0"}
+_LABELS: dict[Variant, str] = {"bounded": "as generated", "unbounded": "without bounds (max_queue_size: 0)"}
 
 
 def draw(results: Results, path: Path) -> None:
-    """Write a PNG file. Points are medians over rounds, bars their quartiles; what has no answer has no latency."""
-    figure, grid = plt.subplots(
-        2, len(results.forms), figsize=(4.9 * len(results.forms) + 0.6, 7.0), squeeze=False, layout="constrained"
-    )
-    for column, form in enumerate(results.forms):
-        good, late = grid[0][column], grid[1][column]
-        top = max(results.shares)
-        good.plot([0, 1, top], [0, 1, 1], color="black", linestyle=":", linewidth=1.2, label="ideal")
-        for variant in VARIANTS:
-            _curve(good, results, form, variant, "goodput")
-            _curve(late, results, form, variant, "p99_ms")
-        late.axhline(1000 * results.deadline_s, color="#b03030", linestyle="--", linewidth=1.2, label="deadline")
-        good.set_title(form, fontsize=12)
-        good.set_ylim(bottom=0)
-        late.set_ylim(bottom=0)
-        late.set_xlabel("offered ÷ capacity")
-        for axes in (good, late):
-            axes.set_xticks(results.shares, [f"{share:g}" for share in results.shares])
-            axes.grid(alpha=0.3)
-    grid[0][0].set_ylabel("answered in time ÷ capacity (more is better)")
-    grid[1][0].set_ylabel("p99 of answers, ms (less is better)")
-    handles, names = grid[0][0].get_legend_handles_labels()
-    more, others = grid[1][0].get_legend_handles_labels()
-    handles, names = [*handles, more[others.index("deadline")]], [*names, "deadline"]
-    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
-    figure.suptitle(f"{results.machine.cpu}, server on {results.server_cores} of {results.machine.cores} cores")
+    """Write a PNG file."""
+    figure = figure_of(results)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
-def _curve(axes: Axes, results: Results, form: str, variant: Variant, quantity: str) -> None:
-    found: dict[float, Spread] = {}
-    for share in results.shares:
-        rounds = results.of(form, variant, share)
-        values = [one.goodput_per_s / one.capacity_per_s if quantity == "goodput" else one.p99_ms for one in rounds]
-        known = [value for value in values if value is not None]
-        if known:
-            found[share] = Spread.of(known)
+def figure_of(results: Results) -> Figure:
+    """A column for each form. Points are medians over rounds, bars their quartiles.
+
+    Where no request was answered in time there is no latency, but a cross on the line of the deadline.
+    """
+    figure: Figure
+    figure, grid = plt.subplots(
+        2,
+        len(results.forms),
+        figsize=(4.9 * len(results.forms) + 0.6, 7.4),
+        sharex=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    deadline_ms, most = 1000 * results.deadline_s, max(results.shares)
+    for column, form in enumerate(results.forms):
+        good, late = grid[0][column], grid[1][column]
+        good.plot([0, 1, most], [0, 1, 1], color="black", linestyle=":", linewidth=1.2, label="ideal")
+        late.axhline(deadline_ms, color="#b03030", linestyle="--", linewidth=1.2, label="deadline")
+        for variant in VARIANTS:
+            goodput, p99 = _goodput(results, form, variant), _p99_ms(results, form, variant)
+            _curve(good, goodput, variant)
+            _curve(late, p99, variant)
+            silent = [share for share in goodput if share not in p99]
+            if silent:
+                at = [deadline_ms] * len(silent)
+                late.plot(silent, at, "x", color=_COLORS[variant], markersize=9, markeredgewidth=2.2, clip_on=False)
+        good.set_title(form, fontsize=12)
+        good.set_xlim(0, 1.04 * most)
+        good.set_ylim(0, max(1.1, good.get_ylim()[1]))
+        late.set_ylim(0, 1.1 * deadline_ms)
+        late.set_xlabel("offered ÷ capacity")
+        for axes in (good, late):
+            axes.set_xticks(results.shares, [f"{share:g}" for share in results.shares])
+            axes.tick_params(labelbottom=True)
+            axes.grid(alpha=0.3)
+    grid[0][0].set_ylabel("answered in time ÷ capacity\n(more is better)")
+    grid[1][0].set_ylabel("p99 of these answers, ms\n(less is better; ×: no answer in time)")
+    handles, names = grid[0][0].get_legend_handles_labels()
+    more, others = grid[1][0].get_legend_handles_labels()
+    handles, names = [*handles, more[others.index("deadline")]], [*names, "deadline"]
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+    where = f"{results.machine.cpu}, server on {results.server_cores} of {results.machine.cores} cores, gRPC"
+    figure.suptitle(where, fontsize=11)
+    return figure
+
+
+def _goodput(results: Results, form: str, variant: Variant) -> dict[float, Spread]:
+    def value(one: Point) -> float:
+        return one.goodput_per_s / one.capacity_per_s
+
+    rounds = {share: results.of(form, variant, share) for share in results.shares}
+    return {share: Spread.of([value(one) for one in points]) for share, points in rounds.items() if points}
+
+
+def _p99_ms(results: Results, form: str, variant: Variant) -> dict[float, Spread]:
+    known = {
+        share: [one.p99_ms for one in results.of(form, variant, share) if one.p99_ms is not None]
+        for share in results.shares
+    }
+    return {share: Spread.of(values) for share, values in known.items() if values}
+
+
+def _curve(axes: Axes, found: dict[float, Spread], variant: Variant) -> None:
     medians = [spread.median for spread in found.values()]
     below = [spread.median - spread.low for spread in found.values()]
     above = [spread.high - spread.median for spread in found.values()]

@@ -8,11 +8,18 @@ from benchmarks.overload.results import VARIANTS, Point, Results, Variant
 from onestream.load.spread import Spread
 
 _NOTHING = "–"
+_LATE_WORTH_TELLING = 0.01
 _NAMES: dict[Variant, str] = {"bounded": "as generated", "unbounded": "`max_queue_size: 0`"}
 
 
+def readme(results: Results, *, link_to: str) -> str:
+    """The table and the plot. ``link_to`` is the folder of results, as the README's links name it."""
+    picture = f"{link_to}/{results.machine.slug}/overload.png"
+    return f"{table(results)}\n\n![Answered in time, and p99, against what is offered]({picture})\n"
+
+
 def table(results: Results) -> str:
-    """A row for each form, configuration and load."""
+    """A row for each form, configuration and load; below it what else went wrong, if anything did."""
     where = (
         f"the server on {_cores(results.server_cores)}, the load on {_cores(results.load_cores)} of its own"
         if results.load_cores
@@ -34,7 +41,19 @@ def table(results: Results) -> str:
                 rounds = results.of(form, variant, share)
                 if rounds:
                     lines.append(_row(form, variant, share, rounds))
-    return "\n".join(lines)
+    return "\n".join([*lines, *_remarks(results)])
+
+
+def _remarks(results: Results) -> list[str]:
+    """Paragraphs about failures, and about a load generator that could not keep up."""
+    remarks = []
+    failed = [one for one in results.points if one.failed]
+    if failed:
+        remarks += ["", f"{sum(one.failed for one in failed)} requests failed otherwise: {failed[0].failure}"]
+    late = max(one.sent_late / max(1, one.offered_per_s * results.seconds) for one in results.points)
+    if late > _LATE_WORTH_TELLING:
+        remarks += ["", f"Up to {late:.0%} of a run's requests left the load generator more than 50 ms late."]
+    return remarks
 
 
 def _row(form: str, variant: Variant, share: float, rounds: list[Point]) -> str:

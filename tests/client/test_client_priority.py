@@ -1,0 +1,139 @@
+"""Requests carry what the server's queues go by: their priority, and how long their caller still waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+import pytest
+from client_fakes import FakeTransport
+from hypothesis import given
+from hypothesis import strategies as st
+from test_client_connections import answer, listening, read_request, tensors
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
+
+from client import AsyncClient, Client, Priority, ServerOverloaded
+from client.transports.base import microseconds
+
+FULL = "Exceeds maximum queue size"
+Seen = list[tuple[int, int]]
+"""Priority and timeout, in microseconds, of every request."""
+
+
+class Recording(GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Refuses the first ``refused`` requests as a full queue does, and answers the others with no tensors."""
+
+    def __init__(self, refused: int) -> None:
+        self.seen: Seen = []
+        self.refused = refused
+
+    def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self.seen.append((request.parameters["priority"].uint64_param, request.parameters["timeout"].int64_param))
+        if len(self.seen) <= self.refused:
+            context.abort(grpc.StatusCode.UNAVAILABLE, FULL)
+        return messages.ModelInferResponse()
+
+
+@contextmanager
+def by_grpc(refused: int) -> Iterator[tuple[str, Seen]]:
+    servicer, server = Recording(refused), grpc.server(ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
+    add_GRPCInferenceServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}", servicer.seen
+    finally:
+        server.stop(None).wait()
+
+
+@contextmanager
+def by_http(refused: int) -> Iterator[tuple[str, Seen]]:
+    seen: Seen = []
+
+    def serve(connection: socket.socket) -> None:
+        while request := read_request(connection):
+            head, _, body = request.partition(b"\r\n\r\n")
+            length = re.search(rb"inference-header-content-length: (\d+)", head.lower())
+            assert length
+            parameters = json.loads(body[: int(length[1])])["parameters"]
+            seen.append((parameters["priority"], parameters["timeout"]))
+            full = len(seen) <= refused
+            connection.sendall(answer(503, json.dumps({"error": FULL}).encode()) if full else tensors())
+
+    with listening(serve) as port:
+        yield f"http://127.0.0.1:{port}", seen
+
+
+Opened = Callable[[int], Any]
+
+
+@pytest.fixture(params=["grpc", "http"])
+def opened(request: pytest.FixtureRequest) -> Opened:
+    return by_grpc if request.param == "grpc" else by_http
+
+
+def infer(url: str, *, is_async: bool, timeout_s: float, **options: Any) -> None:
+    """One request of a client with these options."""
+
+    async def main() -> None:
+        async with AsyncClient(url, max_body_bytes=100, **options) as client:
+            await client.infer("any", b"image", timeout_s=timeout_s)
+
+    if is_async:
+        asyncio.run(main())
+    else:
+        with Client(url, max_body_bytes=100, **options) as client:
+            client.infer("any", b"image", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(("priority", "level"), [("high", 1), ("normal", 2), ("low", 3)])
+def test_priority_and_deadline_travel_with_a_request(
+    opened: Opened, priority: Priority, level: int, *, is_async: bool
+) -> None:
+    with opened(0) as (url, seen):
+        infer(url, is_async=is_async, timeout_s=20, priority=priority)
+    ((found, timeout_us),) = seen
+    assert found == level
+    # What is left of 20 s; a busy test machine may need some of them to connect.
+    assert 10_000_000 < timeout_us <= 20_000_000
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_repeated_request_has_what_is_left_of_the_deadline(opened: Opened, *, is_async: bool) -> None:
+    with opened(1) as (url, seen):
+        infer(url, is_async=is_async, timeout_s=20, retry_overloaded=True)
+    (_, first_us), (level, second_us) = seen
+    assert level == 2
+    # The first pause is 0.5 s, less a quarter at most.
+    assert 0 < second_us < first_us - 370_000
+
+
+def test_a_full_queue_is_not_asked_again_unless_the_caller_says_so(opened: Opened) -> None:
+    with opened(1) as (url, seen), pytest.raises(ServerOverloaded, match=FULL):
+        infer(url, is_async=False, timeout_s=20)
+    assert len(seen) == 1
+
+
+def test_images_in_shared_memory_have_their_client_s_priority_too() -> None:
+    transport = FakeTransport()
+    with Client(transport=transport, shared_memory=True, priority="low") as client:
+        client.classify(b"image")
+    assert {request.priority for request, _ in transport.inferences} == {"low"}
+
+
+@given(st.floats(min_value=0, max_value=1e6))
+def test_a_timeout_never_becomes_none(timeout_s: float) -> None:
+    found = microseconds(timeout_s)
+    # 0 would be no limit to Triton.
+    assert found >= 1
+    # Half a microsecond of rounding, and what a float of 10¹² is coarse by.
+    assert abs(found - 1e6 * timeout_s) <= 0.501 or found == 1

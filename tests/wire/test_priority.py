@@ -1,0 +1,26 @@
+"""The names of priorities, and their order in Triton."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wire.priority import PRIORITIES, check_priority
+
+
+def test_a_lower_level_goes_first_and_there_is_no_gap() -> None:
+    assert PRIORITIES["high"] < PRIORITIES["normal"] < PRIORITIES["low"]
+    # Triton's levels begin at 1; 0 is no level but the default.
+    assert sorted(PRIORITIES.values()) == [1, 2, 3]
+
+
+def test_known_names_are_taken() -> None:
+    assert [check_priority(name) for name in ("high", "normal", "low")] == ["high", "normal", "low"]
+
+
+@given(st.text().filter(lambda name: name not in PRIORITIES))
+def test_others_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match="expected one of high, normal, low") as caught:
+        check_priority(name)
+    assert repr(name) in str(caught.value)
