@@ -50,7 +50,11 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     else:
         message.raw_input_contents.append(request.image)
     message.inputs.append(tensor)
-    return Call("ModelInfer", message, outputs_of, request.model, tuple(request.tag.headers.items()))
+    metadata = tuple(request.tag.headers.items())
+    if metadata:
+        # Triton 2.51 takes a header to reach up to the next zero byte, with which a further header begins.
+        metadata = (*metadata, ("x-request-id", request.tag.request_id))
+    return Call("ModelInfer", message, outputs_of, request.model, metadata)
 
 
 def is_ready(model: str | None) -> Call[bool]:

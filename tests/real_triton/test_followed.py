@@ -131,25 +131,32 @@ def test_one_id_goes_from_the_call_to_the_log_and_the_trace(
 @pytest.mark.parametrize("shared_memory", [False, True])
 def test_a_callers_span_is_the_parent_over_every_way(running: Running, shared_memory: bool) -> None:
     photo = ROOT / "examples" / "photos" / "cat.jpg"
-    sent = {}
+
+    def send(protocol: str, asynchronous: bool, trace_id: str, request_id: str) -> None:
+        parent, url = f"00-{trace_id}-b7ad6b7169203331-01", running.ready[protocol]
+        options: dict[str, Any] = {"request_id": request_id, "traceparent": parent}
+
+        async def call() -> None:
+            async with AsyncClient(url, timeout_s=30, shared_memory=shared_memory) as client:
+                await client.infer("classify_fused", photo, **options)
+
+        if asynchronous:
+            asyncio.run(call())
+        else:
+            with Client(url, timeout_s=30, shared_memory=shared_memory) as client:
+                client.infer("classify_fused", photo, **options)
+
     for number, protocol in enumerate(("grpc_url", "http_url")):
         for asynchronous in (False, True):
-            trace_id = f"{number:x}{asynchronous:x}{shared_memory:x}".rjust(31, "5").rjust(32, "a")
-            request_id, parent = f"{protocol}.{asynchronous}.{shared_memory}", f"00-{trace_id}-b7ad6b7169203331-01"
-            options: dict[str, Any] = {"request_id": request_id, "traceparent": parent}
-            url = running.ready[protocol]
-            if asynchronous:
-
-                async def call(url: str = url, options: dict[str, Any] = options) -> None:
-                    async with AsyncClient(url, timeout_s=30, shared_memory=shared_memory) as client:
-                        await client.infer("classify_fused", photo, **options)
-
-                asyncio.run(call())
-            else:
-                with Client(url, timeout_s=30, shared_memory=shared_memory) as client:
-                    client.infer("classify_fused", photo, **options)
-            sent[request_id] = trace_id
-    assert {request_id: running.traced(request_id).trace_id for request_id in sent} == sent
+            # Over gRPC, Triton 2.51 overlooks the parent of a few requests in a hundred (docs/tracing.md).
+            for attempt in range(5 if protocol == "grpc_url" else 1):
+                trace_id = f"{number:x}{asynchronous:x}{shared_memory:x}{attempt}".rjust(31, "5").rjust(32, "a")
+                request_id = f"{protocol}.{asynchronous}.{shared_memory}.{attempt}"
+                send(protocol, asynchronous, trace_id, request_id)
+                found = running.traced(request_id).trace_id
+                if found == trace_id:
+                    break
+            assert found == trace_id, (protocol, asynchronous)
 
 
 @pytest.mark.needs_nginx

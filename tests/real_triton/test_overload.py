@@ -131,19 +131,24 @@ def test_a_request_whose_caller_no_longer_waits_is_not_worked_on(server: Server,
         ThreadPoolExecutor(QUEUE) as threads,
     ):
         impatient.infer("slow_fused", PHOTO)
-        before = patient.statistics("slow_fused").inference_count
-        waiting = [threads.submit(patient.infer, "slow_fused", PHOTO) for _ in range(QUEUE)]
-        while patient.statistics("slow_fused").inference_count < before + 1:
-            time.sleep(0.01)
-        # Nine or ten are before it, of which two take longer than this.
-        for _ in range(8):
-            with pytest.raises((TimedOut, ServerOverloaded)):
-                impatient.infer("slow_fused", PHOTO, timeout_s=0.01)
-        for one in waiting:
-            one.result()
-        # Another caller's request comes after all of them.
-        patient.infer("slow_fused", PHOTO)
-        assert patient.statistics("slow_fused").inference_count == before + QUEUE + 1
+        for _ in range(5):
+            before = patient.statistics("slow_fused").inference_count
+            waiting = [threads.submit(patient.infer, "slow_fused", PHOTO) for _ in range(QUEUE)]
+            while patient.statistics("slow_fused").inference_count < before + 1:
+                time.sleep(0.01)
+            for _ in range(4):
+                with pytest.raises((TimedOut, ServerOverloaded)):
+                    impatient.infer("slow_fused", PHOTO, timeout_s=0.01)
+            # Where this machine was too busy to ask in time, nothing was before the last of them.
+            others_were_before = not any(one.done() for one in waiting[-4:])
+            for one in waiting:
+                one.result()
+            # Another caller's request comes after all of them.
+            patient.infer("slow_fused", PHOTO)
+            if others_were_before:
+                assert patient.statistics("slow_fused").inference_count == before + QUEUE + 1
+                return
+    pytest.fail("this machine is too busy to send four requests while eight others wait")
 
 
 def test_a_video_stream_goes_on_while_images_fill_the_network_s_queue(server: Server, tmp_path: Path) -> None:
