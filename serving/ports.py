@@ -7,6 +7,7 @@ import errno
 import ipaddress
 import secrets
 import socket
+from collections.abc import Collection
 from pathlib import Path
 
 from serving.server_errors import PortInUse, ServerError
@@ -48,8 +49,8 @@ def check_port(host: str, port: int, service: str) -> None:
         raise ServerError(f"cannot listen on {host} port {port} ({service}): {error.strerror}") from None
 
 
-def free_port(host: str) -> int:
-    """Choose a free port below the range from which the kernel takes ports for outgoing connections.
+def free_port(host: str, *, but: Collection[int] = ()) -> int:
+    """Choose a free port below the range from which the kernel takes ports for outgoing connections; none of ``but``.
 
     Raises:
         ServerError: the host has none, or is not this machine.
@@ -60,6 +61,8 @@ def free_port(host: str) -> int:
     lowest = max(1024, first_ephemeral - 20000)
     for _ in range(100):
         port = lowest + secrets.randbelow(max(1, first_ephemeral - lowest))
+        if port in but:
+            continue
         with contextlib.suppress(PortInUse):
             check_port(host, port, "free")
             return port

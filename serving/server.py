@@ -311,7 +311,10 @@ class Server:
         return self._start_triton(self._choose_endpoints())
 
     def _choose_endpoints(self) -> Endpoints:
-        http_port, grpc_port, metrics_port = (port or free_port(self._host) for port in self._ports)
+        chosen: list[int] = []
+        for port in self._ports:
+            chosen.append(port or free_port(self._host, but={*self._ports, *chosen}))
+        http_port, grpc_port, metrics_port = chosen
         return Endpoints(host=self._host, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
 
     def _start_triton(self, endpoints: Endpoints) -> TritonProcess:

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.overload.offered import capacity, offer
-from benchmarks.overload.results import VARIANTS, Point, Results, Variant
+from benchmarks.overload.results import VARIANTS, Capacity, Point, Results, Variant
 from benchmarks.photos import PhotoSet, photo_set
 from benchmarks.results import commit, this_machine
 from serving.build import build
@@ -46,13 +46,16 @@ def measure(plan: Plan, *, cache: Path, say: Callable[[str], None]) -> Results:
     started = datetime.now(timezone.utc)
     photos = photo_set("500x375", folder=cache)
     points: list[Point] = []
+    capacities: list[Capacity] = []
     with tempfile.TemporaryDirectory(prefix="onestream-overload-") as folder:
         for variant in VARIANTS:
             _build(Path(folder) / variant, variant)
         try:
-            os.sched_setaffinity(0, load_cores)
             for number in range(plan.rounds):
                 for form in plan.forms:
+                    os.sched_setaffinity(0, cores)
+                    capacities += _capacities(plan, number, form, Path(folder), photos, cores, say)
+                    os.sched_setaffinity(0, load_cores)
                     points += _round(plan, number, form, Path(folder), photos, server_cores, say)
         finally:
             os.sched_setaffinity(0, cores)
@@ -65,8 +68,26 @@ def measure(plan: Plan, *, cache: Path, say: Callable[[str], None]) -> Results:
         rounds=plan.rounds,
         seconds=plan.seconds,
         deadline_s=plan.deadline_s,
+        capacities=capacities,
         points=points,
     )
+
+
+def _capacities(
+    plan: Plan,
+    number: int,
+    form: str,
+    folder: Path,
+    photos: PhotoSet,
+    cores: Sequence[int],
+    say: Callable[[str], None],
+) -> Iterator[Capacity]:
+    """What bounds cost where nothing is overloaded: server and load share all cores."""
+    for variant in VARIANTS if number % 2 == 0 else VARIANTS[::-1]:
+        with _serving(folder / variant, form, cores) as address:
+            per_s = capacity(address, form, photos.contents, seconds=plan.seconds, warm_s=_WARM_S)
+        say(f"round {number + 1}, {form}, {variant}: {per_s:.0f} images/s on all cores")
+        yield Capacity(round=number, form=form, variant=variant, per_s=per_s)
 
 
 def _round(

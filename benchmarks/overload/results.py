@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from benchmarks.overload.offered import Outcome, percentile
 from benchmarks.results import Machine
+from onestream.load.spread import Spread
 
 FILE_NAME = "overload.json"
 
@@ -75,6 +76,17 @@ class Point(BaseModel):
         )
 
 
+class Capacity(BaseModel):
+    """Images per second to 8 callers who wait for their answers, in one round."""
+
+    model_config = _Frozen
+
+    round: int
+    form: str
+    variant: Variant
+    per_s: float
+
+
 class Results(BaseModel):
     """A run on one machine. ``load_cores`` are the load generator's own, 0 where it shared the server's."""
 
@@ -88,7 +100,14 @@ class Results(BaseModel):
     rounds: int
     seconds: float
     deadline_s: float
+    capacities: list[Capacity]
     points: list[Point]
+
+    def cost(self, form: str) -> Spread:
+        """Capacity with bounds, divided by that without."""
+        per_s = {(one.round, one.variant): one.per_s for one in self.capacities if one.form == form}
+        numbers = sorted({number for number, _ in per_s})
+        return Spread.of([per_s[number, "bounded"] / per_s[number, "unbounded"] for number in numbers])
 
     def of(self, form: str, variant: Variant, share: float) -> list[Point]:
         """The rounds of one point."""

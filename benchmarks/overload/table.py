@@ -45,8 +45,9 @@ def table(results: Results) -> str:
 
 
 def _remarks(results: Results) -> list[str]:
-    """Paragraphs about failures, and about a load generator that could not keep up."""
-    remarks = []
+    """Paragraphs about what bounds cost, about failures, and about a load generator that could not keep up."""
+    costs = ", ".join(f"{form} {results.cost(form).text(2)}" for form in results.forms)
+    remarks = ["", f"Images/s of 8 callers who wait for answers, all cores, with bounds ÷ without: {costs}."]
     failed = [one for one in results.points if one.failed]
     if failed:
         remarks += ["", f"{sum(one.failed for one in failed)} requests failed otherwise: {failed[0].failure}"]

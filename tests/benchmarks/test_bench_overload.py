@@ -27,7 +27,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add
 from benchmarks import tables
 from benchmarks.overload import offered, results
 from benchmarks.overload.plot import draw, figure_of
-from benchmarks.overload.results import FILE_NAME, Point, Results, Variant
+from benchmarks.overload.results import FILE_NAME, VARIANTS, Capacity, Point, Results, Variant
 from benchmarks.overload.table import table
 
 ANSWER, REFUSE, DELAY, FAIL = b"answer", b"refuse", b"delay", b"fail"
@@ -197,6 +197,12 @@ def of_points(points: list[Point]) -> Results:
         rounds=2,
         seconds=8,
         deadline_s=1,
+        capacities=[
+            Capacity(round=number, form=form, variant=variant, per_s=190 if variant == "bounded" else 200)
+            for number in range(2)
+            for form in sorted({one.form for one in points})
+            for variant in VARIANTS
+        ],
         points=points,
     )
 

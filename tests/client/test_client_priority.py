@@ -127,7 +127,7 @@ def test_images_in_shared_memory_have_their_client_s_priority_too() -> None:
     transport = FakeTransport()
     with Client(transport=transport, shared_memory=True, priority="low") as client:
         client.classify(b"image")
-    assert {request.priority for request, _ in transport.inferences} == {"low"}
+    assert {request.tag.priority for request, _ in transport.inferences} == {"low"}
 
 
 @given(st.floats(min_value=0, max_value=1e6))
