@@ -36,7 +36,7 @@ def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 def instances_for(cores: int) -> int:
-    """One per core, and two on a single core: one instance with a bounded queue can stall (``triton_config.Model``)."""
+    """One per core, and two on a single core: one with a bounded queue can stall (``triton_config.Placement``)."""
     return max(2, cores)
 
 

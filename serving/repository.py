@@ -148,7 +148,9 @@ def plan(
         results = _matte_outputs(definition, outputs)
 
     batch = options.max_batch_size
-    queue = queue_for(_COMMITTED_CORES) if options.max_queue_size == "cores" else options.max_queue_size
+    # One instance stalls behind a bounded queue (``Placement``): only who says a number gets one.
+    bound = 0 if options.max_queue_size == "cores" and options.cpu_instances == 1 else options.max_queue_size
+    queue = queue_for(_COMMITTED_CORES) if bound == "cores" else bound
     instances = _COMMITTED_CORES if options.cpu_instances == "cores" else options.cpu_instances
     stamp = {"definition": definition.canonical_json(), "definition_digest": definition.digest, "pipeline": name}
     if version_of is not None:
@@ -156,7 +158,7 @@ def plan(
     limits = {"limits": pipeline.limits.model_dump_json(), "max_body_bytes": str(pipeline.limits.max_body_bytes)}
     per_core = {
         INSTANCES_PARAMETER: str(options.cpu_instances),
-        QUEUE_PARAMETER: str(options.max_queue_size),
+        QUEUE_PARAMETER: str(bound),
         "threads": str(options.cpu_threads),
     }
     after = {"postprocess": postprocess.model_dump_json(), "network_outputs": ",".join(out.name for out in outputs)}

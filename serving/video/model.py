@@ -202,6 +202,11 @@ class Video(Adapter):
         """Frames of one stream or several to the network, and their results to their streams."""
         try:
             rows = self._ask_until_taken([slot.frame.pixels for _, slot in pieces])
+        except _Overloaded as error:
+            # The frames have waited as long as any may.
+            for session, _ in pieces:
+                session.fail(error)
+            return
         except Exception as error:  # whatever a backend raises ends no thread
             if len(pieces) == 1:
                 pieces[0][0].fail(error)

@@ -88,6 +88,9 @@ def test_dims_come_from_the_definition(files: dict[str, bytes]) -> None:
         ({}, {"cpu": 64, "gpu": None}),
         ({"max_queue_size": 9, "gpu": {"max_queue_size": 128}}, {"cpu": 9, "gpu": 128}),
         ({"max_queue_size": 0}, {"cpu": None, "gpu": None}),
+        # One process stalls behind a bounded queue, so it gets one only where that is said.
+        ({"cpu_instances": 1}, {"cpu": None, "gpu": None}),
+        ({"cpu_instances": 1, "max_queue_size": 5}, {"cpu": 5, "gpu": None}),
     ],
 )
 def test_queues_are_bounded_as_the_pipeline_says(serving: dict[str, Any], expected: dict[str, int | None]) -> None:
