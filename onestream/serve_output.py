@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from onestream.exits import fail
+from onestream.line_writer import LineWriter
 
 if TYPE_CHECKING:
     from serving.log_records import LogRecord
@@ -23,7 +23,11 @@ _LOAD_EVENT = re.compile(r"\"(?P<what>successfully loaded|loading:|failed to loa
 
 
 class Output(ABC):
-    """Where a server's events and Triton's log go. Any thread may call it."""
+    """Where a server's events and Triton's log go. Any thread may call it, and waits for no reader before the end."""
+
+    def __init__(self) -> None:
+        self._stdout = LineWriter(sys.stdout, dropped=self._dropped)
+        self._stderr = LineWriter(sys.stderr, dropped=self._dropped)
 
     @abstractmethod
     def event(self, line: str) -> None:
@@ -45,17 +49,26 @@ class Output(ABC):
     def failed(self, message: str, code: int) -> NoReturn:
         """End the command with its last line."""
 
+    @abstractmethod
+    def _dropped(self, count: int) -> str:
+        """The line in place of those that nobody read in time."""
+
+    def _end(self, line: str) -> None:
+        self._stdout.close()
+        self._stderr.close(line)
+
 
 class TextOutput(Output):
     """Lines for people: events, and of Triton's log all or only which models are loading and loaded."""
 
     def __init__(self, *, verbose: bool) -> None:
+        super().__init__()
         self._verbose = verbose
         self._said: set[str] = set()
 
     def event(self, line: str) -> None:
         """Print it on stderr."""
-        _write(sys.stderr, line)
+        self._stderr.say(line)
 
     def log_line(self, line: str) -> None:
         """Print the line, or what it says about a model's loading, until that was said once."""
@@ -73,15 +86,20 @@ class TextOutput(Output):
 
     def ready(self, server: Server) -> None:
         """Print the addresses on stdout."""
-        _write(sys.stdout, _ready_line(server))
+        self._stdout.say(_ready_line(server))
 
     def stopped(self) -> None:
         """Print it on stderr."""
-        self.event("stopped")
+        self._end("stopped")
 
     def failed(self, message: str, code: int) -> NoReturn:
         """End the command with a line on stderr."""
-        fail(f"error: {message}", code)
+        line = f"error: {message}"
+        self._end(typer.style(line, fg=typer.colors.RED) if sys.stderr.isatty() else line)
+        raise typer.Exit(code)
+
+    def _dropped(self, count: int) -> str:
+        return _dropped_message(count)
 
 
 class JsonOutput(Output):
@@ -94,11 +112,12 @@ class JsonOutput(Output):
     def __init__(self, repository: Path) -> None:
         from serving.log_records import LogReader
 
+        super().__init__()
         self._reader = LogReader(is_model=lambda name: (repository / name).is_dir())
 
     def event(self, line: str) -> None:
         """Print it on stderr."""
-        self._say(sys.stderr, "info", line)
+        self._stderr.say(_own_line("info", line))
 
     def log_line(self, line: str) -> None:
         """Print the records that are complete with this line."""
@@ -107,27 +126,30 @@ class JsonOutput(Output):
     def ready(self, server: Server) -> None:
         """Print the addresses on stdout."""
         addresses = {"http_url": server.http_url, "grpc_url": server.grpc_url, "metrics_url": server.metrics_url}
-        self._say(sys.stdout, "info", _ready_line(server), **addresses, models=server.models)
+        self._stdout.say(_own_line("info", _ready_line(server), **addresses, models=server.models))
 
     def stopped(self) -> None:
         """Print it on stderr, after what is left of the log."""
         self._write_records(self._reader.rest())
-        self.event("stopped")
+        self._end(_own_line("info", "stopped"))
 
     def failed(self, message: str, code: int) -> NoReturn:
         """End the command with a line on stderr, after what is left of the log."""
         self._write_records(self._reader.rest())
-        self._say(sys.stderr, "error", message)
+        self._end(_own_line("error", message))
         raise typer.Exit(code)
+
+    def _dropped(self, count: int) -> str:
+        return _own_line("warning", _dropped_message(count))
 
     def _write_records(self, records: Iterable[LogRecord]) -> None:
         for record in records:
-            _write(sys.stderr, json.dumps(_fields(record)))
+            self._stderr.say(json.dumps(_fields(record)))
 
-    def _say(self, stream: TextIO, level: str, message: str, **more: Any) -> None:
-        now = _rfc3339(datetime.now(timezone.utc))
-        fields = {"time": now, "level": level, "source": "onestream", "message": message, **more}
-        _write(stream, json.dumps(fields))
+
+def _own_line(level: str, message: str, **more: Any) -> str:
+    now = _rfc3339(datetime.now(timezone.utc))
+    return json.dumps({"time": now, "level": level, "source": "onestream", "message": message, **more})
 
 
 def _fields(record: LogRecord) -> dict[str, str]:
@@ -153,6 +175,5 @@ def _ready_line(server: Server) -> str:
     )
 
 
-def _write(stream: TextIO, line: str) -> None:
-    stream.write(f"{line}\n")  # one write, since lines come from several threads
-    stream.flush()
+def _dropped_message(count: int) -> str:
+    return f"{count} lines were dropped here: nobody read them in time"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Literal
 
@@ -81,13 +81,7 @@ class LogReader:
         if self._table is not None:
             record, rows = self._table, self._rows
             self._table, self._rows = None, []
-            yield LogRecord(
-                time=record.time,
-                level=record.level,
-                source=record.source,
-                message="\n".join(rows),
-                place=record.place,
-            )
+            yield replace(record, message="\n".join(rows))
 
     def _record(self, found: re.Match[str]) -> LogRecord:
         message, source, request_id = _unquoted(found["message"]), "triton", None

@@ -15,7 +15,7 @@ from typing import Literal
 from serving.control import TritonControl
 from serving.ports import free_port
 from serving.rollout_service import RolloutService
-from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, StopRequested, TritonDied
+from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, ServerError, StopRequested, TritonDied
 from serving.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
 from serving.tracing import TraceFile, Tracing, collector_complaint, is_collector
 from serving.triton import Device, Endpoints, TritonInstallation, find_triton, resolve_device
@@ -127,11 +127,18 @@ class Server:
         """
         _check_repository(self.repository)
         self._installation = find_triton(self._given_triton)
-        self._tracing = self._open_tracing()
         if self._log_path is None:
             self._log_folder = Path(tempfile.mkdtemp(prefix="onestream-log-"))
             self._log_path = self._log_folder / "triton.log"
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ServerError(f"cannot write the log to {self._log_path}: {error.strerror}") from None
+        try:
+            self._tracing = self._open_tracing()
+        except ServerError:
+            self.stop()
+            raise
         # Triton dies with the thread that starts it, so that thread must live as long as the server.
         self._thread = threading.Thread(target=self._run, name="onestream-server", daemon=True)
         self._thread.start()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import re
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -99,11 +101,12 @@ def _stays_here(url: str) -> bool:
 class TraceFile:
     """Takes the spans of a Triton on this machine, and appends each export to a file as a line of OTLP JSON.
 
-    The OpenTelemetry Collector's file exporter writes the same. A file that grows too large is put aside.
+    The OpenTelemetry Collector's file exporter writes the same. A file that grows too large is put aside; where one was
+    moved or deleted, a new one is begun.
 
     Args:
         path: the file; made where it does not exist.
-        announce: receives a line when writing begins to fail.
+        announce: receives a line when writing begins to fail, and for each export that cannot be taken.
         most_bytes: the size from which on the file is put aside.
 
     Raises:
@@ -118,10 +121,10 @@ class TraceFile:
             self._file = _open(path)
         except OSError as error:
             raise ServerError(f"cannot write traces to {path}: {error.strerror}") from None
-        # Whoever else is on this machine must not write into the file.
-        secret = f"/{secrets.token_hex(16)}/v1/traces"
-        self._server = _Receiver(("127.0.0.1", 0), secret, self._append)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}{secret}"
+        # Web pages in a browser here cannot guess it; users of this machine can read it in Triton's arguments.
+        route = f"/{secrets.token_hex(16)}/v1/traces"
+        self._server = _Receiver(("127.0.0.1", 0), route, self._append, announce)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}{route}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="trace-file", daemon=True)
         self._thread.start()
 
@@ -136,10 +139,8 @@ class TraceFile:
         """Write a line; tell whether it was written."""
         with self._lock:
             try:
+                self._renew()
                 size = os.fstat(self._file.fileno()).st_size
-                if size >= self._most_bytes:
-                    self._put_aside()
-                    size = 0
                 if self._file.write(line) != len(line):
                     # The disk is full: half a line would spoil the next one, too.
                     self._file.truncate(size)
@@ -152,10 +153,16 @@ class TraceFile:
             self._failing = False
             return True
 
-    def _put_aside(self) -> None:
-        os.replace(self._path, f"{self._path}.1")
-        full, self._file = self._file, _open(self._path)
-        full.close()
+    def _renew(self) -> None:
+        """Begin a new file where the old one is no longer at its path, or too large."""
+        file = os.fstat(self._file.fileno())
+        with contextlib.suppress(FileNotFoundError):  # someone else moved or deleted it
+            if os.path.samestat(file, self._path.stat()):
+                if file.st_size < self._most_bytes:
+                    return
+                os.replace(self._path, f"{self._path}.1")
+        old, self._file = self._file, _open(self._path)
+        old.close()
 
 
 def _open(path: Path) -> FileIO:
@@ -165,9 +172,17 @@ def _open(path: Path) -> FileIO:
 class _Receiver(ThreadingTCPServer):
     """A collector that knows one path, and hands each export on as one line. Its close waits for those on their way."""
 
-    def __init__(self, address: tuple[str, int], path: str, append: Callable[[bytes], bool]) -> None:
-        self.path, self.append = path, append
+    def __init__(
+        self, address: tuple[str, int], path: str, append: Callable[[bytes], bool], announce: Callable[[str], None]
+    ) -> None:
+        self.path, self.append, self._announce = path, append, announce
         super().__init__(address, _Export)
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
+        """Say in one line why an export was not taken; nothing where its sender went away."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            self._announce(f"traces are lost: {type(error).__name__}: {error}")
 
 
 class _Export(BaseHTTPRequestHandler):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -69,7 +72,9 @@ def test_tritons_log_in_text_is_as_it_is_or_what_was_loaded(capsys: pytest.Captu
         output = TextOutput(verbose=verbose)
         for line in (LOADING, REFUSED, BAD_IMAGE, LOADING):
             output.log_line(line)
-    assert capsys.readouterr().err.splitlines() == [LOADING, REFUSED, BAD_IMAGE, LOADING, "  loading classify"]
+        output.stopped()
+    shown = [LOADING, REFUSED, BAD_IMAGE, LOADING, "stopped", "  loading classify", "stopped"]
+    assert capsys.readouterr().err.splitlines() == shown
 
 
 def test_tritons_log_in_json_has_a_record_for_every_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -88,3 +93,35 @@ def test_tritons_log_in_json_has_a_record_for_every_line(capsys: pytest.CaptureF
     ]
     assert records[2]["request_id"] == "a-1"
     assert records[2]["time"].endswith("-11-21T23:42:24.000001Z")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("reader", ["gone", "stuck"])
+def test_the_command_ends_as_it_should_whoever_reads_it(log_format: str, reader: str) -> None:
+    reading, writing = os.pipe()
+    if reader == "gone":
+        os.close(reading)
+    else:
+        fill(writing)
+    command = [sys.executable, "-m", "onestream", "serve", "--repository=/no/such/folder", f"--log-format={log_format}"]
+    try:
+        with subprocess.Popen(command, stderr=writing) as process:
+            try:
+                # Without help it ends within 5 s; stuck, it would not end at all.
+                assert process.wait(timeout=60) == 2
+            finally:
+                process.kill()
+    finally:
+        os.close(writing)
+        if reader == "stuck":
+            os.close(reading)
+
+
+def fill(pipe: int) -> None:
+    """Write into a pipe until it is full."""
+    os.set_blocking(pipe, False)
+    try:
+        while os.write(pipe, bytes(1)):
+            pass
+    except BlockingIOError:
+        os.set_blocking(pipe, True)

@@ -380,6 +380,16 @@ def descendants(process: subprocess.Popen[str]) -> list[int]:
     return [*tritons, *(p.pid for pid in tritons for p in find_model_processes(pid).running)]
 
 
+def answers(address: str) -> bool:
+    """Whether all models of a server are ready."""
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
+    finally:
+        connection.close()
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_shows_readiness_and_stops_at_a_signal(
     repository: Path, tmp_path: Path, signal_number: signal.Signals
@@ -436,6 +446,24 @@ def test_the_command_ends_when_triton_dies(tmp_path: Path) -> None:
     assert "error: tritonserver was killed (SIGKILL); its log is" in errors
     assert "Traceback" not in errors
     assert all(is_gone(pid) for pid in pids)
+
+
+def test_the_command_goes_on_when_nobody_reads_its_lines_any_more(repository: Path, tmp_path: Path) -> None:
+    with serve(repository, tmp_path) as process:
+        try:
+            address = ready_line(process).split()[1].removeprefix("http://")
+            assert process.stderr is not None
+            process.stderr.close()
+            triton, *models = descendants(process)
+            os.kill(models[0], signal.SIGKILL)
+            # The command has something to say now.
+            wait_until(lambda: not answers(address), within_s=10)
+            wait_until(lambda: answers(address), within_s=20)
+            assert triton in descendants(process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
 
 
 def test_the_command_says_in_one_line_why_it_cannot_start(tmp_path: Path) -> None:

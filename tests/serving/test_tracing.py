@@ -6,8 +6,11 @@ import contextlib
 import http.client
 import http.server
 import json
+import socket
+import struct
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +27,7 @@ from serving.server_errors import ServerError
 from serving.tracing import TraceFile, collector_complaint, is_collector
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+ANY_PROGRAM = Path("/bin/true")
 EXPORT = b'{"resourceSpans": [ ]}'
 
 
@@ -78,17 +82,77 @@ def test_a_file_that_grew_too_large_is_put_aside(tmp_path: Path) -> None:
     assert len((tmp_path / "trace.jsonl.1").read_text().splitlines()) == 2
 
 
+@pytest.mark.parametrize("take", [lambda path: path.rename(f"{path}-20261122"), Path.unlink])
+@pytest.mark.parametrize("most_bytes", [20, 1 << 20])
+def test_a_file_that_was_moved_or_deleted_is_begun_anew(
+    tmp_path: Path, take: Callable[[Path], object], most_bytes: int
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    with trace_file(path, most_bytes=most_bytes) as (file, said):
+        assert post(file.url, EXPORT) == 200
+        take(path)
+        assert post(file.url, EXPORT) == 200
+    assert path.read_text() == '{"resourceSpans":[]}\n'
+    assert said == []
+
+
+def test_a_folder_that_is_gone_for_a_while_costs_only_what_comes_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "traces" / "trace.jsonl"
+    path.parent.mkdir()
+    with trace_file(path) as (file, said):
+        path.parent.rename(tmp_path / "elsewhere")
+        assert post(file.url, EXPORT) == 503
+        path.parent.mkdir()
+        assert post(file.url, EXPORT) == 200
+    assert path.read_text() == '{"resourceSpans":[]}\n'
+    assert said == [f"traces are lost: cannot write {path}: No such file or directory"]
+
+
+def test_what_fails_in_an_export_is_one_line_and_no_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with trace_file(tmp_path / "trace.jsonl") as (file, said):
+        with pytest.raises(http.client.RemoteDisconnected):
+            post(file.url, b"[" * 1_000_000)
+        # One that goes away in the middle is nobody's fault.
+        parts = urlsplit(file.url)
+        with socket.create_connection((str(parts.hostname), parts.port or 0), timeout=10) as connection:
+            connection.sendall(f"POST {parts.path} HTTP/1.1\r\nContent-Length: 9\r\n\r\n".encode())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert post(file.url, EXPORT) == 200
+    (line,) = said
+    assert line.startswith("traces are lost: RecursionError: ")
+    assert capfd.readouterr().err == ""
+
+
 def test_a_full_disk_is_said_once_and_ends_nothing() -> None:
     with trace_file(Path("/dev/full")) as (file, said):
         assert [post(file.url, EXPORT) for _ in range(3)] == [503, 503, 503]
     assert said == ["traces are lost: cannot write /dev/full: No space left on device"]
 
 
-def test_a_file_that_cannot_be_made_keeps_the_server_from_starting(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_made_keeps_the_server_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_model(tmp_path / "models", "plus_one")
-    server = Server(tmp_path / "models", **FREE_PORTS, trace=tmp_path / "none" / "trace.jsonl")
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(logs))
+    server = Server(tmp_path / "models", **FREE_PORTS, triton=ANY_PROGRAM, trace=tmp_path / "none" / "trace.jsonl")
     with pytest.raises(ServerError, match=r"cannot write traces to .*trace\.jsonl: No such file or directory"):
         server.start()
+    assert list(logs.iterdir()) == []
+
+
+def test_no_trace_file_is_left_open_where_the_log_cannot_be_made(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "plus_one")
+    (tmp_path / "file").touch()
+    trace, log = tmp_path / "trace.jsonl", tmp_path / "file" / "triton.log"
+    server = Server(tmp_path / "models", **FREE_PORTS, triton=ANY_PROGRAM, trace=trace, log_path=log)
+    with pytest.raises(ServerError, match=r"cannot write the log to .*triton\.log: File exists"):
+        server.start()
+    assert not trace.exists()
+    assert "trace-file" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize("to", ["http://127.0.0.1:4318/v1/traces", "https://collector/custom"])
