@@ -82,6 +82,9 @@ class Page:
             response = await handler(request)
         except web.HTTPException as error:
             response = _failed(error.reason, error.status)
+        except ConnectionResetError:
+            # Whoever asked chose another picture meanwhile.
+            response = _failed("nobody waits for this answer", 499)
         except BadImage as error:
             response = _failed(str(error), 413 if error.code == "too_large" else 422)
         except ModelNotFound as error:
@@ -118,8 +121,7 @@ class Page:
         image = await _body(request, form.max_body_bytes)
         async with self._one_at_a_time:
             if request.transport is None:
-                # Whoever asked chose another picture while this one waited.
-                return _failed("nobody waits for this answer", 499)
+                raise ConnectionResetError
             return web.json_response(await asyncio.to_thread(look, self._served, form, image))
 
     async def _form(self, name: str) -> Form:

@@ -197,6 +197,18 @@ def test_a_picture_that_nobody_waits_for_any_more_is_not_asked_about(
     assert triton.asked.count("raw") == 2
 
 
+def test_a_browser_that_stops_sending_is_no_error(picture: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    with serving(models()) as (address, triton), PageProcess("--url", address, "--port", "0") as page:
+        with socket.create_connection(("127.0.0.1", page.port)) as given_up:
+            given_up.sendall(
+                b"POST /api/look?form=raw HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\nbegun"
+            )
+            until(lambda: triton.configs == len(triton.models))
+            page.ask("/api/samples/none.jpg")
+        page.look("raw", picture)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 @pytest.mark.needs_chromium
 def test_the_page_says_what_is_left_out_and_tries_again_where_a_server_is_busy(
     triton: FakeTriton, page: PageProcess
