@@ -24,6 +24,14 @@ def is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
 
 
+def names_this_machine(host: str) -> bool:
+    """Whether a host is *localhost* or a loopback address as written; DNS is not asked."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def check_port(host: str, port: int, service: str) -> None:
     """Make sure that this process could listen on a port now.
 

@@ -179,7 +179,7 @@ def plan(
         cuda_graphs=gpu.engine == "tensorrt",
         parameters=on_gpu,
     )
-    photo = Warmup(image, _WARMUP_FILE, len(warmup_photo()))
+    photo = Warmup((image,), _WARMUP_FILE, len(warmup_photo()))
 
     def model(
         role: str,
@@ -209,7 +209,7 @@ def plan(
                 (pixels,),
                 labelled,
                 {"cpu": python_cpu, "gpu": network_gpu},
-                Warmup(pixels),
+                Warmup((pixels,)),
                 per_core,
             ),
             model(
@@ -218,7 +218,7 @@ def plan(
                 results,
                 # It takes what the steps before it let through, without a limit of its own.
                 {"cpu": Placement("python", "cpu", batch), "gpu": Placement("python", "cpu", gpu.max_batch_size)},
-                Warmup(network_tensors[0]),
+                Warmup(network_tensors),
                 after,
             ),
             model(

@@ -71,10 +71,11 @@ class Placement:
 class Warmup:
     """One request that Triton executes on every instance before it is ready.
 
-    ``file`` is the name of a file in the model's ``warmup`` folder and ``bytes`` its size; without a file, zeros.
+    ``tensors`` are all inputs. ``file`` is the name of a file in the model's ``warmup`` folder and ``bytes`` its size;
+    without a file, zeros.
     """
 
-    tensor: Tensor
+    tensors: tuple[Tensor, ...]
     file: str = ""
     bytes: int = 0
 
@@ -119,13 +120,16 @@ class Model:
         for key, value in sorted({**self.parameters, **placement.parameters}.items()):
             config.parameters[key].string_value = value
         warmup = config.model_warmup.add(name="photo" if self.warmup.file else "zeros", batch_size=1)
-        value = warmup.inputs[self.warmup.tensor.name]
-        value.data_type = _DATA_TYPES[self.warmup.tensor.dtype]
-        value.dims.extend([self.warmup.bytes] if self.warmup.file else self.warmup.tensor.dims)
-        if self.warmup.file:
-            value.input_data_file = self.warmup.file
-        else:
-            value.zero_data = True
+        for tensor in self.warmup.tensors:
+            value = warmup.inputs[tensor.name]
+            value.data_type = _DATA_TYPES[tensor.dtype]
+            if self.warmup.file:
+                value.dims.append(self.warmup.bytes)
+                value.input_data_file = self.warmup.file
+            else:
+                # Where any size may come, the request has one value.
+                value.dims.extend(max(size, 1) for size in tensor.dims)
+                value.zero_data = True
         return config
 
 

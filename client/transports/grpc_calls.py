@@ -127,18 +127,22 @@ def credentials(token: str | None) -> grpc.ChannelCredentials:
 
 def translate(error: Any, *, url: str, timeout_s: float, model: str | None, closed: bool) -> OnestreamError:
     """The error that the caller sees for an RpcError; ``closed``: whether the client was closed meanwhile."""
-    code, details = error.code(), error.details() or ""
     if closed:
         return ClientClosed(f"the client of {url} was closed during the call")
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+    return failure(error.code().name, error.details() or "", url=url, timeout_s=timeout_s, model=model)
+
+
+def failure(status: str, details: str, *, url: str, timeout_s: float, model: str | None) -> OnestreamError:
+    """The error for a call that ended with this status, a gRPC code name such as ``"UNAVAILABLE"``."""
+    if status == "DEADLINE_EXCEEDED":
         subject = f"model {model!r} at {url}" if model else url
         return TimedOut(f"no answer from {subject} within {timeout_s:.3g} s")
-    if code is grpc.StatusCode.UNAVAILABLE and _MADE_HERE.search(details):
+    if status == "UNAVAILABLE" and _MADE_HERE.search(details):
         return CannotConnect(
             f"cannot reach {url}: {readable(details)}; expected a Triton server that speaks gRPC there "
             "(port 8001 unless told otherwise; for its HTTP port write http://host:8000)"
         )
-    return refusal(code.name, details, model=model, url=url)
+    return refusal(status, details, model=model, url=url)
 
 
 def _ready(answer: Any) -> bool:

@@ -14,16 +14,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from importlib import resources
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from client import BadImage, CannotConnect, ModelNotFound, OnestreamError, ServerOverloaded, ServerUnavailable, TimedOut
+from client import (
+    BadImage,
+    CannotConnect,
+    ModelNotFound,
+    OnestreamError,
+    ServerOverloaded,
+    ServerUnavailable,
+    TimedOut,
+    UnexpectedResponse,
+)
 from onestream.demo_page.look import legend, look
 from onestream.demo_page.served import Form, Served
 from serving.certificate import bundled_photos
+from serving.ports import names_this_machine
 
 _FILES = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -73,6 +82,9 @@ class Page:
             response = await handler(request)
         except web.HTTPException as error:
             response = _failed(error.reason, error.status)
+        except ConnectionResetError:
+            # Whoever asked chose another picture meanwhile.
+            response = _failed("nobody waits for this answer", 499)
         except BadImage as error:
             response = _failed(str(error), 413 if error.code == "too_large" else 422)
         except ModelNotFound as error:
@@ -84,13 +96,19 @@ class Page:
         return response
 
     async def _pipelines(self, _request: web.Request) -> web.Response:
-        forms = await asyncio.to_thread(self._served.forms)
-        if not forms:
-            return _failed(f"the server at {self._served.url} has no pipeline ready that takes images", 503, again=True)
-        offered = [{"name": form.name, "digest": form.definition.digest} for form in forms]
-        return web.json_response(
-            {"server": self._served.url, "pipelines": offered, "samples": list(self._samples), "legend": legend()}
-        )
+        offer = await asyncio.to_thread(self._served.offer)
+        unreadable = list(offer.unreadable.values())
+        if not offer.forms:
+            text = f"the server at {self._served.url} has no pipeline ready that takes images"
+            return _failed("; ".join([text, *unreadable]), 503, again=True)
+        found = {
+            "server": self._served.url,
+            "pipelines": [{"name": form.name, "digest": form.definition.digest} for form in offer.forms.values()],
+            "unreadable": unreadable,
+            "samples": list(self._samples),
+            "legend": legend(),
+        }
+        return web.json_response(found)
 
     async def _sample(self, request: web.Request) -> web.Response:
         photo = self._samples.get(request.match_info["name"])
@@ -102,22 +120,25 @@ class Page:
         form = await self._form(request.query.get("form", ""))
         image = await _body(request, form.max_body_bytes)
         async with self._one_at_a_time:
+            if request.transport is None:
+                raise ConnectionResetError
             return web.json_response(await asyncio.to_thread(look, self._served, form, image))
 
     async def _form(self, name: str) -> Form:
         # Asked anew each time: a server that was restarted or rolled out may serve something else.
-        forms = {form.name: form for form in await asyncio.to_thread(self._served.forms)}
-        if name not in forms:
-            text = f"the server has no pipeline {name!r} that takes images; it has {', '.join(forms) or 'none'}"
+        offer = await asyncio.to_thread(self._served.offer)
+        if name in offer.unreadable:
+            raise UnexpectedResponse(offer.unreadable[name])
+        if name not in offer.forms:
+            text = f"the server has no pipeline {name!r} that takes images; it has {', '.join(offer.forms) or 'none'}"
             raise ModelNotFound(text, status="NOT_FOUND")
-        return forms[name]
+        return offer.forms[name]
 
 
 def _is_local(host: str) -> bool:
     """Whether a Host header, perhaps with a port, names this machine itself; what DNS says may be an attacker's."""
     try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ip_address(name).is_loopback
+        return names_this_machine(urlsplit(f"//{host}").hostname or "")
     except ValueError:
         return False
 

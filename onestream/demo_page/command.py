@@ -72,6 +72,8 @@ def demo_page(
             served = Served(url or DEFAULT_URL)
         except (ServerError, ValueError) as error:
             fail(f"error: {error}", EXIT_CANNOT_START)
+        except KeyboardInterrupt:
+            return
         stack.callback(served.close)
         if not loopback:
             typer.secho(

@@ -114,7 +114,7 @@ def _answer(form: Form, image: bytes, answer: Answer) -> Json:
 
 def _summary(name: str, value: npt.NDArray[Any]) -> str:
     text = f"{name}: {value.dtype} {list(value.shape)}"
-    if value.size == 0 or not np.issubdtype(value.dtype, np.number):
+    if value.size == 0 or not _is_numeric(value):
         return text
     return f"{text}, from {value.min():.4g} to {value.max():.4g}"
 
@@ -194,12 +194,23 @@ def _compared(outputs: Tensors | None, expected: Tensors | None) -> Json:
         return {"answer": f"{one.label} {one.score:.3f}", "same": one.class_id == other.class_id}
     if outputs is expected:
         return {"answer": "", "same": None}
-    apart = np.concatenate(
-        [np.abs(np.subtract(outputs[name], expected[name], dtype=np.float64)).ravel() for name in sorted(expected)]
-    )
-    unit = " levels" if MATTE in expected else ""
-    text = f"{', '.join(sorted(expected))}: at most {apart.max():.3g}{unit} apart, mean {apart.mean():.2g}"
-    return {"answer": text, "same": None}
+    numeric = [name for name in sorted(expected) if name in outputs and _is_numeric(expected[name])]
+    reshaped = [name for name in numeric if outputs[name].shape != expected[name].shape]
+    alike = [name for name in numeric if name not in reshaped and expected[name].size]
+    texts = []
+    if alike:
+        apart = np.concatenate(
+            [np.abs(np.subtract(outputs[name], expected[name], dtype=np.float64)).ravel() for name in alike]
+        )
+        unit = " levels" if MATTE in expected else ""
+        texts.append(f"{', '.join(alike)}: at most {apart.max():.3g}{unit} apart, mean {apart.mean():.2g}")
+    if reshaped:
+        texts.append(f"{', '.join(reshaped)}: outputs of another shape")
+    return {"answer": "; ".join(texts), "same": None}
+
+
+def _is_numeric(value: npt.NDArray[Any]) -> bool:
+    return np.issubdtype(value.dtype, np.number)
 
 
 def _png(pixels: Pixels) -> str:

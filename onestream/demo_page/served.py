@@ -13,12 +13,11 @@ import tritonclient.grpc as triton
 from pydantic import ValidationError
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from client import Client, ModelStatistics, ServerRefused, UnexpectedResponse
+from client import Client, ModelStatistics, OnestreamError
 from client.calls import positive
 from client.transports.base import IMAGE_INPUT, Tensors
-from client.transports.grpc_calls import channel_options
+from client.transports.grpc_calls import channel_options, failure
 from preprocess import Definition, Limits
-from serving.load_failures import one_line
 from serving.pipeline import AnyPostprocess, describe, read_postprocess
 from serving.tensors import PIXELS
 
@@ -44,6 +43,14 @@ class Form:
     preprocess_model: str | None
     network_model: str | None
     postprocess_model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The pipelines of a server by name, in order, and why others with an image as input cannot be used."""
+
+    forms: Mapping[str, Form]
+    unreadable: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +85,27 @@ class Served:
         """The server's address in full."""
         return self._client.url
 
-    def forms(self) -> list[Form]:
-        """Every model that takes an encoded image and carries the definition it was built with, by name."""
+    def offer(self) -> Offer:
+        """Every model that takes an encoded image and carries the definition it was built with."""
         self._client.server_info()
         try:
             # The index of the repository is closed to callers; statistics name every model that is loaded.
             loaded = self._triton.get_inference_statistics(client_timeout=self._timeout_s).model_stats
             configs = {model.name: self._config(model.name) for model in loaded}
         except InferenceServerException as error:
-            raise _refused(error) from None
-        return [
-            _form(name, configs)
-            for name, config in sorted(configs.items())
-            if [one.name for one in config.input] == [IMAGE_INPUT]
-            and PIXELS not in [one.name for one in config.output]
-            and "definition" in config.parameters
-        ]
+            raise self._failure(error) from None
+        forms, unreadable = {}, {}
+        for name, config in sorted(configs.items()):
+            if (
+                [one.name for one in config.input] == [IMAGE_INPUT]
+                and PIXELS not in [one.name for one in config.output]
+                and "definition" in config.parameters
+            ):
+                try:
+                    forms[name] = _form(name, configs)
+                except ValidationError as error:
+                    unreadable[name] = f"model {name!r} was built by another version of onestream: {describe(error)}"
+        return Offer(forms, unreadable)
 
     def answer(self, form: Form, image: bytes) -> Answer:
         """Send one image through the whole pipeline."""
@@ -144,12 +156,16 @@ class Served:
         try:
             result = self._triton.infer(model, tensors, client_timeout=self._timeout_s)
         except InferenceServerException as error:
-            raise _refused(error) from None
+            raise self._failure(error, model) from None
         return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+
+    def _failure(self, error: InferenceServerException, model: str | None = None) -> OnestreamError:
+        status = str(error.status() or "UNKNOWN").removeprefix("StatusCode.")
+        return failure(status, error.message() or "", url=self.url, timeout_s=self._timeout_s, model=model)
 
 
 def _form(name: str, configs: Mapping[str, Any]) -> Form:
-    """``configs`` holds the configurations of all models that are ready."""
+    """``configs`` holds the configurations of all models that are ready. Raises ``ValidationError``."""
     config = configs[name]
     # After a rollout the steps have the names of another version, so the ensemble is asked first.
     steps = [step.model_name for step in config.ensemble_scheduling.step]
@@ -168,23 +184,14 @@ def _form(name: str, configs: Mapping[str, Any]) -> Form:
     limits = parameter("limits", name, preprocess_model)
     max_body_bytes = parameter("max_body_bytes", name, preprocess_model)
     postprocess = parameter("postprocess", name, postprocess_model)
-    try:
-        checked = Limits.model_validate_json(limits) if limits else Limits()
-        return Form(
-            name=name,
-            definition=Definition.from_json(config.parameters["definition"].string_value),
-            limits=checked,
-            max_body_bytes=int(max_body_bytes) if max_body_bytes.isdecimal() else checked.max_body_bytes,
-            postprocess=read_postprocess(postprocess) if postprocess else None,
-            preprocess_model=preprocess_model,
-            network_model=role("_model"),
-            postprocess_model=postprocess_model,
-        )
-    except ValidationError as error:
-        raise UnexpectedResponse(
-            f"model {name!r} was built by another version of onestream: {describe(error)}"
-        ) from None
-
-
-def _refused(error: InferenceServerException) -> ServerRefused:
-    return ServerRefused(one_line(error.message()), status=str(error.status() or "UNKNOWN").removeprefix("StatusCode."))
+    checked = Limits.model_validate_json(limits) if limits else Limits()
+    return Form(
+        name=name,
+        definition=Definition.from_json(config.parameters["definition"].string_value),
+        limits=checked,
+        max_body_bytes=int(max_body_bytes) if max_body_bytes.isdecimal() else checked.max_body_bytes,
+        postprocess=read_postprocess(postprocess) if postprocess else None,
+        preprocess_model=preprocess_model,
+        network_model=role("_model"),
+        postprocess_model=postprocess_model,
+    )

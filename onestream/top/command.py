@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from onestream.exits import EXIT_CANNOT_START, fail
-from onestream.top.keys import waiting
+from onestream.top.keys import sleep, waiting
 from onestream.top.report import Report, report
 from onestream.top.sample import NoMetrics, Sample, read
 from onestream.top.view import as_dict, table
@@ -54,9 +54,9 @@ def top(
         fail(str(error), EXIT_CANNOT_START)
     try:
         if as_json:
-            _watch(url, interval_s, _Json(), _sleep, once=once)
+            _watch(url, interval_s, _Json(), sleep, once=once)
         elif once or not sys.stdout.isatty() or Console().is_dumb_terminal:
-            _watch(url, interval_s, _Printed(), _sleep, once=once)
+            _watch(url, interval_s, _Printed(), sleep, once=once)
         else:
             with _screen(url) as show, waiting() as wait:
                 _watch(url, interval_s, show, wait, once=False)
@@ -98,11 +98,6 @@ def _watch(url: str, interval_s: float, show: _Show, wait: Callable[[float], boo
             before = after
         if wait(max(0.0, interval_s - (time.monotonic() - began_s))):
             return
-
-
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
 
 
 class _Json:

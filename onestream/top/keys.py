@@ -24,7 +24,7 @@ def waiting() -> Iterator[Callable[[float], bool]]:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not sys.stdin.isatty():
-        yield _wait
+        yield sleep
         return
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
@@ -36,7 +36,8 @@ def waiting() -> Iterator[Callable[[float], bool]]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def _wait(seconds: float) -> bool:
+def sleep(seconds: float) -> bool:
+    """Wait where there are no keys: no q was pressed."""
     time.sleep(seconds)
     return False
 

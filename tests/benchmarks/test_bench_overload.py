@@ -91,14 +91,14 @@ def test_every_request_is_counted_once_by_what_became_of_it() -> None:
     photos = [ANSWER, REFUSE, DELAY, FAIL, ANSWER]
     # The deadline is long enough for a busy test machine to answer at once, and short against the delay of a minute.
     with behaving() as (address, server):
-        outcome = offered.offer(address, "any", photos, rate_per_s=100, seconds=0.6, deadline_s=1.5, seed=3)
+        outcome = offered.offer(address, "any", photos, rate_per_s=100, seconds=0.6, deadline_s=5, seed=3)
     assert outcome.offered == len(server.seen) == len(offered.arrivals(100, seconds=0.6, seed=3)) > 30
     assert (len(outcome.answered_ms), len(outcome.refused_ms), outcome.expired, outcome.failed) == tuple(
         server.kinds[kind] for kind in (ANSWER, REFUSE, DELAY, FAIL)
     )
     assert outcome.failure == "INTERNAL: broken, as ordered"
     assert outcome.goodput_per_s == server.kinds[ANSWER] / 0.6
-    assert all(0 < ms < 1500 for ms in [*outcome.answered_ms, *outcome.refused_ms])
+    assert all(0 < ms < 5000 for ms in [*outcome.answered_ms, *outcome.refused_ms])
 
 
 def test_requests_are_those_of_a_client_with_this_deadline() -> None:

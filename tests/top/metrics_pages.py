@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,19 +41,29 @@ def of_model(name: str, **values: float) -> dict[str, float]:
 
 
 class Shown:
-    """A server of metrics: ``text`` is what it answers, ``status`` how, ``asked`` how often."""
+    """A server of metrics: ``text`` is what it answers, ``status`` how, ``asked`` how often.
+
+    Who asks more often than ``at_once`` waits for ``go_on``.
+    """
 
     def __init__(self) -> None:
         self.text = ""
         self.status = 200
         self.asked = 0
+        self.at_once = sys.maxsize
+        self.go_on = threading.Event()
         shown = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 shown.asked += 1
-                body = shown.text.encode()
+                held = shown.asked > shown.at_once
                 self.send_response(shown.status)
+                while held and not shown.go_on.wait(1.0):
+                    # A client would give up on silence.
+                    self.send_header("X-Wait", "more")
+                    self.flush_headers()
+                body = shown.text.encode()
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

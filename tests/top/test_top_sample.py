@@ -71,6 +71,18 @@ def test_a_page_is_read_from_its_server() -> None:
         assert list(read(shown.url).counters.values()) == [7.0]
 
 
+def test_only_what_is_elsewhere_is_asked_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with showing(page({"nv_cpu_utilization": 0.5})) as proxy, showing(page({"nv_cpu_utilization": 0.25})) as shown:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
+        for host in ("127.0.0.1", "localhost"):
+            read(f"http://{host}:{shown.port}/metrics")
+        assert (proxy.asked, shown.asked) == (0, 2)
+        read("http://elsewhere.invalid:8002/metrics")
+        assert (proxy.asked, shown.asked) == (1, 2)
+
+
 def test_no_server_is_told_from_a_wrong_page_and_from_silence() -> None:
     port = free_port("127.0.0.1")
     with pytest.raises(NoMetrics, match=f"no metrics from http://127.0.0.1:{port}/metrics: Connection refused"):

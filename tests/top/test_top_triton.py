@@ -32,7 +32,8 @@ def test_the_numbers_are_what_was_sent(server: Server) -> None:
     sent = [coffee] * GOOD + [coffee[:3000]] * BAD["corrupt"] + [b"not an image"] * BAD["unsupported_format"]
     # Between the command and the server, so that its two readings fall before and after the requests.
     with showing(metrics(server)) as between:
-        command = ["top", "--once", "--json", f"--metrics-url={between.url}", "--interval-s=6"]
+        between.at_once = 1
+        command = ["top", "--once", "--json", f"--metrics-url={between.url}", "--interval-s=0.5"]
         process = subprocess.Popen(
             [sys.executable, "-m", "onestream", *command], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
@@ -40,14 +41,16 @@ def test_the_numbers_are_what_was_sent(server: Server) -> None:
         while between.asked == 0:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+        began_s = time.monotonic()
         with Client(server.grpc_address) as client:
             for pipeline in ("classify", "classify_fused"):
                 answers = list(client.classify_many(sent, pipeline=pipeline, in_flight=4))
                 assert sum(item.error is None for item in answers) == GOOD
         # Models hand over their counters once a second.
-        time.sleep(1.5)
+        time.sleep(3)
         between.text = metrics(server)
-        assert between.asked == 1, "the second reading came too early"
+        passed_s = time.monotonic() - began_s
+        between.go_on.set()
         out, _ = process.communicate(timeout=30)
     assert process.returncode == 0
     found = json.loads(out)
@@ -69,4 +72,4 @@ def test_the_numbers_are_what_was_sent(server: Server) -> None:
     assert everything / 4 <= preprocess["batches"] <= everything
     assert models["classify_postprocess"]["pending"] == 0
     assert 0 < found["memory_used_bytes"] < found["memory_total_bytes"]
-    assert found["seconds"] == pytest.approx(6, abs=2), "two readings, and what a busy machine is late"
+    assert found["seconds"] == pytest.approx(passed_s, abs=2), "two readings, and what a busy machine is late"

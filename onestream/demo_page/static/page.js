@@ -72,6 +72,7 @@ async function start() {
       option.dataset.digest = digest;
       return option;
     }));
+    byId("unreadable").textContent = offered.unreadable.map((reason) => `Left out: ${reason}.`).join(" ");
     byId("samples").replaceChildren(...offered.samples.map(sample));
     showLegend(offered.legend);
     say("Ready.");
