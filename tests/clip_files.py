@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,16 @@ def number_in(pixels: Pixels) -> int:
     return sum(int(pixels[8:16, bit * BAR + 4 : bit * BAR + 12].mean() > 128) << bit for bit in range(8))
 
 
+@contextmanager
+def _usual_scheduling() -> Iterator[None]:
+    """Where it may, SVT-AV1 makes the thread that opens it a real-time one, and so every process started afterwards."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameters)
+
+
 def write_video(
     path: Path,
     codec: str,
@@ -49,7 +61,7 @@ def write_video(
     change: Callable[[Any], object] | None = None,
 ) -> Path:
     """Encode ``count`` numbered pictures. ``times``: when each is shown, in ``time_base``."""
-    with av.open(str(path), "w", format=format, options=container_options or {}) as container:
+    with _usual_scheduling(), av.open(str(path), "w", format=format, options=container_options or {}) as container:
         stream: Any = container.add_stream(codec, rate=25, options={**_QUIET.get(codec, {}), **(options or {})})
         stream.height, stream.width, stream.pix_fmt = *size_hw, pixel_format
         stream.codec_context.time_base = stream.time_base = time_base
