@@ -12,6 +12,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
+from benchmarks.curve import draw_curve
 from benchmarks.photos import Size
 from benchmarks.plan import COMPETITORS
 from benchmarks.results import Competitor, Results, Served, Where
@@ -54,20 +55,8 @@ def _curves(axes: Axes, results: Results, size: Size, quantity: str) -> None:
     loads = [load for load in results.loads(size) if load.kind == "concurrency"]
     for competitor in COMPETITORS:
         found = {load.value: results.rounds_of(value, competitor, Where(size, load)) for load in loads}
-        spreads = {at: Spread.of(list(rounds.values())) for at, rounds in found.items() if rounds}
-        medians = [spread.median for spread in spreads.values()]
-        below = [spread.median - spread.low for spread in spreads.values()]
-        above = [spread.high - spread.median for spread in spreads.values()]
-        axes.errorbar(
-            list(spreads),
-            medians,
-            yerr=(below, above),
-            label=competitor,
-            capsize=3,
-            linewidth=1.8,
-            color=_COLORS[competitor],
-            marker=_MARKERS[competitor],
-        )
+        spreads = {float(at): Spread.of(list(rounds.values())) for at, rounds in found.items() if rounds}
+        draw_curve(axes, spreads, label=competitor, color=_COLORS[competitor], marker=_MARKERS[competitor])
     axes.set_xscale("log", base=2)
     axes.set_xticks([load.value for load in loads], [str(load.value) for load in loads])
     axes.xaxis.set_minor_locator(NullLocator())

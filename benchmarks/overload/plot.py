@@ -12,6 +12,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.curve import draw_curve
 from benchmarks.overload.results import VARIANTS, Point, Results, Variant
 from onestream.load.spread import Spread
 
@@ -90,16 +91,4 @@ def _p99_ms(results: Results, form: str, variant: Variant) -> dict[float, Spread
 
 
 def _curve(axes: Axes, found: dict[float, Spread], variant: Variant) -> None:
-    medians = [spread.median for spread in found.values()]
-    below = [spread.median - spread.low for spread in found.values()]
-    above = [spread.high - spread.median for spread in found.values()]
-    axes.errorbar(
-        list(found),
-        medians,
-        yerr=(below, above),
-        label=_LABELS[variant],
-        capsize=3,
-        linewidth=1.8,
-        color=_COLORS[variant],
-        marker="o",
-    )
+    draw_curve(axes, found, label=_LABELS[variant], color=_COLORS[variant], marker="o")

@@ -235,17 +235,16 @@ class Video(Adapter):
 
     def _ask_until_taken(self, pixels: list[Any]) -> list[Tensors]:
         # Images may fill the queue of the network. What waits here meanwhile is bounded, and a live stream drops it.
-        deadline = time.monotonic() + _OVERLOADED_S
+        # Made once, and held: memory on a GPU must outlive its tensor.
+        batch, deadline = self._batch(pixels), time.monotonic() + _OVERLOADED_S
         while True:
             try:
-                return self._ask(pixels)
+                return self._ask(batch, len(pixels))
             except _Overloaded:
                 if time.monotonic() > deadline or self._stop.wait(_AGAIN_S):
                     raise
 
-    def _ask(self, pixels: list[Any]) -> list[Tensors]:
-        # Memory on a GPU must outlive its tensor.
-        batch = self._batch(pixels)
+    def _ask(self, batch: npt.NDArray[np.uint8] | DeviceArray, frames: int) -> list[Tensors]:
         request = pb_utils.InferenceRequest(
             model_name=self._network,
             requested_output_names=self._outputs,
@@ -259,7 +258,7 @@ class Video(Adapter):
             raise _Overloaded(message) if any(text in message for text in _QUEUE_FULL) else RuntimeError(message)
         outputs = {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs}
         results = self._postprocess(outputs)
-        return [{name: value[row] for name, value in results.items()} for row in range(len(pixels))]
+        return [{name: value[row] for name, value in results.items()} for row in range(frames)]
 
     def _forget(self, key: int) -> None:
         with self._lock:
