@@ -257,7 +257,7 @@ def plan(
 def _video(
     pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str, str], *, network_batch: int
 ) -> StreamModel:
-    """The model of a pipeline's video streams. Results leave without a batch dimension."""
+    """The model of a pipeline's video streams. Results leave with a dimension before their own: the frames."""
     options = pipeline.video
     assert options is not None
     if options.output:
@@ -265,7 +265,7 @@ def _video(
     return StreamModel(
         f"{pipeline.name}_video",
         (Tensor(MESSAGE, "uint8", (-1,)),),
-        (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, out.dims) for out in results)),
+        (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, (-1, *out.dims)) for out in results)),
         {"cpu": "cpu", "gpu": "cpu" if options.decode == "cpu" else "gpu"},
         parameters={**parameters, "video": options.model_dump_json(), "network_batch": str(network_batch)},
     )

@@ -6,7 +6,8 @@ A message is a header, JSON behind its length, and a payload of bytes (docs/vide
     the header               JSON in UTF-8: {"type": …, …}
     the rest                 the payload
 
-An event is one JSON object, with result tensors beside it where its type is *result*.
+An event is one JSON object, with result tensors beside it where its type is *results*: the first dimension of each is
+the frames that the event tells of.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
-VERSION = 1
+VERSION = 2
 MESSAGE = "message"
 EVENT = "event"
 _LENGTH = struct.Struct("<I")
@@ -194,15 +195,15 @@ def _whole(value: object, name: str) -> int:
 class Event:
     """What the server says of a stream.
 
-    ``type``: *opened*, with the bounds that hold in ``fields``; *result*, with ``index`` (frame number from 0 in the
-    order of display, counting every frame), ``pts`` (in the time base, None where unknown), ``pts_seconds`` and
-    ``latency_ms`` (from the receipt of the packet to the result) in ``fields``; *consumed*, where only counts changed;
-    *ended*, with ``reason`` in ``fields``. The counts are totals of the stream so far: ``consumed_bytes`` of packets
-    that the server no longer holds, frames ``decoded``, ``inferred``, ``dropped`` and ``concealed``, and packets
-    ``unshown``, which came before the first that can be shown.
+    ``type``: *opened*, with the bounds that hold in ``fields``; *results*, with one entry of ``frames`` for each frame
+    that has its result here: ``index`` (frame number from 0 in the order of display, counting every frame), ``pts`` (in
+    the time base, None where unknown), ``pts_seconds`` and ``latency_ms`` (from the receipt of the packet to the
+    result); *consumed*, where only counts changed; *ended*, with ``reason`` in ``fields``. The counts are totals of the
+    stream so far: ``consumed_bytes`` of packets that the server no longer holds, frames ``decoded``, ``inferred``,
+    ``dropped`` and ``concealed``, and packets ``unshown``, which came before the first that can be shown.
     """
 
-    type: Literal["opened", "result", "consumed", "ended"]
+    type: Literal["opened", "results", "consumed", "ended"]
     consumed_bytes: int = 0
     decoded: int = 0
     inferred: int = 0
@@ -210,10 +211,11 @@ class Event:
     concealed: int = 0
     unshown: int = 0
     fields: Mapping[str, Any] = field(default_factory=dict)
+    frames: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -18,7 +19,8 @@ MAX_WAIT_S = 1.0
 _MESSAGE_PACKETS = 64
 _CREDIT_S = 1.0
 _MESSAGE_BYTES = 512 * 1024
-_MOST_LINGER_S = 0.05
+_MOST_LINGER_S = 0.067
+"""Two frames of a stream of 30 a second."""
 
 
 class Outbox:
@@ -30,7 +32,7 @@ class Outbox:
     nothing that it cannot decode.
 
     Every message costs the server a request. So where its answers take long, packets of a live stream go out together,
-    at intervals of as long as that, at most 50 ms.
+    at intervals of as long as that, at most 67 ms.
 
     ``on_sent(packet, handed_s)`` is called for every packet on its way out; ``handed_s`` is when it left the queue in
     mode *block*, since a file does not care how long it waits, and when it was put in mode *drop_oldest*.
@@ -57,7 +59,10 @@ class Outbox:
         self._sent_s = clock()
         self._linger_s = 0.0
         self._lingers_until_s = self._sent_s
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        # Waking a thread costs more than what it does here, so each is only woken for something that it can do.
+        self._changed, self._sendable = threading.Condition(lock), threading.Condition(lock)
+        self._sleeps_until_s = -math.inf
 
     @property
     def dropped(self) -> int:
@@ -96,14 +101,14 @@ class Outbox:
             self._queue.append((packet, self._clock()))
             self._queued_bytes += len(packet.data)
             self._drop_late()
-            self._changed.notify_all()
+            self._wake_sender()
             return True
 
     def finish(self) -> None:
         """There are no more packets."""
         with self._changed:
             self._finished = True
-            self._changed.notify_all()
+            self._wake_sender()
 
     def _drop_late(self) -> None:
         if self._mode != "drop_oldest":
@@ -125,13 +130,13 @@ class Outbox:
         """The server accepted the stream and holds so many bytes of packets."""
         with self._changed:
             self._buffer_bytes = buffer_bytes
-            self._changed.notify_all()
+            self._wake_sender()
 
     def consumed(self, total_bytes: int) -> None:
         """The server no longer holds the first ``total_bytes``."""
         with self._changed:
             self._consumed_bytes = max(self._consumed_bytes, total_bytes)
-            self._changed.notify_all()
+            self._wake_sender()
 
     def answered(self, latency_s: float) -> None:
         """A result came, so long after the server had the packet."""
@@ -144,13 +149,14 @@ class Outbox:
             if not self._credit:
                 self._credit_since_s = self._clock()
             self._credit += results
-            self._changed.notify_all()
+            self._wake_sender()
 
     def ended(self) -> None:
         """The server said its last word."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+            self._wake_sender()
 
     def close(self) -> None:
         """Nothing more is sent, and nobody waits here any longer."""
@@ -158,6 +164,11 @@ class Outbox:
             self._closed = True
             self._queue.clear()
             self._changed.notify_all()
+            self._wake_sender()
+
+    def _wake_sender(self) -> None:
+        if self._due_s() < self._sleeps_until_s:
+            self._sendable.notify()
 
     # ---- gRPC's thread ---------------------------------------------------------------------------------------------
 
@@ -172,7 +183,10 @@ class Outbox:
                     self._sent_s = self._clock()
                     self._changed.notify_all()
                     return message
-                self._changed.wait(self._patience_s())
+                self._sleeps_until_s = self._due_s()
+                patience_s = self._sleeps_until_s - self._clock()
+                self._sendable.wait(None if patience_s == math.inf else max(0.001, patience_s))
+                self._sleeps_until_s = -math.inf
 
     def _message(self) -> Message | None:
         self._drop_late()
@@ -190,13 +204,21 @@ class Outbox:
             self._oversized = self._queue[0][0]
         return None
 
-    def _patience_s(self) -> float | None:
-        """How long there may be nothing to send although nothing changes; None for ever."""
-        # Credit that has waited long goes out alone: a slow caller is not an idle one.
-        left = [_CREDIT_S] if self._credit else []
-        if self._queue and self._has_room():
-            left.append(max(0.001, self._lingers_until_s - self._clock()))
-        return min(left, default=None)
+    def _due_s(self) -> float:
+        """When there may be something to do for the sender, if nothing changes."""
+        if self._closed or self._ended:
+            return -math.inf
+        due_s = math.inf
+        if self._credit:
+            # Credit that has waited long goes out alone: a slow caller is not an idle one.
+            due_s = -math.inf if self._credit >= self._credit_step else self._credit_since_s + _CREDIT_S
+        if self._buffer_bytes is None:
+            return due_s
+        if not self._queue:
+            return -math.inf if self._finished and not self._close_sent else due_s
+        if self._has_room():
+            return -math.inf if self._finished else min(due_s, self._lingers_until_s)
+        return -math.inf if len(self._queue[0][0].data) > self._buffer_bytes else due_s
 
     def _has_room(self) -> bool:
         if self._buffer_bytes is None:

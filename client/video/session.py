@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from client.errors import BadStream, OnestreamError, UnexpectedResponse
@@ -46,11 +47,20 @@ class Handed:
             return self._by_order[place] if 0 <= place < len(self._by_order) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A frame's result: what the event says of it, its tensors, and milliseconds since its packet was handed over."""
+
+    fields: Mapping[str, Any]
+    tensors: Tensors
+    latency_ms: float
+
+
 class Session:
     """A conversation with the server about one stream.
 
-    ``on_opened()``, ``on_counts()``, ``on_result(event, tensors, latency_ms)`` and at the end ``on_over(session)`` are
-    called by the receiving thread.
+    ``on_opened()``, ``on_counts()``, ``on_results(results)`` and at the end ``on_over(session)`` are called by the
+    receiving thread.
     """
 
     def __init__(
@@ -62,12 +72,12 @@ class Session:
         credit_step: int,
         on_opened: Callable[[], None],
         on_counts: Callable[[], None],
-        on_result: Callable[[Event, Tensors, float], None],
+        on_results: Callable[[list[Received]], None],
         on_over: Callable[[Session], None],
         tap: Callable[[Packet], None] | None,
     ) -> None:
         self._opening, self._tap = opening, tap
-        self._on_opened, self._on_counts, self._on_result, self._on_over = on_opened, on_counts, on_result, on_over
+        self._on_opened, self._on_counts, self._on_results, self._on_over = on_opened, on_counts, on_results, on_over
         self._handed = Handed()
         self.outbox = Outbox(opening.mode, credit_step=credit_step, on_sent=self._sent)
         self._counts = Totals()
@@ -153,23 +163,30 @@ class Session:
         self._counts = Totals(event.decoded, event.inferred, event.dropped, event.concealed, unshown=event.unshown)
         self.outbox.consumed(event.consumed_bytes)
         if event.type == "opened":
-            self.outbox.opened(_whole(event, "buffer_bytes"))
+            self.outbox.opened(_whole(event.fields, "buffer_bytes"))
             self.is_open = True
             self._on_opened()
-        elif event.type == "result":
-            index = _whole(event, "index")
-            self.outbox.answered(float(event.fields.get("latency_ms", 0.0)) / 1000)
-            handed_s = self._handed.of(index, event.fields.get("pts"))
-            latency_ms = (
-                float(event.fields.get("latency_ms", 0.0)) if handed_s is None else 1000 * (time.monotonic() - handed_s)
-            )
-            self._on_result(event, {name: array for name, array in answer.items() if name != EVENT}, latency_ms)
+        elif event.type == "results":
+            self._on_results(self._received(event, {name: array for name, array in answer.items() if name != EVENT}))
         elif event.type == "ended":
             self.ended_reason = str(event.fields.get("reason", "no reason given"))
             self.outbox.ended()
             self._over.set()
         else:
             self._on_counts()
+
+    def _received(self, event: Event, tensors: Tensors) -> list[Received]:
+        shapes = {name: array.shape for name, array in tensors.items()}
+        if any(shape[:1] != (len(event.frames),) for shape in shapes.values()):
+            raise UnexpectedResponse(f"results of {len(event.frames)} frames came with tensors of the shapes {shapes}")
+        now, received = time.monotonic(), []
+        for row, frame in enumerate(event.frames):
+            server_ms = float(frame.get("latency_ms", 0.0))
+            handed_s = self._handed.of(_whole(frame, "index"), frame.get("pts"))
+            latency_ms = server_ms if handed_s is None else 1000 * (now - handed_s)
+            received.append(Received(frame, {name: array[row] for name, array in tensors.items()}, latency_ms))
+            self.outbox.answered(server_ms / 1000)
+        return received
 
 
 def _event_in(answer: Tensors) -> Event:
@@ -184,8 +201,8 @@ def _event_in(answer: Tensors) -> Event:
         raise UnexpectedResponse(str(error)) from None
 
 
-def _whole(event: Event, name: str) -> int:
-    value: Any = event.fields.get(name)
+def _whole(fields: Mapping[str, Any], name: str) -> int:
+    value: Any = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise UnexpectedResponse(f"the event {event.type!r} has {name}={value!r}, expected a whole number from 0 on")
+        raise UnexpectedResponse(f"an event has {name}={value!r}, expected a whole number from 0 on")
     return value

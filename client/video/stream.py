@@ -11,14 +11,14 @@ from dataclasses import replace
 from types import TracebackType
 
 from client.errors import BadStream, OnestreamError, TimedOut, UnexpectedResponse, UnreadableInput
-from client.transports.base import ConversingTransport, Tensors
+from client.transports.base import ConversingTransport
 from client.video import aio
 from client.video.reconnect import Reconnect
 from client.video.results import FrameResult, Gap, Totals, encoded_in, labels_of
-from client.video.session import Session
+from client.video.session import Received, Session
 from client.video.sources import Feed, Source
 from client.video.timeline import Timeline
-from wire.video import Event, Mode, Open, Packet
+from wire.video import Mode, Open, Packet
 
 _LOOK_S = 0.5
 _CREDIT_STEP = 8
@@ -319,7 +319,7 @@ class Stream:
                 credit_step=max(1, min(_CREDIT_STEP, self._window // 2)),
                 on_opened=self._opened,
                 on_counts=self._wake,
-                on_result=self._take,
+                on_results=self._take,
                 on_over=self._session_over,
                 tap=self._tap,
             )
@@ -372,29 +372,31 @@ class Stream:
             self._timeline.connected()
         self._wake()
 
-    def _take(self, event: Event, tensors: Tensors, latency_ms: float) -> None:
-        fields = event.fields
+    def _take(self, received: list[Received]) -> None:
         with self._changed:
             if self._stop.is_set():
                 return
-            # After a reconnection one result is asked for although the window may be full.
-            if len(self._results) > self._window:
-                raise UnexpectedResponse(f"more than {self._window} results came, which is more than was asked for")
-            index, pts_seconds, after_gap = self._timeline.place(int(fields["index"]), fields.get("pts_seconds"))
-            self._results.append(
-                FrameResult(
-                    frame_index=index,
-                    pts=fields.get("pts"),
-                    pts_seconds=pts_seconds,
-                    latency_ms=latency_ms,
-                    server_latency_ms=float(fields.get("latency_ms", 0.0)),
-                    tensors=tensors,
-                    labels=labels_of(tensors),
-                    after_gap=after_gap,
-                    video=encoded_in(tensors, fields),
-                )
-            )
+            for one in received:
+                # After a reconnection one result is asked for although the window may be full.
+                if len(self._results) > self._window:
+                    raise UnexpectedResponse(f"more than {self._window} results came, which is more than was asked for")
+                self._results.append(self._placed(one))
         self._wake()
+
+    def _placed(self, received: Received) -> FrameResult:
+        fields, tensors = received.fields, received.tensors
+        index, pts_seconds, after_gap = self._timeline.place(int(fields["index"]), fields.get("pts_seconds"))
+        return FrameResult(
+            frame_index=index,
+            pts=fields.get("pts"),
+            pts_seconds=pts_seconds,
+            latency_ms=received.latency_ms,
+            server_latency_ms=float(fields.get("latency_ms", 0.0)),
+            tensors=tensors,
+            labels=labels_of(tensors),
+            after_gap=after_gap,
+            video=encoded_in(tensors, fields),
+        )
 
     def _session_over(self, session: Session) -> None:
         """The source may be waiting for its next packet, so what failed is told here."""

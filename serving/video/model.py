@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -30,6 +31,7 @@ from serving.pipeline import Matte, VideoOptions, VideoOutput, read_postprocess
 from serving.tensors import PIXELS
 from serving.video.bounds import BadStream, Bounds
 from serving.video.composed import ComposedVideo
+from serving.video.loops import load_loops
 from serving.video.parts import Outlet, Slot
 from serving.video.session import Session
 from serving.video.turns import Gathering, Turns
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from serving.video.gpu import GpuStreams
 
 _TICK_S = 0.25
-_IN_FLIGHT = 4
+_BATCHES_IN_FLIGHT = 2
 
 _OVERLOADED_S = 10.0
 _AGAIN_S = 0.005
@@ -54,7 +56,7 @@ class Video(Adapter):
     """``message`` to ``event`` and the pipeline's outputs; decoupled."""
 
     def prepare(self) -> None:
-        """Start the threads; decoders and networks come with streams."""
+        """Load what takes long and start the threads; decoders come with streams."""
         self._options = VideoOptions.model_validate_json(self.parameters["video"])
         self._network = f"{self.parameters['pipeline']}_model"
         self._outputs = self.parameters["network_outputs"].split(",")
@@ -63,15 +65,17 @@ class Video(Adapter):
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
         self._gpu = self._open_gpu()
+        load_loops(decoding=self._gpu is None, composing=self._options.output is not None)
+        self._together = int(self.parameters["network_batch"])
         cores = len(os.sched_getaffinity(0))
-        self._decoders: Turns[Session] = Turns("decode", cores, Session.next_packet, surprised=self._surprised)
+        self._decoders: Turns[Session] = Turns("decode", cores, Session.next_packets, surprised=self._surprised)
         # They wait for the network most of the time: one for each of its instances, and as many that are on their way.
         self._callers: Gathering[Session, Slot] = Gathering(
             "infer",
             2 * cores,
-            Session.next_frame,
+            Session.next_frames,
             self._infer,
-            most=int(self.parameters["network_batch"]),
+            most=self._together,
             surprised=self._surprised,
         )
         self._finishers: Turns[Session] | None = None
@@ -133,7 +137,8 @@ class Video(Adapter):
                 wake_decoder=self._decoders.wake,
                 wake_network=self._callers.wake,
                 on_end=lambda _session: self._forget(key),
-                in_flight=_IN_FLIGHT,
+                in_flight=_BATCHES_IN_FLIGHT * self._together,
+                together=self._together,
                 finish=self._composed(opened, self._options.output) if self._options.output else None,
                 wake_finisher=self._finishers.wake if self._finishers else lambda _session: None,
             )
@@ -215,9 +220,9 @@ class Video(Adapter):
             for piece in pieces:
                 self._infer([piece])
             return
-        for (session, slot), tensors in zip(pieces, rows, strict=True):
+        for session, results in groupby(zip(pieces, rows, strict=True), lambda result: result[0][0]):
             try:
-                session.take_result(slot, tensors)
+                session.take_results([(slot, tensors) for (_, slot), tensors in results])
             except Exception as error:  # the other streams' frames came too
                 session.fail(error)
 

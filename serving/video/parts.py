@@ -42,7 +42,7 @@ class Outlet(ABC):
 
     @abstractmethod
     def send(self, event: Event, tensors: Tensors) -> None:
-        """Send an event, with the tensors of a result."""
+        """Send an event, with the tensors of its results; their first dimension is ``event.frames``."""
 
     @abstractmethod
     def end(self, event: Event | None, error: BadStream | None) -> None:

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
+
+import numpy as np
 
 from preprocess.errors import BadImage, BadSample
 from serving.video.bounds import MOST_RESULTS, BadStream, Bounds, Rate
@@ -39,6 +42,7 @@ class Session:
 
     ``wake_decoder``, ``wake_network`` and ``wake_finisher`` are called with the session when a thread of their kind may
     find work here, ``on_end`` once, at the end. Without ``finish`` results leave as they are; nobody is woken for it.
+    ``together`` is how many packets are decoded, and results sent, at once where so many wait.
     """
 
     def __init__(
@@ -52,11 +56,12 @@ class Session:
         wake_network: Callable[[Session], None],
         on_end: Callable[[Session], None],
         in_flight: int = 4,
+        together: int = 1,
         finish: Finish | None = None,
         wake_finisher: Callable[[Session], None] = lambda _session: None,
     ) -> None:
         self._opened, self._decoder, self._outlet, self._bounds = opened, decoder, outlet, bounds
-        self._on_end, self._most_in_flight = on_end, in_flight
+        self._on_end, self._most_in_flight, self._together = on_end, in_flight, together
         self._wake_decoder, self._wake_network = wake_decoder, wake_network
         self._finish, self._wake_finisher = finish, wake_finisher
         self._lock, self._sending = threading.RLock(), threading.Lock()
@@ -118,7 +123,7 @@ class Session:
             elif isinstance(message, Packets):
                 self._take_in(message)
         self._deliver()
-        self._wake_decoder(self)
+        self._wake()
         self._end_if_done()
 
     def _take_in(self, message: Packets) -> None:
@@ -169,7 +174,7 @@ class Session:
         with self._lock:
             queues = self._queues
             waiting = queues.frames or queues.in_flight or queues.leaving
-            working = bool(queues.inbox and self._has_room()) or bool(waiting)
+            working = bool(queues.inbox and self._room() > 0) or bool(waiting)
             quiet_s = now - max(self._heard_s, self._said_s)
         if not working and quiet_s > self._bounds.idle_s:
             what = "took no result" if queues.inferred else "sent nothing"
@@ -177,32 +182,36 @@ class Session:
 
     # ---- threads that decode ---------------------------------------------------------------------------------------
 
-    def next_packet(self) -> Job | None:
-        """One packet to decode, or the end of the stream; None where nothing may be decoded now."""
+    def next_packets(self) -> Job | None:
+        """Packets to decode, or the end of the stream; None where nothing may be decoded now."""
         with self._lock:
-            if self._ended or self._flushing or not self._has_room():
+            room = self._room()
+            if self._ended or self._flushing or room < 1:
                 return None
             self._drop_late()
-            if self._queues.inbox:
-                packet, received_s = self._queues.inbox.popleft()
-                return lambda: self._decode(packet, received_s)
+            inbox = self._queues.inbox
+            if inbox:
+                packets = [inbox.popleft() for _ in range(min(len(inbox), room, self._together))]
+                return lambda: self._decode(packets)
             if self._closing:
                 self._flushing = True
-                return lambda: self._decode(None, time.monotonic())
+                return lambda: self._decode([(None, time.monotonic())])
             return None
 
-    def _has_room(self) -> bool:
-        return self._opened.mode == "drop_oldest" or self._held() < self._bounds.results
+    def _room(self) -> int:
+        """For how many frames more there is room."""
+        # A stream that drops its oldest frames makes room itself.
+        return self._bounds.results - (0 if self._opened.mode == "drop_oldest" else self._held())
 
     def _held(self) -> int:
         queues = self._queues
         return len(queues.frames) + len(queues.in_flight) + len(queues.inferred) + queues.leaving
 
-    def _decode(self, packet: Packet | None, received_s: float) -> None:
-        if packet is not None and packet.pts is not None:
-            self._received[packet.pts] = received_s
+    def _decode(self, packets: Sequence[tuple[Packet | None, float]]) -> None:
+        found: list[Slot] = []
         try:
-            frames = self._decoder.feed(packet)
+            for packet, received_s in packets:
+                found += self._decoded(packet, received_s)
         except (BadSample, BadImage) as error:
             self.end(BadStream("failed", error.reason if isinstance(error, BadImage) else str(error)))
             return
@@ -212,23 +221,25 @@ class Session:
             )
             return
         with self._lock:
-            if packet is None:
-                self._flushed = True
-            else:
-                self._queues.inbox_bytes -= len(packet.data)
-                self.totals.consumed_bytes += len(packet.data)
-            for frame in frames:
-                at = self._received.pop(frame.pts, received_s) if frame.pts is not None else received_s
-                self._queues.frames.append(Slot(frame, at))
-            # Frames that are never shown would stay for ever.
-            while len(self._received) > 256:
-                self._received.pop(next(iter(self._received)))
+            self._flushed = packets[-1][0] is None
+            size = sum(len(packet.data) for packet, _ in packets if packet is not None)
+            self._queues.inbox_bytes -= size
+            self.totals.consumed_bytes += size
+            self._queues.frames.extend(found)
             if self._opened.mode == "drop_oldest":
                 self._drop()
-        if frames:
-            self._wake_network(self)
+        self._wake()
         self._report()
         self._end_if_done()
+
+    def _decoded(self, packet: Packet | None, received_s: float) -> Iterator[Slot]:
+        if packet is not None and packet.pts is not None:
+            self._received[packet.pts] = received_s
+        for frame in self._decoder.feed(packet):
+            yield Slot(frame, received_s if frame.pts is None else self._received.pop(frame.pts, received_s))
+        # Frames that are never shown would stay for ever.
+        while len(self._received) > 256:
+            self._received.pop(next(iter(self._received)))
 
     def _drop(self) -> None:
         """Keep within what may be held: results that wait longest go first, then frames that wait longest."""
@@ -243,38 +254,38 @@ class Session:
 
     # ---- threads that infer ----------------------------------------------------------------------------------------
 
-    def next_frame(self) -> Slot | None:
-        """One frame for the network, or None; ``take_result`` or ``fail`` is to follow."""
+    def next_frames(self, most: int) -> list[Slot]:
+        """At most so many frames for the network; ``take_results`` or ``fail`` is to follow."""
         with self._lock:
-            if self._ended or not self._queues.frames or len(self._queues.in_flight) >= self._most_in_flight:
-                return None
-            slot = self._queues.frames.popleft()
-            self._queues.in_flight.append(slot)
-            return slot
+            frames, in_flight = self._queues.frames, self._queues.in_flight
+            count = 0 if self._ended else min(most, len(frames), self._most_in_flight - len(in_flight))
+            slots = [frames.popleft() for _ in range(count)]
+            in_flight.extend(slots)
+            return slots
 
     def fail(self, error: Exception) -> None:
         """The network failed: the stream ends."""
         self.end(BadStream("failed", f"the network failed: {_first(error)}"))
 
-    def take_result(self, slot: Slot, tensors: Tensors) -> None:
-        """The pipeline's outputs for a frame."""
+    def take_results(self, results: list[tuple[Slot, Tensors]]) -> None:
+        """The pipeline's outputs for frames."""
         with self._lock:
-            slot.tensors = tensors
-            self.totals.inferred += 1
+            for slot, tensors in results:
+                slot.tensors = tensors
+            self.totals.inferred += len(results)
             queues = self._queues
             while queues.in_flight and queues.in_flight[0].tensors is not None:
                 queues.inferred.append(queues.in_flight.popleft())
         self._deliver()
-        self._wake_network(self)
-        self._wake_decoder(self)
+        self._wake()
         self._end_if_done()
 
     # ---- threads that finish ---------------------------------------------------------------------------------------
 
     def next_result(self) -> Job | None:
         """One result to finish and send, or None. Only one thread at a time may ask, and do it."""
-        slot = self._next_leaving()
-        return None if slot is None else lambda: self._finish_and_send(slot)
+        leaving = self._next_leaving(1)
+        return (lambda: self._finish_and_send(leaving[0])) if leaving else None
 
     def _finish_and_send(self, slot: Slot) -> None:
         assert self._finish is not None
@@ -284,9 +295,10 @@ class Session:
         except Exception as error:  # whatever a library raises ends this stream, and no thread
             self.end(BadStream("failed", f"frame {slot.frame.index} cannot be finished: {_first(error)}"))
             return
+        slot.tensors = tensors
         with self._sending:
-            self._send(slot.frame, slot.received_s, tensors, fields)
-        self._wake_decoder(self)
+            self._send([slot], fields)
+        self._wake()
         self._end_if_done()
 
     # ---- the way out -----------------------------------------------------------------------------------------------
@@ -297,34 +309,40 @@ class Session:
             self._wake_finisher(self)
             return
         with self._sending:
-            while (slot := self._next_leaving()) is not None:
-                assert slot.tensors is not None
-                self._send(slot.frame, slot.received_s, slot.tensors, {})
+            while leaving := self._next_leaving(self._together):
+                for _, alike in groupby(leaving, _kind):
+                    self._send(list(alike), {})
 
-    def _next_leaving(self) -> Slot | None:
+    def _next_leaving(self, most: int) -> list[Slot]:
         with self._lock:
-            if self._ended or not self._queues.inferred or self._credit < 1:
-                return None
-            self._credit -= 1
-            self._queues.leaving += 1
-            return self._queues.inferred.popleft()
+            inferred = self._queues.inferred
+            count = 0 if self._ended else min(most, len(inferred), self._credit)
+            self._credit -= count
+            self._queues.leaving += count
+            return [inferred.popleft() for _ in range(count)]
 
-    def _send(self, frame: Any, received_s: float, tensors: Tensors, fields: dict[str, Any]) -> None:
+    def _send(self, slots: list[Slot], fields: dict[str, Any]) -> None:
+        """Send results that are alike; ``fields`` go with each beside the usual ones."""
+        now = time.monotonic()
+        latencies_ms = [1000 * (now - slot.received_s) for slot in slots]
         with self._lock:
             if self._ended:
                 return
-            latency_ms = 1000 * (time.monotonic() - received_s)
-            self.totals.latency_ms += latency_ms
-            self._queues.leaving -= 1
-        event = self._event(
-            "result",
-            index=frame.index,
-            pts=frame.pts,
-            pts_seconds=frame.pts_seconds,
-            latency_ms=round(latency_ms, 3),
-            **fields,
-        )
-        self._outlet.send(event, tensors)
+            self.totals.latency_ms += sum(latencies_ms)
+            self._queues.leaving -= len(slots)
+        frames = [
+            {
+                "index": slot.frame.index,
+                "pts": slot.frame.pts,
+                "pts_seconds": slot.frame.pts_seconds,
+                "latency_ms": round(latency_ms, 3),
+                **fields,
+            }
+            for slot, latency_ms in zip(slots, latencies_ms, strict=True)
+        ]
+        names = slots[0].tensors or {}
+        stacked = {name: np.stack([slot.tensors[name] for slot in slots if slot.tensors]) for name in names}
+        self._outlet.send(self._event("results", frames=frames), stacked)
 
     def _report(self) -> None:
         """Tell what was consumed where no result does it soon enough."""
@@ -336,7 +354,18 @@ class Session:
                     return
             self._outlet.send(self._event("consumed"), {})
 
-    def _event(self, kind: Any, **fields: object) -> Event:
+    def _wake(self) -> None:
+        """Wake threads that have something to do here: waking one for nothing costs as much as handling a frame."""
+        with self._lock:
+            queues = self._queues
+            decodes = (queues.inbox or self._closing) and not self._flushing and self._room() > 0
+            infers = queues.frames and len(queues.in_flight) < self._most_in_flight
+        if decodes:
+            self._wake_decoder(self)
+        if infers:
+            self._wake_network(self)
+
+    def _event(self, kind: Any, *, frames: Sequence[dict[str, Any]] = (), **fields: object) -> Event:
         with self._lock:
             self._said_s = time.monotonic()
             self._reported_bytes = self.totals.consumed_bytes
@@ -349,6 +378,7 @@ class Session:
                 concealed=self._decoder.concealed,
                 unshown=self._unshown,
                 fields=fields,
+                frames=frames,
             )
 
     def _end_if_done(self) -> None:
@@ -370,6 +400,11 @@ class Session:
                 self._outlet.end(event, error)
         finally:
             self._on_end(self)
+
+
+def _kind(slot: Slot) -> list[tuple[str, tuple[int, ...], str]]:
+    """Results of one kind fit into the same arrays."""
+    return [(name, value.shape, value.dtype.str) for name, value in (slot.tensors or {}).items()]
 
 
 def _first(error: Exception) -> str:

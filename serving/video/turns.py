@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 Stream = TypeVar("Stream")
@@ -33,7 +33,8 @@ class _Threads(ABC, Generic[Stream]):
     def wake(self, stream: Stream) -> None:
         """There may be work for a stream."""
         with self._changed:
-            self._put(stream)
+            if self._put(stream):
+                self._changed.notify()
 
     def close(self) -> None:
         """Finish what is being done, and end the threads."""
@@ -43,11 +44,13 @@ class _Threads(ABC, Generic[Stream]):
         for thread in self._threads:
             thread.join()
 
-    def _put(self, stream: Stream) -> None:
-        if id(stream) not in self._in_line:
-            self._in_line.add(id(stream))
-            self._line.append(stream)
-            self._changed.notify()
+    def _put(self, stream: Stream) -> bool:
+        """Put a stream in the line; whether it was not there yet."""
+        if id(stream) in self._in_line:
+            return False
+        self._in_line.add(id(stream))
+        self._line.append(stream)
+        return True
 
     def _first(self) -> Stream:
         stream = self._line.popleft()
@@ -82,11 +85,11 @@ class Turns(_Threads[Stream]):
         self._woken_while_busy: set[int] = set()
         self._start()
 
-    def _put(self, stream: Stream) -> None:
+    def _put(self, stream: Stream) -> bool:
         if id(stream) in self._busy:
             self._woken_while_busy.add(id(stream))
-        else:
-            super()._put(stream)
+            return False
+        return super()._put(stream)
 
     def _run(self) -> None:
         while (stream := self._next()) is not None:
@@ -121,6 +124,7 @@ class Turns(_Threads[Stream]):
         with self._changed:
             self._busy.discard(id(stream))
             if more or id(stream) in self._woken_while_busy:
+                # No other thread is woken: this one looks at the line next.
                 self._put(stream)
             self._woken_while_busy.discard(id(stream))
 
@@ -128,16 +132,17 @@ class Turns(_Threads[Stream]):
 class Gathering(_Threads[Stream], Generic[Stream, Item]):
     """``count`` threads that do pieces of many streams' work together, such as the frames of one batch.
 
-    A stream that may have work is handed in by ``wake``. A thread takes what ``take(stream)`` gives, stream by stream,
-    and calls ``work`` with all of it: the more threads are busy, the more it takes, up to ``most`` pieces. Neither
-    should raise; ``surprised`` is told where one does.
+    A stream that may have work is handed in by ``wake``. A thread takes what ``take(stream, most)`` gives, at most so
+    many pieces and fewer only where there are no more, stream by stream, and calls ``work`` with all of it: the more
+    threads are busy, the more streams it asks, up to ``most`` pieces in all. Neither should raise; ``surprised`` is
+    told where one does.
     """
 
     def __init__(
         self,
         name: str,
         count: int,
-        take: Callable[[Stream], Item | None],
+        take: Callable[[Stream, int], Sequence[Item]],
         work: Callable[[list[tuple[Stream, Item]]], None],
         *,
         most: int,
@@ -161,21 +166,23 @@ class Gathering(_Threads[Stream], Generic[Stream, Item]):
             del pieces
 
     def _wait(self) -> int | None:
-        """How many pieces to take: an equal share of the line for each thread that is free."""
+        """How many streams to ask: an equal share of the line for each thread that is free."""
         with self._changed:
             self._idle += 1
             while not self._line and not self._closed:
                 self._changed.wait()
             share = -(-len(self._line) // self._idle)
             self._idle -= 1
-            return None if self._closed else min(max(share, 1), self._most)
+            return None if self._closed else max(share, 1)
 
     def _gather(self, share: int) -> list[tuple[Stream, Item]]:
         pieces: list[tuple[Stream, Item]] = []
-        while len(pieces) < share and (stream := self._next()) is not None:
-            piece = self._take(stream)
-            if piece is not None:
-                pieces.append((stream, piece))
+        while share > 0 and len(pieces) < self._most and (stream := self._next()) is not None:
+            room = self._most - len(pieces)
+            found = self._take(stream, room)
+            pieces += [(stream, piece) for piece in found]
+            share -= bool(found)
+            if len(found) == room:
                 # It may have more.
                 self.wake(stream)
         return pieces

@@ -6,9 +6,10 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,11 @@ class Client(Outlet):
         self.gone = False
         self.changed = threading.Condition()
 
-    def send(self, event: Event, tensors: Tensors) -> None:  # noqa: ARG002 (the order is what counts)
+    def send(self, event: Event, tensors: Tensors) -> None:
         assert not self.last, "something came after the last word"
+        assert bool(event.frames) == (event.type == "results")
+        if "index" in tensors:
+            assert tensors["index"].tolist() == [[frame["index"]] for frame in event.frames]
         with self.changed:
             self.events.append(event)
             self.changed.notify_all()
@@ -80,7 +84,11 @@ class Client(Outlet):
 
     @property
     def results(self) -> list[int]:
-        return [event.fields["index"] for event in self.events if event.type == "result"]
+        return [frame["index"] for frame in self.frames]
+
+    @property
+    def frames(self) -> list[Mapping[str, Any]]:
+        return [frame for event in self.events for frame in event.frames]
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         with self.changed:
@@ -92,11 +100,12 @@ class Server:
     """The pools of a server, and a network that takes its time."""
 
     infer: Callable[[Any], Tensors]
+    together: int = 1
     ended: list[Session] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.decoders: Turns[Session] = Turns("decode", 2, Session.next_packet)
-        self.callers: Gathering[Session, Slot] = Gathering("infer", 6, Session.next_frame, self.work, most=3)
+        self.decoders: Turns[Session] = Turns("decode", 2, Session.next_packets)
+        self.callers: Gathering[Session, Slot] = Gathering("infer", 6, Session.next_frames, self.work, most=3)
         self.finishers: Turns[Session] = Turns("finish", 3, Session.next_result)
 
     def open(
@@ -116,14 +125,15 @@ class Server:
             wake_decoder=self.decoders.wake,
             wake_network=self.callers.wake,
             on_end=self.ended.append,
+            together=self.together,
             finish=finish,
             wake_finisher=self.finishers.wake,
         )
 
     def work(self, pieces: list[tuple[Session, Slot]]) -> None:
-        for session, slot in pieces:
+        for session, group in groupby(pieces, lambda piece: piece[0]):
             try:
-                session.take_result(slot, self.infer(slot.frame))
+                session.take_results([(slot, self.infer(slot.frame)) for _, slot in group])
             except Exception as error:
                 session.fail(error)
 
@@ -142,9 +152,9 @@ def slow(frame: Any) -> Tensors:
     return {"index": np.array([frame.index])}
 
 
-@pytest.fixture
-def server() -> Any:
-    running = Server(slow)
+@pytest.fixture(params=[1, 3])
+def server(request: pytest.FixtureRequest) -> Any:
+    running = Server(slow, together=request.param)
     yield running
     running.close()
 
@@ -224,7 +234,7 @@ def test_a_live_stream_goes_on_at_a_key_packet_where_decoding_is_too_slow(server
     jumps = [after for before, after in itertools.pairwise(fed) if after != before + 1]
     assert jumps
     assert all(after % 50 == 0 for after in jumps)
-    latencies = [event.fields["latency_ms"] for event in client.events if event.type == "result"]
+    latencies = [frame["latency_ms"] for frame in client.frames]
     # A second in the inbox, a frame that was begun, and what is held behind it.
     assert max(latencies) < 2500
     counts = session.counts()
@@ -336,7 +346,7 @@ def test_packets_that_a_decoder_holds_back_are_not_told_as_unshown(server: Serve
     assert session.counts()["unshown"] == 0
     session.receive(packets(4, 20))
     client.wait_for(lambda: len(client.results) > 5)
-    assert [event.unshown for event in client.events if event.type == "result"] == [2] * len(client.results)
+    assert {event.unshown for event in client.events if event.type == "results"} == {2}
 
 
 class Numbering:
@@ -374,7 +384,7 @@ def test_results_are_finished_one_after_the_other_in_order_and_only_those_that_l
     for client, finish in zip(clients, finishes, strict=True):
         client.wait_for(lambda: bool(client.last))  # noqa: B023 (called at once)
         assert client.results == finish.seen == list(range(100))
-        assert [event.fields["place"] for event in client.events if event.type == "result"] == list(range(1, 101))
+        assert [frame["place"] for frame in client.frames] == list(range(1, 101))
         assert isinstance(client.last[0], Event)
 
 

@@ -16,11 +16,8 @@ class Stream:
         self.name = name
         self.pieces = deque(range(pieces))
 
-    def take(self) -> int | None:
-        try:
-            return self.pieces.popleft()
-        except IndexError:
-            return None
+    def take(self, most: int) -> list[int]:
+        return [self.pieces.popleft() for _ in range(min(most, len(self.pieces)))]
 
 
 def wait_for(condition: object) -> None:
@@ -106,9 +103,9 @@ def test_pieces_of_one_stream_follow_each_other_and_streams_run_side_by_side() -
 
     class Jobs(Stream):
         def job(self) -> object:
-            piece = self.take()
-            if piece is None:
+            if not self.pieces:
                 return None
+            piece = self.pieces.popleft()
 
             def run() -> None:
                 with noting:

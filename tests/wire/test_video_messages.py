@@ -91,9 +91,9 @@ def message(header: object, payload: bytes = b"") -> bytes:
         (message({"type": "packets", "packets": []}, b"abc"), "declare 0 bytes; the message carries 3"),
         (message({"type": "packets", "packets": [[0, 1.5, 0, 1, 1]]}), "pts must be a whole number"),
         (message({"type": "open", "version": 9}), "speaks version 9"),
-        (message({"type": "open", "version": 1, "mode": "fast"}), "'fast' is none of block"),
+        (message({"type": "open", "version": 2, "mode": "fast"}), "'fast' is none of block"),
         (
-            message({"type": "open", "version": 1, "codec": "h264", "width": 1, "height": 1, "time_base": [1, 0]}),
+            message({"type": "open", "version": 2, "codec": "h264", "width": 1, "height": 1, "time_base": [1, 0]}),
             "cannot be read: ZeroDivisionError",
         ),
     ],
@@ -104,7 +104,7 @@ def test_refusals_say_what_was_seen(data: bytes, reason: str) -> None:
 
 
 def test_events_come_back() -> None:
-    event = Event(type="result", decoded=3, dropped=1, fields={"index": 2, "pts": None, "pts_seconds": 0.5})
+    event = Event(type="results", decoded=3, dropped=1, frames=[{"index": 2, "pts": None, "pts_seconds": 0.5}])
     assert Event.from_json(event.to_json()) == event
     with pytest.raises(BadMessage):
         Event.from_json(b'{"what": 1}')

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -44,6 +44,8 @@ class Behaviour:
     """After so many frames of a connection, say nothing more."""
     silent: bool = False
     too_many_results: bool = False
+    together: int = 1
+    """How many results it sends at once where so many packets wait."""
 
 
 @dataclass
@@ -192,12 +194,13 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
                     return
                 if not seen.waiting:
                     break
-                packet = seen.waiting.popleft()
-                seen.credit -= 1
-                index, seen.sent = seen.sent, seen.sent + 1
-                seen.consumed_bytes += len(packet.data)
+                count = max(1, min(behaviour.together, len(seen.waiting), seen.credit))
+                packets = [seen.waiting.popleft() for _ in range(count)]
+                seen.credit -= count
+                index, seen.sent = seen.sent, seen.sent + count
+                seen.consumed_bytes += sum(len(packet.data) for packet in packets)
             time.sleep(behaviour.frame_s)
-            yield self._result(seen, index, packet)
+            yield self._results(seen, index, packets)
             if seen.sent == behaviour.fail_after:
                 context.abort(*behaviour.failure)
             if seen.sent == behaviour.end_after:
@@ -209,24 +212,32 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
             self._changed.wait_for(lambda: seen.over or seen.hung_up)
             seen.answered = not seen.over
 
-    def _result(self, seen: Seen, index: int, packet: Packet) -> Any:
+    def _results(self, seen: Seen, first: int, packets: list[Packet]) -> Any:
         assert seen.opened is not None
-        seconds = None if packet.pts is None else float(packet.pts * seen.opened.time_base)
-        answer = self._event("result", seen, index=index, pts=packet.pts, pts_seconds=seconds, latency_ms=1.5)
+        indices = range(first, first + len(packets))
+        frames = [
+            {
+                "index": index,
+                "pts": packet.pts,
+                "pts_seconds": None if packet.pts is None else float(packet.pts * seen.opened.time_base),
+                "latency_ms": 1.5,
+            }
+            for index, packet in zip(indices, packets, strict=True)
+        ]
+        answer = self._event("results", seen, frames=frames)
         response = answer.infer_response
-        label = b"class %d" % index
         for name, datatype, data in (
-            ("scores", "FP32", np.array([0.9, 0.1], "<f4").tobytes()),
-            ("class_ids", "INT32", np.array([index, 1], "<i4").tobytes()),
-            ("labels", "BYTES", _strings(label, b"other")),
+            ("scores", "FP32", np.array([[0.9, 0.1] for _ in indices], "<f4").tobytes()),
+            ("class_ids", "INT32", np.array([[index, 1] for index in indices], "<i4").tobytes()),
+            ("labels", "BYTES", b"".join(_strings(b"class %d" % index, b"other") for index in indices)),
         ):
             response.outputs.append(
-                messages.ModelInferResponse.InferOutputTensor(name=name, datatype=datatype, shape=[2])
+                messages.ModelInferResponse.InferOutputTensor(name=name, datatype=datatype, shape=[len(packets), 2])
             )
             response.raw_output_contents.append(data)
         return answer
 
-    def _event(self, kind: Any, seen: Seen, **fields: object) -> Any:
+    def _event(self, kind: Any, seen: Seen, *, frames: Sequence[dict[str, Any]] = (), **fields: object) -> Any:
         event = Event(
             type=kind,
             consumed_bytes=seen.consumed_bytes,
@@ -235,6 +246,7 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
             dropped=seen.sent // 10,
             concealed=seen.sent // 20,
             fields=fields,
+            frames=frames,
         )
         response = messages.ModelInferResponse(model_name="fake_video")
         response.outputs.append(

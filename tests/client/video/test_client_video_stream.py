@@ -33,7 +33,9 @@ from client.video import Reconnect, Stream, interleave
 from wire.video import Packet
 
 
-def test_every_frame_in_order_with_what_is_known_of_it(server: FakeServer, client: Client) -> None:
+@pytest.mark.parametrize("together", [1, 7])
+def test_every_frame_in_order_with_what_is_known_of_it(server: FakeServer, client: Client, together: int) -> None:
+    server.behaviour.together = together
     with client.stream(source(packets(300))) as results:
         assert results.format is not None
         assert results.format.codec == "h264"
@@ -65,9 +67,12 @@ def test_a_stream_without_packets_ends_at_once(client: Client) -> None:
     assert results.ended_reason == "done"
 
 
+@pytest.mark.parametrize("together", [1, 4])
 @pytest.mark.parametrize("window", [1, 2, 16])
-def test_never_more_bytes_or_results_than_allowed(server: FakeServer, client: Client, window: int) -> None:
-    server.behaviour.buffer_bytes = 5000
+def test_never_more_bytes_or_results_than_allowed(
+    server: FakeServer, client: Client, window: int, together: int
+) -> None:
+    server.behaviour.buffer_bytes, server.behaviour.together = 5000, together
     with client.stream(source(packets(100)), results=window) as results:
         assert len(list(results)) == 100
     # The server itself notes a fault where the bounds are passed.

@@ -1,0 +1,18 @@
+"""The compiled loops that streams use, loaded before the first of them comes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+_DECODING = ("preprocess.backends.finish", "preprocess.video.resized", "preprocess.video.kernels")
+_COMPOSING = ("postprocess.matte_kernels", "postprocess.blur_kernels")
+
+
+def load_loops(*, decoding: bool, composing: bool) -> None:
+    """Import the modules of loops of decoding on the CPU, and of composing.
+
+    Else the first stream would wait for them: two seconds, and fifteen where nothing is compiled and cached yet.
+    Raises ``ImportError`` without Numba.
+    """
+    for name in (*(_DECODING if decoding else ()), *(_COMPOSING if composing else ())):
+        import_module(name)
