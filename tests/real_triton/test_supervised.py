@@ -27,7 +27,7 @@ RECOVERY_S = 5.0
 def test_a_killed_model_process_is_replaced(
     repository: Path, photos: dict[str, bytes], victim: str, pipeline: str
 ) -> None:
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=[pipeline]) as server:
         stop = threading.Event()
         slowest_s = [0.0]
         errors: list[OnestreamError] = []
@@ -71,7 +71,7 @@ def test_a_killed_model_process_is_replaced(
 
 
 def test_nothing_is_left_of_a_server_that_is_killed_at_work(repository: Path, photos: dict[str, bytes]) -> None:
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=["classify_fused"]) as server:
         processes = psutil.Process(server.pid).children(recursive=True)
         with Client(server.grpc_url, timeout_s=DEADLINE_S, retries=0) as client:
             items = client.classify_many([photos["coffee"]] * 400, pipeline="classify_fused", in_flight=16)
