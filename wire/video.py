@@ -197,10 +197,11 @@ class Event:
 
     ``type``: *opened*, with the bounds that hold in ``fields``; *results*, with one entry of ``frames`` for each frame
     that has its result here: ``index`` (frame number from 0 in the order of display, counting every frame), ``pts`` (in
-    the time base, None where unknown), ``pts_seconds`` and ``latency_ms`` (from the receipt of the packet to the
-    result); *consumed*, where only counts changed; *ended*, with ``reason`` in ``fields``. The counts are totals of the
-    stream so far: ``consumed_bytes`` of packets that the server no longer holds, frames ``decoded``, ``inferred``,
-    ``dropped`` and ``concealed``, and packets ``unshown``, which came before the first that can be shown.
+    the time base, None where unknown), ``pts_seconds``, ``latency_ms`` (from the receipt of the packet to the result),
+    and of composed video ``key``, ``width`` and ``height``; *consumed*, where only counts changed; *ended*, with
+    ``reason`` in ``fields``. The counts are totals of the stream so far: ``consumed_bytes`` of packets that the server
+    no longer holds, frames ``decoded``, ``inferred``, ``dropped`` and ``concealed``, and packets ``unshown``, which
+    came before the first that can be shown.
     """
 
     type: Literal["opened", "results", "consumed", "ended"]

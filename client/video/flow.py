@@ -136,6 +136,7 @@ class Outbox:
         """The server no longer holds the first ``total_bytes``."""
         with self._changed:
             self._consumed_bytes = max(self._consumed_bytes, total_bytes)
+            self._drop_late()
             self._wake_sender()
 
     def answered(self, latency_s: float) -> None:

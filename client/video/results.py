@@ -81,7 +81,7 @@ def labels_of(tensors: Tensors) -> tuple[Label, ...]:
 
 
 def encoded_in(tensors: Tensors, fields: Mapping[str, Any]) -> EncodedFrame | None:
-    """The picture in a frame's outputs and the fields of its event; None where the pipeline composes none."""
+    """The picture in a frame's outputs and what its event says of it; None where the pipeline composes none."""
     sent = tensors.get("video")
     if sent is None or "key" not in fields:
         return None

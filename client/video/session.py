@@ -184,7 +184,8 @@ class Session:
             server_ms = float(frame.get("latency_ms", 0.0))
             handed_s = self._handed.of(_whole(frame, "index"), frame.get("pts"))
             latency_ms = server_ms if handed_s is None else 1000 * (now - handed_s)
-            received.append(Received(frame, {name: array[row] for name, array in tensors.items()}, latency_ms))
+            # Copies: who keeps one result shall not keep those of its neighbours.
+            received.append(Received(frame, {name: array[row].copy() for name, array in tensors.items()}, latency_ms))
             self.outbox.answered(server_ms / 1000)
         return received
 

@@ -26,7 +26,7 @@ class ComposedVideo:
         self._window: tuple[tuple[int, int], Window] | None = None
 
     def __call__(self, frame: StreamFrame, results: Tensors) -> tuple[Tensors, dict[str, Any]]:
-        """The tensor ``video``, an H.264 picture as Annex B, and of the event ``key``, ``width`` and ``height``."""
+        """The tensor ``video``, an H.264 picture as Annex B, and of its event ``key``, ``width`` and ``height``."""
         planes = frame.planes()
         if frame.orientation != Orientation():
             planes = displayed(planes, frame.orientation)

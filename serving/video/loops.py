@@ -8,11 +8,11 @@ _DECODING = ("preprocess.backends.finish", "preprocess.video.resized", "preproce
 _COMPOSING = ("postprocess.matte_kernels", "postprocess.blur_kernels")
 
 
-def load_loops(*, decoding: bool, composing: bool) -> None:
-    """Import the modules of loops of decoding on the CPU, and of composing.
+def load_loops(*, composing: bool) -> None:
+    """Import the modules of loops of decoding on the CPU, which a GPU may leave some streams to, and of composing.
 
     Else the first stream would wait for them: two seconds, and fifteen where nothing is compiled and cached yet.
     Raises ``ImportError`` without Numba.
     """
-    for name in (*(_DECODING if decoding else ()), *(_COMPOSING if composing else ())):
+    for name in (*_DECODING, *(_COMPOSING if composing else ())):
         import_module(name)

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from serving.video.gpu import GpuStreams
 
 _TICK_S = 0.25
-_BATCHES_IN_FLIGHT = 2
-
 _OVERLOADED_S = 10.0
 _AGAIN_S = 0.005
 """How long a frame waits before the network's full queue, and how often it asks."""
@@ -65,9 +63,12 @@ class Video(Adapter):
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
         self._gpu = self._open_gpu()
-        load_loops(decoding=self._gpu is None, composing=self._options.output is not None)
-        self._together = int(self.parameters["network_batch"])
-        cores = len(os.sched_getaffinity(0))
+        load_loops(composing=self._options.output is not None)
+        batch, cores = int(self.parameters["network_batch"]), len(os.sched_getaffinity(0))
+        # While some are decoded, others are inferred and others leave.
+        self._together = max(1, min(batch, self._options.results // 4))
+        # One stream may keep all instances of the network busy, of which there is one for each core.
+        self._in_flight = max(4, max(2, cores) * self._together)
         self._decoders: Turns[Session] = Turns("decode", cores, Session.next_packets, surprised=self._surprised)
         # They wait for the network most of the time: one for each of its instances, and as many that are on their way.
         self._callers: Gathering[Session, Slot] = Gathering(
@@ -75,7 +76,7 @@ class Video(Adapter):
             2 * cores,
             Session.next_frames,
             self._infer,
-            most=self._together,
+            most=batch,
             surprised=self._surprised,
         )
         self._finishers: Turns[Session] | None = None
@@ -137,7 +138,7 @@ class Video(Adapter):
                 wake_decoder=self._decoders.wake,
                 wake_network=self._callers.wake,
                 on_end=lambda _session: self._forget(key),
-                in_flight=_BATCHES_IN_FLIGHT * self._together,
+                in_flight=self._in_flight,
                 together=self._together,
                 finish=self._composed(opened, self._options.output) if self._options.output else None,
                 wake_finisher=self._finishers.wake if self._finishers else lambda _session: None,

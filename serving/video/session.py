@@ -24,14 +24,20 @@ from serving.video.parts import Decoder, Outlet, Queues, Slot, Tensors, Totals
 from wire.video import Close, Credit, Event, Message, Open, Packet, Packets
 
 Finish = Callable[[Any, Tensors], tuple[Tensors, dict[str, Any]]]
-"""From a frame and its results to the tensors that leave, and fields of their event beside the usual ones."""
+"""From a frame and its results to the tensors that leave, and what their event says of it beside the usual fields."""
 Job = Callable[[], None]
 
 _LEAST_PACKETS, _BYTES_A_PACKET = 1000, 64
 """How many packets may wait: at least so many, and otherwise one for so many bytes of the buffer."""
 
 _LATE_S = 1.0
-"""In mode *drop_oldest*, how long a packet may wait for the decoder before its group of pictures is dropped."""
+"""In mode *drop_oldest*, how long a packet may wait for its turn before its group of pictures is dropped."""
+
+_TURN_S = 0.015
+"""After so long no further packet of a stream is decoded before other streams had their turn."""
+
+_LEAST_WAITING = 4
+"""So many frames of a live stream may wait for the network, or as many as are decoded together."""
 
 _REPORT_S = 0.2
 """Consumed bytes are reported at least so often while no result does it."""
@@ -174,7 +180,8 @@ class Session:
         with self._lock:
             queues = self._queues
             waiting = queues.frames or queues.in_flight or queues.leaving
-            working = bool(queues.inbox and self._room() > 0) or bool(waiting)
+            # Of packets that are being decoded only the bytes are still there.
+            working = bool(queues.inbox_bytes and self._room() > 0) or bool(waiting)
             quiet_s = now - max(self._heard_s, self._said_s)
         if not working and quiet_s > self._bounds.idle_s:
             what = "took no result" if queues.inferred else "sent nothing"
@@ -191,7 +198,14 @@ class Session:
             self._drop_late()
             inbox = self._queues.inbox
             if inbox:
-                packets = [inbox.popleft() for _ in range(min(len(inbox), room, self._together))]
+                packets = [inbox.popleft()]
+                size = len(packets[0][0].data)
+                while inbox and len(packets) < min(room, self._together):
+                    size += len(inbox[0][0].data)
+                    # The client is to hear of consumed bytes before it has to wait.
+                    if size > self._bounds.buffer_bytes // 4:
+                        break
+                    packets.append(inbox.popleft())
                 return lambda: self._decode(packets)
             if self._closing:
                 self._flushing = True
@@ -209,9 +223,11 @@ class Session:
 
     def _decode(self, packets: Sequence[tuple[Packet | None, float]]) -> None:
         found: list[Slot] = []
+        done, began_s = 0, time.monotonic()
         try:
-            for packet, received_s in packets:
-                found += self._decoded(packet, received_s)
+            while done < len(packets) and not self._ended and (not done or time.monotonic() - began_s < _TURN_S):
+                found += self._decoded(*packets[done])
+                done += 1
         except (BadSample, BadImage) as error:
             self.end(BadStream("failed", error.reason if isinstance(error, BadImage) else str(error)))
             return
@@ -222,7 +238,8 @@ class Session:
             return
         with self._lock:
             self._flushed = packets[-1][0] is None
-            size = sum(len(packet.data) for packet, _ in packets if packet is not None)
+            self._queues.inbox.extendleft((packet, at_s) for packet, at_s in reversed(packets[done:]) if packet)
+            size = sum(len(packet.data) for packet, _ in packets[:done] if packet)
             self._queues.inbox_bytes -= size
             self.totals.consumed_bytes += size
             self._queues.frames.extend(found)
@@ -248,7 +265,7 @@ class Session:
             (queues.inferred or queues.frames).popleft()
             self.totals.dropped += 1
         # A frame that waits behind another one for the network is old when its turn comes.
-        while len(queues.frames) > self._most_in_flight:
+        while len(queues.frames) > max(_LEAST_WAITING, self._together):
             queues.frames.popleft()
             self.totals.dropped += 1
 
@@ -306,7 +323,8 @@ class Session:
     def _deliver(self) -> None:
         """Send what is inferred, as far as the client's credit goes. One thread at a time keeps the order."""
         if self._finish is not None:
-            self._wake_finisher(self)
+            if self._queues.inferred and self._credit:
+                self._wake_finisher(self)
             return
         with self._sending:
             while leaving := self._next_leaving(self._together):

@@ -178,7 +178,8 @@ class Gathering(_Threads[Stream], Generic[Stream, Item]):
     def _gather(self, share: int) -> list[tuple[Stream, Item]]:
         pieces: list[tuple[Stream, Item]] = []
         while share > 0 and len(pieces) < self._most and (stream := self._next()) is not None:
-            room = self._most - len(pieces)
+            # A stream that has many leaves room for those behind it.
+            room = max(1, (self._most - len(pieces)) // share)
             found = self._take(stream, room)
             pieces += [(stream, piece) for piece in found]
             share -= bool(found)

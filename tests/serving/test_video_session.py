@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import groupby
 from typing import Any
@@ -173,6 +173,101 @@ def test_every_frame_comes_once_in_order_although_the_network_overtakes(server: 
     assert ended.consumed_bytes == 2000
     assert server.ended == [session]
     assert client.events[0].type == "opened"
+
+
+def held_back(frames: int) -> tuple[OneToOne, threading.Event]:
+    """A decoder that begins when it is told to, so that packets wait for it."""
+    begin = threading.Event()
+
+    class Held(OneToOne):
+        def feed(self, packet: Packet | None) -> list[Frame]:
+            assert begin.wait(10)
+            return super().feed(packet)
+
+    return Held(delay=frames), begin
+
+
+def test_what_waits_together_goes_on_together_as_far_as_allowed() -> None:
+    server = Server(lambda frame: {"index": np.array([frame.index])}, together=3)
+    decoder, begin = held_back(0)
+    client = Client()
+    session = server.open(client, results=100, decoder=decoder)
+    session.receive(packets(0, 30))
+    begin.set()
+    client.wait_for(lambda: len(client.results) == 30)
+    server.close()
+    sizes = [len(event.frames) for event in client.events if event.type == "results"]
+    assert client.results == list(range(30))
+    assert max(sizes) == 3
+
+
+class Slow(OneToOne):
+    def feed(self, packet: Packet | None) -> list[Frame]:
+        time.sleep(0.02)
+        return super().feed(packet)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "bounds", "turn"),
+    [
+        (OneToOne(delay=0), Bounds(), 4),
+        (Slow(delay=0), Bounds(), 1),
+        (OneToOne(delay=0), Bounds(buffer_bytes=10000), 2),
+        (OneToOne(delay=0), Bounds(results=3), 3),
+    ],
+)
+def test_a_turn_of_the_decoder_is_bounded(decoder: OneToOne, bounds: Bounds, turn: int) -> None:
+    """In packets, in time, in bytes before the client is told, and in frames that may be held."""
+    client = Client()
+    session = Session(
+        replace(OPEN, results=100),
+        decoder,
+        client,
+        bounds=bounds,
+        wake_decoder=lambda _session: None,
+        wake_network=lambda _session: None,
+        on_end=lambda _session: None,
+        together=4,
+    )
+    session.receive(packets(0, 8, size=1000))
+    seen: list[int] = []
+    while len(seen) < 8:
+        before = session.counts()["decoded"]
+        job = session.next_packets()
+        assert job is not None
+        job()
+        assert session.counts()["decoded"] == min(before + turn, 8)
+        slots = session.next_frames(8)
+        seen += [slot.frame.index for slot in slots]
+        session.take_results([(slot, {}) for slot in slots])
+    assert seen == client.results == list(range(8))
+    assert session.next_packets() is None
+    assert max(event.consumed_bytes for event in client.events) == 8000
+
+
+def test_results_of_other_shapes_leave_apart() -> None:
+    """Such as the boxes found in a frame."""
+    server = Server(lambda frame: {"boxes": np.full(1 + frame.index // 2 % 2, frame.index)}, together=4)
+    decoder, begin = held_back(0)
+    client = Client()
+    shapes: list[tuple[list[int], tuple[int, ...]]] = []
+    send = client.send
+
+    def noting(event: Event, tensors: Tensors) -> None:
+        if event.type == "results":
+            shapes.append(([frame["index"] for frame in event.frames], tensors["boxes"].shape))
+        send(event, tensors)
+
+    client.send = noting  # type: ignore[method-assign]
+    session = server.open(client, results=100, decoder=decoder)
+    session.receive(packets(0, 24))
+    begin.set()
+    client.wait_for(lambda: len(client.results) == 24)
+    server.close()
+    assert client.results == list(range(24))
+    assert any(len(indices) == 2 for indices, _ in shapes)
+    for indices, shape in shapes:
+        assert {shape} == {(len(indices), 1 + index // 2 % 2) for index in indices}
 
 
 def test_results_leave_only_by_credit_and_the_rest_waits_in_bounds(server: Server) -> None:

@@ -96,6 +96,35 @@ def test_a_stream_with_much_work_leaves_the_others_their_turn() -> None:
     threads.close()
 
 
+def test_a_batch_has_pieces_of_every_stream_that_waits() -> None:
+    taken: list[list[str]] = []
+    gate = threading.Event()
+
+    def work(pieces: list[tuple[Stream, int]]) -> None:
+        taken.append([stream.name for stream, _ in pieces])
+        gate.wait(10)
+
+    threads = Gathering("test", 1, Stream.take, work, most=4)
+    threads.wake(Stream("first", 1))
+    wait_for(lambda: len(taken) == 1)
+    for name, pieces in (("a", 9), ("b", 9), ("c", 9), ("one", 1)):
+        threads.wake(Stream(name, pieces))
+    gate.set()
+    wait_for(lambda: sum(map(len, taken)) == 29)
+    threads.close()
+    assert taken[1] == ["a", "b", "c", "one"]
+    assert max(map(len, taken)) == 4
+
+
+def test_one_stream_alone_fills_a_batch() -> None:
+    taken: list[int] = []
+    threads = Gathering("test", 1, Stream.take, lambda pieces: taken.append(len(pieces)), most=4)
+    threads.wake(Stream("alone", 10))
+    wait_for(lambda: sum(taken) == 10)
+    threads.close()
+    assert taken == [4, 4, 2]
+
+
 def test_pieces_of_one_stream_follow_each_other_and_streams_run_side_by_side() -> None:
     busy: Counter[str] = Counter()
     noting, together = threading.Lock(), []

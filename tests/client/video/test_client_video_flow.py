@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+
+import pytest
 
 from client.video.flow import Outbox
 from wire.video import Close, Credit, Mode, Packet, Packets
@@ -188,3 +191,39 @@ def test_packets_go_out_at_once_where_answers_are_quick_and_of_files_always() ->
         for number in range(3):
             box.put(packet(number))
             assert numbers(box.next_message()) == [number]
+
+
+@pytest.mark.parametrize("what", ["opened", "consumed", "give", "finish", "put", "ended"])
+def test_a_sender_that_waits_is_woken_by_whatever_it_can_act_on(what: str) -> None:
+    box = Outbox("block", credit_step=2)
+    if what != "opened":
+        box.opened(100)
+    if what in ("opened", "consumed"):
+        box.put(packet(0))
+    if what == "consumed":
+        assert numbers(box.next_message()) == [0]
+        box.put(packet(1))
+    taken: list[object] = []
+    sender = threading.Thread(target=lambda: taken.append(box.next_message()), daemon=True)
+    sender.start()
+    time.sleep(0.1)
+    assert not taken
+    if what == "opened":
+        box.opened(100)
+    elif what == "consumed":
+        box.consumed(100)
+    elif what == "give":
+        box.give(2)
+    elif what == "finish":
+        box.finish()
+    elif what == "put":
+        box.put(packet(0))
+    else:
+        box.ended()
+    # It would wake by itself only after a second, or never.
+    sender.join(0.5)
+    assert not sender.is_alive()
+    expected = {"give": Credit(2), "finish": Close(), "ended": None}
+    number = 1 if what == "consumed" else 0
+    assert taken == [expected.get(what, Packets((packet(number),)))]
+    box.close()
