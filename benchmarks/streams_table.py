@@ -24,12 +24,13 @@ def table(results: dict[str, Any]) -> str:
         first = next(iter(cases.values()))
         dates = sorted({one["started_utc"][:10] for one in cases.values()})
         commits = sorted({one["commit"][:12] for one in cases.values()})
-        count = len(first["rounds"])
+        counts = sorted({len(one["rounds"]) for one in cases.values()})
+        rounds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         lines += [
             f"Video streams held in real time, {first['clip']['width']}×{first['clip']['height']} "
             f"{first['clip']['codec'].upper()} at {first['fps']} frames/s, {first['cores']} cores, client and server "
             f"on the same machine; {', '.join(dates)}, commit {', '.join(commits)}. "
-            + (f"Median (quartiles) of {count} rounds." if count > 1 else "One round."),
+            + (f"Median (quartiles) of {rounds} rounds." if counts[-1] > 1 else "One round."),
             "",
             "| pipeline | onestream | OpenCV in the client | ours ÷ it "
             "| CPU a frame alone: decode, network, encode, ms | held ÷ bare decode and network | … and encode |",
