@@ -358,8 +358,8 @@ class Session:
             }
             for slot, latency_ms in zip(slots, latencies_ms, strict=True)
         ]
-        names = slots[0].tensors or {}
-        stacked = {name: np.stack([slot.tensors[name] for slot in slots if slot.tensors]) for name in names}
+        results = [slot.tensors or {} for slot in slots]
+        stacked = {name: np.stack([result[name] for result in results]) for name in results[0]}
         self._outlet.send(self._event("results", frames=frames), stacked)
 
     def _report(self) -> None:

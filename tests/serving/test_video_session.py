@@ -175,7 +175,7 @@ def test_every_frame_comes_once_in_order_although_the_network_overtakes(server: 
     assert client.events[0].type == "opened"
 
 
-def held_back(frames: int) -> tuple[OneToOne, threading.Event]:
+def held_back() -> tuple[OneToOne, threading.Event]:
     """A decoder that begins when it is told to, so that packets wait for it."""
     begin = threading.Event()
 
@@ -184,12 +184,12 @@ def held_back(frames: int) -> tuple[OneToOne, threading.Event]:
             assert begin.wait(10)
             return super().feed(packet)
 
-    return Held(delay=frames), begin
+    return Held(delay=0), begin
 
 
 def test_what_waits_together_goes_on_together_as_far_as_allowed() -> None:
     server = Server(lambda frame: {"index": np.array([frame.index])}, together=3)
-    decoder, begin = held_back(0)
+    decoder, begin = held_back()
     client = Client()
     session = server.open(client, results=100, decoder=decoder)
     session.receive(packets(0, 30))
@@ -248,7 +248,7 @@ def test_a_turn_of_the_decoder_is_bounded(decoder: OneToOne, bounds: Bounds, tur
 def test_results_of_other_shapes_leave_apart() -> None:
     """Such as the boxes found in a frame."""
     server = Server(lambda frame: {"boxes": np.full(1 + frame.index // 2 % 2, frame.index)}, together=4)
-    decoder, begin = held_back(0)
+    decoder, begin = held_back()
     client = Client()
     shapes: list[tuple[list[int], tuple[int, ...]]] = []
     send = client.send
