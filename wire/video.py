@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
-VERSION = 2
+VERSION = 3
 MESSAGE = "message"
 EVENT = "event"
 _LENGTH = struct.Struct("<I")
@@ -80,10 +80,11 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Packets:
-    """The next packets, in the order of storage."""
+    """The next packets, in the order of storage; with ``results``, ``Credit`` for so many goes along."""
 
     type: ClassVar[str] = "packets"
     packets: tuple[Packet, ...]
+    results: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def pack(message: Message) -> bytes:
             [len(packet.data), packet.pts, packet.dts, packet.duration, packet.is_key | packet.is_discarded << 1]
             for packet in message.packets
         ]
-    elif isinstance(message, Credit):
+    if isinstance(message, Packets | Credit):
         header["results"] = message.results
     text = json.dumps(header, separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(text)), text, *payload])
@@ -140,7 +141,7 @@ def unpack(data: bytes | memoryview) -> Message:
         if kind == Open.type:
             return _open(header, payload)
         if kind == Packets.type:
-            return _packets(header["packets"], payload)
+            return Packets(_packets(header["packets"], payload), _whole(header["results"], "results"))
         if kind == Credit.type:
             return Credit(_whole(header["results"], "results"))
         if kind == Close.type:
@@ -168,7 +169,7 @@ def _open(header: dict[str, Any], payload: memoryview) -> Open:
     return opened
 
 
-def _packets(table: list[list[Any]], payload: memoryview) -> Packets:
+def _packets(table: list[list[Any]], payload: memoryview) -> tuple[Packet, ...]:
     found, at = [], 0
     for size, pts, dts, duration, flags in table:
         for name, value in (("pts", pts), ("dts", dts)):
@@ -182,7 +183,7 @@ def _packets(table: list[list[Any]], payload: memoryview) -> Packets:
         at = end
     if at != len(payload):
         raise BadMessage(f"the packets declare {at} bytes; the message carries {len(payload)}")
-    return Packets(tuple(found))
+    return tuple(found)
 
 
 def _whole(value: object, name: str) -> int:

@@ -145,7 +145,7 @@ class Outbox:
             self._linger_s = min(_MOST_LINGER_S, latency_s)
 
     def give(self, results: int = 1) -> None:
-        """The caller took results. Credit goes out in steps, since each message costs the server a request."""
+        """The caller took results. Credit goes with packets, or alone in steps, since a message costs a request."""
         with self._changed:
             if not self._credit:
                 self._credit_since_s = self._clock()
@@ -191,13 +191,12 @@ class Outbox:
 
     def _message(self) -> Message | None:
         self._drop_late()
-        waited = bool(self._credit) and self._clock() - self._credit_since_s >= _CREDIT_S
-        if self._credit >= self._credit_step or waited:
-            credit, self._credit = Credit(self._credit), 0
-            return credit
         if self._queue and self._has_room() and (self._finished or self._clock() >= self._lingers_until_s):
             self._lingers_until_s = self._clock() + self._linger_s
-            return self._packets()
+            return Packets(self._packets(), self._taken_credit())
+        waited = bool(self._credit) and self._clock() - self._credit_since_s >= _CREDIT_S
+        if self._credit >= self._credit_step or waited:
+            return Credit(self._taken_credit())
         if self._finished and not self._queue and not self._close_sent and self._buffer_bytes is not None:
             self._close_sent = True
             return Close()
@@ -227,7 +226,11 @@ class Outbox:
         unconsumed = self._sent_bytes - self._consumed_bytes
         return unconsumed + len(self._queue[0][0].data) <= self._buffer_bytes
 
-    def _packets(self) -> Packets:
+    def _taken_credit(self) -> int:
+        credit, self._credit = self._credit, 0
+        return credit
+
+    def _packets(self) -> tuple[Packet, ...]:
         taken: list[Packet] = []
         size = 0
         while self._queue and self._has_room() and len(taken) < _MESSAGE_PACKETS and size < _MESSAGE_BYTES:
@@ -237,4 +240,4 @@ class Outbox:
             size += len(packet.data)
             taken.append(packet)
             self._on_sent(packet, self._clock() if self._mode == "block" else put_s)
-        return Packets(tuple(taken))
+        return tuple(taken)

@@ -6,6 +6,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from PIL import Image
@@ -23,7 +24,7 @@ class ClipMissing(Exception):
     """There is no video to play; the text says how to get one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Clip:
     """A video file's packets in the order of storage, ``frames`` of them, one for each frame."""
 
@@ -64,7 +65,7 @@ class Clip:
         packet, shift = self.packets[number % self.frames], number // self.frames * self._length
         return replace(packet, pts=_later(packet.pts, shift), dts=_later(packet.dts, shift))
 
-    @property
+    @cached_property
     def _length(self) -> int:
         first, last = (choose(packet.pts for packet in self.packets if packet.pts is not None) for choose in (min, max))
         return last - first + max(1, round((last - first) / max(1, self.frames - 1)))

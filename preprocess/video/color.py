@@ -8,6 +8,7 @@ which is what swscale does by default when it converts without scaling.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -121,8 +122,9 @@ def planes_of(frame: VideoFrame) -> Planes:
     return Planes(y, u, v, size_hw, (vertical, horizontal), depth, int(frame.colorspace), full)
 
 
+@lru_cache
 def coefficients(matrix: Matrix, range: Range, depth: int) -> npt.NDArray[np.int32]:
-    """(luma, V to red, U to green, V to green, U to blue, luma offset, chroma offset, bits to drop).
+    """(luma, V to red, U to green, V to green, U to blue, luma offset, chroma offset, bits to drop); not to be changed.
 
     The first five are multiplied with samples from which the offsets are taken; the sum of the products, plus half,
     shifted right by the last, is a level of 0 to 255.

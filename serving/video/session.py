@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -33,8 +33,8 @@ _LEAST_PACKETS, _BYTES_A_PACKET = 1000, 64
 _LATE_S = 1.0
 """In mode *drop_oldest*, how long a packet may wait for its turn before its group of pictures is dropped."""
 
-_TURN_S = 0.015
-"""After so long no further packet of a stream is decoded before other streams had their turn."""
+_TURN_S = 0.02
+"""After so much CPU time no further packet of a stream is decoded before other streams had their turn."""
 
 _LEAST_WAITING = 4
 """So many frames of a live stream may wait for the network, or as many as are decoded together."""
@@ -118,13 +118,13 @@ class Session:
             self._heard_s = time.monotonic()
             if isinstance(message, Open):
                 raise BadStream("bad_message", "the stream is open already")
-            if isinstance(message, Credit):
+            if isinstance(message, Credit | Packets):
                 self._credit += message.results
                 if self._credit > MOST_RESULTS:
                     raise BadStream("flow", f"credit for {self._credit} results; at most {MOST_RESULTS} may be given")
-            elif self._closing:
+            if isinstance(message, Packets | Close) and self._closing:
                 raise BadStream("bad_message", "a packet came after the end")
-            elif isinstance(message, Close):
+            if isinstance(message, Close):
                 self._closing = True
             elif isinstance(message, Packets):
                 self._take_in(message)
@@ -192,25 +192,30 @@ class Session:
     def next_packets(self) -> Job | None:
         """Packets to decode, or the end of the stream; None where nothing may be decoded now."""
         with self._lock:
-            room = self._room()
-            if self._ended or self._flushing or room < 1:
+            if self._ended or self._flushing or self._room() < 1:
                 return None
             self._drop_late()
-            inbox = self._queues.inbox
-            if inbox:
-                packets = [inbox.popleft()]
-                size = len(packets[0][0].data)
-                while inbox and len(packets) < min(room, self._together):
-                    size += len(inbox[0][0].data)
-                    # The client is to hear of consumed bytes before it has to wait.
-                    if size > self._bounds.buffer_bytes // 4:
-                        break
-                    packets.append(inbox.popleft())
-                return lambda: self._decode(packets)
+            if self._queues.inbox:
+                return lambda: self._decode(self._turn())
             if self._closing:
                 self._flushing = True
                 return lambda: self._decode([(None, time.monotonic())])
             return None
+
+    def _turn(self) -> Iterator[tuple[Packet, float]]:
+        """The packets of one turn, each taken when it is asked for."""
+        began_s, size = time.thread_time(), 0
+        for _ in range(min(self._room(), self._together)):
+            with self._lock:
+                inbox = self._queues.inbox
+                if not inbox or (size and time.thread_time() - began_s > _TURN_S):
+                    return
+                # The client is to hear of consumed bytes before it has to wait.
+                if size and size + len(inbox[0][0].data) > self._bounds.buffer_bytes // 4:
+                    return
+                taken = inbox.popleft()
+                size += len(taken[0].data)
+            yield taken
 
     def _room(self) -> int:
         """For how many frames more there is room."""
@@ -221,13 +226,13 @@ class Session:
         queues = self._queues
         return len(queues.frames) + len(queues.in_flight) + len(queues.inferred) + queues.leaving
 
-    def _decode(self, packets: Sequence[tuple[Packet | None, float]]) -> None:
+    def _decode(self, packets: Iterable[tuple[Packet | None, float]]) -> None:
         found: list[Slot] = []
-        done, began_s = 0, time.monotonic()
+        size = 0
         try:
-            while done < len(packets) and not self._ended and (not done or time.monotonic() - began_s < _TURN_S):
-                found += self._decoded(*packets[done])
-                done += 1
+            for packet, received_s in packets:
+                found += self._decoded(packet, received_s)
+                size += len(packet.data) if packet else 0
         except (BadSample, BadImage) as error:
             self.end(BadStream("failed", error.reason if isinstance(error, BadImage) else str(error)))
             return
@@ -237,9 +242,7 @@ class Session:
             )
             return
         with self._lock:
-            self._flushed = packets[-1][0] is None
-            self._queues.inbox.extendleft((packet, at_s) for packet, at_s in reversed(packets[done:]) if packet)
-            size = sum(len(packet.data) for packet, _ in packets[:done] if packet)
+            self._flushed = self._flushing
             self._queues.inbox_bytes -= size
             self.totals.consumed_bytes += size
             self._queues.frames.extend(found)

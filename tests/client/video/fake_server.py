@@ -144,12 +144,12 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         seen.messages += 1
         if isinstance(message, Open):
             seen.opened, seen.credit = message, message.results
-        elif isinstance(message, Credit):
+        if isinstance(message, Credit | Packets):
             seen.credit += message.results
             self._check(
                 seen.opened is not None and seen.credit <= seen.opened.results, "more credit than results taken"
             )
-        elif isinstance(message, Close):
+        if isinstance(message, Close):
             seen.closed = True
         elif isinstance(message, Packets):
             self._check(not seen.closed, "packets behind the close")

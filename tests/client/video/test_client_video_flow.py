@@ -60,16 +60,20 @@ def test_nothing_but_what_fits_goes_out() -> None:
     assert box.next_message() is None
 
 
-def test_credit_goes_first_and_in_steps() -> None:
+def test_credit_goes_with_packets_and_where_there_are_none_alone_in_steps() -> None:
     box, _, _ = outbox(credit_step=3)
-    box.opened(1000)
-    box.put(packet(0))
+    box.opened(250)
     box.give(2)
-    assert numbers(box.next_message()) == [0]
+    box.put(packet(0))
     box.put(packet(1))
+    assert box.next_message() == Packets((packet(0), packet(1)), 2)
+    # There is no room for this one.
+    box.put(packet(2))
+    box.give(2)
     box.give(2)
     assert box.next_message() == Credit(4)
-    assert numbers(box.next_message()) == [1]
+    box.consumed(200)
+    assert box.next_message() == Packets((packet(2),), 0)
     box.finish()
     assert isinstance(box.next_message(), Close)
     # The last results need credit, too.
