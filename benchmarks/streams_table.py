@@ -43,20 +43,20 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _row(name: str, case: dict[str, Any]) -> str:
-    summary, costs = Summary.of(case), case["bare_ms"]
-    against = summary.against_opencv
-    parts = [f"{costs['decode_ms']:.1f}", f"{costs['network_ms']:.1f}"]
+    summary = Summary.of(case)
+    against, costs = summary.against_opencv, summary.costs
+    parts = [f"{costs.decode_ms:.1f}", f"{costs.network_ms:.1f}"]
     encoded = "–"
-    if costs["encode_ms"]:
-        parts.append(f"{costs['encode_ms']:.1f}")
-        encoded = f"{summary.of_bound_encoded:.2f}"
+    if costs.encode_ms:
+        parts.append(f"{costs.encode_ms:.1f}")
+        encoded = summary.of_bound_encoded.text(2)
     cells = [
         name.replace("every 1", "every frame") if case["stride"] == 1 else f"{name}{_ordinal(case['stride'])} frame",
-        summary.held[OURS].text(1),
-        summary.held[OPENCV].text(1),
+        summary.held[OURS].text(2),
+        summary.held[OPENCV].text(2),
         against.text(2) if against else "–",
         " + ".join(parts),
-        f"{summary.of_bound:.2f}",
+        summary.of_bound.text(2),
         encoded,
     ]
     return "| " + " | ".join(cells) + " |"

@@ -8,10 +8,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from fractions import Fraction
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,11 @@ class Bare:
     network_ms: float
     encode_ms: float
 
+    @classmethod
+    def mean(cls, those: Sequence[Bare]) -> Bare:
+        """The mean of each; at least one is needed."""
+        return cls(*(sum(values) / len(values) for values in zip(*map(astuple, those), strict=True)))
+
     def streams(self, cores: int, *, stride: int) -> float:
         """How many streams of 30 frames/s the cores could decode and infer, if nothing else took time."""
         return self._streams(cores, self.decode_ms + self.network_ms / stride)
@@ -53,7 +59,7 @@ def measure(clip: Path, network: Path, output: VideoOutput | None) -> Bare:
     with context.Pool(len(cores), initializer=_prepare, initargs=(together,)) as pool:
         tasks = [(clip, network, output, core) for core in cores]
         found = pool.starmap_async(_measure, tasks, chunksize=1).get(_TIMEOUT_S)
-    return Bare(*(sum(values) / len(values) for values in zip(*map(astuple, found), strict=True)))
+    return Bare.mean(found)
 
 
 _together: Any = None
@@ -88,12 +94,12 @@ def _measure(clip: Path, network: Path, output: VideoOutput | None, core: int) -
     assert height is not None
     assert width is not None
     pixels = np.random.default_rng(0).integers(0, 256, (_BATCH, height, width, spec.channels), np.uint8)
-    decode_ms = _best(decode, lambda: len(frames))
-    network_ms = _best(lambda: [engine.run(pixels) for _ in range(10)], lambda: 10 * _BATCH)
+    decode_ms = _usual(decode, lambda: len(frames))
+    network_ms = _usual(lambda: [engine.run(pixels) for _ in range(10)], lambda: 10 * _BATCH)
     encode_ms = 0.0
     if output is not None:
         pictures = [frame for frame in frames if frame is not None]
-        encode_ms = _best(lambda: _encode(pictures, output), lambda: len(pictures))
+        encode_ms = _usual(lambda: _encode(pictures, output), lambda: len(pictures))
     return Bare(decode_ms, network_ms, encode_ms)
 
 
@@ -109,8 +115,8 @@ def _encode(pictures: list[Any], output: VideoOutput) -> None:
         encoder.encode(picture)
 
 
-def _best(run: Callable[[], object], count: Callable[[], int]) -> float:
-    """The least of three: what others on the machine do only adds. Begins when every core is ready to."""
+def _usual(run: Callable[[], object], count: Callable[[], int]) -> float:
+    """The middle of three. Begins when every core is ready to."""
     run()
     _together.wait(_TIMEOUT_S)
     found = []
@@ -118,4 +124,4 @@ def _best(run: Callable[[], object], count: Callable[[], int]) -> float:
         began = time.process_time()
         run()
         found.append(1000 * (time.process_time() - began) / count())
-    return min(found)
+    return median(found)

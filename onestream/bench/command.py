@@ -76,7 +76,7 @@ def streams(
 def _table(result: dict[str, Any]) -> Table:
     from onestream.bench.streams import OPENCV, OURS, Summary
 
-    summary, clip, costs = Summary.of(result), result["clip"], result["bare_ms"]
+    summary, clip = Summary.of(result), result["clip"]
     table = Table(
         title=f"{result['pipeline']}, {clip['width']}x{clip['height']} {clip['codec']}, {result['fps']} frames/s, "
         f"every {result['stride']}. frame, {result['cores']} cores",
@@ -85,14 +85,14 @@ def _table(result: dict[str, Any]) -> Table:
     table.add_column("")
     table.add_column("streams held", justify="right")
     table.add_column("ours ÷ it", justify="right")
-    table.add_row(OURS, summary.held[OURS].text(1), "")
+    table.add_row(OURS, summary.held[OURS].text(2), "")
     against = summary.against_opencv
-    table.add_row(f"{OPENCV} in the client", summary.held[OPENCV].text(1), against.text(2) if against else "–")
-    parts = f"{costs['decode_ms']:.1f} + {costs['network_ms']:.1f} ms of CPU a frame"
-    table.add_row(f"bare decode and network ({parts})", f"{summary.bound:.1f}", f"{summary.of_bound:.2f}")
-    if costs["encode_ms"]:
-        parts = f"{costs['encode_ms']:.1f} ms"
-        table.add_row(f"… and bare encode ({parts})", f"{summary.bound_encoded:.1f}", f"{summary.of_bound_encoded:.2f}")
+    table.add_row(f"{OPENCV} in the client", summary.held[OPENCV].text(2), against.text(2) if against else "–")
+    parts = f"{summary.costs.decode_ms:.1f} + {summary.costs.network_ms:.1f} ms of CPU a frame"
+    table.add_row(f"bare decode and network ({parts})", summary.bound.text(2), summary.of_bound.text(2))
+    if summary.costs.encode_ms:
+        parts = f"{summary.costs.encode_ms:.1f} ms"
+        table.add_row(f"… and bare encode ({parts})", summary.bound_encoded.text(2), summary.of_bound_encoded.text(2))
     return table
 
 

@@ -30,12 +30,16 @@ OURS, OPENCV = "onestream", "OpenCV"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``stride``: every so manieth frame is inferred. ``warm_s`` of every run are not counted, ``seconds`` are."""
+    """``stride``: every so manieth frame is inferred. ``warm_s`` of every run are not counted, ``seconds`` are.
+
+    ``attempts`` of each round and competitor count, after those that lead there.
+    """
 
     pipeline_file: Path
     clip: Path
     stride: int = 1
     rounds: int = 1
+    attempts: int = held.ATTEMPTS
     warm_s: float = 2.0
     seconds: float = 8.0
     onnx_file: Path | None = None
@@ -57,8 +61,6 @@ def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: 
     batch = pipeline.serving.max_batch_size
     plain_network.install(onnx.load(str(network)), repository, instances=cores, max_batch_size=batch)
     output = pipeline.video.output if pipeline.video else None
-    say("measuring what decoding and the network cost alone")
-    costs = bare.measure(plan.clip, network, output)
     models = [f"{pipeline.name}_video", f"{pipeline.name}_model", plain_network.NAME]
     with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
         agreed = agreement.check(server.grpc_address, pipeline_file, clip, stride=plan.stride)
@@ -78,13 +80,17 @@ def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: 
             return at
 
         attempts = {name: attempt(player) for name, player in players.items()}
-        start = dict.fromkeys(players, round(0.6 * costs.streams_encoded(cores, stride=plan.stride), 1))
+        say("measuring what decoding and the network cost alone")
+        before = bare.measure(plan.clip, network, output)
+        start = dict.fromkeys(players, 0.6 * before.streams_encoded(cores, stride=plan.stride))
         rounds = []
         for number in range(plan.rounds):
-            found = held.find(attempts, start=start, say=say)
-            rounds.append({"held": found.held, "tried": [asdict(one) for one in found.tried]})
-            say(f"round {number + 1}: " + ", ".join(f"{name} {value:.1f}" for name, value in found.held.items()))
-            start = {name: max(held.STEP, value) for name, value in found.held.items()}
+            found = held.find(attempts, start=start, attempts=plan.attempts, say=say)
+            after = bare.measure(plan.clip, network, output)
+            tried = [asdict(one) for one in found.tried]
+            rounds.append({"held": found.held, "bare_ms": [asdict(before), asdict(after)], "tried": tried})
+            say(f"round {number + 1}: " + ", ".join(f"{name} {value:.2f}" for name, value in found.held.items()))
+            start, before = found.held, after
     return {
         "started_utc": started.isoformat(timespec="seconds"),
         "pipeline": pipeline.name,
@@ -104,7 +110,6 @@ def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: 
         "output": None if output is None else output.model_dump(),
         "versions": {name: version(name) for name in ("av", "opencv-python-headless", "onnxruntime", "numpy")},
         "agreement": agreed,
-        "bare_ms": asdict(costs),
         "rounds": rounds,
     }
 
@@ -125,36 +130,43 @@ def _with_stride(plan: Plan, folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a result says: streams held by each, ratios, and the share of what the cores could do at best."""
+    """What a result says, over its rounds: streams held by each, and ours divided by OpenCV's and by two bounds.
+
+    ``costs`` is what a frame takes at least. ``of_bound`` is what we held, divided by the streams that decoding and the
+    network alone would leave room for; ``of_bound_encoded`` the same with encoding counted as work that must be done.
+    """
 
     held: dict[str, Spread]
     against_opencv: Spread | None
-    bound: float
-    bound_encoded: float
+    costs: bare.Bare
+    bound: Spread
+    bound_encoded: Spread
+    of_bound: Spread
+    of_bound_encoded: Spread
 
     @classmethod
     def of(cls, result: dict[str, Any]) -> Summary:
         """Summarize a result of ``compare``."""
-        by_round = {
-            name: {number: one["held"][name] for number, one in enumerate(result["rounds"])} for name in (OURS, OPENCV)
-        }
-        costs = bare.Bare(**result["bare_ms"])
+        rounds, cores, stride = result["rounds"], result["cores"], result["stride"]
+        ours, theirs = (dict(enumerate(one["held"][name] for one in rounds)) for name in (OURS, OPENCV))
+        costs = [bare.Bare.mean([bare.Bare(**cost) for cost in one["bare_ms"]]) for one in rounds]
+        bound = dict(enumerate(cost.streams(cores, stride=stride) for cost in costs))
+        encoded = dict(enumerate(cost.streams_encoded(cores, stride=stride) for cost in costs))
         return cls(
-            {name: Spread.of(list(values.values())) for name, values in by_round.items()},
-            ratio(by_round[OURS], by_round[OPENCV]) if all(by_round[OPENCV].values()) else None,
-            costs.streams(result["cores"], stride=result["stride"]),
-            costs.streams_encoded(result["cores"], stride=result["stride"]),
+            {name: Spread.of(list(values.values())) for name, values in ((OURS, ours), (OPENCV, theirs))},
+            _ratio(ours, theirs) if all(theirs.values()) else None,
+            bare.Bare.mean(costs),
+            Spread.of(list(bound.values())),
+            Spread.of(list(encoded.values())),
+            _ratio(ours, bound),
+            _ratio(ours, encoded),
         )
 
-    @property
-    def of_bound(self) -> float:
-        """Streams held, divided by those that decoding and the network alone would leave room for."""
-        return self.held[OURS].median / self.bound
 
-    @property
-    def of_bound_encoded(self) -> float:
-        """The same with encoding counted as work that must be done."""
-        return self.held[OURS].median / self.bound_encoded
+def _ratio(numerator: dict[int, float], denominator: dict[int, float]) -> Spread:
+    found = ratio(numerator, denominator)
+    assert found is not None, "both have every round"
+    return found
 
 
 def quiet_numbers() -> None:
