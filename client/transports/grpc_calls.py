@@ -107,9 +107,10 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", -1),
         # In gRPC this is also how long one attempt to connect may take.
         ("grpc.min_reconnect_backoff_ms", int(connect_timeout_s * 1000)),
-        # The defaults wait up to two minutes before a restarted server is tried again.
+        # The defaults wait up to two minutes before a restarted server is tried again. Meanwhile calls fail at once, so
+        # it must be less than the retries of a call wait: 0.375 s at least, where this with gRPC's jitter is 0.36 s.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.max_reconnect_backoff_ms", 300),
         # A proxy of the environment must not see requests for this machine; HTTP ignores it, too.
         ("grpc.enable_http_proxy", 0),
         # Each transport has its own connection, so closing or overloading one leaves others alone.

@@ -7,9 +7,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from client import (
     BadImage,
@@ -134,6 +137,32 @@ def test_grpc_gives_up_connecting_after_the_connect_timeout() -> None:
         with pytest.raises(CannotConnect):
             client.classify(b"image", timeout_s=20)
         assert 0.3 < time.monotonic() - started < 8
+
+
+def test_a_grpc_server_that_comes_back_is_reached_by_the_next_call(free_port: int) -> None:
+    """However long it was away: gRPC waits longer and longer between its attempts, in which calls fail at once."""
+
+    answering = service_pb2_grpc.GRPCInferenceServiceServicer()
+    answering.ServerMetadata = lambda _request, _context: service_pb2.ServerMetadataResponse(name="triton", version="1")
+
+    def fails(client: Client, after_s: float) -> bool:
+        time.sleep(after_s)
+        with pytest.raises(CannotConnect):
+            client.server_info()
+        return True
+
+    with ExitStack() as stack:
+        threads = stack.enter_context(ThreadPoolExecutor(12))
+        clients = [stack.enter_context(Client(f"127.0.0.1:{free_port}")) for _ in range(12)]
+        assert all(threads.map(fails, clients, [0.2 * index for index in range(12)]))
+        server = grpc.server(threads)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(answering, server)
+        server.add_insecure_port(f"127.0.0.1:{free_port}")
+        server.start()
+        stack.callback(server.stop, None)
+        with ThreadPoolExecutor(12) as callers:
+            names = list(callers.map(lambda client: client.server_info().name, clients))
+    assert names == ["triton"] * 12
 
 
 def test_http_that_never_answers_is_a_timeout() -> None:
