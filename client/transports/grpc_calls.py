@@ -108,9 +108,10 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
         # In gRPC this is also how long one attempt to connect may take.
         ("grpc.min_reconnect_backoff_ms", int(connect_timeout_s * 1000)),
         # The defaults wait up to two minutes before a restarted server is tried again. Meanwhile calls fail at once, so
-        # it must be less than the retries of a call wait: 0.375 s at least, where this with gRPC's jitter is 0.36 s.
+        # it must be less than what the usual two retries of a call wait, 0.375 s, with gRPC's jitter of a fifth and the
+        # time that connecting takes.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 300),
+        ("grpc.max_reconnect_backoff_ms", 200),
         # A proxy of the environment must not see requests for this machine; HTTP ignores it, too.
         ("grpc.enable_http_proxy", 0),
         # Each transport has its own connection, so closing or overloading one leaves others alone.

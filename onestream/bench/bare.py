@@ -35,9 +35,9 @@ class Bare:
     encode_ms: float
 
     @classmethod
-    def mean(cls, those: Sequence[Bare]) -> Bare:
+    def mean(cls, costs: Sequence[Bare]) -> Bare:
         """The mean of each; at least one is needed."""
-        return cls(*(sum(values) / len(values) for values in zip(*map(astuple, those), strict=True)))
+        return cls(*(sum(values) / len(values) for values in zip(*map(astuple, costs), strict=True)))
 
     def streams(self, cores: int, *, stride: int) -> float:
         """How many streams of 30 frames/s the cores could decode and infer, if nothing else took time."""

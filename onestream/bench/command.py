@@ -41,7 +41,7 @@ def streams(
 
     The last stream may run at a fraction of its rate, so 2.6 means two streams and one of 18 frames/s. Beside it
     stands the usual way, written well: OpenCV's VideoCapture per stream in a client, OpenCV resize and normalize, one
-    request per frame, to the same network on the same server. Takes 5 to 10 minutes a round. Exits with 2 where it
+    request per frame, to the same network on the same server. Takes 7 to 12 minutes a round. Exits with 2 where it
     cannot be measured.
     """
     try:

@@ -18,7 +18,7 @@ STEP = 0.1
 """Streams; the last may run at a fraction of its rate."""
 
 ATTEMPTS = 12
-"""Of a competitor that count, where a plan does not say it."""
+"""Of each competitor that count, where a plan does not say it."""
 
 _FIRST_STEP = 0.3
 """Of the load at which a staircase begins."""
@@ -28,7 +28,7 @@ Attempt = Callable[[float], Played]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One attempt: so many streams, and what came of it. ``counts``: whether the staircase had settled."""
+    """One attempt: so many streams, and what came of it. ``counts``: whether all staircases had settled before."""
 
     competitor: str
     load: float
@@ -42,25 +42,27 @@ class Tried:
 class _Staircase:
     """Loads of one competitor, in steps of ``STEP``."""
 
-    def __init__(self, start: int) -> None:
-        self.load = max(1, start)
-        self.settled = self.sunk = False
-        self._step = max(1, round(_FIRST_STEP * start))
+    def __init__(self, start: float) -> None:
+        self.steps = max(1, round(start / STEP))
+        self.settled = False
+        self._width = max(1, round(_FIRST_STEP * self.steps))
         self._held_before: bool | None = None
 
     def note(self, *, held: bool) -> None:
-        """What came of ``load``, which becomes the next one to try."""
-        self.sunk = self.load == 1 and not held
+        """What came of ``steps``, which becomes the next load to try."""
         if self._held_before not in (None, held):
-            self.settled = self._step == 1
-            self._step = max(1, self._step // 2)
+            self.settled = self.settled or self._width == 1
+            self._width = max(1, self._width // 2)
+        elif self.steps == 1 and not held and self._held_before is not None:
+            # Twice at the lowest load.
+            self.settled = True
         self._held_before = held
-        self.load = max(1, self.load + (self._step if held else -self._step))
+        self.steps = max(1, self.steps + (self._width if held else -self._width))
 
 
 @dataclass(slots=True)
 class Found:
-    """Streams held by competitor, the mean of the loads that were held among those that count, and all attempts."""
+    """Streams held by competitor, and all attempts."""
 
     held: dict[str, float] = field(default_factory=dict)
     tried: list[Tried] = field(default_factory=list)
@@ -74,31 +76,28 @@ def find(
     say: Callable[[str], None] = lambda _: None,
     settle_s: float = 1.0,
 ) -> Found:
-    """How many streams each competitor holds: ``attempts`` that count, after those that lead there from ``start``.
+    """How many streams each competitor holds, from ``attempts`` of each after those that lead there from ``start``.
 
-    0 for a competitor that does not even hold a stream at a tenth of its rate.
+    That is the mean of these loads, about which as many are held as are not; 0 where none was held.
     """
-    stairs = {name: _Staircase(round(start[name] / STEP)) for name in competitors}
-    counted: dict[str, list[Tried]] = {name: [] for name in competitors}
-    found = Found()
-    while open_ones := [
-        name for name, one in stairs.items() if len(counted[name]) < attempts and not (one.sunk and not counted[name])
-    ]:
-        for name in open_ones:
-            tried = _try(name, stairs[name], competitors[name], say)
-            found.tried.append(tried)
-            counted[name] += [tried] * tried.counts
+    staircases = {name: _Staircase(start[name]) for name in competitors}
+    found, counted = Found(), 0
+    while counted < attempts:
+        # All count in the same minutes, and nobody plays them alone.
+        counts = all(staircase.settled for staircase in staircases.values())
+        for name, staircase in staircases.items():
+            load = round(staircase.steps * STEP, 6)
+            played = competitors[name](load)
+            staircase.note(held=played.held)
+            found.tried.append(Tried(name, load, played.held, counts, played.p99_ms, played.dropped, played.failure))
+            verdict = (
+                "held" if played.held else played.failure or f"{played.dropped} dropped, p99 {played.p99_ms:.0f} ms"
+            )
+            say(f"{name}: {load:.1f} streams ({len(rates_of(load))} sources): {verdict}")
             time.sleep(settle_s)
-    for name, those in counted.items():
-        held = [tried.load for tried in those if tried.held]
-        found.held[name] = round(fmean(held), 6) if held else 0.0
+        counted += counts
+    for name in competitors:
+        those = [tried for tried in found.tried if tried.competitor == name and tried.counts]
+        held_any = any(tried.held for tried in those)
+        found.held[name] = round(fmean(tried.load for tried in those), 6) if held_any else 0.0
     return found
-
-
-def _try(name: str, stairs: _Staircase, attempt: Attempt, say: Callable[[str], None]) -> Tried:
-    load, counts = round(stairs.load * STEP, 6), stairs.settled
-    played = attempt(load)
-    stairs.note(held=played.held)
-    verdict = "held" if played.held else played.failure or f"{played.dropped} dropped, p99 {played.p99_ms:.0f} ms"
-    say(f"{name}: {load:.1f} streams ({len(rates_of(load))} sources): {verdict}")
-    return Tried(name, load, played.held, counts, played.p99_ms, played.dropped, played.failure)

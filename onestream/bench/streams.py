@@ -19,7 +19,7 @@ from onestream.bench.clip import FPS, Clip
 from onestream.bench.opencv import OpenCv
 from onestream.bench.ours import Ours
 from onestream.bench.playing import P99_LIMIT_MS, Played, Player, Run, play, rates_of
-from onestream.load.spread import Spread, ratio
+from onestream.load.spread import Spread
 from serving.build import build
 from serving.fit import usable_cores
 from serving.pipeline import Pipeline
@@ -90,7 +90,8 @@ def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: 
             tried = [asdict(one) for one in found.tried]
             rounds.append({"held": found.held, "bare_ms": [asdict(before), asdict(after)], "tried": tried})
             say(f"round {number + 1}: " + ", ".join(f"{name} {value:.2f}" for name, value in found.held.items()))
-            start, before = found.held, after
+            start = {name: value or start[name] for name, value in found.held.items()}
+            before = after
     return {
         "started_utc": started.isoformat(timespec="seconds"),
         "pipeline": pipeline.name,
@@ -148,25 +149,24 @@ class Summary:
     def of(cls, result: dict[str, Any]) -> Summary:
         """Summarize a result of ``compare``."""
         rounds, cores, stride = result["rounds"], result["cores"], result["stride"]
-        ours, theirs = (dict(enumerate(one["held"][name] for one in rounds)) for name in (OURS, OPENCV))
+        ours, theirs = ([one["held"][name] for one in rounds] for name in (OURS, OPENCV))
         costs = [bare.Bare.mean([bare.Bare(**cost) for cost in one["bare_ms"]]) for one in rounds]
-        bound = dict(enumerate(cost.streams(cores, stride=stride) for cost in costs))
-        encoded = dict(enumerate(cost.streams_encoded(cores, stride=stride) for cost in costs))
+        bound = [cost.streams(cores, stride=stride) for cost in costs]
+        encoded = [cost.streams_encoded(cores, stride=stride) for cost in costs]
         return cls(
-            {name: Spread.of(list(values.values())) for name, values in ((OURS, ours), (OPENCV, theirs))},
-            _ratio(ours, theirs) if all(theirs.values()) else None,
+            {OURS: Spread.of(ours), OPENCV: Spread.of(theirs)},
+            _ratios(ours, theirs) if all(theirs) else None,
             bare.Bare.mean(costs),
-            Spread.of(list(bound.values())),
-            Spread.of(list(encoded.values())),
-            _ratio(ours, bound),
-            _ratio(ours, encoded),
+            Spread.of(bound),
+            Spread.of(encoded),
+            _ratios(ours, bound),
+            _ratios(ours, encoded),
         )
 
 
-def _ratio(numerator: dict[int, float], denominator: dict[int, float]) -> Spread:
-    found = ratio(numerator, denominator)
-    assert found is not None, "both have every round"
-    return found
+def _ratios(numerators: list[float], denominators: list[float]) -> Spread:
+    """The ratio within each round, since a machine that is slow during one round slows both sides of it."""
+    return Spread.of([one / other for one, other in zip(numerators, denominators, strict=True)])
 
 
 def quiet_numbers() -> None:

@@ -205,7 +205,9 @@ class Session:
     def _turn(self) -> Iterator[tuple[Packet, float]]:
         """The packets of one turn, each taken when it is asked for."""
         began_s, size = time.thread_time(), 0
-        for _ in range(min(self._room(), self._together)):
+        with self._lock:
+            most = min(self._room(), self._together)
+        for _ in range(most):
             with self._lock:
                 inbox = self._queues.inbox
                 if not inbox or (size and time.thread_time() - began_s > _TURN_S):
@@ -242,6 +244,7 @@ class Session:
             )
             return
         with self._lock:
+            # No two pieces of a stream are decoded at once, so this was the last one.
             self._flushed = self._flushing
             self._queues.inbox_bytes -= size
             self.totals.consumed_bytes += size

@@ -203,10 +203,16 @@ def test_what_waits_together_goes_on_together_as_far_as_allowed() -> None:
 
 class Slow(OneToOne):
     def feed(self, packet: Packet | None) -> list[Frame]:
-        # Time in which others have the processor is not this stream's.
         until_s = time.thread_time() + 0.025
         while time.thread_time() < until_s:
             pass
+        return super().feed(packet)
+
+
+class Delayed(OneToOne):
+    def feed(self, packet: Packet | None) -> list[Frame]:
+        # As where other programs have the processor, which is not this stream's doing.
+        time.sleep(0.025)
         return super().feed(packet)
 
 
@@ -215,12 +221,13 @@ class Slow(OneToOne):
     [
         (OneToOne(delay=0), Bounds(), 4),
         (Slow(delay=0), Bounds(), 1),
+        (Delayed(delay=0), Bounds(), 4),
         (OneToOne(delay=0), Bounds(buffer_bytes=10000), 2),
         (OneToOne(delay=0), Bounds(results=3), 3),
     ],
 )
 def test_a_turn_of_the_decoder_is_bounded(decoder: OneToOne, bounds: Bounds, turn: int) -> None:
-    """In packets, in time, in bytes before the client is told, and in frames that may be held."""
+    """In packets, in CPU time, in bytes before the client is told, and in frames that may be held."""
     client = Client()
     session = Session(
         replace(OPEN, results=100),
@@ -290,6 +297,20 @@ def test_results_leave_only_by_credit_and_the_rest_waits_in_bounds(server: Serve
             session.receive(Close()) if not session._closing else None
         client.wait_for(lambda before=before: len(client.results) > before or bool(client.last))
     assert client.results == list(range(100))
+
+
+def test_credit_that_comes_with_packets_counts(server: Server) -> None:
+    client = Client()
+    session = server.open(client, results=4)
+    session.receive(packets(0, 6))
+    client.wait_for(lambda: len(client.results) == 4)
+    session.receive(Packets(packets(6, 3).packets, 3))
+    client.wait_for(lambda: len(client.results) == 7)
+    time.sleep(0.1)
+    assert client.results == list(range(7))
+    session.receive(Packets(packets(9, 1).packets, 10**6))
+    client.wait_for(lambda: bool(client.last))
+    assert "credit for 1000000 results" in str(client.last[0])
 
 
 def test_a_live_stream_drops_the_oldest_and_counts(server: Server) -> None:

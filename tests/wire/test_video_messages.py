@@ -42,7 +42,7 @@ MESSAGES = st.one_of(
         reorder_depth=st.none() | st.integers(0, 16),
         extradata=st.binary(max_size=60),
     ),
-    st.builds(Packets, packets=st.lists(PACKETS, max_size=8).map(tuple)),
+    st.builds(Packets, results=st.integers(0, 2**40), packets=st.lists(PACKETS, max_size=8).map(tuple)),
     st.builds(Credit, results=st.integers(0, 2**40)),
     st.just(Close()),
 )
