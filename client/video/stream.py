@@ -22,7 +22,7 @@ from wire.video import Mode, Open, Packet
 
 _LOOK_S = 0.5
 _CREDIT_STEP = 8
-"""Credit goes out for so many results at once, or sooner after a second."""
+"""Where it cannot go with packets, credit goes out for so many results at once, or sooner after a second."""
 _DRAIN_S = 5.0
 _JOIN_S = 2.0
 

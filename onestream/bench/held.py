@@ -17,8 +17,8 @@ from onestream.bench.playing import Played, rates_of
 STEP = 0.1
 """Streams; the last may run at a fraction of its rate."""
 
-ATTEMPTS = 12
-"""Of each competitor that count, where a plan does not say it."""
+_ATTEMPTS = 12
+"""Of each competitor that count."""
 
 _FIRST_STEP = 0.3
 """Of the load at which a staircase begins."""
@@ -72,7 +72,7 @@ def find(
     competitors: Mapping[str, Attempt],
     *,
     start: Mapping[str, float],
-    attempts: int = ATTEMPTS,
+    attempts: int = _ATTEMPTS,
     say: Callable[[str], None] = lambda _: None,
     settle_s: float = 1.0,
 ) -> Found:

@@ -19,7 +19,7 @@ from onestream.bench.clip import FPS, Clip
 from onestream.bench.opencv import OpenCv
 from onestream.bench.ours import Ours
 from onestream.bench.playing import P99_LIMIT_MS, Played, Player, Run, play, rates_of
-from onestream.load.spread import Spread
+from onestream.load.spread import Spread, ratio_of_all
 from serving.build import build
 from serving.fit import usable_cores
 from serving.pipeline import Pipeline
@@ -30,16 +30,12 @@ OURS, OPENCV = "onestream", "OpenCV"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``stride``: every so manieth frame is inferred. ``warm_s`` of every run are not counted, ``seconds`` are.
-
-    ``attempts`` of each round and competitor count, after those that lead there.
-    """
+    """``stride``: every so manieth frame is inferred. ``warm_s`` of every run are not counted, ``seconds`` are."""
 
     pipeline_file: Path
     clip: Path
     stride: int = 1
     rounds: int = 1
-    attempts: int = held.ATTEMPTS
     warm_s: float = 2.0
     seconds: float = 8.0
     onnx_file: Path | None = None
@@ -85,7 +81,7 @@ def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: 
         start = dict.fromkeys(players, 0.6 * before.streams_encoded(cores, stride=plan.stride))
         rounds = []
         for number in range(plan.rounds):
-            found = held.find(attempts, start=start, attempts=plan.attempts, say=say)
+            found = held.find(attempts, start=start, say=say)
             after = bare.measure(plan.clip, network, output)
             tried = [asdict(one) for one in found.tried]
             rounds.append({"held": found.held, "bare_ms": [asdict(before), asdict(after)], "tried": tried})
@@ -155,18 +151,13 @@ class Summary:
         encoded = [cost.streams_encoded(cores, stride=stride) for cost in costs]
         return cls(
             {OURS: Spread.of(ours), OPENCV: Spread.of(theirs)},
-            _ratios(ours, theirs) if all(theirs) else None,
+            ratio_of_all(ours, theirs) if all(theirs) else None,
             bare.Bare.mean(costs),
             Spread.of(bound),
             Spread.of(encoded),
-            _ratios(ours, bound),
-            _ratios(ours, encoded),
+            ratio_of_all(ours, bound),
+            ratio_of_all(ours, encoded),
         )
-
-
-def _ratios(numerators: list[float], denominators: list[float]) -> Spread:
-    """The ratio within each round, since a machine that is slow during one round slows both sides of it."""
-    return Spread.of([one / other for one, other in zip(numerators, denominators, strict=True)])
 
 
 def quiet_numbers() -> None:

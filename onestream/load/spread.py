@@ -37,4 +37,9 @@ def ratio(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> S
     Rounds are the keys. A machine that is slow during one round slows both sides of that round's ratio.
     """
     rounds = sorted(numerator.keys() & denominator.keys())
-    return Spread.of([numerator[r] / denominator[r] for r in rounds]) if rounds else None
+    return ratio_of_all([numerator[r] for r in rounds], [denominator[r] for r in rounds]) if rounds else None
+
+
+def ratio_of_all(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
+    """As ``ratio``, where every round holds both, in order. Raises ``ValueError`` without any, or for other lengths."""
+    return Spread.of([one / other for one, other in zip(numerators, denominators, strict=True)])

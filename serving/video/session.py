@@ -192,21 +192,21 @@ class Session:
     def next_packets(self) -> Job | None:
         """Packets to decode, or the end of the stream; None where nothing may be decoded now."""
         with self._lock:
-            if self._ended or self._flushing or self._room() < 1:
+            room = self._room()
+            if self._ended or self._flushing or room < 1:
                 return None
             self._drop_late()
             if self._queues.inbox:
-                return lambda: self._decode(self._turn())
+                turn = self._turn(min(room, self._together))
+                return lambda: self._decode(turn)
             if self._closing:
                 self._flushing = True
                 return lambda: self._decode([(None, time.monotonic())])
             return None
 
-    def _turn(self) -> Iterator[tuple[Packet, float]]:
+    def _turn(self, most: int) -> Iterator[tuple[Packet, float]]:
         """The packets of one turn, each taken when it is asked for."""
         began_s, size = time.thread_time(), 0
-        with self._lock:
-            most = min(self._room(), self._together)
         for _ in range(most):
             with self._lock:
                 inbox = self._queues.inbox
