@@ -40,11 +40,12 @@ from client.errors import (
 from client.images import ImageInput
 from client.results import Classification, Item, Label, ServerInfo
 from client.statistics import ModelStatistics, Phase
-from client.transports.base import AsyncTransport, Transport
+from client.transports.base import DEFAULT_MAX_ANSWER_BYTES, AsyncTransport, Transport
 from client.video import FrameResult, Reconnect, Stream
 from wire.priority import Priority
 
 __all__ = [
+    "DEFAULT_MAX_ANSWER_BYTES",
     "DEFAULT_MAX_BODY_BYTES",
     "DEFAULT_URL",
     "AsyncClient",

@@ -11,15 +11,15 @@ from types import TracebackType
 from typing import Any
 
 from client import calls
-from client.calls import DEFAULT_URL, READY_PAUSE_S, positive
-from client.errors import CannotConnect, ClientClosed, OnestreamError, ServerRefused, TimedOut
+from client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
+from client.errors import ClientClosed, OnestreamError
 from client.images import ImageInput, encode
 from client.ordered import map_in_order_async
 from client.results import Classification, Item, ServerInfo
 from client.retries import Deadline, Retries
 from client.statistics import ModelStatistics
 from client.transports import open_async_transport, open_transport
-from client.transports.base import AsyncTransport, InferRequest, Tag, Tensors, Transport
+from client.transports.base import DEFAULT_MAX_ANSWER_BYTES, AsyncTransport, InferRequest, Tag, Tensors, Transport
 from client.transports.shared_memory import RegionPool, shut_down
 from client.transports.shared_memory_aio import AsyncRegions
 from client.video.reconnect import Reconnect
@@ -45,6 +45,7 @@ class AsyncClient:
         timeout_s: float = 10.0,
         connect_timeout_s: float = 5.0,
         max_body_bytes: int | None = None,
+        max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
         shared_memory: bool = False,
         retries: int = 2,
         retry_overloaded: bool = False,
@@ -58,12 +59,15 @@ class AsyncClient:
         if max_body_bytes is not None:
             positive("max_body_bytes", max_body_bytes)
         self._max_body_bytes = max_body_bytes
-        self._limits: dict[str, int] = {}
+        self._max_answer_bytes = int(positive("max_answer_bytes", max_answer_bytes))
+        self._limits: dict[str, Limits] = {}
         self._priority = check_priority(priority)
         self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
         self._connect_timeout_s = positive("connect_timeout_s", connect_timeout_s)
         self._token = token
-        self._transport = transport or open_async_transport(url, connect_timeout_s=connect_timeout_s, token=token)
+        self._transport = transport or open_async_transport(
+            url, connect_timeout_s=connect_timeout_s, token=token, max_answer_bytes=self._max_answer_bytes
+        )
         self._is_own_transport = transport is None
         self._threads: tuple[Transport, RegionPool] | None = None
         self._end_threads: Callable[[], object] | None = None
@@ -160,14 +164,14 @@ class AsyncClient:
 
     async def max_body_bytes(self, model: str = "classify", *, timeout_s: float | None = None) -> int:
         """The largest encoded image, in bytes, that this client sends to the model."""
-        return await self._limit(model, self._deadline(timeout_s))
+        return (await self._limits_of(model, self._deadline(timeout_s))).body_bytes
 
     async def is_ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
         """Whether the server, or this model, says that it is ready; False also when nothing answers."""
         self._check_usable()
         try:
             return await self._transport.is_ready(model, timeout_s=self._deadline(timeout_s).timeout_s)
-        except (CannotConnect, TimedOut, ServerRefused):
+        except NOT_READY:
             return False
 
     async def wait_until_ready(self, model: str | None = None, *, timeout_s: float = 30.0) -> None:
@@ -182,7 +186,7 @@ class AsyncClient:
             try:
                 if await self._transport.is_ready(model, timeout_s=deadline.remaining_s()):
                     return
-            except (CannotConnect, TimedOut, ServerRefused) as error:
+            except NOT_READY as error:
                 seen = error
             if deadline.remaining_s() <= READY_PAUSE_S:
                 raise calls.not_ready(model, self.url, timeout_s, seen)
@@ -229,16 +233,16 @@ class AsyncClient:
         """Outputs and latency in milliseconds."""
         with calls.blamed_on(tag):
             deadline = self._deadline(timeout_s)
-            limit = await self._limit(model, deadline)
+            limits = await self._limits_of(model, deadline)
             self._check_usable()
             if self._regions is not None:
-                return await self._send_by_region(self._regions, model, image, limit, tag, deadline)
-            return await self._send(model, image, limit, tag, deadline)
+                return await self._send_by_region(self._regions, model, image, limits, tag, deadline)
+            return await self._send(model, image, limits, tag, deadline)
 
     async def _send(
-        self, model: str, image: ImageInput, limit: int, tag: Tag, deadline: Deadline
+        self, model: str, image: ImageInput, limits: Limits, tag: Tag, deadline: Deadline
     ) -> tuple[Tensors, float]:
-        request = InferRequest(model, tag, await _to_bytes(image, limit))
+        request = InferRequest(model, tag, await _to_bytes(image, limits.body_bytes), limits.answer_bytes)
         started = monotonic()
         tensors = await self._retries.run_async(
             lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline
@@ -246,21 +250,23 @@ class AsyncClient:
         return tensors, (monotonic() - started) * 1e3
 
     async def _send_by_region(
-        self, regions: AsyncRegions, model: str, image: ImageInput, limit: int, tag: Tag, deadline: Deadline
+        self, regions: AsyncRegions, model: str, image: ImageInput, limits: Limits, tag: Tag, deadline: Deadline
     ) -> tuple[Tensors, float]:
-        encoded = await asyncio.to_thread(encode, image, max_body_bytes=limit)
+        encoded = await asyncio.to_thread(encode, image, max_body_bytes=limits.body_bytes)
         async with regions.filled(encoded) as slot:
+            request = slot.request(model, tag, max_answer_bytes=limits.answer_bytes)
             started = monotonic()
             tensors = await self._retries.run_async(
-                lambda left_s: regions.infer(slot, model, tag, timeout_s=left_s), deadline
+                lambda left_s: regions.infer(slot, request, timeout_s=left_s), deadline
             )
             return tensors, (monotonic() - started) * 1e3
 
-    async def _limit(self, model: str, deadline: Deadline) -> int:
+    async def _limits_of(self, model: str, deadline: Deadline) -> Limits:
         if self._max_body_bytes is not None:
-            return self._max_body_bytes
+            return Limits(self._max_body_bytes, self._max_answer_bytes)
         if model not in self._limits:
-            self._limits[model] = calls.body_limit(await self._config(model, deadline))
+            config = await self._config(model, deadline)
+            self._limits[model] = limits_of(config, max_answer_bytes=self._max_answer_bytes)
         return self._limits[model]
 
     async def _config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
@@ -288,7 +294,12 @@ class AsyncClient:
     def _for_threads(self) -> tuple[Transport, RegionPool]:
         """A connection and regions that threads may use: streams, and making regions, run in threads of their own."""
         if self._threads is None:
-            transport = open_transport(self.url, connect_timeout_s=self._connect_timeout_s, token=self._token)
+            transport = open_transport(
+                self.url,
+                connect_timeout_s=self._connect_timeout_s,
+                token=self._token,
+                max_answer_bytes=self._max_answer_bytes,
+            )
             self._threads = transport, RegionPool(transport)
             # Also runs when the interpreter ends, so no shared memory stays behind.
             self._end_threads = weakref.finalize(self, shut_down, self._threads[1], transport, os.getpid())

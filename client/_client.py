@@ -10,15 +10,15 @@ from types import TracebackType
 from typing import Any
 
 from client import calls
-from client.calls import DEFAULT_URL, READY_PAUSE_S, positive
-from client.errors import CannotConnect, ClientClosed, OnestreamError, ServerRefused, TimedOut
+from client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
+from client.errors import ClientClosed, OnestreamError
 from client.images import EncodedImage, ImageInput, encode
 from client.ordered import map_in_order
 from client.results import Classification, Item, ServerInfo
 from client.retries import Deadline, Retries
 from client.statistics import ModelStatistics
 from client.transports import open_transport
-from client.transports.base import InferRequest, Tag, Tensors, Transport
+from client.transports.base import DEFAULT_MAX_ANSWER_BYTES, InferRequest, Tag, Tensors, Transport
 from client.transports.shared_memory import RegionPool, shut_down
 from client.video.reconnect import Reconnect
 from client.video.sources import VideoInput
@@ -42,6 +42,7 @@ class Client:
         timeout_s: float = 10.0,
         connect_timeout_s: float = 5.0,
         max_body_bytes: int | None = None,
+        max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
         shared_memory: bool = False,
         retries: int = 2,
         retry_overloaded: bool = False,
@@ -61,6 +62,10 @@ class Client:
         ``max_body_bytes``
             The largest encoded image that is sent. By default each model's own limit, read once from the
             server, or 32 MiB where the model states none.
+        ``max_answer_bytes``
+            The most that one answer's tensors may take, 128 MiB by default. Where a model's configuration declares the
+            sizes of its outputs and is read (which it is unless ``max_body_bytes`` is given), their sum holds if that is
+            less. A larger answer is an UnexpectedResponse.
         ``shared_memory``
             Hand images over in system shared memory. Needs a server on the same host.
         ``retries``
@@ -77,11 +82,15 @@ class Client:
         if max_body_bytes is not None:
             positive("max_body_bytes", max_body_bytes)
         self._max_body_bytes = max_body_bytes
-        self._limits: dict[str, int] = {}
+        self._max_answer_bytes = int(positive("max_answer_bytes", max_answer_bytes))
+        self._limits: dict[str, Limits] = {}
         self._priority = check_priority(priority)
         self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
         self._transport = transport or open_transport(
-            url, connect_timeout_s=positive("connect_timeout_s", connect_timeout_s), token=token
+            url,
+            connect_timeout_s=positive("connect_timeout_s", connect_timeout_s),
+            token=token,
+            max_answer_bytes=self._max_answer_bytes,
         )
         self._regions = RegionPool(self._transport) if shared_memory else None
         # Also runs when the interpreter ends, so no shared memory stays behind.
@@ -209,13 +218,13 @@ class Client:
 
     def max_body_bytes(self, model: str = "classify", *, timeout_s: float | None = None) -> int:
         """The largest encoded image, in bytes, that this client sends to the model."""
-        return self._limit(model, self._deadline(timeout_s))
+        return self._limits_of(model, self._deadline(timeout_s)).body_bytes
 
     def is_ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
         """Whether the server, or this model, says that it is ready; False also when nothing answers."""
         try:
             return self._transport.is_ready(model, timeout_s=self._deadline(timeout_s).timeout_s)
-        except (CannotConnect, TimedOut, ServerRefused):
+        except NOT_READY:
             return False
 
     def wait_until_ready(self, model: str | None = None, *, timeout_s: float = 30.0) -> None:
@@ -229,7 +238,7 @@ class Client:
             try:
                 if self._transport.is_ready(model, timeout_s=deadline.remaining_s()):
                     return
-            except (CannotConnect, TimedOut, ServerRefused) as error:
+            except NOT_READY as error:
                 seen = error
             if deadline.remaining_s() <= READY_PAUSE_S:
                 raise calls.not_ready(model, self.url, timeout_s, seen)
@@ -273,30 +282,41 @@ class Client:
             if not self._shut_down.alive:
                 raise ClientClosed(f"the client of {self.url} is closed")
             deadline = self._deadline(timeout_s)
-            encoded = encode(image, max_body_bytes=self._limit(model, deadline))
+            limits = self._limits_of(model, deadline)
+            encoded = encode(image, max_body_bytes=limits.body_bytes)
             if self._regions is not None:
-                return self._send_by_region(self._regions, model, encoded, tag, deadline)
-            return self._send(model, encoded, tag, deadline)
+                return self._send_by_region(self._regions, model, encoded, limits, tag, deadline)
+            return self._send(model, encoded, limits, tag, deadline)
 
-    def _send(self, model: str, encoded: EncodedImage, tag: Tag, deadline: Deadline) -> tuple[Tensors, float]:
-        request = InferRequest(model, tag, encoded.to_bytes())
+    def _send(
+        self, model: str, encoded: EncodedImage, limits: Limits, tag: Tag, deadline: Deadline
+    ) -> tuple[Tensors, float]:
+        request = InferRequest(model, tag, encoded.to_bytes(), limits.answer_bytes)
         started = monotonic()
         tensors = self._retries.run(lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline)
         return tensors, (monotonic() - started) * 1e3
 
     def _send_by_region(
-        self, regions: RegionPool, model: str, encoded: EncodedImage, tag: Tag, deadline: Deadline
+        self,
+        regions: RegionPool,
+        model: str,
+        encoded: EncodedImage,
+        limits: Limits,
+        tag: Tag,
+        deadline: Deadline,
     ) -> tuple[Tensors, float]:
         with regions.filled(encoded) as slot:
+            request = slot.request(model, tag, max_answer_bytes=limits.answer_bytes)
             started = monotonic()
-            tensors = self._retries.run(lambda left_s: regions.infer(slot, model, tag, timeout_s=left_s), deadline)
+            tensors = self._retries.run(lambda left_s: regions.infer(slot, request, timeout_s=left_s), deadline)
             return tensors, (monotonic() - started) * 1e3
 
-    def _limit(self, model: str, deadline: Deadline) -> int:
+    def _limits_of(self, model: str, deadline: Deadline) -> Limits:
         if self._max_body_bytes is not None:
-            return self._max_body_bytes
+            return Limits(self._max_body_bytes, self._max_answer_bytes)
         if model not in self._limits:
-            self._limits[model] = calls.body_limit(self._config(model, deadline))
+            config = self._config(model, deadline)
+            self._limits[model] = limits_of(config, max_answer_bytes=self._max_answer_bytes)
         return self._limits[model]
 
     def _config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
 from secrets import token_hex
 from typing import Any
 
-from client.errors import CannotConnect, OnestreamError, TimedOut, UnexpectedResponse, UnsupportedInput
+import numpy as np
+import numpy.typing as npt
+
+from client import fields
+from client.errors import (
+    CannotConnect,
+    OnestreamError,
+    ServerRefused,
+    TimedOut,
+    UnexpectedResponse,
+    UnsupportedInput,
+)
 from client.results import Classification, Label, ServerInfo
 from client.transports.base import ConversingTransport, Tag, Tensors
+from client.transports.tensors import MAX_STRINGS, byte_size
 from client.video.reconnect import NEVER, Reconnect
 from client.video.sources import VideoInput, source_of
 from client.video.stream import Stream
@@ -26,6 +40,12 @@ DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 
 READY_PAUSE_S = 0.1
 """Between two questions whether a server is ready."""
+
+NOT_READY = (CannotConnect, TimedOut, ServerRefused, UnexpectedResponse)
+"""What the question whether a server is ready comes to where it is not."""
+
+_UNKNOWN_LENGTH = -1
+"""Of a dimension in a model's configuration."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._~:/+=@-]{1,128}")
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -72,15 +92,47 @@ def check_many(images: object, *, in_flight: int, timeout_s: float | None) -> No
         positive("timeout_s", timeout_s)
 
 
-def body_limit(config: Mapping[str, Any]) -> int:
-    """The largest encoded image, in bytes, that a model with this configuration takes."""
-    stated = config.get("parameters", {}).get("max_body_bytes", {}).get("string_value", "")
-    return int(stated) if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large the encoded image for a model, and the tensors of its answer, may be."""
+
+    body_bytes: int
+    answer_bytes: int
+
+
+def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
+    """The limits of a model with this configuration; its answers are as large as the outputs that it declares.
+
+    ``max_answer_bytes`` holds where they may be larger, or of any size. Raises UnexpectedResponse for what is no
+    configuration.
+    """
+    parameters = fields.mapping(config.get("parameters", {}), "a model's parameters")
+    stated = fields.mapping(parameters.get("max_body_bytes", {}), "max_body_bytes").get("string_value", "")
+    body_bytes = fields.whole(stated, "max_body_bytes") if stated else DEFAULT_MAX_BODY_BYTES
+    declared = _declared_bytes(fields.sequence(config.get("output", ()), "a model's outputs"))
+    return Limits(body_bytes, max_answer_bytes if declared is None else min(declared, max_answer_bytes))
+
+
+def _declared_bytes(outputs: Sequence[object]) -> int | None:
+    """What one answer with these outputs takes; None where they do not say."""
+    sizes: list[int | None] = []
+    for value in outputs:
+        output = fields.mapping(value, "an output of a model")
+        dims = fields.sequence(output.get("dims", ()), "the dims of an output")
+        datatype = fields.text(output.get("data_type", ""), "the data_type of an output").removeprefix("TYPE_")
+        is_open = any(dim in (_UNKNOWN_LENGTH, str(_UNKNOWN_LENGTH)) for dim in dims)
+        lengths = [] if is_open else [fields.whole(dim, "a dimension of an output") for dim in dims]
+        sizes.append(None if is_open else byte_size(datatype, prod(lengths)))
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known and len(known) == len(sizes) else None
 
 
 def step_names(config: Mapping[str, Any]) -> list[str]:
     """The models that a model with this configuration calls; none where it is no ensemble."""
-    return [step["model_name"] for step in config.get("ensemble_scheduling", {}).get("step", ())]
+    scheduling = fields.mapping(config.get("ensemble_scheduling", {}), "ensemble_scheduling")
+    steps = fields.sequence(scheduling.get("step", ()), "the steps of an ensemble")
+    named = [fields.mapping(step, "a step of an ensemble").get("model_name") for step in steps]
+    return [fields.text(name, "the model_name of a step") for name in named]
 
 
 def classification(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Classification:
@@ -88,13 +140,14 @@ def classification(model: str, tensors: Tensors, request_id: str, latency_ms: fl
     return Classification(labels=_labels(model, tensors), model=model, request_id=request_id, latency_ms=latency_ms)
 
 
-def server_info(url: str, fields: Mapping[str, Any]) -> ServerInfo:
-    """Who answers at ``url``, from the server's metadata."""
+def server_info(url: str, said: Mapping[str, Any]) -> ServerInfo:
+    """Who answers at ``url``, from the server's metadata. Raises UnexpectedResponse for what is none."""
+    extensions = fields.sequence(said.get("extensions", ()), "the server's extensions")
     return ServerInfo(
         url=url,
-        name=str(fields.get("name", "")),
-        version=str(fields.get("version", "")),
-        extensions=tuple(fields.get("extensions", ())),
+        name=fields.text(said.get("name", ""), "the server's name"),
+        version=fields.text(said.get("version", ""), "the server's version"),
+        extensions=tuple(fields.text(extension, "an extension") for extension in extensions),
     )
 
 
@@ -153,8 +206,27 @@ def _labels(model: str, tensors: Tensors) -> tuple[Label, ...]:
             f"model {model!r} answered {seen or 'nothing'}, expected scores, class_ids, usually labels, each of shape "
             "[1, k]; for a pipeline of another kind use infer"
         )
-    labels = tensors["labels"][0] if "labels" in tensors else [b"%d" % class_id for class_id in tensors["class_ids"][0]]
+    scores, class_ids = tensors["scores"][0], tensors["class_ids"][0]
+    if scores.dtype.kind != "f" or class_ids.dtype.kind not in "iu":
+        raise UnexpectedResponse(
+            f"model {model!r} answered scores of {scores.dtype} and class_ids of {class_ids.dtype}, expected floats and "
+            "whole numbers"
+        )
+    if first[1] > MAX_STRINGS:
+        raise UnexpectedResponse(f"model {model!r} answered {first[1]} classes, expected at most {MAX_STRINGS}")
+    if not np.isfinite(scores).all() or (np.diff(scores) > 0).any():
+        raise UnexpectedResponse(f"model {model!r} answered the scores {scores}, expected numbers, the best first")
+    if (class_ids < 0).any():
+        raise UnexpectedResponse(f"model {model!r} answered the class_ids {class_ids}, expected them from 0 on")
+    names = _names(model, tensors["labels"][0]) if "labels" in tensors else [str(class_id) for class_id in class_ids]
     return tuple(
-        Label(label=label.decode(errors="replace"), class_id=int(class_id), score=float(score))
-        for score, class_id, label in zip(tensors["scores"][0], tensors["class_ids"][0], labels, strict=True)
+        Label(label=label, class_id=int(class_id), score=float(score))
+        for score, class_id, label in zip(scores, class_ids, names, strict=True)
     )
+
+
+def _names(model: str, labels: npt.NDArray[Any]) -> list[str]:
+    try:
+        return [str(label, "utf-8") for label in labels]
+    except (TypeError, UnicodeDecodeError) as error:
+        raise UnexpectedResponse(f"model {model!r} answered labels that are no UTF-8: {error}") from None

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from client import fields
+
 _PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
 
@@ -112,19 +114,24 @@ class ModelStatistics:
     def from_wire(
         cls, model: str, versions: Iterable[Mapping[str, Any]], *, steps: tuple[ModelStatistics, ...] = ()
     ) -> ModelStatistics:
-        """The sum over the served versions, each as Triton's statistics extension writes it in JSON."""
-        rows = list(versions)
+        """The sum over the served versions, each as Triton's statistics extension writes it in JSON.
+
+        Raises UnexpectedResponse for what is none.
+        """
+        rows = [fields.mapping(row, "the statistics of a version") for row in versions]
         return cls(
             model=model,
-            inference_count=sum(int(row.get("inference_count", 0)) for row in rows),
-            execution_count=sum(int(row.get("execution_count", 0)) for row in rows),
+            inference_count=sum(fields.whole(row.get("inference_count", 0), "inference_count") for row in rows),
+            execution_count=sum(fields.whole(row.get("execution_count", 0), "execution_count") for row in rows),
             **{name: _sum_phase(rows, name) for name in _PHASES},
             steps=steps,
         )
 
 
 def _sum_phase(rows: Iterable[Mapping[str, Any]], name: str) -> Phase:
-    parts = [row.get("inference_stats", {}).get(name, {}) for row in rows]
+    times = [fields.mapping(row.get("inference_stats", {}), "inference_stats") for row in rows]
+    parts = [fields.mapping(time.get(name, {}), name) for time in times]
     return Phase(
-        count=sum(int(part.get("count", 0)) for part in parts), total_ns=sum(int(part.get("ns", 0)) for part in parts)
+        count=sum(fields.whole(part.get("count", 0), f"the count of {name}") for part in parts),
+        total_ns=sum(fields.whole(part.get("ns", 0), f"the ns of {name}") for part in parts),
     )

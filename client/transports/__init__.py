@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from client.transports.base import AsyncTransport, Transport
+from client.transports.base import DEFAULT_MAX_ANSWER_BYTES, AsyncTransport, Transport
 
 _DEFAULT_PORTS = {"grpc": 8001, "grpcs": 8001, "http": 8000, "https": 8000}
 
@@ -49,10 +49,13 @@ class Address:
         return cls(protocol, parts.hostname, port, tls, parts.path, token)
 
 
-def open_transport(url: str, *, connect_timeout_s: float, token: str | None = None) -> Transport:
+def open_transport(
+    url: str, *, connect_timeout_s: float, token: str | None = None, max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES
+) -> Transport:
     """The transport for ``url`` and ``token``, as ``Address.parse`` reads them; it may raise ValueError.
 
-    ``https`` and ``grpcs`` check the certificate against the system's authorities. Nothing is connected yet.
+    ``https`` and ``grpcs`` check the certificate against the system's authorities. ``max_answer_bytes`` is how large an
+    answer over gRPC may be; over HTTP each request says it. Nothing is connected yet.
     """
     at = Address.parse(url, token=token)
     if at.protocol == "http":
@@ -64,10 +67,19 @@ def open_transport(url: str, *, connect_timeout_s: float, token: str | None = No
     # gRPC takes a while to import, and who uses HTTP does not need it.
     from client.transports.grpc import GrpcTransport
 
-    return GrpcTransport(at.host, at.port, tls=at.tls, connect_timeout_s=connect_timeout_s, token=at.token)
+    return GrpcTransport(
+        at.host,
+        at.port,
+        tls=at.tls,
+        connect_timeout_s=connect_timeout_s,
+        token=at.token,
+        max_answer_bytes=max_answer_bytes,
+    )
 
 
-def open_async_transport(url: str, *, connect_timeout_s: float, token: str | None = None) -> AsyncTransport:
+def open_async_transport(
+    url: str, *, connect_timeout_s: float, token: str | None = None, max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES
+) -> AsyncTransport:
     """As ``open_transport``, for an event loop. HTTP needs aiohttp: raises ImportError where it is missing."""
     at = Address.parse(url, token=token)
     if at.protocol == "http":
@@ -78,4 +90,11 @@ def open_async_transport(url: str, *, connect_timeout_s: float, token: str | Non
         )
     from client.transports.grpc_aio import AsyncGrpcTransport
 
-    return AsyncGrpcTransport(at.host, at.port, tls=at.tls, connect_timeout_s=connect_timeout_s, token=at.token)
+    return AsyncGrpcTransport(
+        at.host,
+        at.port,
+        tls=at.tls,
+        connect_timeout_s=connect_timeout_s,
+        token=at.token,
+        max_answer_bytes=max_answer_bytes,
+    )

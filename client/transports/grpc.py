@@ -1,4 +1,4 @@
-"""The inference protocol over gRPC, on the stubs that ``tritonclient`` generates from Triton's ``.proto`` files."""
+"""The inference protocol over gRPC, on the messages that ``tritonclient`` generates from Triton's ``.proto`` files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import grpc  # type: ignore[import-untyped]
-from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from client.errors import ClientClosed, OnestreamError
 from client.transports import grpc_calls
-from client.transports.base import InferRequest, Region, Tensors
+from client.transports.base import DEFAULT_MAX_ANSWER_BYTES, InferRequest, Region, Tensors
 from client.transports.grpc_calls import Call
 from client.transports.grpc_conversation import GrpcConversation
 
@@ -20,17 +20,25 @@ _T = TypeVar("_T")
 class GrpcTransport:
     """One HTTP/2 connection, shared by all threads; calls travel over it at the same time."""
 
-    def __init__(self, host: str, port: int, *, tls: bool, connect_timeout_s: float, token: str | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: bool,
+        connect_timeout_s: float,
+        token: str | None = None,
+        max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
+    ) -> None:
         """``host`` without brackets, also for IPv6; ``token`` only with ``tls``. Connects at the first call."""
         self._target = grpc_calls.address(host, port)
         self._scheme = "grpcs" if tls else "grpc"
-        options = grpc_calls.channel_options(connect_timeout_s)
+        options = grpc_calls.channel_options(connect_timeout_s, max_answer_bytes=max_answer_bytes)
         self._channel = (
             grpc.secure_channel(self._target, grpc_calls.credentials(token), options=options)
             if tls
             else grpc.insecure_channel(self._target, options=options)
         )
-        self._stub = GRPCInferenceServiceStub(self._channel)
         self._closed = False
 
     @property
@@ -46,7 +54,9 @@ class GrpcTransport:
         """Begin a conversation with a model: ``contents`` is read by another thread, and may block, until it ends."""
         try:
             return GrpcConversation(
-                self._stub,
+                self._channel.stream_stream(
+                    grpc_calls.path("ModelStreamInfer"), request_serializer=ModelInferRequest.SerializeToString
+                ),
                 model,
                 input_name,
                 contents,
@@ -89,7 +99,11 @@ class GrpcTransport:
 
     def _call(self, call: Call[_T], timeout_s: float) -> _T:
         try:
-            answer = getattr(self._stub, call.method)(call.message, timeout=timeout_s, metadata=call.metadata)
+            # Without a deserializer: what cannot be read is found where all answers are read.
+            method = self._channel.unary_unary(
+                grpc_calls.path(call.method), request_serializer=type(call.message).SerializeToString
+            )
+            answer = method(call.message, timeout=timeout_s, metadata=call.metadata)
         except grpc.RpcError as error:
             raise self._translate(error, timeout_s, call.model) from None
         except ValueError:
@@ -97,7 +111,7 @@ class GrpcTransport:
             if self._closed:
                 raise ClientClosed(f"the client of {self.url} is closed") from None
             raise
-        return call.read(answer)
+        return call.result(answer, url=self.url)
 
     def _translate(self, error: Any, timeout_s: float, model: str | None) -> OnestreamError:
         return grpc_calls.translate(error, url=self.url, timeout_s=timeout_s, model=model, closed=self._closed)

@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 
 import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
-from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from client.errors import ClientClosed
 from client.transports import grpc_calls
-from client.transports.base import InferRequest, Tensors
+from client.transports.base import DEFAULT_MAX_ANSWER_BYTES, InferRequest, Tensors
 from client.transports.grpc_calls import Call
 
 _T = TypeVar("_T")
@@ -21,13 +20,21 @@ _T = TypeVar("_T")
 class AsyncGrpcTransport:
     """One HTTP/2 connection. Cancelling a task that waits for an answer cancels its call, of which the server hears."""
 
-    def __init__(self, host: str, port: int, *, tls: bool, connect_timeout_s: float, token: str | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: bool,
+        connect_timeout_s: float,
+        token: str | None = None,
+        max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
+    ) -> None:
         """``host`` without brackets, also for IPv6; ``token`` only with ``tls``. Connects at the first call."""
         self._target = grpc_calls.address(host, port)
         self._credentials = grpc_calls.credentials(token) if tls else None
-        self._options = grpc_calls.channel_options(connect_timeout_s)
+        self._options = grpc_calls.channel_options(connect_timeout_s, max_answer_bytes=max_answer_bytes)
         self._channel: Any = None
-        self._stub: Any = None
         self._in_progress: set[Any] = set()
         self._closed = False
 
@@ -69,9 +76,13 @@ class AsyncGrpcTransport:
     async def _call(self, call: Call[_T], timeout_s: float) -> _T:
         if self._closed:
             raise ClientClosed(f"the client of {self.url} is closed")
-        if self._stub is None:
+        if self._channel is None:
             self._connect()
-        running = getattr(self._stub, call.method)(call.message, timeout=timeout_s, metadata=call.metadata)
+        # Without a deserializer: what cannot be read is found where all answers are read.
+        method = self._channel.unary_unary(
+            grpc_calls.path(call.method), request_serializer=type(call.message).SerializeToString
+        )
+        running = method(call.message, timeout=timeout_s, metadata=call.metadata)
         self._in_progress.add(running)
         try:
             answer = await running
@@ -85,7 +96,7 @@ class AsyncGrpcTransport:
             raise
         finally:
             self._in_progress.discard(running)
-        return call.read(answer)
+        return call.result(answer, url=self.url)
 
     def _connect(self) -> None:
         # A channel belongs to the loop that runs when it is made, so it is made by the first call.
@@ -94,4 +105,3 @@ class AsyncGrpcTransport:
             if self._credentials
             else grpc.aio.insecure_channel(self._target, options=self._options)
         )
-        self._stub = GRPCInferenceServiceStub(self._channel)

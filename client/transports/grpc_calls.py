@@ -11,9 +11,18 @@ import grpc  # type: ignore[import-untyped]
 from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2 as messages
 
-from client.errors import CannotConnect, ClientClosed, OnestreamError, TimedOut
-from client.transports.base import IMAGE_INPUT, InferRequest, Region, RegionSlice, Tensors, microseconds
-from client.transports.grpc_conversation import outputs_of
+from client.errors import CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
+from client.transports.answers import MAX_DOCUMENT_BYTES, reading, require_id, too_large
+from client.transports.base import (
+    DEFAULT_MAX_ANSWER_BYTES,
+    IMAGE_INPUT,
+    InferRequest,
+    Region,
+    RegionSlice,
+    Tensors,
+    microseconds,
+)
+from client.transports.grpc_messages import infer_response, outputs_of, parsed
 from client.transports.refusals import readable, refusal
 from wire.priority import PRIORITIES
 
@@ -26,16 +35,41 @@ _MADE_HERE = re.compile(
 )
 """UNAVAILABLE with one of these words comes from this side's gRPC library: no server said it."""
 
+_TOO_LARGE = re.compile(
+    r"CLIENT: Received message larger than max|Decompressed message larger|received metadata size exceeds|"
+    r"received initial metadata size exceeds|received trailing metadata size exceeds",
+    re.IGNORECASE,
+)
+"""RESOURCE_EXHAUSTED with one of these words comes from this side's gRPC library; it says what was seen and allowed."""
+
+_MALFORMED = re.compile(
+    r"received http2 header with status|trying to connect an http1|rst_stream|no status received|missing status"
+    r"|error parsing http2|invalid protobuf",
+    re.IGNORECASE,
+)
+"""A status with one of these words comes from there, too: what arrived is no answer of gRPC."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[_T]):
-    """One call of the stub's ``method``; ``model`` is None for calls about the server."""
+    """One call of the service's ``method``, and how the bytes of its answer are read.
+
+    ``model`` is None for calls about the server. ``max_answer_bytes`` is the most that the answer may have.
+    """
 
     method: str
     message: Any
-    read: Callable[[Any], _T]
+    read: Callable[[bytes], _T]
     model: str | None = None
     metadata: Sequence[tuple[str, str]] = ()
+    max_answer_bytes: int = MAX_DOCUMENT_BYTES
+
+    def result(self, answer: bytes, *, url: str) -> _T:
+        """What the answer of the server at ``url`` says. Raises the errors of ``client.errors``."""
+        with reading(url):
+            if len(answer) > self.max_answer_bytes:
+                raise too_large(url, f"with {len(answer)} bytes", allowed_bytes=self.max_answer_bytes)
+            return self.read(answer)
 
 
 def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
@@ -54,30 +88,65 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     if metadata:
         # Triton 2.51 takes a header to reach up to the next zero byte, with which a further header begins.
         metadata = (*metadata, ("x-request-id", request.tag.request_id))
-    return Call("ModelInfer", message, outputs_of, request.model, metadata)
+
+    def read(answer: bytes) -> Tensors:
+        response = infer_response(answer)
+        require_id(response.id, request.tag.request_id)
+        return outputs_of(response)
+
+    return Call(
+        "ModelInfer",
+        message,
+        read,
+        request.model,
+        metadata,
+        max_answer_bytes=request.max_answer_bytes + MAX_DOCUMENT_BYTES,
+    )
 
 
 def is_ready(model: str | None) -> Call[bool]:
     """Whether the server (``None``) or the model says that it is ready."""
     if model is None:
-        return Call("ServerReady", messages.ServerReadyRequest(), _ready)
-    return Call("ModelReady", messages.ModelReadyRequest(name=model), _ready, model)
+        return Call(
+            "ServerReady",
+            messages.ServerReadyRequest(),
+            lambda answer: bool(parsed(messages.ServerReadyResponse, answer).ready),
+        )
+    return Call(
+        "ModelReady",
+        messages.ModelReadyRequest(name=model),
+        lambda answer: bool(parsed(messages.ModelReadyResponse, answer).ready),
+        model,
+    )
 
 
 def server_metadata() -> Call[Mapping[str, Any]]:
     """``name``, ``version`` and ``extensions`` of the server."""
-    return Call("ServerMetadata", messages.ServerMetadataRequest(), _to_dict)
+    return Call(
+        "ServerMetadata",
+        messages.ServerMetadataRequest(),
+        lambda answer: _to_dict(parsed(messages.ServerMetadataResponse, answer)),
+    )
 
 
 def model_config(model: str) -> Call[Mapping[str, Any]]:
     """The model's configuration."""
-    return Call("ModelConfig", messages.ModelConfigRequest(name=model), lambda answer: _to_dict(answer.config), model)
+    return Call(
+        "ModelConfig",
+        messages.ModelConfigRequest(name=model),
+        lambda answer: _to_dict(parsed(messages.ModelConfigResponse, answer).config),
+        model,
+    )
 
 
 def model_statistics(model: str) -> Call[Sequence[Mapping[str, Any]]]:
     """One mapping per served version."""
     request = messages.ModelStatisticsRequest(name=model)
-    return Call("ModelStatistics", request, lambda answer: [_to_dict(row) for row in answer.model_stats], model)
+
+    def read(answer: bytes) -> Sequence[Mapping[str, Any]]:
+        return [_to_dict(row) for row in parsed(messages.ModelStatisticsResponse, answer).model_stats]
+
+    return Call("ModelStatistics", request, read, model)
 
 
 def register_region(region: Region) -> Call[None]:
@@ -94,17 +163,28 @@ def unregister_region(region_name: str) -> Call[None]:
     return Call("SystemSharedMemoryUnregister", request, _nothing)
 
 
+def path(method: str) -> str:
+    """What a method of Triton's service is called on a channel."""
+    return f"/inference.GRPCInferenceService/{method}"
+
+
 def address(host: str, port: int) -> str:
     """What a channel connects to; ``host`` is without brackets, also for IPv6."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
-    """How a channel connects, and how large a message may be."""
+def channel_options(
+    connect_timeout_s: float, *, max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES
+) -> list[tuple[str, int]]:
+    """How a channel connects, and how large a message may be; gRPC itself bounds the metadata to 16 KiB."""
     return [
         # The size limit is max_body_bytes, which the client checks; gRPC's own default is 4 MiB.
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_receive_message_length", -1),
+        # gRPC counts in 32 bits.
+        ("grpc.max_receive_message_length", min(max_answer_bytes + MAX_DOCUMENT_BYTES, 2**31 - 1)),
+        # An answer that grows when it is unpacked: the server is told not to pack it, and it is not unpacked.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        ("grpc.per_message_decompression", 0),
         # In gRPC this is also how long one attempt to connect may take.
         ("grpc.min_reconnect_backoff_ms", int(connect_timeout_s * 1000)),
         # The defaults wait up to two minutes before a restarted server is tried again. Meanwhile calls fail at once, so
@@ -144,14 +224,12 @@ def failure(status: str, details: str, *, url: str, timeout_s: float, model: str
             f"cannot reach {url}: {readable(details)}; expected a Triton server that speaks gRPC there "
             "(port 8001 unless told otherwise; for its HTTP port write http://host:8000)"
         )
+    if (status == "RESOURCE_EXHAUSTED" and _TOO_LARGE.search(details)) or _MALFORMED.search(details):
+        return UnexpectedResponse(f"{url} answered what is no answer of gRPC, or too large a one: {readable(details)}")
     return refusal(status, details, model=model, url=url)
 
 
-def _ready(answer: Any) -> bool:
-    return bool(answer.ready)
-
-
-def _nothing(_answer: Any) -> None:
+def _nothing(_answer: bytes) -> None:
     return None
 
 

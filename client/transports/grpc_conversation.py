@@ -9,10 +9,10 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2 as messages
 
-from client.errors import OnestreamError, UnexpectedResponse
+from client.errors import OnestreamError
 from client.transports.base import Tensors
+from client.transports.grpc_messages import outputs_of, stream_response
 from client.transports.refusals import refusal
-from client.transports.tensors import decode_tensor
 
 
 class GrpcConversation:
@@ -20,7 +20,7 @@ class GrpcConversation:
 
     def __init__(
         self,
-        stub: Any,
+        method: Callable[..., Any],
         model: str,
         input_name: str,
         contents: Iterator[bytes],
@@ -31,14 +31,12 @@ class GrpcConversation:
         self._model, self._input_name, self._url, self._translate = model, input_name, url, translate
         self._sequence_id = randbelow(2**63 - 1) + 1
         # With this header an error ends the call with its true status; without it, only its text would come.
-        self._call = stub.ModelStreamInfer(
-            (self._request(data) for data in contents), metadata=(("triton_grpc_error", "true"),)
-        )
+        self._call = method((self._request(data) for data in contents), metadata=(("triton_grpc_error", "true"),))
 
     def answers(self) -> Iterator[Tensors]:
         """The answers until the server ends the call."""
         try:
-            for answer in self._call:
+            for answer in map(stream_response, self._call):
                 if answer.error_message:
                     raise refusal("UNKNOWN", answer.error_message, model=self._model, url=self._url)
                 # Triton may close a request with an answer that holds nothing.
@@ -59,13 +57,3 @@ class GrpcConversation:
         )
         message.raw_input_contents.append(data)
         return message
-
-
-def outputs_of(response: Any) -> Tensors:
-    """All outputs of a response."""
-    if len(response.outputs) != len(response.raw_output_contents):
-        raise UnexpectedResponse(f"{len(response.outputs)} outputs with {len(response.raw_output_contents)} contents")
-    return {
-        output.name: decode_tensor(output.name, output.datatype, output.shape, data)
-        for output, data in zip(response.outputs, response.raw_output_contents, strict=True)
-    }

@@ -73,4 +73,4 @@ class HttpTransport:
         self._pool.close()
 
     def _call(self, call: Call[_T], timeout_s: float) -> _T:
-        return call.read(self._pool.exchange(call, timeout_s=timeout_s))
+        return call.result(self._pool.exchange(call, timeout_s=timeout_s))

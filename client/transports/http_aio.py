@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from client.errors import OnestreamError
 from client.transports import http_calls
 from client.transports.base import InferRequest, Tensors
 from client.transports.http_calls import Answer, Call
@@ -86,7 +87,7 @@ class AsyncHttpTransport:
         while True:
             progress = _Progress()
             try:
-                return call.read(await self._exchange(call, deadline, progress))
+                return call.result(await self._exchange(call, deadline, progress))
             except (asyncio.TimeoutError, TimeoutError):
                 if not progress.connected:
                     within_s = min(self._connect_timeout_s, timeout_s)
@@ -100,7 +101,17 @@ class AsyncHttpTransport:
                     continue
                 if not progress.connected:
                     raise http_calls.cannot_connect(self._url, str(error)) from None
-                raise http_calls.broke(self._url, error) from None
+                raise self._failure(error) from None
+
+    def _failure(self, error: Exception) -> OnestreamError:
+        """The error for an exchange that broke, by who broke it."""
+        if not isinstance(error, aiohttp.ClientResponseError):
+            return http_calls.broke(self._url, error)
+        # aiohttp's error for what it cannot parse, which its message shows in lines.
+        seen = " ".join(error.message.split())
+        if seen.startswith("Bad status line") and "b'HTTP/" not in seen:
+            return http_calls.cannot_connect(self._url, seen)
+        return http_calls.malformed(self._url, seen)
 
     async def _exchange(self, call: Call[Any], deadline: float, progress: _Progress) -> Answer:
         remaining_s = deadline - asyncio.get_running_loop().time()
@@ -116,7 +127,19 @@ class AsyncHttpTransport:
             allow_redirects=False,
             trace_request_ctx=progress,
         ) as response:
-            return Answer(self._url, response.status, response.headers, await response.read())
+            allowed = call.allowed_bytes(response.status)
+            http_calls.declared_bytes(
+                self._url,
+                response.headers.getall("Content-Length", []),
+                # aiohttp refuses an answer with both.
+                is_chunked=False,
+                allowed=allowed,
+            )
+            body = bytearray()
+            async for part in response.content.iter_any():
+                body += part
+                http_calls.require_within(len(body), url=self._url, allowed=allowed)
+            return Answer(self._url, response.status, response.headers, bytes(body))
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -130,6 +153,8 @@ class AsyncHttpTransport:
                 # Calls in progress are bounded by the caller; a call must not wait for another's connection.
                 connector=aiohttp.TCPConnector(limit=0, ssl=self._tls_context or True),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                # What grows when it is unpacked is refused, not unpacked.
+                auto_decompress=False,
                 trace_configs=[trace],
             )
         return self._session

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
+from client import fields
 from client.errors import BadImage, CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
+from client.transports.answers import MAX_DOCUMENT_BYTES, reading, require_id, too_large
 from client.transports.base import IMAGE_INPUT, InferRequest, Region, RegionSlice, Tensors, microseconds
 from client.transports.refusals import refusal
-from client.transports.tensors import decode_tensor
+from client.transports.tensors import decode_tensors
 from wire.priority import PRIORITIES
 
 _T = TypeVar("_T")
@@ -30,6 +34,7 @@ _STATUS_NAMES = {
     503: "UNAVAILABLE",
 }
 _HEAD_LENGTH = "Inference-Header-Content-Length"
+_LENGTH = re.compile(r"[0-9]{1,19}")
 
 
 class Headers(Protocol):
@@ -51,18 +56,34 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[_T]):
-    """One request and how its answer is read; ``read`` raises the errors of ``client.errors``."""
+    """One request and how its answer is read; ``max_answer_bytes`` is the most that the answer's body may have."""
 
     method: str
     path: str
     read: Callable[[Answer], _T]
     body: Sequence[bytes] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
+    max_answer_bytes: int = MAX_DOCUMENT_BYTES
 
     def all_headers(self, token: str | None) -> dict[str, str]:
         """The headers, with the length of the body, and with a token where one is given."""
         authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return {**self.headers, **authorization, "Content-Length": str(sum(len(part) for part in self.body))}
+        return {
+            **self.headers,
+            **authorization,
+            "Content-Length": str(sum(len(part) for part in self.body)),
+            # An answer that grows when it is unpacked could not be bounded by its length.
+            "Accept-Encoding": "identity",
+        }
+
+    def allowed_bytes(self, status: int) -> int:
+        """The largest body of an answer with this status."""
+        return self.max_answer_bytes if status == 200 else MAX_DOCUMENT_BYTES
+
+    def result(self, answer: Answer) -> _T:
+        """What the answer says. Raises the errors of ``client.errors``."""
+        with reading(answer.url):
+            return self.read(answer)
 
 
 def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
@@ -82,12 +103,12 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
         "timeout": microseconds(timeout_s),
         "priority": PRIORITIES[request.tag.priority],
     }
-    fields = {"id": request.tag.request_id, "inputs": [tensor], "parameters": parameters}
-    head = json.dumps(fields).encode()
+    request_id = request.tag.request_id
+    head = json.dumps({"id": request_id, "inputs": [tensor], "parameters": parameters}).encode()
 
     def read(answer: Answer) -> Tensors:
         _require_success(answer, request.model)
-        return _read_tensors(answer)
+        return _read_tensors(answer, request_id)
 
     return Call(
         "POST",
@@ -99,6 +120,7 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
             "Content-Type": "application/octet-stream",
             **request.tag.headers,
         },
+        max_answer_bytes=request.max_answer_bytes + MAX_DOCUMENT_BYTES,
     )
 
 
@@ -123,18 +145,16 @@ def model_statistics(model: str) -> Call[Sequence[Mapping[str, Any]]]:
     asked = _get_json(_model_path(model, "stats"), model)
 
     def read(answer: Answer) -> Sequence[Mapping[str, Any]]:
-        rows = asked.read(answer).get("model_stats")
-        if not isinstance(rows, list):
-            raise UnexpectedResponse(f"{answer.url} answered statistics without a 'model_stats' list")
-        return rows
+        rows = fields.sequence(asked.read(answer).get("model_stats"), "'model_stats'")
+        return [fields.mapping(row, "statistics of a version") for row in rows]
 
     return Call(asked.method, asked.path, read)
 
 
 def register_region(region: Region) -> Call[None]:
     """Let the server map the region."""
-    fields = {"key": f"/{region.name}", "offset": 0, "byte_size": region.byte_size}
-    return _post_region(region.name, "register", json.dumps(fields).encode())
+    body = json.dumps({"key": f"/{region.name}", "offset": 0, "byte_size": region.byte_size})
+    return _post_region(region.name, "register", body.encode())
 
 
 def unregister_region(region_name: str) -> Call[None]:
@@ -166,6 +186,33 @@ def broke(url: str, error: Exception) -> CannotConnect:
     return cannot_connect(url, f"the connection broke ({error or type(error).__name__})")
 
 
+def malformed(url: str, seen: str) -> UnexpectedResponse:
+    """What answers there speaks HTTP, but not as HTTP says."""
+    return UnexpectedResponse(f"{url} answered in malformed HTTP: {seen:.200}")
+
+
+def declared_bytes(url: str, lengths: Sequence[str], *, is_chunked: bool, allowed: int) -> int | None:
+    """The length of a body by its Content-Length headers, None where there are none.
+
+    Raises UnexpectedResponse where they are no length, contradict each other or the transfer encoding, or are more than
+    allowed.
+    """
+    if not lengths:
+        return None
+    if len(set(lengths)) > 1 or is_chunked or not _LENGTH.fullmatch(lengths[0]):
+        also = " beside a transfer in chunks" if is_chunked else ""
+        raise malformed(url, f"the Content-Length {', '.join(lengths)!r}{also}")
+    if int(lengths[0]) > allowed:
+        raise too_large(url, f"with {lengths[0]} bytes", allowed_bytes=allowed)
+    return int(lengths[0])
+
+
+def require_within(seen_bytes: int, *, url: str, allowed: int) -> None:
+    """Raise UnexpectedResponse where more of a body came than allowed."""
+    if seen_bytes > allowed:
+        raise too_large(url, f"with more than {allowed} bytes", allowed_bytes=allowed)
+
+
 def closed_during_call(url: str) -> ClientClosed:
     """The client was closed while this call waited."""
     return ClientClosed(f"the client of {url} was closed during the call")
@@ -186,27 +233,34 @@ def _post_region(region_name: str, action: str, body: bytes) -> Call[None]:
 def _get_json(path: str, model: str | None) -> Call[Mapping[str, Any]]:
     def read(answer: Answer) -> Mapping[str, Any]:
         _require_success(answer, model)
-        try:
-            fields = json.loads(answer.body)
-        except ValueError:
-            fields = None
-        if not isinstance(fields, dict):
-            raise UnexpectedResponse(f"{answer.url}{path} answered {answer.body[:80]!r}, expected a JSON object")
-        return fields
+        return _json_object(answer, answer.body)
 
     return Call("GET", path, read)
+
+
+def _json_object(answer: Answer, text: bytes) -> Mapping[str, Any]:
+    """The JSON object in ``text``. Raises UnexpectedResponse for anything else, also where it is nested too deep."""
+    try:
+        found = json.loads(str(text, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UnexpectedResponse(
+            f"{answer.url} answered {text[:80]!r}, expected a JSON object ({type(error).__name__}: {error})"
+        ) from None
+    return fields.mapping(found, "an object of JSON")
 
 
 def _require_success(answer: Answer, model: str | None) -> None:
     if answer.status != 200:
         raise _refusal(answer, model)
+    encoding = answer.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise UnexpectedResponse(f"{answer.url} answered in the encoding {encoding!r:.80}, expected none")
 
 
 def _refusal(answer: Answer, model: str | None) -> OnestreamError:
-    try:
-        message = str(json.loads(answer.body)["error"])
-    except (ValueError, KeyError, TypeError):
-        message = answer.body[:200].decode(errors="replace")
+    message = answer.body.decode(errors="replace")
+    with suppress(UnexpectedResponse):
+        message = fields.text(_json_object(answer, answer.body).get("error"), "'error'")
     if answer.status == 413:
         return BadImage("too_large", f"{answer.url} refuses a body of this size (HTTP 413)")
     if answer.status == 504:
@@ -215,22 +269,33 @@ def _refusal(answer: Answer, model: str | None) -> OnestreamError:
     return refusal(status, message, model=model, url=answer.url)
 
 
-def _read_tensors(answer: Answer) -> Tensors:
+def _read_tensors(answer: Answer, request_id: str) -> Tensors:
     """Outputs from a body that is a JSON head, then the binary tensors in the order of the head."""
     body = memoryview(answer.body)
-    tensors: Tensors = {}
-    try:
-        at = int(answer.headers.get(_HEAD_LENGTH, str(len(body))))
-        for output in json.loads(answer.body[:at])["outputs"]:
-            end = at + output["parameters"]["binary_data_size"]
-            name = output["name"]
-            tensors[name] = decode_tensor(name, output["datatype"], output["shape"], body[at:end])
-            at = end
-    except (ValueError, KeyError, TypeError) as error:
+    stated = answer.headers.get(_HEAD_LENGTH, str(min(len(body), MAX_DOCUMENT_BYTES)))
+    if not _LENGTH.fullmatch(stated) or int(stated) > min(len(body), MAX_DOCUMENT_BYTES):
         raise UnexpectedResponse(
-            f"{answer.url} answered {answer.body[:80]!r}, expected tensors in binary form ({error!r})"
-        ) from None
-    return tensors
+            f"{answer.url} answered {len(body)} bytes with a head of {stated!r:.80}, expected at most all of them and "
+            f"{MAX_DOCUMENT_BYTES}"
+        )
+    at = int(stated)
+    head = _json_object(answer, answer.body[:at])
+    require_id(head.get("id", ""), request_id)
+    outputs = []
+    for value in fields.sequence(head.get("outputs"), "'outputs'"):
+        output = fields.mapping(value, "an output")
+        name = fields.text(output.get("name"), "the name of an output")
+        parameters = fields.mapping(output.get("parameters"), f"the parameters of output {name!r}")
+        end = at + fields.whole(parameters.get("binary_data_size"), f"the binary_data_size of output {name!r}")
+        if end > len(body):
+            raise UnexpectedResponse(f"output {name!r} ends at byte {end} of an answer of {len(body)} bytes")
+        datatype = fields.text(output.get("datatype"), f"the datatype of output {name!r}")
+        shape = fields.sequence(output.get("shape"), f"the shape of output {name!r}")
+        outputs.append((name, datatype, shape, body[at:end]))
+        at = end
+    if at != len(body):
+        raise UnexpectedResponse(f"{answer.url} answered {len(body) - at} bytes behind the last output")
+    return decode_tensors(outputs)
 
 
 def _model_path(model: str, action: str) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import http.client
 import ssl
 from contextlib import suppress
-from socket import SHUT_RDWR
 from threading import Lock
 from time import monotonic
 from typing import Any
 
+from client.errors import OnestreamError
 from client.transports import http_calls
 from client.transports.http_calls import Answer, Call
-
-_READ_SIZE = 1 << 16
+from client.transports.http_connection import Connection
 
 
 class HttpPool:
@@ -28,8 +27,8 @@ class HttpPool:
         self._tls_context = ssl.create_default_context() if tls else None
         self._connect_timeout_s = connect_timeout_s
         self._lock = Lock()
-        self._idle: list[http.client.HTTPConnection] = []
-        self._busy: set[http.client.HTTPConnection] = set()
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
         self._closed = False
 
     @property
@@ -39,23 +38,16 @@ class HttpPool:
         return http_calls.base_url(self._host, self._port, tls=tls, base_path=self._base_path)
 
     def exchange(self, call: Call[Any], *, timeout_s: float) -> Answer:
-        """Send one request, its body in parts, and read the whole answer.
+        """Send one request, its body in parts, and read the whole answer, all before one deadline.
 
-        Raises CannotConnect, TimedOut or ClientClosed; an HTTP status is never an error here.
+        Raises CannotConnect, TimedOut, ClientClosed or UnexpectedResponse; an HTTP status is never an error here.
         """
         deadline = monotonic() + timeout_s
-        headers = call.all_headers(self._token)
         while True:
             connection, is_reused = self._take(deadline, timeout_s)
             keep = False
             try:
-                _limit(connection, deadline)
-                # A proxy may answer 413 and hang up before it has read the body: its answer counts.
-                with suppress(BrokenPipeError, ConnectionResetError):
-                    connection.request(call.method, self._base_path + call.path, iter(call.body), headers)
-                response = connection.getresponse()
-                answer = Answer(self.url, response.status, response.headers, _read(connection, response, deadline))
-                keep = not response.will_close
+                answer, keep = self._answer(connection, call)
             except TimeoutError:
                 raise http_calls.timed_out(self.url, timeout_s) from None
             except (http.client.HTTPException, OSError) as error:
@@ -64,7 +56,7 @@ class HttpPool:
                 if is_reused and isinstance(error, ConnectionError):
                     # The server closed this idle connection before the request reached it.
                     continue
-                raise http_calls.broke(self.url, error) from None
+                raise self._failure(error) from None
             finally:
                 self._give_back(connection, keep=keep)
             return answer
@@ -75,35 +67,69 @@ class HttpPool:
             self._closed = True
             idle, self._idle = self._idle, []
             for connection in self._busy:
-                # Wakes the thread that waits on it; that thread closes the connection.
-                with suppress(OSError, AttributeError):
-                    connection.sock.shutdown(SHUT_RDWR)
+                connection.shut_down()
         for connection in idle:
             connection.close()
 
-    def _take(self, deadline: float, timeout_s: float) -> tuple[http.client.HTTPConnection, bool]:
+    def _answer(self, connection: Connection, call: Call[Any]) -> tuple[Answer, bool]:
+        """The answer to the call, and whether the connection may be used again."""
+        # A proxy may answer 413 and hang up before it has read the body: its answer counts.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            path = self._base_path + call.path
+            connection.request(call.method, path, iter(call.body), call.all_headers(self._token))
+        with connection.answer() as response:
+            allowed = call.allowed_bytes(response.status)
+            length = http_calls.declared_bytes(
+                self.url,
+                response.headers.get_all("Content-Length", []),
+                is_chunked=response.chunked,
+                allowed=allowed,
+            )
+            body = bytearray()
+            for part in response.parts(length, allowed=allowed):
+                body += part
+                http_calls.require_within(len(body), url=self.url, allowed=allowed)
+        # After a status of 100 to 199 the answer is still to come.
+        keep = response.status >= 200 and not response.will_close
+        return Answer(self.url, response.status, response.headers, bytes(body)), keep
+
+    def _failure(self, error: Exception) -> OnestreamError:
+        """The error for an exchange that broke, by who broke it."""
+        is_cut = isinstance(error, (OSError, http.client.IncompleteRead))
+        is_other = isinstance(error, http.client.BadStatusLine) and not str(error).startswith("HTTP/")
+        if is_cut or is_other:
+            return http_calls.broke(self.url, error)
+        return http_calls.malformed(self.url, str(error) or type(error).__name__)
+
+    def _take(self, deadline: float, timeout_s: float) -> tuple[Connection, bool]:
         """An open connection, and whether it was used before."""
-        with self._lock:
-            if self._closed:
-                raise http_calls.closed(self.url)
-            if self._idle:
-                connection = self._idle.pop()
-                self._busy.add(connection)
-                return connection, True
+        idle = self._take_idle()
+        while idle is not None:
+            idle.deadline = deadline
+            if idle.is_quiet:
+                return idle, True
+            self._give_back(idle, keep=False)
+            idle = self._take_idle()
         remaining_s = deadline - monotonic()
         if remaining_s <= 0:
             raise http_calls.timed_out(self.url, timeout_s)
         connection = self._connect(min(self._connect_timeout_s, remaining_s))
+        connection.deadline = deadline
         with self._lock:
             self._busy.add(connection)
         return connection, False
 
-    def _connect(self, within_s: float) -> http.client.HTTPConnection:
-        connection = (
-            http.client.HTTPSConnection(self._host, self._port, timeout=within_s, context=self._tls_context)
-            if self._tls_context
-            else http.client.HTTPConnection(self._host, self._port, timeout=within_s)
-        )
+    def _take_idle(self) -> Connection | None:
+        with self._lock:
+            if self._closed:
+                raise http_calls.closed(self.url)
+            connection = self._idle.pop() if self._idle else None
+            if connection is not None:
+                self._busy.add(connection)
+            return connection
+
+    def _connect(self, within_s: float) -> Connection:
+        connection = Connection(self._host, self._port, tls=self._tls_context, deadline=monotonic() + within_s)
         try:
             connection.connect()
         except TimeoutError:
@@ -112,33 +138,10 @@ class HttpPool:
             raise http_calls.cannot_connect(self.url, str(error)) from None
         return connection
 
-    def _give_back(self, connection: http.client.HTTPConnection, *, keep: bool) -> None:
+    def _give_back(self, connection: Connection, *, keep: bool) -> None:
         with self._lock:
             self._busy.discard(connection)
             if keep and not self._closed:
                 self._idle.append(connection)
                 return
         connection.close()
-
-
-def _limit(connection: http.client.HTTPConnection, deadline: float) -> None:
-    """Let the next operation on the socket end at the deadline."""
-    remaining_s = deadline - monotonic()
-    if remaining_s <= 0:
-        raise TimeoutError
-    if connection.sock is not None:
-        connection.sock.settimeout(remaining_s)
-
-
-def _read(connection: http.client.HTTPConnection, response: http.client.HTTPResponse, deadline: float) -> bytes:
-    parts = []
-    with response:
-        while response.length != 0:
-            _limit(connection, deadline)
-            part = response.read1(_READ_SIZE)
-            if not part:
-                break
-            parts.append(part)
-        if response.length:
-            raise http.client.IncompleteRead(b"".join(parts), response.length)
-    return b"".join(parts)

@@ -29,6 +29,8 @@ _RESTRICTED = re.compile(r"(?:protocol|api) is restricted", re.IGNORECASE)
 _UNKNOWN_MODEL = re.compile(r"request for unknown model", re.IGNORECASE)
 _UNKNOWN_REGION = re.compile(r"unable to find (?:system )?shared memory region", re.IGNORECASE)
 _LONGEST_MESSAGE = 500
+_MOST_READ = 8 * _LONGEST_MESSAGE
+"""Of a message, before traces and paths are taken out: what searches them looks at some characters more than once."""
 
 
 class RegionForgotten(SharedMemoryUnavailable):
@@ -36,8 +38,9 @@ class RegionForgotten(SharedMemoryUnavailable):
 
 
 def readable(message: str) -> str:
-    """The server's message without stack traces, without paths of the server, and of bounded length."""
-    text = _PATH.sub("<server path>", _TRACE.sub("", message)).strip()
+    """The server's message without stack traces, paths of the server and signs for terminals, of bounded length."""
+    text = _PATH.sub("<server path>", _TRACE.sub("", message[:_MOST_READ])).strip()
+    text = "".join(sign if sign.isprintable() or sign in "\n\t" else "\N{REPLACEMENT CHARACTER}" for sign in text)
     if len(text) > _LONGEST_MESSAGE:
         text = text[:_LONGEST_MESSAGE] + " …"
     return text or "no reason given"

@@ -63,9 +63,9 @@ class Slot:
             image.write_into(view)
         self.image_size = image.byte_size
 
-    def request(self, model: str, tag: Tag) -> InferRequest:
+    def request(self, model: str, tag: Tag, *, max_answer_bytes: int) -> InferRequest:
         """The request for a model about the image that lies in the region."""
-        return InferRequest(model, tag, RegionSlice(self.region.name, self.image_size))
+        return InferRequest(model, tag, RegionSlice(self.region.name, self.image_size), max_answer_bytes)
 
     def unlink(self) -> None:
         """Remove the region's name; the memory goes when neither side has it mapped any more."""
@@ -107,10 +107,9 @@ class RegionPool:
         finally:
             self._give_back(slot, is_reusable=is_reusable)
 
-    def infer(self, slot: Slot, model: str, tag: Tag, *, timeout_s: float) -> Tensors:
-        """All outputs of the model for the image in ``slot``, which is registered first where needed."""
+    def infer(self, slot: Slot, request: InferRequest, *, timeout_s: float) -> Tensors:
+        """All outputs for ``request``, which is about the image in ``slot``; that is registered first where needed."""
         end = monotonic() + timeout_s
-        request = slot.request(model, tag)
         if slot.is_registered:
             try:
                 return self._transport.infer(request, timeout_s=timeout_s)

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TypeVar
 
 from client.images import EncodedImage
-from client.transports.base import AsyncTransport, Tag, Tensors
+from client.transports.base import AsyncTransport, InferRequest, Tensors
 from client.transports.refusals import RegionForgotten
 from client.transports.shared_memory import RegionPool, Slot
 
@@ -34,10 +34,9 @@ class AsyncRegions:
             raise
         held.__exit__(None, None, None)
 
-    async def infer(self, slot: Slot, model: str, tag: Tag, *, timeout_s: float) -> Tensors:
+    async def infer(self, slot: Slot, request: InferRequest, *, timeout_s: float) -> Tensors:
         """As ``RegionPool.infer``."""
         end = monotonic() + timeout_s
-        request = slot.request(model, tag)
         if slot.is_registered:
             try:
                 return await self._transport.infer(request, timeout_s=timeout_s)

@@ -1,0 +1,50 @@
+"""Values out of an answer: each is of the kind that the wire contract says, or UnexpectedResponse is raised.
+
+``what`` names the value in the error, such as ``"the shape of output 'scores'"``.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from client.errors import UnexpectedResponse
+
+_LARGEST = 2**64 - 1
+"""What the widest integers of Triton's protocol hold."""
+
+
+def mapping(value: object, what: str) -> Mapping[str, Any]:
+    """``value``, names with their values."""
+    if not isinstance(value, Mapping):
+        raise wrong(value, what, "names with values")
+    return value
+
+
+def sequence(value: object, what: str) -> Sequence[Any]:
+    """``value``, any number of values one after the other."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise wrong(value, what, "a list")
+    return value
+
+
+def text(value: object, what: str) -> str:
+    """``value``, a string."""
+    if not isinstance(value, str):
+        raise wrong(value, what, "a string")
+    return value
+
+
+def whole(value: object, what: str) -> int:
+    """``value``, a whole number from 0 to 2**64 - 1; also its digits, as Protocol Buffers write long ones in JSON."""
+    digits = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= len(str(_LARGEST))
+    number: object = int(str(value)) if digits else value
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _LARGEST:
+        raise wrong(value, what, "a whole number from 0 to 2**64 - 1")
+    return number
+
+
+def wrong(value: object, what: str, expected: str) -> UnexpectedResponse:
+    """The error for a value of another kind, however large or deep it is."""
+    return UnexpectedResponse(f"the server answered {reprlib.repr(value)} for {what}, expected {expected}")
