@@ -64,7 +64,7 @@ class Client:
             server, or 32 MiB where the model states none.
         ``max_answer_bytes``
             The most that one answer's tensors may take, 128 MiB by default. Where a model's configuration declares the
-            sizes of its outputs and is read (which it is unless ``max_body_bytes`` is given), their sum holds if that is
+            sizes of its outputs and is read (which it is unless ``max_body_bytes`` is given), their sum holds if it is
             less. A larger answer is an UnexpectedResponse.
         ``shared_memory``
             Hand images over in system shared memory. Needs a server on the same host.

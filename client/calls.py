@@ -107,8 +107,9 @@ def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
     configuration.
     """
     parameters = fields.mapping(config.get("parameters", {}), "a model's parameters")
-    stated = fields.mapping(parameters.get("max_body_bytes", {}), "max_body_bytes").get("string_value", "")
-    body_bytes = fields.whole(stated, "max_body_bytes") if stated else DEFAULT_MAX_BODY_BYTES
+    parameter = fields.mapping(parameters.get("max_body_bytes", {}), "max_body_bytes")
+    stated = fields.text(parameter.get("string_value", ""), "max_body_bytes")
+    body_bytes = fields.whole(stated, "max_body_bytes") if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES
     declared = _declared_bytes(fields.sequence(config.get("output", ()), "a model's outputs"))
     return Limits(body_bytes, max_answer_bytes if declared is None else min(declared, max_answer_bytes))
 
@@ -209,8 +210,8 @@ def _labels(model: str, tensors: Tensors) -> tuple[Label, ...]:
     scores, class_ids = tensors["scores"][0], tensors["class_ids"][0]
     if scores.dtype.kind != "f" or class_ids.dtype.kind not in "iu":
         raise UnexpectedResponse(
-            f"model {model!r} answered scores of {scores.dtype} and class_ids of {class_ids.dtype}, expected floats and "
-            "whole numbers"
+            f"model {model!r} answered scores of {scores.dtype} and class_ids of {class_ids.dtype}, expected floats "
+            "and whole numbers"
         )
     if first[1] > MAX_STRINGS:
         raise UnexpectedResponse(f"model {model!r} answered {first[1]} classes, expected at most {MAX_STRINGS}")
@@ -218,14 +219,14 @@ def _labels(model: str, tensors: Tensors) -> tuple[Label, ...]:
         raise UnexpectedResponse(f"model {model!r} answered the scores {scores}, expected numbers, the best first")
     if (class_ids < 0).any():
         raise UnexpectedResponse(f"model {model!r} answered the class_ids {class_ids}, expected them from 0 on")
-    names = _names(model, tensors["labels"][0]) if "labels" in tensors else [str(class_id) for class_id in class_ids]
+    labels = _texts(model, tensors["labels"][0]) if "labels" in tensors else [str(class_id) for class_id in class_ids]
     return tuple(
         Label(label=label, class_id=int(class_id), score=float(score))
-        for score, class_id, label in zip(scores, class_ids, names, strict=True)
+        for score, class_id, label in zip(scores, class_ids, labels, strict=True)
     )
 
 
-def _names(model: str, labels: npt.NDArray[Any]) -> list[str]:
+def _texts(model: str, labels: npt.NDArray[Any]) -> list[str]:
     try:
         return [str(label, "utf-8") for label in labels]
     except (TypeError, UnicodeDecodeError) as error:

@@ -13,6 +13,8 @@ from client.errors import UnexpectedResponse
 
 _LARGEST = 2**64 - 1
 """What the widest integers of Triton's protocol hold."""
+_MOST_VALUES = 10_000
+"""Of outputs, steps, versions or extensions: more than any model has, and read in a fraction of a second."""
 
 
 def mapping(value: object, what: str) -> Mapping[str, Any]:
@@ -23,9 +25,9 @@ def mapping(value: object, what: str) -> Mapping[str, Any]:
 
 
 def sequence(value: object, what: str) -> Sequence[Any]:
-    """``value``, any number of values one after the other."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise wrong(value, what, "a list")
+    """``value``, up to 10,000 values one after the other."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) or len(value) > _MOST_VALUES:
+        raise wrong(value, what, f"a list of at most {_MOST_VALUES}")
     return value
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from client import fields
 from client.errors import OnestreamError, UnexpectedResponse
 
-MAX_DOCUMENT_BYTES = 1 << 20
+MAX_DOCUMENT_BYTES = 1 << 19
 """The largest answer, or part of one, that is no tensor: metadata, configurations, statistics, errors, and what an
-inference says beside its tensors. Triton sends some kilobytes; read into objects, they take up to a hundred times as
-much memory."""
+inference says beside its tensors. 512 KiB: Triton's longest are statistics of a thousand batch sizes, about 150 KiB;
+what is read into objects takes up to a hundred times as much memory, and this much of it half a second."""
 
 
 @contextmanager
