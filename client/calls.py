@@ -109,7 +109,7 @@ def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
     parameters = fields.mapping(config.get("parameters", {}), "a model's parameters")
     parameter = fields.mapping(parameters.get("max_body_bytes", {}), "max_body_bytes")
     stated = fields.text(parameter.get("string_value", ""), "max_body_bytes")
-    body_bytes = fields.whole(stated, "max_body_bytes") if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES
+    body_bytes = fields.long(stated, "max_body_bytes") if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES
     declared = _declared_bytes(fields.sequence(config.get("output", ()), "a model's outputs"))
     return Limits(body_bytes, max_answer_bytes if declared is None else min(declared, max_answer_bytes))
 
@@ -122,7 +122,7 @@ def _declared_bytes(outputs: Sequence[object]) -> int | None:
         dims = fields.sequence(output.get("dims", ()), "the dims of an output")
         datatype = fields.text(output.get("data_type", ""), "the data_type of an output").removeprefix("TYPE_")
         is_open = any(dim in (_UNKNOWN_LENGTH, str(_UNKNOWN_LENGTH)) for dim in dims)
-        lengths = [] if is_open else [fields.whole(dim, "a dimension of an output") for dim in dims]
+        lengths = [] if is_open else [fields.long(dim, "a dimension of an output") for dim in dims]
         sizes.append(None if is_open else byte_size(datatype, prod(lengths)))
     known = [size for size in sizes if size is not None]
     return sum(known) if known and len(known) == len(sizes) else None
@@ -227,7 +227,9 @@ def _labels(model: str, tensors: Tensors) -> tuple[Label, ...]:
 
 
 def _texts(model: str, labels: npt.NDArray[Any]) -> list[str]:
+    if labels.dtype != object:
+        raise UnexpectedResponse(f"model {model!r} answered labels of {labels.dtype}, expected strings")
     try:
         return [str(label, "utf-8") for label in labels]
-    except (TypeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UnexpectedResponse(f"model {model!r} answered labels that are no UTF-8: {error}") from None

@@ -39,12 +39,16 @@ def text(value: object, what: str) -> str:
 
 
 def whole(value: object, what: str) -> int:
-    """``value``, a whole number from 0 to 2**64 - 1; also its digits, as Protocol Buffers write long ones in JSON."""
-    digits = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= len(str(_LARGEST))
-    number: object = int(str(value)) if digits else value
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _LARGEST:
+    """``value``, a whole number from 0 to 2**64 - 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
         raise wrong(value, what, "a whole number from 0 to 2**64 - 1")
-    return number
+    return value
+
+
+def long(value: object, what: str) -> int:
+    """As ``whole``; also its digits, as Protocol Buffers write long numbers in JSON."""
+    is_digits = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= len(str(_LARGEST))
+    return whole(int(str(value)) if is_digits else value, what)
 
 
 def wrong(value: object, what: str, expected: str) -> UnexpectedResponse:

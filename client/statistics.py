@@ -118,11 +118,12 @@ class ModelStatistics:
 
         Raises UnexpectedResponse for what is none.
         """
-        rows = [fields.mapping(row, "the statistics of a version") for row in versions]
+        listed = fields.sequence(list(versions), "the statistics of the versions")
+        rows = [fields.mapping(row, "the statistics of a version") for row in listed]
         return cls(
             model=model,
-            inference_count=sum(fields.whole(row.get("inference_count", 0), "inference_count") for row in rows),
-            execution_count=sum(fields.whole(row.get("execution_count", 0), "execution_count") for row in rows),
+            inference_count=sum(fields.long(row.get("inference_count", 0), "inference_count") for row in rows),
+            execution_count=sum(fields.long(row.get("execution_count", 0), "execution_count") for row in rows),
             **{name: _sum_phase(rows, name) for name in _PHASES},
             steps=steps,
         )
@@ -132,6 +133,6 @@ def _sum_phase(rows: Iterable[Mapping[str, Any]], name: str) -> Phase:
     times = [fields.mapping(row.get("inference_stats", {}), "inference_stats") for row in rows]
     parts = [fields.mapping(time.get(name, {}), name) for time in times]
     return Phase(
-        count=sum(fields.whole(part.get("count", 0), f"the count of {name}") for part in parts),
-        total_ns=sum(fields.whole(part.get("ns", 0), f"the ns of {name}") for part in parts),
+        count=sum(fields.long(part.get("count", 0), f"the count of {name}") for part in parts),
+        total_ns=sum(fields.long(part.get("ns", 0), f"the ns of {name}") for part in parts),
     )

@@ -36,18 +36,17 @@ _MADE_HERE = re.compile(
 """UNAVAILABLE with one of these words comes from this side's gRPC library: no server said it."""
 
 _TOO_LARGE = re.compile(
-    r"CLIENT: Received message larger than max|Decompressed message larger|received metadata size exceeds|"
-    r"received initial metadata size exceeds|received trailing metadata size exceeds",
+    r"client: received message larger than max|received (?:initial |trailing )?metadata size exceeds",
     re.IGNORECASE,
 )
 """RESOURCE_EXHAUSTED with one of these words comes from this side's gRPC library; it says what was seen and allowed."""
 
 _MALFORMED = re.compile(
-    r"received http2 header with status|trying to connect an http1|rst_stream|no status received|missing status"
-    r"|error parsing http2|invalid protobuf",
+    r"received http2 header with status|trying to connect an http1|failed parsing http/2|parsing 'grpc-status'"
+    r"|data frame with end_stream|no status received|compression algorithm '\w+' is disabled",
     re.IGNORECASE,
 )
-"""A status with one of these words comes from there, too: what arrived is no answer of gRPC."""
+"""INTERNAL or UNKNOWN with one of these words comes from there, too: what arrived is no answer of gRPC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +223,10 @@ def failure(status: str, details: str, *, url: str, timeout_s: float, model: str
             f"cannot reach {url}: {readable(details)}; expected a Triton server that speaks gRPC there "
             "(port 8001 unless told otherwise; for its HTTP port write http://host:8000)"
         )
-    if (status == "RESOURCE_EXHAUSTED" and _TOO_LARGE.search(details)) or _MALFORMED.search(details):
-        return UnexpectedResponse(f"{url} answered what is no answer of gRPC, or too large a one: {readable(details)}")
+    if status == "RESOURCE_EXHAUSTED" and _TOO_LARGE.search(details):
+        return UnexpectedResponse(f"{url} answered too much: {readable(details)}")
+    if status in ("INTERNAL", "UNKNOWN") and _MALFORMED.search(details):
+        return UnexpectedResponse(f"{url} answered what is no answer of gRPC: {readable(details)}")
     return refusal(status, details, model=model, url=url)
 
 

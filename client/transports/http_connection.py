@@ -112,8 +112,8 @@ class Response(http.client.HTTPResponse):
     def parts(self, length: int | None, *, allowed: int) -> Iterator[bytes]:
         """The body as it comes, of so many bytes, or in chunks, or until the connection ends.
 
-        Raises Malformed, and IncompleteRead where the connection ends before the body does. Of sizes of chunks and
-        trailers, which are no part of the body, as many bytes are read as of the body, and 64 KiB.
+        Raises Malformed, and IncompleteRead where the connection ends before the body does. Of sizes of chunks, which
+        are no part of the body, as many bytes are read as of the body, and 64 KiB; of trailers 64 KiB.
         """
         self._input.allowed = 2 * allowed + _MAX_HEAD_BYTES
         if self.chunked:
@@ -121,6 +121,7 @@ class Response(http.client.HTTPResponse):
                 yield from self._exactly(size)
                 if self.fp.readline(3) not in (b"\r\n", b"\n"):
                     raise Malformed("a chunk that is longer than its size")
+            self._input.allowed = _MAX_HEAD_BYTES
             while (line := self.fp.readline()) not in (b"\r\n", b"\n"):
                 if not line:
                     raise http.client.IncompleteRead(b"")
