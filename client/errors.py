@@ -13,7 +13,7 @@
     │   └── ServerFailed              the model or the server failed while it worked
     ├── BadImage                      this image is refused (``code``, ``reason``); other images are fine
     ├── BadStream                     this video stream is refused or was ended (``code``, ``reason``)
-    ├── UnexpectedResponse            the answer lacks what a pipeline of this kind must return
+    ├── UnexpectedResponse            the answer is malformed, too large, or not what a pipeline of this kind returns
     ├── UnsupportedInput              the object given is no image or no source of video (also a TypeError)
     ├── UnreadableInput               the file or video source given cannot be read (also an OSError)
     ├── SharedMemoryUnavailable       the server cannot open shared memory of this machine
@@ -110,7 +110,7 @@ class BadStream(OnestreamError):
 
 
 class UnexpectedResponse(OnestreamError):
-    """The server answered, but not in the way the wire contract says."""
+    """The server answered, but not in the way the wire contract says: malformed, too large, or something else."""
 
 
 class UnsupportedInput(OnestreamError, TypeError):

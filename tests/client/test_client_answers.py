@@ -1,0 +1,147 @@
+"""How much of an answer is taken, and that it belongs to the question."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_client_connections import answer, listening, read_request, tensors
+from tritonclient.grpc import service_pb2 as messages
+
+from client import Client, OnestreamError, UnexpectedResponse
+from client.calls import limits_of
+from client.transports import grpc_calls, http_calls
+from client.transports.answers import MAX_DOCUMENT_BYTES
+from client.transports.base import InferRequest, Tag
+
+MOST = 1000
+
+
+def output(*dims: Any, data_type: str = "TYPE_FP32") -> dict[str, Any]:
+    return {"name": "x", "data_type": data_type, "dims": list(dims)}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "allowed"),
+    [
+        ([output(5)], 20),
+        ([output("5")], 20),
+        ([output(2, 3, data_type="TYPE_UINT8"), output(4)], 22),
+        ([output(1000)], MOST),
+        ([output(-1)], MOST),
+        ([output("-1", 5)], MOST),
+        ([output(5), output(5, data_type="TYPE_STRING")], MOST),
+        ([], MOST),
+    ],
+)
+def test_an_answer_may_be_as_large_as_the_outputs_that_its_model_declares(
+    outputs: list[dict[str, Any]], allowed: int
+) -> None:
+    assert limits_of({"output": outputs}, max_answer_bytes=MOST).answer_bytes == allowed
+
+
+@pytest.mark.parametrize("config", [{"output": 5}, {"output": [output(-5)]}, {"parameters": []}])
+def test_what_is_no_configuration(config: Mapping[str, Any]) -> None:
+    with pytest.raises(UnexpectedResponse):
+        limits_of(config, max_answer_bytes=MOST)
+
+
+def test_an_answer_of_an_inference_is_bounded() -> None:
+    """One byte more than allowed is refused before it is looked at."""
+    request = InferRequest("m", Tag("id"), b"image", max_answer_bytes=MOST)
+    most = MOST + MAX_DOCUMENT_BYTES
+    assert http_calls.infer(request, timeout_s=1).allowed_bytes(200) == most
+    assert http_calls.infer(request, timeout_s=1).allowed_bytes(500) == MAX_DOCUMENT_BYTES
+    with pytest.raises(UnexpectedResponse, match=f"with {most + 1} bytes, allowed are at most {most}"):
+        grpc_calls.infer(request, timeout_s=1).result(bytes(most + 1), url="grpc://x")
+
+
+def test_only_tensors_may_be_large() -> None:
+    request = InferRequest("m", Tag("id"), b"image")
+    large = messages.ModelInferResponse(raw_output_contents=[bytes(3 * MAX_DOCUMENT_BYTES)])
+    large.outputs.add(name="x", datatype="UINT8", shape=[3 * MAX_DOCUMENT_BYTES])
+    call = grpc_calls.infer(request, timeout_s=1)
+    assert call.result(large.SerializeToString(), url="grpc://x")["x"].size == 3 * MAX_DOCUMENT_BYTES
+    large.outputs[0].name = "x" * MAX_DOCUMENT_BYTES
+    with pytest.raises(UnexpectedResponse, match="beside its tensors"):
+        call.result(large.SerializeToString(), url="grpc://x")
+
+
+def test_what_nobody_asked_for_is_not_taken_for_the_next_answer() -> None:
+    """A connection on which more came than an answer is not used again."""
+    connections = 0
+    said_more = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        nonlocal connections
+        connections += 1
+        read_request(connection)
+        connection.sendall(tensors())
+        connection.sendall(answer(200, b'{"name": "of nobody"}'))
+        said_more.set()
+        read_request(connection)
+
+    with listening(serve) as port, Client(f"http://127.0.0.1:{port}", retries=0, max_body_bytes=100) as client:
+        for _ in range(2):
+            said_more.clear()
+            assert client.classify(b"image").top.label == "label"
+            assert said_more.wait(10)
+    assert connections == 2
+
+
+def test_an_answer_to_another_request_is_refused() -> None:
+    text = json.dumps({"id": "other", "outputs": []}).encode()
+    response = answer(200, text, f"Inference-Header-Content-Length: {len(text)}\r\n")
+
+    def serve(connection: socket.socket) -> None:
+        while read_request(connection):
+            connection.sendall(response)
+
+    with (
+        listening(serve) as port,
+        Client(f"http://127.0.0.1:{port}", max_body_bytes=100) as client,
+        pytest.raises(UnexpectedResponse, match="'other' for the id"),
+    ):
+        client.infer("m", b"image")
+
+
+JSON = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just([]), st.just({}))
+FIELDS = st.fixed_dictionaries(
+    {
+        "name": st.text(max_size=5) | JSON,
+        "datatype": st.sampled_from(["FP32", "BYTES"]) | JSON,
+        "shape": st.lists(st.integers(), max_size=4) | JSON,
+        "parameters": st.fixed_dictionaries({"binary_data_size": st.integers(0, 9) | JSON}) | JSON,
+    }
+)
+
+
+def seen(call: Any, *arguments: Any, **options: Any) -> str:
+    """The error of ours that reading an answer ends with, or nothing."""
+    try:
+        call.result(*arguments, **options)
+    except OnestreamError as error:
+        return str(error)
+    return ""
+
+
+@settings(deadline=None)
+@given(st.lists(FIELDS | JSON, max_size=3) | JSON, st.binary(max_size=40))
+def test_any_head_over_http_is_tensors_or_refused_by_what_is_checked(outputs: object, data: bytes) -> None:
+    head = json.dumps({"outputs": outputs}).encode()
+    call = http_calls.infer(InferRequest("m", Tag("id"), b"image"), timeout_s=1)
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    assert "cannot be read" not in seen(call, http_calls.Answer("http://x", 200, headers, head + data))
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_over_grpc_are_tensors_or_refused_by_what_is_checked(data: bytes) -> None:
+    call = grpc_calls.infer(InferRequest("m", Tag("id"), b"image"), timeout_s=1)
+    assert "cannot be read" not in seen(call, data, url="grpc://x")
