@@ -22,6 +22,7 @@ _STATUS_NAMES = {
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     409: "ALREADY_EXISTS",
+    422: "INVALID_ARGUMENT",
     429: "RESOURCE_EXHAUSTED",
     499: "CANCELLED",
     500: "INTERNAL",
@@ -30,6 +31,8 @@ _STATUS_NAMES = {
     503: "UNAVAILABLE",
 }
 _HEAD_LENGTH = "Inference-Header-Content-Length"
+# Servers of `onestream serve` take no other: web pages may not send it to other origins.
+_BODY_TYPE = {"Content-Type": "application/octet-stream"}
 
 
 class Headers(Protocol):
@@ -96,7 +99,7 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
         body=[head, data],
         headers={
             _HEAD_LENGTH: str(len(head)),
-            "Content-Type": "application/octet-stream",
+            **_BODY_TYPE,
             **request.tag.headers,
         },
     )
@@ -180,7 +183,8 @@ def _post_region(region_name: str, action: str, body: bytes) -> Call[None]:
     def read(answer: Answer) -> None:
         _require_success(answer, None)
 
-    return Call("POST", f"/v2/systemsharedmemory/region/{region_name}/{action}", read, body=[body])
+    path = f"/v2/systemsharedmemory/region/{region_name}/{action}"
+    return Call("POST", path, read, body=[body], headers=_BODY_TYPE)
 
 
 def _get_json(path: str, model: str | None) -> Call[Mapping[str, Any]]:
