@@ -62,6 +62,7 @@ def proxy(
     """
     from serving.errors import BadProxy, ProxyDied
     from serving.nginx import RunningProxy
+    from serving.private_files import check_private
     from serving.proxy import Proxy, public_models
     from serving.proxy_nginx import nginx_config
     from serving.proxy_tokens import check_tokens
@@ -95,6 +96,8 @@ def proxy(
             _write(nginx_config(wanted, folder="/tmp"), write)
             return
         names = check_tokens(Path(wanted.tokens)) if wanted.tokens else []
+        if wanted.key:
+            check_private(Path(wanted.key), holds="the key of TLS")
         signals = _Signals()
         running = RunningProxy(wanted)
         running.start()

@@ -253,7 +253,8 @@ def test_a_body_that_is_too_large_is_refused_and_the_client_says_so(
 def test_a_body_without_a_stated_length_is_bounded_too(gate: Gate) -> None:
     chunks = (bytes(1 << 20) for _ in range(34))
     try:
-        status, _ = gate.request("POST", "/v2/models/classify/infer", chunks, token=gate.token)
+        head = {"Inference_Header_Content_Length": "0"}
+        status, _ = gate.request("POST", "/v2/models/classify/infer", chunks, token=gate.token, **head)
     except OSError:
         return  # nginx hung up before the body was sent
     assert status == 413
@@ -350,8 +351,8 @@ def test_a_stream_may_pause_for_longer_than_a_request_and_ends_when_its_client_g
             time.sleep(0.1)
 
 
-def test_a_stream_s_error_keeps_its_status(gate: Gate) -> None:
-    """It depends on a header whose name has underscores, which nginx drops unless told otherwise."""
+def test_a_stream_s_error_is_a_message_whatever_its_caller_asks_for(gate: Gate) -> None:
+    """Triton 2.51 dies of streams that it ends with an error, as it does where this metadata is true."""
     tensor = messages.ModelInferRequest.InferInputTensor(name="message", datatype="UINT8", shape=[3])
     message = messages.ModelInferRequest(model_name="classify_video", inputs=[tensor], raw_input_contents=[b"abc"])
     message.parameters["sequence_id"].int64_param = 77
@@ -360,6 +361,5 @@ def test_a_stream_s_error_keeps_its_status(gate: Gate) -> None:
     with grpc.secure_channel(f"localhost:{gate.port}", credentials) as channel:
         metadata = [("authorization", f"Bearer {gate.token}"), ("triton_grpc_error", "true")]
         call = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]), metadata=metadata, timeout=30)
-        with pytest.raises(grpc.RpcError, match="bad stream") as failure:
-            next(call)
-    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+        assert "bad stream" in next(call).error_message
+        call.cancel()
