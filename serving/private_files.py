@@ -27,6 +27,6 @@ def check_private(file: Path, *, holds: str) -> None:
         raise BadProxy(f"cannot read {file}: {error.strerror}") from None
     if mode & ~_ALLOWED & 0o777:
         raise BadProxy(
-            f"{file} holds {holds} and has mode {mode:04o}, so that others may read or change it; expected 0600 or 0640. "
-            f"Run: chmod 600 {file}, and replace what others may have read"
+            f"{file} holds {holds} and has mode {mode:04o}, so that others may read or change it; expected 0600 or "
+            f"0640. Run: chmod 600 {file}, and replace what others may have read"
         )

@@ -59,8 +59,8 @@ class Proxy:
         timeout_s: how long the server may take for an answer, > 0.
         slow_client_s: how long a client may pause while it sends or reads, > 0. Streams of video may pause for an hour:
             their models end those that are idle.
-        requests_per_caller: how many requests and video streams one caller may have at once, > 0. A caller is an address
-            with a token's name.
+        requests_per_caller: how many requests and video streams one caller may have at once, > 0. A caller is an
+            address with a token's name.
         access_log: file that receives a line for each request, or *off*.
 
     Raises:

@@ -233,12 +233,12 @@ def triton_command(
 
 ADMIN_HEADER = "onestream-admin"
 BODY_TYPE = "application/octet-stream"
-"""The Content-Type of every HTTP body that Triton reads. A browser asks before it lets a page of another origin send it, and
-Triton does not consent, so pages cannot reach Triton 2.51's parsers, which some bodies crash."""
+"""The Content-Type of every HTTP body that Triton reads. A browser asks before it lets a page of another origin send
+it, and Triton does not consent, so pages cannot reach the parsers of Triton 2.51, which some bodies crash."""
 
 _STACK_KB = 256 * 1024
-# Triton 2.51 keeps a whole form, 16 bytes for each chunk, and a frame for each nested bracket of a body on the stack of a
-# thread. The usual 8 MB end at 4.5 MB of a form; these at 128 MB, and only what is used takes memory.
+# Triton 2.51 keeps a whole form, 16 bytes for each chunk, and a frame for each nested bracket of a body on the stack of
+# a thread. The usual 8 MB end at 4.5 MB of a form; these at 32 times that, and only what is used takes memory.
 _DEEP_STACKS = f'ulimit -S -s {_STACK_KB} || ulimit -S -s "$(ulimit -H -s)"; exec "$@"'
 
 

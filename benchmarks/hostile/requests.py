@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2 as messages
 
 from client import Client, OnestreamError
@@ -246,7 +246,7 @@ def send_grpc(channel: grpc.Channel, message: bytes) -> str:
     try:
         call(message, timeout=_ANSWER_TIMEOUT_S)
     except grpc.RpcError as error:
-        return str(error.code().name)  # type: ignore[attr-defined]
+        return str(error.code().name)
     return "OK"
 
 
@@ -266,7 +266,7 @@ def hostile_stream(channel: grpc.Channel, number: int) -> str:
         for _ in call(parts(), metadata=[("triton_grpc_error", "true")], timeout=_ANSWER_TIMEOUT_S):
             pass
     except grpc.RpcError as error:
-        return str(error.code().name)  # type: ignore[attr-defined]
+        return str(error.code().name)
     return "OK"
 
 
