@@ -187,14 +187,15 @@ def _mends() -> Check:
     holes = open_holes(version)
     if not holes:
         return Check(name="Triton's mends", status="ok", found=f"{name} has all that were known in August 2026")
-    bulletins = [hole.known_by for hole in holes if hole.known_by.startswith("bulletin")]
-    tried = [hole.what for hole in holes if hole.known_by not in bulletins]
+    tried = [hole.what for hole in holes if hole.bulletin is None]
+    bulletins = [str(hole.bulletin) for hole in holes if hole.bulletin is not None]
+    listed = f"NVIDIA's bulletins {', '.join(bulletins)}"
     return Check(
         name="Triton's mends",
         status="optional",
-        found=f"{name} lacks those of {', '.join([*tried, *bulletins])}",
-        fix="let callers in through `onestream proxy` only, which refuses what was tried; web pages reach the bare HTTP "
-        "port (docs/operations.md, Known holes of Triton)",
+        found=f"{name} lacks those of {'; '.join([*tried, listed])}",
+        fix="let callers in through `onestream proxy` only, which refuses what was tried here; web pages can reach the "
+        "bare HTTP port (docs/operations.md, Known holes of Triton)",
     )
 
 

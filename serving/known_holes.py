@@ -25,40 +25,42 @@ class Hole:
 
     Attributes:
         what: a request that ends it, or the CVEs of a bulletin.
-        known_by: *tried* here against 2.51, or the bulletin.
+        bulletin: the number of NVIDIA's bulletin; None for what was tried here against 2.51.
         mended: the first release with the mend; None where no mend is known.
     """
 
     what: str
-    known_by: str
+    bulletin: int | None
     mended: Version | None
 
 
 HOLES = (
     # Mended by server#8708.
-    Hole(what="a stream that ends with an error under triton_grpc_error", known_by="tried", mended=(2, 68, 0)),
+    Hole(what="a stream that ends with an error under triton_grpc_error", bulletin=None, mended=(2, 68, 0)),
     # Mended by common#156 and tested by server#8745.
-    Hole(what="JSON nested 100,000 deep", known_by="tried", mended=(2, 69, 0)),
+    Hole(what="JSON nested 100,000 deep", bulletin=None, mended=(2, 69, 0)),
     # Mended by server#8305, and bounded by server#8770 in 2.69.
-    Hole(what="600,000 HTTP chunks", known_by="tried; CVE-2025-23310 and 23311", mended=(2, 59, 1)),
-    Hole(what="an HTTP form of 4.5 MB", known_by="tried", mended=None),
-    Hole(what="a model process that was stopped for seconds and goes on", known_by="tried", mended=None),
+    Hole(what="600,000 HTTP chunks (CVE-2025-23310, 23311)", bulletin=None, mended=(2, 59, 1)),
+    Hole(what="an HTTP form of 4.5 MB", bulletin=None, mended=None),
+    Hole(what="a model process that was stopped for seconds and goes on", bulletin=None, mended=None),
     Hole(
         what="CVE-2025-23268, 23310, 23311, 23317 to 23327, 23331, 23333 to 23335",
-        known_by="bulletin 5687, August 2025",
+        bulletin=5687,
         mended=(2, 59, 1),
     ),
-    Hole(what="CVE-2025-23316, 23328, 23329, 23336", known_by="bulletin 5691, September 2025", mended=(2, 60, 0)),
-    Hole(what="CVE-2025-33202", known_by="bulletin 5723, November 2025", mended=(2, 61, 0)),
-    Hole(what="CVE-2025-33201, 33211", known_by="bulletin 5734, December 2025", mended=(2, 62, 0)),
-    Hole(what="CVE-2025-33238, 33254, CVE-2026-24158", known_by="bulletin 5790, March 2026", mended=(2, 65, 0)),
-    Hole(what="CVE-2026-24146, 24147, 24173 to 24175", known_by="bulletin 5816, April 2026", mended=(2, 66, 0)),
-    Hole(what="CVE-2026-24206 to 24210, 24213 to 24215", known_by="bulletin 5828, May 2026", mended=(2, 67, 0)),
-    Hole(what="CVE-2026-24264, 24266", known_by="bulletin 5848, June 2026", mended=(2, 68, 0)),
-    Hole(what="CVE-2026-47476 to 47482", known_by="bulletin 5853, July 2026", mended=(2, 69, 0)),
-    Hole(what="CVE-2026-47606, 47627 to 47630", known_by="bulletin 5865, August 2026", mended=(2, 70, 0)),
+    Hole(what="CVE-2025-23316, 23328, 23329, 23336", bulletin=5691, mended=(2, 60, 0)),
+    Hole(what="CVE-2025-33202", bulletin=5723, mended=(2, 61, 0)),
+    Hole(what="CVE-2025-33201, 33211", bulletin=5734, mended=(2, 62, 0)),
+    Hole(what="CVE-2025-33238, 33254, CVE-2026-24158", bulletin=5790, mended=(2, 65, 0)),
+    Hole(what="CVE-2026-24146, 24147, 24173 to 24175", bulletin=5816, mended=(2, 66, 0)),
+    Hole(what="CVE-2026-24206 to 24210, 24213 to 24215", bulletin=5828, mended=(2, 67, 0)),
+    Hole(what="CVE-2026-24264, 24266", bulletin=5848, mended=(2, 68, 0)),
+    Hole(what="CVE-2026-47476 to 47482", bulletin=5853, mended=(2, 69, 0)),
+    Hole(what="CVE-2026-47606, 47627 to 47630", bulletin=5865, mended=(2, 70, 0)),
 )
-"""The releases are NVIDIA's containers of a month: 2.59.1 is 25.07, 2.60 25.08, and so on to 2.70, which is 26.06."""
+"""Bulletins 5687 to 5734 are of August to December 2025, the others of March to August 2026."""
+LAST_MEND_CONTAINER = (26, 6)
+"""Year and month of NVIDIA's container with the last of these mends; it holds 2.70. 2.59.1 was 25.07."""
 
 
 def open_holes(version: Version) -> list[Hole]:
