@@ -39,6 +39,8 @@ HOLES = (
     Hole(what="a stream that ends with an error under triton_grpc_error", bulletin=None, mended=(2, 68, 0)),
     # Mended by common#156 and tested by server#8745.
     Hole(what="JSON nested 100,000 deep", bulletin=None, mended=(2, 69, 0)),
+    # Mended by server#8432 and server#8676.
+    Hole(what="JSON data of a huge shape", bulletin=None, mended=(2, 68, 0)),
     # Mended by server#8305, and bounded by server#8770 in 2.69.
     Hole(what="600,000 HTTP chunks (CVE-2025-23310, 23311)", bulletin=None, mended=(2, 59, 1)),
     Hole(what="an HTTP form of 4.5 MB", bulletin=None, mended=None),

@@ -239,7 +239,7 @@ it, and Triton does not consent, so pages cannot reach the parsers of Triton 2.5
 _STACK_KB = 256 * 1024
 # Triton 2.51 keeps a whole form, 16 bytes for each chunk, and a frame for each nested bracket of a body on the stack of
 # a thread. The usual 8 MB end at 4.5 MB of a form; these at 32 times that, and only what is used takes memory.
-_DEEP_STACKS = f'ulimit -S -s {_STACK_KB} || ulimit -S -s "$(ulimit -H -s)"; exec "$@"'
+_DEEP_STACKS = f'ulimit -S -s {_STACK_KB} 2>/dev/null || ulimit -S -s "$(ulimit -H -s)"; exec "$@"'
 
 
 def _assemble_backends(installation: TritonInstallation, folder: Path) -> Path:

@@ -276,6 +276,29 @@ def test_compressed_requests_are_refused(gate: Gate) -> None:
     assert code is grpc.StatusCode.UNIMPLEMENTED
 
 
+@pytest.mark.parametrize(
+    ("options", "seen"), [(("--data-binary", "@nest"), "200000 bytes"), (("--upload-file", "-"), "no length")]
+)
+def test_json_is_bounded_over_http_2_too(gate: Gate, tmp_path: Path, options: tuple[str, ...], seen: str) -> None:
+    (tmp_path / "nest").write_bytes(b"[" * 200_000)
+    command = [
+        "curl",
+        "--silent",
+        "--http2",
+        "--request",
+        "POST",
+        "--write-out",
+        "%{http_version}:%{http_code}",
+        *options,
+    ]
+    command += ["--cacert", str(gate.certificates.authority), "--header", f"Authorization: Bearer {gate.token}"]
+    command.append(f"{gate.url('https')}/v2/models/classify/infer")
+    with (tmp_path / "nest").open("rb") as body:
+        done = subprocess.run(command, cwd=tmp_path, stdin=body, capture_output=True, text=True, timeout=60)
+    assert done.stdout.endswith("2:422")
+    assert f"this has {seen}." in done.stdout
+
+
 def test_a_body_that_calls_itself_a_form_does_no_harm(gate: Gate) -> None:
     """Without the proxy this ends Triton 2.51."""
     status, body = gate.request(
