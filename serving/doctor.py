@@ -194,7 +194,7 @@ def _mends() -> Check:
         name="Triton's mends",
         status="optional",
         found=f"{name} lacks those of {'; '.join([*tried, listed])}",
-        fix="let callers in through `onestream proxy` with tokens only, which refuses most of these; web pages can reach "
+        fix="let callers in through `onestream proxy` with tokens only, which refuses most of these; web pages reach "
         "the bare HTTP port (docs/operations.md, Known holes of Triton)",
     )
 
