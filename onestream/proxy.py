@@ -47,6 +47,9 @@ def proxy(
     ] = False,
     timeout_s: Annotated[int, typer.Option(min=1, help="Seconds that the server may take for an answer.")] = 60,
     slow_client_s: Annotated[int, typer.Option(min=1, help="Seconds that a client may pause in a request.")] = 10,
+    requests_per_caller: Annotated[
+        int, typer.Option(min=1, help="Requests and streams that one token may have at once from one address.")
+    ] = 256,
     access_log: Annotated[str, typer.Option(help="File for a line per request, or off.")] = "/dev/stdout",
     write: Annotated[
         Path | None, typer.Option(help="Write nginx's configuration to this file and run nothing; - is stdout.")
@@ -59,6 +62,7 @@ def proxy(
     """
     from serving.errors import BadProxy, ProxyDied
     from serving.nginx import RunningProxy
+    from serving.private_files import check_private
     from serving.proxy import Proxy, public_models
     from serving.proxy_nginx import nginx_config
     from serving.proxy_tokens import check_tokens
@@ -83,6 +87,7 @@ def proxy(
             health_needs_token=health_needs_token,
             timeout_s=timeout_s,
             slow_client_s=slow_client_s,
+            requests_per_caller=requests_per_caller,
             access_log=access_log,
         )
         if (no_tls or no_tokens) and not insecure_bind:
@@ -91,6 +96,8 @@ def proxy(
             _write(nginx_config(wanted, folder="/tmp"), write)
             return
         names = check_tokens(Path(wanted.tokens)) if wanted.tokens else []
+        if wanted.key:
+            check_private(Path(wanted.key), holds="the key of TLS")
         signals = _Signals()
         running = RunningProxy(wanted)
         running.start()

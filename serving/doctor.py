@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from serving.errors import BadProxy
+from serving.known_holes import open_holes, triton_version
 from serving.leftovers import SHM_FOLDER
 from serving.load_failures import missing_library
 from serving.ports import check_port
@@ -44,7 +45,8 @@ class Check:
 
     Attributes:
         name: what.
-        status: *ok*; *optional* is not there and not needed to serve on a CPU; *problem* keeps a server from working.
+        status: *ok*; *optional* is not there, or not as it might be, and not needed to serve on a CPU; *problem* keeps
+            a server from working.
         found: what was seen, one line.
         fix: the command that mends it, or what to do where no command can; empty when nothing is to be done.
     """
@@ -76,6 +78,7 @@ def run_checks(
         ("PATH", _path),
         ("numpy", _numpy),
         ("Triton", _triton),
+        ("Triton's mends", _mends),
         ("Python backend", _stub),
         ("libpython", _libpython),
         ("bash", _bash),
@@ -167,6 +170,32 @@ def _triton() -> Check:
     }[installation.source]
     return _runs(
         "Triton", installation, [str(installation.executable), "--help"], f"{origin}: {installation.executable}"
+    )
+
+
+def _mends() -> Check:
+    """Which known holes this Triton has, by its version."""
+    version = triton_version(find_triton())
+    if version is None:
+        return Check(
+            name="Triton's mends",
+            status="optional",
+            found="this Triton does not say its version",
+            fix="compare its release with docs/operations.md, Known holes of Triton",
+        )
+    name = ".".join(map(str, version))
+    holes = open_holes(version)
+    if not holes:
+        return Check(name="Triton's mends", status="ok", found=f"{name} has all that were known in August 2026")
+    tried = [hole.what for hole in holes if hole.bulletin is None]
+    bulletins = [str(hole.bulletin) for hole in holes if hole.bulletin is not None]
+    listed = f"NVIDIA's bulletins {', '.join(bulletins)}"
+    return Check(
+        name="Triton's mends",
+        status="optional",
+        found=f"{name} lacks those of {'; '.join([*tried, listed])}",
+        fix="let callers in through `onestream proxy` with tokens only, which refuses most of these; web pages reach "
+        "the bare HTTP port (docs/operations.md, Known holes of Triton)",
     )
 
 

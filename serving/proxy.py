@@ -59,6 +59,8 @@ class Proxy:
         timeout_s: how long the server may take for an answer, > 0.
         slow_client_s: how long a client may pause while it sends or reads, > 0. Streams of video may pause for an hour:
             their models end those that are idle.
+        requests_per_caller: how many requests and video streams one caller may have at once, > 0. A caller is an
+            address with a token's name.
         access_log: file that receives a line for each request, or *off*.
 
     Raises:
@@ -79,6 +81,7 @@ class Proxy:
     health_needs_token: bool = False
     timeout_s: int = 60
     slow_client_s: int = 10
+    requests_per_caller: int = 256
     access_log: str = "/dev/stdout"
 
     def __post_init__(self) -> None:
@@ -100,6 +103,8 @@ class Proxy:
             raise BadProxy("without TLS gRPC needs an address of its own (--grpc-listen)")
         if self.timeout_s < 1 or self.slow_client_s < 1:
             raise BadProxy(f"timeouts of {self.timeout_s} s and {self.slow_client_s} s; expected 1 or more")
+        if self.requests_per_caller < 1:
+            raise BadProxy(f"{self.requests_per_caller} requests of a caller at once; expected 1 or more")
 
     @property
     def has_tls(self) -> bool:

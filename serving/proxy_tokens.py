@@ -18,6 +18,7 @@ import secrets
 from pathlib import Path
 
 from serving.errors import BadProxy
+from serving.private_files import check_private
 
 _LINE = re.compile(r'"Bearer (?P<token>[A-Za-z0-9._~+/=-]{32,200})" (?P<name>[\w.-]{1,64});', re.ASCII)
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
@@ -31,7 +32,7 @@ def add_token(file: Path, name: str) -> str:
         name: who gets it: 1 to 64 letters, digits, ``_``, ``.`` and ``-``.
 
     Raises:
-        BadProxy: the name is none, or the file is malformed or cannot be written.
+        BadProxy: the name is none, or the file is malformed, can be read by others, or cannot be written.
     """
     if not _NAME.fullmatch(name):
         raise BadProxy(f"{name!r} is no name for a token; expected 1 to 64 letters, digits, '_', '.' and '-'")
@@ -51,8 +52,9 @@ def check_tokens(file: Path, *, may_be_empty: bool = False) -> list[str]:
     """The names in a file of tokens, in its order. Messages name the line, and never what it holds.
 
     Raises:
-        BadProxy: it cannot be read, a line is malformed, a token stands twice, or there is none.
+        BadProxy: it cannot be read, or can be by others, a line is malformed, a token stands twice, or there is none.
     """
+    check_private(file, holds="tokens")
     try:
         lines = file.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:

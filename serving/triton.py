@@ -194,7 +194,9 @@ def triton_command(
         repository = _link(run_folder / "repository", repository)
     closed = ["model-repository", "trace", "logging", *(["shared-memory"] if public else [])]
     restricted = f"{','.join(closed)}:{ADMIN_HEADER}={admin_token}"
+    typed = ["inference", *([] if public else ["shared-memory"])]
     arguments = [
+        *("/bin/sh", "-c", _DEEP_STACKS, "sh"),
         str(installation.executable),
         f"--model-repository={repository}",
         "--model-control-mode=explicit",
@@ -211,6 +213,7 @@ def triton_command(
         f"--metrics-address={endpoints.host}",
         f"--metrics-port={endpoints.metrics_port}",
         f"--http-restricted-api={restricted}",
+        f"--http-restricted-api={','.join(typed)}:Content-Type={BODY_TYPE}",
         f"--grpc-restricted-protocol={restricted}",
         f"--backend-config=python,shm-region-prefix-name={region_prefix}",
     ]
@@ -229,6 +232,14 @@ def triton_command(
 
 
 ADMIN_HEADER = "onestream-admin"
+BODY_TYPE = "application/octet-stream"
+"""The Content-Type of every HTTP body that Triton reads. A browser asks before it lets a page of another origin send
+it, and Triton does not consent, so pages cannot reach the parsers of Triton 2.51, which some bodies crash."""
+
+_STACK_KB = 256 * 1024
+# Triton 2.51 keeps a whole form, 16 bytes for each chunk, and a frame for each nested bracket of a body on the stack of
+# a thread. The usual 8 MB end at 4.5 MB of a form; these at 32 times that, and only what is used takes memory.
+_DEEP_STACKS = f'ulimit -S -s {_STACK_KB} 2>/dev/null || ulimit -S -s "$(ulimit -H -s)"; exec "$@"'
 
 
 def _assemble_backends(installation: TritonInstallation, folder: Path) -> Path:

@@ -40,6 +40,7 @@ def make_certificates(folder: Path) -> Certificates:
     made = Certificates(folder / "authority.pem", folder / "tls.crt", folder / "tls.key")
     authority.cert_pem.write_to_path(str(made.authority))
     issued.private_key_pem.write_to_path(str(made.key))
+    made.key.chmod(0o600)
     for number, blob in enumerate(issued.cert_chain_pems):
         blob.write_to_path(str(made.certificate), append=number > 0)
     return made

@@ -26,6 +26,7 @@ _STATUS_NAMES = {
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     409: "ALREADY_EXISTS",
+    422: "INVALID_ARGUMENT",
     429: "RESOURCE_EXHAUSTED",
     499: "CANCELLED",
     500: "INTERNAL",
@@ -35,6 +36,8 @@ _STATUS_NAMES = {
 }
 _HEAD_LENGTH = "Inference-Header-Content-Length"
 _LENGTH = re.compile(r"[0-9]{1,19}")
+# Servers of `onestream serve` take no other: web pages may not send it to other origins.
+_BODY_TYPE = {"Content-Type": "application/octet-stream"}
 
 
 class Headers(Protocol):
@@ -117,7 +120,7 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
         body=[head, data],
         headers={
             _HEAD_LENGTH: str(len(head)),
-            "Content-Type": "application/octet-stream",
+            **_BODY_TYPE,
             **request.tag.headers,
         },
         max_answer_bytes=request.max_answer_bytes + MAX_DOCUMENT_BYTES,
@@ -227,7 +230,8 @@ def _post_region(region_name: str, action: str, body: bytes) -> Call[None]:
     def read(answer: Answer) -> None:
         _require_success(answer, None)
 
-    return Call("POST", f"/v2/systemsharedmemory/region/{region_name}/{action}", read, body=[body])
+    path = f"/v2/systemsharedmemory/region/{region_name}/{action}"
+    return Call("POST", path, read, body=[body], headers=_BODY_TYPE)
 
 
 def _get_json(path: str, model: str | None) -> Call[Mapping[str, Any]]:

@@ -59,7 +59,10 @@ def run(request: pytest.FixtureRequest, toy_server: Server) -> Run:
 
 def own_regions(server: Server) -> list[str]:
     """Regions of this process that are left on either side."""
-    with urllib.request.urlopen(f"{server.http_url}/v2/systemsharedmemory/status", timeout=10) as answer:
+    asked = urllib.request.Request(
+        f"{server.http_url}/v2/systemsharedmemory/status", headers={"Content-Type": "application/octet-stream"}
+    )
+    with urllib.request.urlopen(asked, timeout=10) as answer:
         known = re.findall(rf"onestream_{os.getpid()}_\w+", answer.read().decode())
     return [*known, *(path.name for path in Path("/dev/shm").glob(f"onestream_{os.getpid()}_*"))]
 

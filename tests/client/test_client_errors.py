@@ -24,6 +24,8 @@ from client import (
     UnreadableInput,
     UnsupportedInput,
 )
+from client.transports import http_calls
+from client.transports.base import InferRequest, Tag
 from client.transports.refusals import readable, refusal
 
 URL = "grpc://127.0.0.1:8001"
@@ -87,6 +89,17 @@ def test_a_refusal_says_what_can_be_done(status: str, message: str, kind: type[O
     assert URL in str(error)
     if isinstance(error, ServerRefused):
         assert error.status == status
+
+
+@pytest.mark.parametrize(
+    ("http_status", "kind"), [(401, ServerRefused), (422, InvalidRequest), (429, ServerOverloaded), (413, BadImage)]
+)
+def test_a_proxy_s_refusal_has_its_error(http_status: int, kind: type[OnestreamError]) -> None:
+    call = http_calls.infer(InferRequest("toy", Tag("1"), b"abc"), timeout_s=1.0)
+    with pytest.raises(OnestreamError) as failure:
+        call.read(http_calls.Answer(URL, http_status, {}, b'{"error":"because"}'))
+    assert type(failure.value) is kind
+    assert kind is BadImage or "because" in str(failure.value)
 
 
 @pytest.mark.parametrize("before", ["", "in ensemble 'classify', ", "[request id: 7] ", "Failed, message: "])

@@ -51,7 +51,10 @@ def fingerprint(data: bytes) -> list[int]:
 
 
 def shared_regions(server: Server) -> str:
-    with urllib.request.urlopen(f"{server.http_url}/v2/systemsharedmemory/status", timeout=10) as answer:
+    asked = urllib.request.Request(
+        f"{server.http_url}/v2/systemsharedmemory/status", headers={"Content-Type": "application/octet-stream"}
+    )
+    with urllib.request.urlopen(asked, timeout=10) as answer:
         return answer.read().decode()
 
 
@@ -180,7 +183,8 @@ def test_a_server_that_forgot_its_regions_is_told_again(toy_server: Server, prot
     with Client(url_of(toy_server, protocol), shared_memory=True, retries=0) as client:
         client.classify(b"image", pipeline="toy")
         forget = f"{toy_server.http_url}/v2/systemsharedmemory/unregister"
-        with urllib.request.urlopen(urllib.request.Request(forget, data=b""), timeout=10):
+        typed = {"Content-Type": "application/octet-stream"}
+        with urllib.request.urlopen(urllib.request.Request(forget, data=b"", headers=typed), timeout=10):
             assert client.classify(b"image", pipeline="toy").top.class_id == 5
 
 

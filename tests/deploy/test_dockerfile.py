@@ -15,6 +15,8 @@ import pytest
 from docker.utils.build import exclude_paths
 from resolved_compose import ROOT
 
+from serving.known_holes import LAST_MEND_CONTAINER
+
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 TARGETS = ("cpu", "gpu")
 HADOLINT = Path(sys.executable).with_name("hadolint")
@@ -69,6 +71,12 @@ def test_base_images_are_pinned_in_one_place_each() -> None:
     assert set(pins) == {"DEBIAN_IMAGE", "PYTHON_IMAGE", "TRITON_IMAGE"}
     assert all(re.fullmatch(r"[\w./-]+:\d[\w.-]+", image) for image in pins.values()), pins
     assert {stage.base for stage in STAGES.values()} == {f"${{{name}}}" for name in pins}
+
+
+def test_triton_s_image_has_every_known_mend() -> None:
+    tag = re.search(r"^ARG TRITON_IMAGE=\S+:(\d+)\.(\d+)-py3$", DOCKERFILE, re.MULTILINE)
+    assert tag is not None
+    assert (int(tag[1]), int(tag[2])) >= LAST_MEND_CONTAINER
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -253,7 +253,8 @@ def test_a_body_that_is_too_large_is_refused_and_the_client_says_so(
 def test_a_body_without_a_stated_length_is_bounded_too(gate: Gate) -> None:
     chunks = (bytes(1 << 20) for _ in range(34))
     try:
-        status, _ = gate.request("POST", "/v2/models/classify/infer", chunks, token=gate.token)
+        head = {"Inference_Header_Content_Length": "0"}
+        status, _ = gate.request("POST", "/v2/models/classify/infer", chunks, token=gate.token, **head)
     except OSError:
         return  # nginx hung up before the body was sent
     assert status == 413
@@ -273,6 +274,29 @@ def test_compressed_requests_are_refused(gate: Gate) -> None:
     message = messages.ModelInferRequest(model_name="classify", raw_input_contents=[bytes(1000)])
     code = gate.code("ModelInfer", message, token=gate.token, compression=grpc.Compression.Gzip)
     assert code is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"), [(("--data-binary", "@nest"), "200000 bytes"), (("--upload-file", "-"), "no length")]
+)
+def test_json_is_bounded_over_http_2_too(gate: Gate, tmp_path: Path, options: tuple[str, ...], seen: str) -> None:
+    (tmp_path / "nest").write_bytes(b"[" * 200_000)
+    command = [
+        "curl",
+        "--silent",
+        "--http2",
+        "--request",
+        "POST",
+        "--write-out",
+        "%{http_version}:%{http_code}",
+        *options,
+    ]
+    command += ["--cacert", str(gate.certificates.authority), "--header", f"Authorization: Bearer {gate.token}"]
+    command.append(f"{gate.url('https')}/v2/models/classify/infer")
+    with (tmp_path / "nest").open("rb") as body:
+        done = subprocess.run(command, cwd=tmp_path, stdin=body, capture_output=True, text=True, timeout=60)
+    assert done.stdout.endswith("2:422")
+    assert f"this has {seen}." in done.stdout
 
 
 def test_a_body_that_calls_itself_a_form_does_no_harm(gate: Gate) -> None:
@@ -350,8 +374,8 @@ def test_a_stream_may_pause_for_longer_than_a_request_and_ends_when_its_client_g
             time.sleep(0.1)
 
 
-def test_a_stream_s_error_keeps_its_status(gate: Gate) -> None:
-    """It depends on a header whose name has underscores, which nginx drops unless told otherwise."""
+def test_a_stream_s_error_is_a_message_whatever_its_caller_asks_for(gate: Gate) -> None:
+    """Triton 2.51 dies of streams that it ends with an error, as it does where this metadata is true."""
     tensor = messages.ModelInferRequest.InferInputTensor(name="message", datatype="UINT8", shape=[3])
     message = messages.ModelInferRequest(model_name="classify_video", inputs=[tensor], raw_input_contents=[b"abc"])
     message.parameters["sequence_id"].int64_param = 77
@@ -360,6 +384,5 @@ def test_a_stream_s_error_keeps_its_status(gate: Gate) -> None:
     with grpc.secure_channel(f"localhost:{gate.port}", credentials) as channel:
         metadata = [("authorization", f"Bearer {gate.token}"), ("triton_grpc_error", "true")]
         call = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]), metadata=metadata, timeout=30)
-        with pytest.raises(grpc.RpcError, match="bad stream") as failure:
-            next(call)
-    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+        assert "bad stream" in next(call).error_message
+        call.cancel()

@@ -107,7 +107,8 @@ def http_request(server: Server, method: str, path: str, body: object = None, *,
     host, port = server.http_address.rsplit(":", 1)
     connection = http.client.HTTPConnection(host, int(port), timeout=timeout_s)
     try:
-        connection.request(method, path, None if body is None else json.dumps(body))
+        headers = {"Content-Type": "application/octet-stream"}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
         text = response.read().decode()
     finally:

@@ -59,6 +59,7 @@ def test_a_malformed_token_file_is_refused_without_saying_what_it_holds(tmp_path
     file = tmp_path / "tokens.conf"
     token = "ab12" * 10
     file.write_text(text.format(token, token.upper()), encoding="utf-8")
+    file.chmod(0o600)
     with pytest.raises(BadProxy, match=reason) as failure:
         check_tokens(file)
     assert token not in str(failure.value).lower()
@@ -74,6 +75,33 @@ def test_any_name_makes_a_file_that_is_read_again_or_is_refused(name: str) -> No
             assert not file.exists()
         else:
             assert check_tokens(file) == [name]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o620, 0o660])
+def test_a_file_of_secrets_that_others_reach_is_refused(tmp_path: Path, mode: int) -> None:
+    tokens, key = tmp_path / "tokens.conf", tmp_path / "tls.key"
+    add_token(tokens, "alice")
+    before = tokens.read_text()
+    key.write_text("secret")
+    for file in (tokens, key):
+        file.chmod(mode)
+    message = refused("token", "bob", "--file", str(tokens))
+    assert f"has mode {mode:04o}" in message
+    assert f"chmod 600 {tokens}" in message
+    assert tokens.read_text() == before, "no token was added"
+    served = ("proxy", "--listen", "127.0.0.1:1")
+    plain = ("--grpc-listen", "127.0.0.1:2", "--no-tls", "--token-file", str(tokens))
+    assert f"{tokens} holds tokens and has mode {mode:04o}" in refused(*served, *plain)
+    certified = ("--tls-cert", str(key), "--tls-key", str(key), "--no-tokens")
+    assert f"{key} holds the key of TLS and has mode {mode:04o}" in refused(*served, *certified)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o400])
+def test_a_file_of_tokens_may_be_read_by_its_group(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "tokens.conf"
+    add_token(file, "alice")
+    file.chmod(mode)
+    assert check_tokens(file) == ["alice"]
 
 
 def test_the_token_command_prints_what_it_wrote(tmp_path: Path) -> None:

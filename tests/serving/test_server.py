@@ -363,7 +363,8 @@ def send_and_forget(address: str, model: str) -> None:
     body = '{"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}'
     connection = http.client.HTTPConnection(address, timeout=30)
     with contextlib.suppress(OSError, http.client.HTTPException):
-        connection.request("POST", f"/v2/models/{model}/infer", body)
+        headers = {"Content-Type": "application/octet-stream"}
+        connection.request("POST", f"/v2/models/{model}/infer", body, headers)
         connection.getresponse()
     connection.close()
 

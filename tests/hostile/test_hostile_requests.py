@@ -1,0 +1,161 @@
+"""Requests that end Triton 2.51 by themselves: at a proxy they are refused or do no harm, and good callers go on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event
+
+import grpc
+import pytest
+from proxies import proxy_command
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from benchmarks.hostile.requests import (
+    CHUNKS,
+    NEST_BYTES,
+    PHOTO,
+    HttpAttack,
+    good_calls,
+    http_attacks,
+    measure,
+    send_http,
+    slow_bodies,
+)
+from client import Client, ServerOverloaded
+from serving.ports import free_port
+from serving.server import Server
+
+pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx]
+
+INFER = "POST /v2/models/classify/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+REQUESTS_PER_CALLER = 8
+
+
+@pytest.fixture(scope="module")
+def own_server(repository: Path) -> Iterator[Server]:
+    """Not the one that other tests share, since these try to end it."""
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, public=True) as running:
+        yield running
+
+
+@contextmanager
+def proxy_before(server: Server, output: Path, *options: str) -> Iterator[tuple[str, str]]:
+    """The addresses of HTTP and gRPC of a plain proxy."""
+    listens = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
+    with proxy_command(
+        output,
+        *("--no-tls", "--no-tokens", "--listen", listens[0], "--grpc-listen", listens[1]),
+        *("--http", server.http_address, "--grpc", server.grpc_address),
+        *options,
+    ):
+        yield listens[0], listens[1]
+
+
+@pytest.fixture(scope="module")
+def proxy(own_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    with proxy_before(own_server, tmp_path_factory.mktemp("proxy") / "output") as addresses:
+        yield addresses
+
+
+# ---------------------------------------------------------------- at the proxy
+
+
+def test_hostile_requests_hurt_nobody(proxy: tuple[str, str]) -> None:
+    http, grpc_address = proxy
+    seen = measure(http=http, grpc_address=grpc_address, rounds=1, seed=1, streams_per_round=20, progress=print)
+    assert seen["let_through"] == []
+    assert seen["good_failures"] == []
+    assert seen["good_calls"]
+    assert seen["server_alive"]
+
+
+@pytest.mark.parametrize("attack", list(http_attacks()), ids=lambda attack: attack.name)
+def test_a_refusal_says_why(proxy: tuple[str, str], attack: HttpAttack) -> None:
+    status, answer = send_http(proxy[0], attack.parts)
+    assert attack.refused is not None
+    assert status in attack.refused
+    if status == 422:
+        reason = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+        assert reason.startswith("the JSON of a request may have 9999 bytes")
+        assert re.search(r"; this has (\d+ bytes|no length|no number)\. ", reason)
+
+
+# ---------------------------------------------------------------- slow callers
+
+
+def test_slow_bodies_of_one_address_leave_room_for_others(own_server: Server, tmp_path: Path) -> None:
+    options = ("--requests-per-caller", str(REQUESTS_PER_CALLER), "--slow-client-s", "60")
+    with proxy_before(own_server, tmp_path / "output", *options) as (http, grpc_address):
+        with slow_bodies(http, 5 * REQUESTS_PER_CALLER, source="127.0.0.2") as refused:
+            assert refused == [429] * (4 * REQUESTS_PER_CALLER)
+            with good_calls(http, grpc_address) as good:
+                pass
+            assert good.calls
+            assert good.failures == []
+        with slow_bodies(http, REQUESTS_PER_CALLER, source="127.0.0.1") as refused:
+            assert refused == []
+            for url in (f"http://{http}", f"grpc://{grpc_address}"):
+                with Client(url, retries=0) as client, pytest.raises(ServerOverloaded, match="too many requests"):
+                    client.classify(PHOTO)
+
+
+def test_idle_streams_of_one_caller_are_bounded(own_server: Server, tmp_path: Path) -> None:
+    options = ("--requests-per-caller", str(REQUESTS_PER_CALLER))
+    with proxy_before(own_server, tmp_path / "output", *options) as (_, grpc_address), ExitStack() as opened:
+        ended = Event()
+        opened.callback(ended.set)
+
+        def silence() -> Iterator[messages.ModelInferRequest]:
+            ended.wait()
+            yield from ()
+
+        codes: list[grpc.StatusCode | None] = []
+        for number in range(REQUESTS_PER_CALLER + 3):
+            # Streams on one connection would wait in the client's library.
+            own = [("grpc.use_local_subchannel_pool", 1)]
+            channel = opened.enter_context(grpc.insecure_channel(grpc_address, options=own))
+            call = GRPCInferenceServiceStub(channel).ModelStreamInfer(silence())
+            opened.callback(call.cancel)
+            grpc.channel_ready_future(channel).result(10)
+            # A stream that is let through says nothing before its first message.
+            codes.append(None if number < REQUESTS_PER_CALLER else call.code())
+        assert codes == [None] * REQUESTS_PER_CALLER + [grpc.StatusCode.RESOURCE_EXHAUSTED] * 3
+
+
+# ---------------------------------------------------------------- at the bare port, which web pages reach
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("text/plain", b"[" * NEST_BYTES),
+        ("application/json", b"[" * NEST_BYTES),
+        ("application/x-www-form-urlencoded", b"[" * 6_000_000),
+        ("multipart/form-data", b"[" * 6_000_000),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v2/models/classify/infer", "/v2/models/classify/generate", "/v2/repository/index"])
+def test_a_body_that_a_web_page_may_send_is_refused_by_triton(
+    own_server: Server, kind: str, body: bytes, path: str
+) -> None:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nOrigin: https://example.org\r\nConnection: close\r\n"
+    head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    status, answer = send_http(own_server.http_address, [head.encode(), body])
+    assert status == 403, answer
+    assert b"is restricted" in answer
+    assert send_http(own_server.http_address, [b"GET /v2/health/ready HTTP/1.1\r\nConnection: close\r\n\r\n"])[0] == 200
+
+
+def test_bodies_that_fill_a_small_stack_do_not_end_triton(own_server: Server) -> None:
+    kind = "Content-Type: application/octet-stream\r\n"
+    nest = [f"{INFER}{kind}Content-Length: {NEST_BYTES}\r\n\r\n".encode(), b"[" * NEST_BYTES]
+    chunks = [f"{INFER}{kind}Transfer-Encoding: chunked\r\n\r\n".encode(), b"1\r\n[\r\n" * CHUNKS, b"0\r\n\r\n"]
+    for parts in (nest, chunks):
+        assert send_http(own_server.http_address, parts)[0] == 500
+    with Client(own_server.http_url) as client:
+        assert client.classify(PHOTO).top.label == "espresso"
