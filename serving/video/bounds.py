@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from wire.video import Open
+from wire.video import Open, Refusal
 
 MOST_RESULTS = 1 << 16
 """Results that a client may ask for ahead; what it does not read would wait in Triton, which has no bound."""
 
+_LONGEST_REASON = 200
+
 
 class BadStream(Exception):
-    """A stream is refused or ended: ``code`` for programs, ``reason`` for people.
+    """A stream is refused or ended: ``code`` for programs, ``reason`` for people, at most 200 characters of it."""
 
-    Codes: *bad_message*, *unsupported_codec*, *too_large*, *too_fast*, *too_many_streams*, *flow*, *idle*, *failed*.
-    """
-
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: Refusal, reason: str) -> None:
+        # What a caller sent may be quoted in it.
+        reason = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + " …"
         super().__init__(code, reason)
         self.code, self.reason = code, reason
 

@@ -89,23 +89,18 @@ class Video(Adapter):
     def execute(self, requests: Sequence[Any]) -> None:
         """Hand every message to its stream. Never waits."""
         for request in requests:
-            sender = request.get_response_sender()
+            outlet = _Sender(request.get_response_sender(), partial(self.refusals.refused, request.request_id()))
             key = request.correlation_id()
-            log_refusal = partial(self.refusals.refused, request.request_id())
             try:
                 message = unpack(memoryview(pb_utils.get_input_tensor_by_name(request, MESSAGE).as_numpy()))
                 if isinstance(message, Open):
-                    done = self._open(key, message, _Sender(sender, log_refusal))
-                else:
-                    done = self._pass_on(key, message)
-            except Exception as error:  # whatever a hostile message makes a library raise, only it is refused
-                refused = error if isinstance(error, BadStream) else BadStream("bad_message", _text(error))
-                self.metrics.bad_image(refused.code)
-                log_refusal(refused)
-                sender.send(_refusal(refused), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                    self._open(key, message, outlet)
+                    continue
+            except Exception as error:  # whatever a hostile message makes a library raise, only its stream ends
+                self._refuse(key, error, outlet)
                 continue
-            if done:
-                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            self._pass_on(key, message)
+            outlet.end(None, None)
 
     def finalize(self) -> None:
         """End every stream and the threads."""
@@ -119,7 +114,7 @@ class Video(Adapter):
             self._finishers.close()
         super().finalize()
 
-    def _open(self, key: int, opened: Open, outlet: _Sender) -> bool:
+    def _open(self, key: int, opened: Open, outlet: _Sender) -> None:
         """Begin a stream, whose results go out by ``outlet``."""
         bounds = self._options.bounds
         with self._lock:
@@ -145,14 +140,24 @@ class Video(Adapter):
             )
             self._sessions[key] = session
             self.metrics.level("onestream_video_streams", len(self._sessions))
-        return False
 
-    def _pass_on(self, key: int, message: Message) -> bool:
+    def _refuse(self, key: int, error: Exception, outlet: _Sender) -> None:
+        """End the stream of a message that cannot be read; where none is open, the message itself is answered."""
+        refused = error if isinstance(error, BadStream) else BadStream("bad_message", _text(error))
+        self.metrics.bad_image(refused.code)
+        session = None if isinstance(error, BadStream) else self._sessions.get(key)
+        if session is not None:
+            session.end(refused)
+            outlet.end(None, None)
+        else:
+            fields = {"code": refused.code, "reason": refused.reason}
+            outlet.end(Event(type="ended", fields=fields), refused)
+
+    def _pass_on(self, key: int, message: Message) -> None:
         session = self._sessions.get(key)
         # A stream that ended has had its last word; what was on its way to it is let go.
         if session is not None:
             session.receive(message)
-        return True
 
     def _open_gpu(self) -> GpuStreams | None:
         """What decodes on a GPU, where there is one and it shall; raises where ``decode`` says it must."""
@@ -314,14 +319,11 @@ class _Sender(Outlet):
         self._try(lambda: self._sender.send(_response(event, tensors)))
 
     def end(self, event: Event | None, error: BadStream | None) -> None:
-        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        if event is not None:
-            self._try(lambda: self._sender.send(_response(event, {})))
         if error is not None:
             self._log_refusal(error)
-            self._try(lambda: self._sender.send(_refusal(error), flags=final))
-        else:
-            self._try(lambda: self._sender.send(flags=final))
+        # Never a TritonError: of a caller that asks for gRPC's own errors, tritonserver 2.51 dies by it.
+        said = () if event is None else (_response(event, {}),)
+        self._try(lambda: self._sender.send(*said, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL))
 
     def is_gone(self) -> bool:
         return self._broken or bool(self._sender.is_cancelled())
@@ -342,9 +344,3 @@ def _response(event: Event, tensors: Tensors) -> Any:
 
 def _text(error: Exception) -> str:
     return str(error) if isinstance(error, BadMessage) else f"{type(error).__name__}: {error}"
-
-
-def _refusal(error: BadStream) -> Any:
-    unavailable = error.code == "too_many_streams"
-    code = pb_utils.TritonError.UNAVAILABLE if unavailable else pb_utils.TritonError.INVALID_ARG
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))

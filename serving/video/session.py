@@ -21,7 +21,7 @@ import numpy as np
 from preprocess.errors import BadImage, BadSample
 from serving.video.bounds import MOST_RESULTS, BadStream, Bounds, Rate
 from serving.video.parts import Decoder, Outlet, Queues, Slot, Tensors, Totals
-from wire.video import Close, Credit, Event, Message, Open, Packet, Packets
+from wire.video import DONE, Close, Credit, Event, Message, Open, Packet, Packets
 
 Finish = Callable[[Any, Tensors], tuple[Tensors, dict[str, Any]]]
 """From a frame and its results to the tensors that leave, and what their event says of it beside the usual fields."""
@@ -416,7 +416,11 @@ class Session:
         with self._sending, self._lock:
             if self._ended:
                 return
-            event = self._event("ended", reason="done") if done else None
+            event = None
+            if done:
+                event = self._event("ended", code=DONE, reason="done")
+            elif error is not None:
+                event = self._event("ended", code=error.code, reason=error.reason)
             self._ended = True
             self._queues = Queues()
         try:

@@ -76,7 +76,10 @@ class Client(Outlet):
 
     def end(self, event: Event | None, error: BadStream | None) -> None:
         with self.changed:
-            self.last.append(event or error)
+            if event is not None:
+                said = (error.code, error.reason) if error else ("done", "done")
+                assert (event.type, event.fields) == ("ended", dict(zip(("code", "reason"), said, strict=True)))
+            self.last.append(error or event)
             self.changed.notify_all()
 
     def is_gone(self) -> bool:
