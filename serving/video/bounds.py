@@ -33,7 +33,7 @@ class Bounds:
     ``max_streams``: open at once. ``max_pixels``: height x width of a picture. ``max_fps`` and ``max_bitrate`` (bit/s):
     as the container declares them; of live streams the bitrate is also measured. ``buffer_bytes``: of packets that
     wait in the server; ``results``: results that wait for the client, whatever credit it gives. ``idle_s``: a stream
-    of which nothing was heard, and to which nothing could be said, for so long is ended.
+    that sent no packet and took no result, and to which nothing could be said, for so long is ended.
     """
 
     max_streams: int = 32

@@ -72,7 +72,7 @@ class Session:
         self._finish, self._wake_finisher = finish, wake_finisher
         self._lock, self._sending = threading.RLock(), threading.Lock()
         self._queues, self.totals = Queues(), Totals()
-        self._credit = opened.results
+        self._credit, self._untaken = opened.results, 0
         self._closing = self._flushing = self._flushed = self._ended = self._skipping = False
         self._received: dict[int, float] = {}
         self._heard_s = self._said_s = time.monotonic()
@@ -115,13 +115,10 @@ class Session:
         with self._lock:
             if self._ended:
                 return
-            self._heard_s = time.monotonic()
             if isinstance(message, Open):
                 raise BadStream("bad_message", "the stream is open already")
             if isinstance(message, Credit | Packets):
-                self._credit += message.results
-                if self._credit > MOST_RESULTS:
-                    raise BadStream("flow", f"credit for {self._credit} results; at most {MOST_RESULTS} may be given")
+                self._give_credit(message.results)
             if isinstance(message, Packets | Close) and self._closing:
                 raise BadStream("bad_message", "a packet came after the end")
             if isinstance(message, Close):
@@ -131,6 +128,16 @@ class Session:
         self._deliver()
         self._wake()
         self._end_if_done()
+
+    def _give_credit(self, results: int) -> None:
+        self._credit += results
+        if self._credit > MOST_RESULTS:
+            raise BadStream("flow", f"credit for {self._credit} results; at most {MOST_RESULTS} may be given")
+        # No other credit says that somebody takes results.
+        taken = min(results, self._untaken)
+        self._untaken -= taken
+        if taken:
+            self._heard_s = time.monotonic()
 
     def _take_in(self, message: Packets) -> None:
         packets = [packet for packet in message.packets if packet.data]
@@ -143,6 +150,8 @@ class Session:
             raise BadStream("flow", f"{len(self._queues.inbox) + len(packets)} packets were sent ahead")
         self._rate.add(size)
         now = time.monotonic()
+        if packets:
+            self._heard_s = now
         self._queues.inbox_bytes += size
         for packet in packets:
             if self._skipping and not packet.is_key:
@@ -342,6 +351,7 @@ class Session:
             inferred = self._queues.inferred
             count = 0 if self._ended else min(most, len(inferred), self._credit)
             self._credit -= count
+            self._untaken += count
             self._queues.leaving += count
             return [inferred.popleft() for _ in range(count)]
 
