@@ -143,8 +143,10 @@ class Session:
         packets = [packet for packet in message.packets if packet.data]
         size = sum(len(packet.data) for packet in packets)
         waiting, most = self._queues.inbox_bytes, self._bounds.buffer_bytes
-        # A packet that is larger than the buffer may come alone.
-        if waiting and waiting + size > most:
+        largest = max((len(packet.data) for packet in packets), default=0)
+        if largest > most:
+            raise BadStream("too_large", f"a packet has {largest} bytes; at most {most} are allowed")
+        if waiting + size > most:
             raise BadStream("flow", f"{waiting + size} bytes were sent ahead; at most {most} may be")
         if len(self._queues.inbox) + len(packets) > max(_LEAST_PACKETS, most // _BYTES_A_PACKET):
             raise BadStream("flow", f"{len(self._queues.inbox) + len(packets)} packets were sent ahead")

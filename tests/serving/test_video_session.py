@@ -399,6 +399,17 @@ def test_who_sends_too_far_ahead_is_ended(server: Server, mode: Mode) -> None:
     assert client.last[0].code == "flow"
 
 
+def test_no_packet_is_larger_than_the_buffer(server: Server) -> None:
+    """Not even alone: the decoder takes a multiple of it."""
+    client, fine = Client(), Client()
+    bounds = Bounds(buffer_bytes=1000)
+    server.open(fine, bounds=bounds).receive(packets(0, 1, size=1000))
+    server.open(client, bounds=bounds).receive(packets(0, 1, size=1001))
+    client.wait_for(lambda: bool(client.last))
+    assert str(client.last[0]) == "bad stream (too_large): a packet has 1001 bytes; at most 1000 are allowed"
+    assert fine.last == []
+
+
 def test_ends_with_reasons(server: Server) -> None:
     broken, vanished, silent, deaf = Client(), Client(), Client(), Client()
     session = server.open(broken)
