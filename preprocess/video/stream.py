@@ -139,8 +139,8 @@ class StreamDecoder:
     ``unshown`` packets before the first that can be shown, as where a stream is joined between keyframes. ``size_hw``
     is the stored size of the newest frame.
 
-    Raises ``BadSample`` for a codec, its header or a declared size that is not allowed, ``CannotCompile`` for a definition that
-    ``PictureMaker`` refuses. An instance is not thread-safe.
+    Raises ``BadSample`` for a codec, its header or a declared size that is not allowed, ``CannotCompile`` for a
+    definition that ``PictureMaker`` refuses. An instance is not thread-safe.
     """
 
     def __init__(

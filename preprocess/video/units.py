@@ -49,10 +49,9 @@ class PacketBounds:
         """Raise ``BadSample`` for a packet of too many units, or with too much supplemental information."""
         if self._sei is None:
             return
-        count = sei_bytes = 0
-        for begin, end in _units(data, self._length_size):
-            count += 1
-            if count > MOST_UNITS:
+        sei_bytes = 0
+        for number, (begin, end) in enumerate(_units(data, self._length_size)):
+            if number == MOST_UNITS:
                 raise BadSample(f"a packet has more than {MOST_UNITS} NAL units; at most so many are allowed")
             if data[begin] >> self._shift & self._mask in self._sei:
                 sei_bytes += end - begin

@@ -32,6 +32,7 @@ from serving.tensors import PIXELS
 from serving.video.bounds import BadStream, Bounds
 from serving.video.composed import ComposedVideo
 from serving.video.loops import load_loops
+from serving.video.memory import MemoryWatch, resident_bytes
 from serving.video.parts import Outlet, Slot
 from serving.video.session import Session
 from serving.video.turns import Gathering, Turns
@@ -69,7 +70,7 @@ class Video(Adapter):
         self._together = max(1, min(batch, self._options.results // 4))
         # One stream may keep all instances of the network busy, of which there is one for each core.
         self._in_flight = max(4, max(2, cores) * self._together)
-        self._decoders: Turns[Session] = Turns("decode", cores, Session.next_packets, surprised=self._surprised)
+        self._decoders: Turns[Session] = Turns("decode", cores, self._next_packets, surprised=self._surprised)
         # They wait for the network most of the time: one for each of its instances, and as many that are on their way.
         self._callers: Gathering[Session, Slot] = Gathering(
             "infer",
@@ -82,6 +83,7 @@ class Video(Adapter):
         self._finishers: Turns[Session] | None = None
         if self._options.output:
             self._finishers = Turns("finish", cores, Session.next_result, surprised=self._surprised)
+        self._memory: MemoryWatch[Session] = MemoryWatch(resident_bytes() + self._options.max_memory_bytes)
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="tick", daemon=True)
         self._ticker.start()
@@ -209,6 +211,14 @@ class Video(Adapter):
             raise BadStream("failed", f"the background cannot be read: {error}") from None
         return ComposedVideo(composer, self.definition, output, fps=opened.fps)
 
+    def _next_packets(self, session: Session) -> Callable[[], None] | None:
+        job = session.next_packets()
+        return None if job is None else partial(self._decode, session, job)
+
+    def _decode(self, session: Session, job: Callable[[], None]) -> None:
+        with self._memory.charging(session):
+            job()
+
     def _infer(self, pieces: list[tuple[Session, Slot]]) -> None:
         """Frames of one stream or several to the network, and their results to their streams."""
         try:
@@ -286,6 +296,25 @@ class Video(Adapter):
                     self._count(session)
                 except Exception as error:  # the others must be looked after all the same
                     self._surprised(error)
+            self._hold_memory()
+
+    def _hold_memory(self) -> None:
+        verdict = self._memory.look(list(self._sessions.values()))
+        if verdict == "replace":
+            self._be_replaced()
+        elif verdict is not None:
+            most = self._options.max_memory_bytes >> 20
+            verdict.end(BadStream("too_large", f"all streams together take more than {most} MiB; its packets the most"))
+
+    def _be_replaced(self) -> None:
+        """End the process: Triton's supervisor starts another one. Streams and calls in progress come to an end."""
+        pb_utils.Logger.log_error(f"{self.name}: its memory stays above the limit; the process ends, to be replaced")
+        for session in list(self._sessions.values()):
+            session.end(BadStream("failed", "the process that decodes is replaced, since it took too much memory"))
+        self._stop.set()
+        # Triton would keep what a dead process had asked of it.
+        self._callers.close()
+        os._exit(1)
 
     def _surprised(self, error: Exception) -> None:
         pb_utils.Logger.log_error(f"{self.name}: {type(error).__name__}: {error}")

@@ -97,7 +97,9 @@ def message(header: object, payload: bytes = b"") -> bytes:
         (message({"type": "open", "version": 9}), "speaks version 9"),
         (message({"type": "open", "version": VERSION, "mode": "fast"}), "'fast' is none of block"),
         (
-            message({"type": "open", "version": VERSION, "codec": "h264", "width": 1, "height": 1, "time_base": [1, 0]}),
+            message(
+                {"type": "open", "version": VERSION, "codec": "h264", "width": 1, "height": 1, "time_base": [1, 0]}
+            ),
             "cannot be read: ZeroDivisionError",
         ),
     ],
