@@ -216,9 +216,9 @@ class Event:
     the time base, None where unknown), ``pts_seconds``, ``latency_ms`` (from the receipt of the packet to the result),
     and of composed video ``key``, ``width`` and ``height``; *consumed*, where only counts changed; *ended*, the last
     word, with ``code`` and ``reason`` in ``fields``: ``DONE``, or a ``Refusal`` of the stream or of one of its
-    messages. The counts are totals of the stream so far: ``consumed_bytes`` of packets that the server no longer holds, frames
-    ``decoded``, ``inferred``, ``dropped`` and ``concealed``, and packets ``unshown``, which came before the first that
-    can be shown.
+    messages. The counts are totals of the stream so far: ``consumed_bytes`` of packets that the server no longer holds,
+    frames ``decoded``, ``inferred``, ``dropped`` and ``concealed``, and packets ``unshown``, which came before the
+    first that can be shown.
 
     A refusal is an event because errors of Triton's are not safe: a conversation whose caller asked for gRPC's own
     errors ends tritonserver 2.51 by one, where further messages wait.

@@ -348,18 +348,3 @@ def test_a_stream_may_pause_for_longer_than_a_request_and_ends_when_its_client_g
         while connections() >= busy:
             assert time.monotonic() < deadline, "Triton still has the stream's connection"
             time.sleep(0.1)
-
-
-def test_a_stream_s_error_keeps_its_status(gate: Gate) -> None:
-    """It depends on a header whose name has underscores, which nginx drops unless told otherwise."""
-    tensor = messages.ModelInferRequest.InferInputTensor(name="message", datatype="UINT8", shape=[3])
-    message = messages.ModelInferRequest(model_name="classify_video", inputs=[tensor], raw_input_contents=[b"abc"])
-    message.parameters["sequence_id"].int64_param = 77
-    message.parameters["sequence_start"].bool_param = True
-    credentials = grpc.ssl_channel_credentials(gate.certificates.authority.read_bytes())
-    with grpc.secure_channel(f"localhost:{gate.port}", credentials) as channel:
-        metadata = [("authorization", f"Bearer {gate.token}"), ("triton_grpc_error", "true")]
-        call = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]), metadata=metadata, timeout=30)
-        with pytest.raises(grpc.RpcError, match="bad stream") as failure:
-            next(call)
-    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
