@@ -205,6 +205,7 @@ class VideoOptions(BaseModel):
     buffer_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
     results: Annotated[int, Field(ge=1)] = 32
     idle_s: Annotated[float, Field(gt=0)] = 30.0
+    max_memory_bytes: Annotated[int, Field(ge=1024 * 1024)] = 2 * 1024**3
     output: VideoOutput | None = None
 
     @property

@@ -19,11 +19,26 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
-VERSION = 3
+VERSION = 4
 MESSAGE = "message"
 EVENT = "event"
 _LENGTH = struct.Struct("<I")
 MAX_HEADER_BYTES = 1 << 20
+
+Refusal = Literal[
+    "bad_message",
+    "unsupported_codec",
+    "too_large",
+    "too_fast",
+    "too_many_streams",
+    "flow",
+    "idle",
+    "failed",
+]
+"""Why a stream is refused or ended by the server, for programs."""
+
+DONE = "done"
+"""The code of a stream that was answered to its end."""
 
 Mode = Literal["block", "drop_oldest"]
 """What happens where results are not taken as fast as frames come: the sender waits, or the oldest are dropped."""
@@ -199,10 +214,14 @@ class Event:
     ``type``: *opened*, with the bounds that hold in ``fields``; *results*, with one entry of ``frames`` for each frame
     that has its result here: ``index`` (frame number from 0 in the order of display, counting every frame), ``pts`` (in
     the time base, None where unknown), ``pts_seconds``, ``latency_ms`` (from the receipt of the packet to the result),
-    and of composed video ``key``, ``width`` and ``height``; *consumed*, where only counts changed; *ended*, with
-    ``reason`` in ``fields``. The counts are totals of the stream so far: ``consumed_bytes`` of packets that the server
-    no longer holds, frames ``decoded``, ``inferred``, ``dropped`` and ``concealed``, and packets ``unshown``, which
-    came before the first that can be shown.
+    and of composed video ``key``, ``width`` and ``height``; *consumed*, where only counts changed; *ended*, the last
+    word, with ``code`` and ``reason`` in ``fields``: ``DONE``, or a ``Refusal`` of the stream or of one of its
+    messages. The counts are totals of the stream so far: ``consumed_bytes`` of packets that the server no longer holds,
+    frames ``decoded``, ``inferred``, ``dropped`` and ``concealed``, and packets ``unshown``, which came before the
+    first that can be shown.
+
+    A refusal is an event because errors of Triton's are not safe: a conversation whose caller asked for gRPC's own
+    errors ends tritonserver 2.51 by one, where further messages wait.
     """
 
     type: Literal["opened", "results", "consumed", "ended"]

@@ -30,13 +30,15 @@ class GrpcConversation:
     ) -> None:
         self._model, self._input_name, self._url, self._translate = model, input_name, url, translate
         self._sequence_id = randbelow(2**63 - 1) + 1
-        # With this header an error ends the call with its true status; without it, only its text would come.
-        self._call = method((self._request(data) for data in contents), metadata=(("triton_grpc_error", "true"),))
+        # Not with the metadata triton_grpc_error, by which an error would end the call with its true status: where
+        # further messages wait, tritonserver 2.51 dies by it.
+        self._call = method(self._request(data) for data in contents)
 
     def answers(self) -> Iterator[Tensors]:
         """The answers until the server ends the call."""
         try:
             for answer in map(stream_response, self._call):
+                # Triton's own: what its model refuses, the model says in an answer.
                 if answer.error_message:
                     raise refusal("UNKNOWN", answer.error_message, model=self._model, url=self._url)
                 # Triton may close a request with an answer that holds nothing.

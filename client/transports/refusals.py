@@ -6,7 +6,6 @@ import re
 
 from client.errors import (
     BadImage,
-    BadStream,
     InvalidRequest,
     ModelNotFound,
     OnestreamError,
@@ -18,7 +17,6 @@ from client.errors import (
 )
 
 _BAD_IMAGE = re.compile(r"bad image \((?P<code>\w+)\): (?P<reason>.*)", re.DOTALL)
-_BAD_STREAM = re.compile(r"bad stream \((?P<code>\w+)\): (?P<reason>.*)", re.DOTALL)
 _TRACE = re.compile(r"\s*\bAt:\s*\n.*|\s*Traceback \(most recent call last\).*", re.DOTALL)
 _PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\",;:()\[\]]+/)+[^\s'\",;:()\[\]]*(?:\(\d+\))?")
 _QUEUE = re.compile(r"exceeds maximum queue size|request timeout expired", re.IGNORECASE)
@@ -54,8 +52,6 @@ def refusal(status: str, message: str, *, model: str | None, url: str) -> Onestr
     text = readable(message)
     if bad_image := _BAD_IMAGE.search(text):
         return BadImage(bad_image["code"], bad_image["reason"].strip())
-    if bad_stream := _BAD_STREAM.search(text):
-        return BadStream(bad_stream["code"], bad_stream["reason"].strip())
     subject = f"model {model!r} at {url}" if model else f"the server at {url}"
     if _UNKNOWN_REGION.search(text):
         return RegionForgotten(f"{subject}: {text}")

@@ -11,9 +11,10 @@ from typing import Any
 
 from client.errors import BadStream, OnestreamError, UnexpectedResponse
 from client.transports.base import ConversingTransport, Tensors
+from client.transports.refusals import readable
 from client.video.flow import Outbox
 from client.video.results import Totals
-from wire.video import EVENT, MESSAGE, BadMessage, Event, Open, Packet, pack
+from wire.video import DONE, EVENT, MESSAGE, BadMessage, Event, Open, Packet, pack
 
 _REMEMBERED = 4096
 _LEAVE_S = 1.0
@@ -147,7 +148,7 @@ class Session:
             for answer in self._conversation.answers():
                 self.heard_s = time.monotonic()
                 self._take(answer)
-            if self.ended_reason is None:
+            if not self.over:
                 raise UnexpectedResponse("the server ended the stream without saying why")
         except OnestreamError as error:
             self._fail_once(error)
@@ -169,7 +170,13 @@ class Session:
         elif event.type == "results":
             self._on_results(self._received(event, {name: array for name, array in answer.items() if name != EVENT}))
         elif event.type == "ended":
-            self.ended_reason = str(event.fields.get("reason", "no reason given"))
+            code, reason = event.fields.get("code"), readable(str(event.fields.get("reason", "")))
+            if code == DONE:
+                self.ended_reason = reason
+            elif isinstance(code, str):
+                self._fail_once(BadStream(code, reason))
+            else:
+                raise UnexpectedResponse(f"the last event has code={code!r}, expected a word")
             self.outbox.ended()
             self._over.set()
         else:

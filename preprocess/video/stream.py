@@ -28,6 +28,7 @@ from preprocess.video.probe import CODECS
 from preprocess.video.sampling import Sampler, Sampling
 from preprocess.video.skipping import Skipper
 from preprocess.video.times import MOST_TIME, Times, valid_time
+from preprocess.video.units import PacketBounds
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -138,8 +139,8 @@ class StreamDecoder:
     ``unshown`` packets before the first that can be shown, as where a stream is joined between keyframes. ``size_hw``
     is the stored size of the newest frame.
 
-    Raises ``BadSample`` for a codec or a declared size that is not allowed, ``CannotCompile`` for a definition that
-    ``PictureMaker`` refuses. An instance is not thread-safe.
+    Raises ``BadSample`` for a codec, its header or a declared size that is not allowed, ``CannotCompile`` for a
+    definition that ``PictureMaker`` refuses. An instance is not thread-safe.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class StreamDecoder:
         self._format, self._limits = format, limits or Limits()
         self._color, self._pictures = color or ColorRule(), pictures
         self._check_size(format.height, format.width)
+        self._bounds = PacketBounds(format.codec, format.extradata)
         self._maker = PictureMaker(definition, self._color, self._limits)
         self._sampler: Sampler[Shown] = Sampler(sampling or Sampling())
         self._context: PacketDecoder = open_decoder(format, self._limits, threads)
@@ -182,8 +184,8 @@ class StreamDecoder:
         """Frames that are ready after one more packet, in the order of display; None ends the stream.
 
         A frame comes out up to some packets after it went in: as many as the codec reorders, one more where the
-        sampling is by time. Raises ``BadSample`` where frames are too large or of a kind that cannot be converted; the
-        decoder cannot be used afterwards.
+        sampling is by time. Raises ``BadSample`` where frames are too large or of a kind that cannot be converted, or
+        where a packet holds too much (``units``); the decoder cannot be used afterwards.
         """
         if self.done:
             return []
@@ -202,6 +204,7 @@ class StreamDecoder:
         # To FFmpeg an empty packet would be the end.
         if not packet.data:
             return []
+        self._bounds.check(packet.data)
         if self._skipper is None:
             packets = [packet]
         elif packet.is_discarded:

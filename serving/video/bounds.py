@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from wire.video import Open
+from wire.video import Open, Refusal
 
 MOST_RESULTS = 1 << 16
 """Results that a client may ask for ahead; what it does not read would wait in Triton, which has no bound."""
 
+_LONGEST_REASON = 200
+
 
 class BadStream(Exception):
-    """A stream is refused or ended: ``code`` for programs, ``reason`` for people.
+    """A stream is refused or ended: ``code`` for programs, ``reason`` for people, at most 200 characters of it."""
 
-    Codes: *bad_message*, *unsupported_codec*, *too_large*, *too_fast*, *too_many_streams*, *flow*, *idle*, *failed*.
-    """
-
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: Refusal, reason: str) -> None:
+        # What a caller sent may be quoted in it.
+        reason = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + " …"
         super().__init__(code, reason)
         self.code, self.reason = code, reason
 
@@ -32,7 +33,9 @@ class Bounds:
     ``max_streams``: open at once. ``max_pixels``: height x width of a picture. ``max_fps`` and ``max_bitrate`` (bit/s):
     as the container declares them; of live streams the bitrate is also measured. ``buffer_bytes``: of packets that
     wait in the server; ``results``: results that wait for the client, whatever credit it gives. ``idle_s``: a stream
-    of which nothing was heard, and to which nothing could be said, for so long is ended.
+    that sent no packet and took no result, and to which nothing could be said, for so long is ended.
+    ``max_memory_bytes``: what all streams together may add to the process, measured; 32 ordinary ones of 1080p, whose
+    decoders keep about five pictures of 3 MB each, take a third of the default.
     """
 
     max_streams: int = 32
@@ -42,6 +45,7 @@ class Bounds:
     buffer_bytes: int = 4 * 1024 * 1024
     results: int = 32
     idle_s: float = 30.0
+    max_memory_bytes: int = 2 * 1024**3
 
     def check(self, opened: Open, *, streams: int) -> None:
         """Raise ``BadStream`` where a stream may not be opened beside ``streams`` others."""

@@ -32,6 +32,7 @@ from serving.tensors import PIXELS
 from serving.video.bounds import BadStream, Bounds
 from serving.video.composed import ComposedVideo
 from serving.video.loops import load_loops
+from serving.video.memory import MemoryWatch, resident_bytes
 from serving.video.parts import Outlet, Slot
 from serving.video.session import Session
 from serving.video.turns import Gathering, Turns
@@ -69,7 +70,7 @@ class Video(Adapter):
         self._together = max(1, min(batch, self._options.results // 4))
         # One stream may keep all instances of the network busy, of which there is one for each core.
         self._in_flight = max(4, max(2, cores) * self._together)
-        self._decoders: Turns[Session] = Turns("decode", cores, Session.next_packets, surprised=self._surprised)
+        self._decoders: Turns[Session] = Turns("decode", cores, self._next_packets, surprised=self._surprised)
         # They wait for the network most of the time: one for each of its instances, and as many that are on their way.
         self._callers: Gathering[Session, Slot] = Gathering(
             "infer",
@@ -82,6 +83,7 @@ class Video(Adapter):
         self._finishers: Turns[Session] | None = None
         if self._options.output:
             self._finishers = Turns("finish", cores, Session.next_result, surprised=self._surprised)
+        self._memory: MemoryWatch[Session] = MemoryWatch(resident_bytes() + self._options.max_memory_bytes)
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="tick", daemon=True)
         self._ticker.start()
@@ -89,23 +91,18 @@ class Video(Adapter):
     def execute(self, requests: Sequence[Any]) -> None:
         """Hand every message to its stream. Never waits."""
         for request in requests:
-            sender = request.get_response_sender()
+            outlet = _Sender(request.get_response_sender(), partial(self.refusals.refused, request.request_id()))
             key = request.correlation_id()
-            log_refusal = partial(self.refusals.refused, request.request_id())
             try:
                 message = unpack(memoryview(pb_utils.get_input_tensor_by_name(request, MESSAGE).as_numpy()))
                 if isinstance(message, Open):
-                    done = self._open(key, message, _Sender(sender, log_refusal))
-                else:
-                    done = self._pass_on(key, message)
-            except Exception as error:  # whatever a hostile message makes a library raise, only it is refused
-                refused = error if isinstance(error, BadStream) else BadStream("bad_message", _text(error))
-                self.metrics.bad_image(refused.code)
-                log_refusal(refused)
-                sender.send(_refusal(refused), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                    self._open(key, message, outlet)
+                    continue
+            except Exception as error:  # whatever a hostile message makes a library raise, only its stream ends
+                self._refuse(key, error, outlet)
                 continue
-            if done:
-                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            self._pass_on(key, message)
+            outlet.end(None, None)
 
     def finalize(self) -> None:
         """End every stream and the threads."""
@@ -119,7 +116,7 @@ class Video(Adapter):
             self._finishers.close()
         super().finalize()
 
-    def _open(self, key: int, opened: Open, outlet: _Sender) -> bool:
+    def _open(self, key: int, opened: Open, outlet: _Sender) -> None:
         """Begin a stream, whose results go out by ``outlet``."""
         bounds = self._options.bounds
         with self._lock:
@@ -145,14 +142,24 @@ class Video(Adapter):
             )
             self._sessions[key] = session
             self.metrics.level("onestream_video_streams", len(self._sessions))
-        return False
 
-    def _pass_on(self, key: int, message: Message) -> bool:
+    def _refuse(self, key: int, error: Exception, outlet: _Sender) -> None:
+        """End the stream of a message that cannot be read; where none is open, the message itself is answered."""
+        refused = error if isinstance(error, BadStream) else BadStream("bad_message", _text(error))
+        self.metrics.bad_image(refused.code)
+        session = None if isinstance(error, BadStream) else self._sessions.get(key)
+        if session is not None:
+            session.end(refused)
+            outlet.end(None, None)
+        else:
+            fields = {"code": refused.code, "reason": refused.reason}
+            outlet.end(Event(type="ended", fields=fields), refused)
+
+    def _pass_on(self, key: int, message: Message) -> None:
         session = self._sessions.get(key)
         # A stream that ended has had its last word; what was on its way to it is let go.
         if session is not None:
             session.receive(message)
-        return True
 
     def _open_gpu(self) -> GpuStreams | None:
         """What decodes on a GPU, where there is one and it shall; raises where ``decode`` says it must."""
@@ -203,6 +210,14 @@ class Video(Adapter):
         except (OSError, ValueError) as error:
             raise BadStream("failed", f"the background cannot be read: {error}") from None
         return ComposedVideo(composer, self.definition, output, fps=opened.fps)
+
+    def _next_packets(self, session: Session) -> Callable[[], None] | None:
+        job = session.next_packets()
+        return None if job is None else partial(self._decode, session, job)
+
+    def _decode(self, session: Session, job: Callable[[], None]) -> None:
+        with self._memory.charging(session):
+            job()
 
     def _infer(self, pieces: list[tuple[Session, Slot]]) -> None:
         """Frames of one stream or several to the network, and their results to their streams."""
@@ -281,6 +296,25 @@ class Video(Adapter):
                     self._count(session)
                 except Exception as error:  # the others must be looked after all the same
                     self._surprised(error)
+            self._hold_memory()
+
+    def _hold_memory(self) -> None:
+        verdict = self._memory.look(list(self._sessions.values()))
+        if verdict == "replace":
+            self._be_replaced()
+        elif verdict is not None:
+            most = self._options.max_memory_bytes >> 20
+            verdict.end(BadStream("too_large", f"all streams together take more than {most} MiB; its packets the most"))
+
+    def _be_replaced(self) -> None:
+        """End the process: Triton's supervisor starts another one. Streams and calls in progress come to an end."""
+        pb_utils.Logger.log_error(f"{self.name}: its memory stays above the limit; the process ends, to be replaced")
+        for session in list(self._sessions.values()):
+            session.end(BadStream("failed", "the process that decodes is replaced, since it took too much memory"))
+        self._stop.set()
+        # Triton would keep what a dead process had asked of it.
+        self._callers.close()
+        os._exit(1)
 
     def _surprised(self, error: Exception) -> None:
         pb_utils.Logger.log_error(f"{self.name}: {type(error).__name__}: {error}")
@@ -314,14 +348,11 @@ class _Sender(Outlet):
         self._try(lambda: self._sender.send(_response(event, tensors)))
 
     def end(self, event: Event | None, error: BadStream | None) -> None:
-        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        if event is not None:
-            self._try(lambda: self._sender.send(_response(event, {})))
         if error is not None:
             self._log_refusal(error)
-            self._try(lambda: self._sender.send(_refusal(error), flags=final))
-        else:
-            self._try(lambda: self._sender.send(flags=final))
+        # Never a TritonError: of a caller that asks for gRPC's own errors, tritonserver 2.51 dies by it.
+        said = () if event is None else (_response(event, {}),)
+        self._try(lambda: self._sender.send(*said, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL))
 
     def is_gone(self) -> bool:
         return self._broken or bool(self._sender.is_cancelled())
@@ -342,9 +373,3 @@ def _response(event: Event, tensors: Tensors) -> Any:
 
 def _text(error: Exception) -> str:
     return str(error) if isinstance(error, BadMessage) else f"{type(error).__name__}: {error}"
-
-
-def _refusal(error: BadStream) -> Any:
-    unavailable = error.code == "too_many_streams"
-    code = pb_utils.TritonError.UNAVAILABLE if unavailable else pb_utils.TritonError.INVALID_ARG
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))

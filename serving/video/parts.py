@@ -46,7 +46,7 @@ class Outlet(ABC):
 
     @abstractmethod
     def end(self, event: Event | None, error: BadStream | None) -> None:
-        """Say the last word: an event, an error, or nothing to a client that is gone."""
+        """Say the last word, or nothing to a client that is gone; ``error`` is why, where the event is a refusal."""
 
     @abstractmethod
     def is_gone(self) -> bool:

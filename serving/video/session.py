@@ -21,7 +21,7 @@ import numpy as np
 from preprocess.errors import BadImage, BadSample
 from serving.video.bounds import MOST_RESULTS, BadStream, Bounds, Rate
 from serving.video.parts import Decoder, Outlet, Queues, Slot, Tensors, Totals
-from wire.video import Close, Credit, Event, Message, Open, Packet, Packets
+from wire.video import DONE, Close, Credit, Event, Message, Open, Packet, Packets
 
 Finish = Callable[[Any, Tensors], tuple[Tensors, dict[str, Any]]]
 """From a frame and its results to the tensors that leave, and what their event says of it beside the usual fields."""
@@ -72,7 +72,7 @@ class Session:
         self._finish, self._wake_finisher = finish, wake_finisher
         self._lock, self._sending = threading.RLock(), threading.Lock()
         self._queues, self.totals = Queues(), Totals()
-        self._credit = opened.results
+        self._credit, self._untaken = opened.results, 0
         self._closing = self._flushing = self._flushed = self._ended = self._skipping = False
         self._received: dict[int, float] = {}
         self._heard_s = self._said_s = time.monotonic()
@@ -115,13 +115,10 @@ class Session:
         with self._lock:
             if self._ended:
                 return
-            self._heard_s = time.monotonic()
             if isinstance(message, Open):
                 raise BadStream("bad_message", "the stream is open already")
             if isinstance(message, Credit | Packets):
-                self._credit += message.results
-                if self._credit > MOST_RESULTS:
-                    raise BadStream("flow", f"credit for {self._credit} results; at most {MOST_RESULTS} may be given")
+                self._give_credit(message.results)
             if isinstance(message, Packets | Close) and self._closing:
                 raise BadStream("bad_message", "a packet came after the end")
             if isinstance(message, Close):
@@ -132,17 +129,31 @@ class Session:
         self._wake()
         self._end_if_done()
 
+    def _give_credit(self, results: int) -> None:
+        self._credit += results
+        if self._credit > MOST_RESULTS:
+            raise BadStream("flow", f"credit for {self._credit} results; at most {MOST_RESULTS} may be given")
+        # No other credit says that somebody takes results.
+        taken = min(results, self._untaken)
+        self._untaken -= taken
+        if taken:
+            self._heard_s = time.monotonic()
+
     def _take_in(self, message: Packets) -> None:
         packets = [packet for packet in message.packets if packet.data]
         size = sum(len(packet.data) for packet in packets)
         waiting, most = self._queues.inbox_bytes, self._bounds.buffer_bytes
-        # A packet that is larger than the buffer may come alone.
-        if waiting and waiting + size > most:
+        largest = max((len(packet.data) for packet in packets), default=0)
+        if largest > most:
+            raise BadStream("too_large", f"a packet has {largest} bytes; at most {most} are allowed")
+        if waiting + size > most:
             raise BadStream("flow", f"{waiting + size} bytes were sent ahead; at most {most} may be")
         if len(self._queues.inbox) + len(packets) > max(_LEAST_PACKETS, most // _BYTES_A_PACKET):
             raise BadStream("flow", f"{len(self._queues.inbox) + len(packets)} packets were sent ahead")
         self._rate.add(size)
         now = time.monotonic()
+        if packets:
+            self._heard_s = now
         self._queues.inbox_bytes += size
         for packet in packets:
             if self._skipping and not packet.is_key:
@@ -342,6 +353,7 @@ class Session:
             inferred = self._queues.inferred
             count = 0 if self._ended else min(most, len(inferred), self._credit)
             self._credit -= count
+            self._untaken += count
             self._queues.leaving += count
             return [inferred.popleft() for _ in range(count)]
 
@@ -416,7 +428,11 @@ class Session:
         with self._sending, self._lock:
             if self._ended:
                 return
-            event = self._event("ended", reason="done") if done else None
+            event = None
+            if done:
+                event = self._event("ended", code=DONE, reason="done")
+            elif error is not None:
+                event = self._event("ended", code=error.code, reason=error.reason)
             self._ended = True
             self._queues = Queues()
         try:

@@ -21,7 +21,7 @@ import yaml
 from networks import CLASSES, mean_color
 from PIL import Image
 
-from client import BadStream, Client, OnestreamError
+from client import BadStream, Client, ModelNotFound, OnestreamError
 from onestream.panning import write_panning
 from preprocess import Definition
 from preprocess.video.clips import Clip
@@ -219,6 +219,37 @@ def test_a_server_that_is_told_to_stop_ends_its_streams(streaming: Server, clip:
         with pytest.raises(OnestreamError):
             list(waiting)
         waiting.close()
+
+
+def test_a_model_that_is_not_served_is_no_refused_stream(client: Client, clip: Path) -> None:
+    with pytest.raises(ModelNotFound, match="nobody_video"):
+        list(client.stream(clip, pipeline="nobody"))
+
+
+def test_a_process_whose_memory_stays_too_large_says_so_and_is_replaced(clip: Path, tmp_path: Path) -> None:
+    """A decoder's libraries alone are more than what is allowed here."""
+    fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": "raw"}}
+    (tmp_path / "colors.onnx").write_bytes(mean_color(("batch", 3, 32, 32)).SerializeToString())
+    (tmp_path / "tight.yaml").write_text(yaml.safe_dump(fields | {"video": VIDEO | {"max_memory_bytes": 1 << 20}}))
+    build(tmp_path / "tight.yaml", folder=tmp_path / "repository", onnx_file=tmp_path / "colors.onnx")
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with (
+        Server(tmp_path / "repository", models=["tight_video", "tight_model"], **ports) as server,
+        Client(server.grpc_url, timeout_s=20) as client,
+    ):
+        # Its caller takes nothing, so that it is still open when the process looks at its memory.
+        stream = client.stream(clip, pipeline="tight", results=1).open()
+        deadline = time.monotonic() + 20
+        while stream.error is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert str(stream.error).startswith("bad stream (too_large): all streams together take more than 1 MiB")
+        stream.close()
+        deadline = time.monotonic() + 60
+        while not (server.restarts.get("tight_video") and client.is_ready("tight_video")):
+            assert time.monotonic() < deadline, server.restarts
+            time.sleep(0.2)
+        assert server.is_running
 
 
 def test_the_page_s_python_and_the_command_run(server: Server, clip: Path) -> None:

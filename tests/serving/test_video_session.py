@@ -20,7 +20,7 @@ from serving.video.bounds import BadStream, Bounds
 from serving.video.parts import Outlet, Slot, Tensors
 from serving.video.session import Finish, Session
 from serving.video.turns import Gathering, Turns
-from wire.video import Close, Credit, Event, Mode, Open, Packet, Packets
+from wire.video import Close, Credit, Event, Message, Mode, Open, Packet, Packets
 
 OPEN = Open(codec="h264", width=64, height=48, time_base=Fraction(1, 30), results=4)
 
@@ -76,7 +76,10 @@ class Client(Outlet):
 
     def end(self, event: Event | None, error: BadStream | None) -> None:
         with self.changed:
-            self.last.append(event or error)
+            if event is not None:
+                said = (error.code, error.reason) if error else ("done", "done")
+                assert (event.type, event.fields) == ("ended", dict(zip(("code", "reason"), said, strict=True)))
+            self.last.append(error or event)
             self.changed.notify_all()
 
     def is_gone(self) -> bool:
@@ -396,6 +399,17 @@ def test_who_sends_too_far_ahead_is_ended(server: Server, mode: Mode) -> None:
     assert client.last[0].code == "flow"
 
 
+def test_no_packet_is_larger_than_the_buffer(server: Server) -> None:
+    """Not even alone: the decoder takes a multiple of it."""
+    client, fine = Client(), Client()
+    bounds = Bounds(buffer_bytes=1000)
+    server.open(fine, bounds=bounds).receive(packets(0, 1, size=1000))
+    server.open(client, bounds=bounds).receive(packets(0, 1, size=1001))
+    client.wait_for(lambda: bool(client.last))
+    assert str(client.last[0]) == "bad stream (too_large): a packet has 1001 bytes; at most 1000 are allowed"
+    assert fine.last == []
+
+
 def test_ends_with_reasons(server: Server) -> None:
     broken, vanished, silent, deaf = Client(), Client(), Client(), Client()
     session = server.open(broken)
@@ -425,6 +439,33 @@ def test_ends_with_reasons(server: Server) -> None:
         time.sleep(0.05)
     assert str(silent.last[0]) == "bad stream (idle): the client sent nothing for 0.2 s"
     assert str(deaf.last[0]) == "bad stream (idle): the client took no result for 0.2 s"
+
+
+EMPTY = Packets((Packet(b"", 0, 0, 1, True),))
+
+
+@pytest.mark.parametrize("message", [Credit(0), Credit(1), Packets(()), Packets((), 1), EMPTY])
+def test_messages_that_bring_no_packet_and_take_no_result_keep_no_stream(server: Server, message: Message) -> None:
+    """Beside a camera that sends packets, and a caller that takes results one by one, which both stay."""
+    bounds = Bounds(idle_s=0.4, results=64)
+    begging, camera, slow_caller = Client(), Client(), Client()
+    kept = server.open(begging, bounds=bounds)
+    filming = server.open(camera, bounds=bounds, mode="drop_oldest")
+    taking = server.open(slow_caller, bounds=bounds, results=1)
+    taking.receive(packets(0, 60))
+    deadline = time.monotonic() + 10
+    number = 0
+    while not begging.last and time.monotonic() < deadline:
+        kept.receive(message)
+        filming.receive(packets(number, 1))
+        if len(slow_caller.results) > number:
+            taking.receive(Credit(1))
+        for session in (kept, filming, taking):
+            session.tick()
+        number = len(slow_caller.results)
+        time.sleep(0.05)
+    assert str(begging.last[0]) == "bad stream (idle): the client sent nothing for 0.4 s"
+    assert camera.last == slow_caller.last == []
 
 
 def test_a_network_that_fails_ends_its_stream_only() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire.video import BadMessage, Close, Credit, Event, Open, Packet, Packets, pack, unpack
+from wire.video import VERSION, BadMessage, Close, Credit, Event, Open, Packet, Packets, pack, unpack
 
 TIMES = st.none() | st.integers(-(2**62), 2**62)
 PACKETS = st.builds(
@@ -95,9 +95,11 @@ def message(header: object, payload: bytes = b"") -> bytes:
         (message({"type": "packets", "packets": [], "results": 0}, b"abc"), "declare 0 bytes; the message carries 3"),
         (message({"type": "packets", "packets": [[0, 1.5, 0, 1, 1]], "results": 0}), "pts must be a whole number"),
         (message({"type": "open", "version": 9}), "speaks version 9"),
-        (message({"type": "open", "version": 3, "mode": "fast"}), "'fast' is none of block"),
+        (message({"type": "open", "version": VERSION, "mode": "fast"}), "'fast' is none of block"),
         (
-            message({"type": "open", "version": 3, "codec": "h264", "width": 1, "height": 1, "time_base": [1, 0]}),
+            message(
+                {"type": "open", "version": VERSION, "codec": "h264", "width": 1, "height": 1, "time_base": [1, 0]}
+            ),
             "cannot be read: ZeroDivisionError",
         ),
     ],

@@ -30,14 +30,16 @@ class Behaviour:
     """How the server treats streams."""
 
     buffer_bytes: int = 64 * 1024
-    refuse: tuple[grpc.StatusCode, str] | None = None
+    refuse: tuple[str, str] | None = None
+    """Refuse the stream, by code and reason."""
     error_message: str = ""
     """Answer the first message with an error within the conversation, which has no status."""
     frame_s: float = 0.0
     """How long it works on each frame."""
     fail_after: int | None = None
     """After so many frames of a connection, answer with ``failure``."""
-    failure: tuple[grpc.StatusCode, str] = (grpc.StatusCode.INVALID_ARGUMENT, "bad stream (failed): the network failed")
+    failure: tuple[str | grpc.StatusCode, str] = ("failed", "the network failed")
+    """Code and reason, or a status of gRPC and its details, as where a server breaks."""
     end_after: int | None = None
     """After so many frames of a connection, say that it ended."""
     silent_after: int | None = None
@@ -103,6 +105,8 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
     def ModelStreamInfer(self, request_iterator: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
         seen = Seen()
         self.streams.append(seen)
+        asked = [key for key, _ in context.invocation_metadata()]
+        self._check("triton_grpc_error" not in asked, "the client asks for errors by which tritonserver 2.51 dies")
 
         def over() -> None:
             with self._changed:
@@ -176,7 +180,8 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         while behaviour.silent and not seen.over:
             time.sleep(0.02)
         if behaviour.refuse is not None:
-            context.abort(*behaviour.refuse)
+            yield from self._last_word(seen, *behaviour.refuse)
+            return
         if behaviour.error_message:
             yield messages.ModelStreamInferResponse(error_message=behaviour.error_message)
             return
@@ -202,12 +207,18 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
             time.sleep(behaviour.frame_s)
             yield self._results(seen, index, packets)
             if seen.sent == behaviour.fail_after:
-                context.abort(*behaviour.failure)
+                if isinstance(behaviour.failure[0], grpc.StatusCode):
+                    context.abort(*behaviour.failure)
+                yield from self._last_word(seen, *behaviour.failure)
+                return
             if seen.sent == behaviour.end_after:
                 break
             while seen.sent == behaviour.silent_after and not seen.over:
                 time.sleep(0.02)
-        yield self._event("ended", seen, reason="done" if seen.closed else "the server is tired")
+        yield from self._last_word(seen, "done", "done" if seen.closed else "the server is tired")
+
+    def _last_word(self, seen: Seen, code: str, reason: str) -> Iterator[Any]:
+        yield self._event("ended", seen, code=code, reason=reason)
         with self._changed:
             self._changed.wait_for(lambda: seen.over or seen.hung_up)
             seen.answered = not seen.over

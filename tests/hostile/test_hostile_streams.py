@@ -1,0 +1,79 @@
+"""Hostile streams against a real server, direct and through the proxy: it lives, and good streams are unharmed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from proxies import proxy_command
+
+from benchmarks.hostile.streams import KINDS, measure
+from onestream.panning import write_panning
+from serving.ports import free_port
+from serving.server import Server
+
+pytestmark = pytest.mark.needs_triton
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = 4
+"""Streams of each kind: half of them with the metadata by which tritonserver dies, of which three were enough."""
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hostile") / "clip.mp4"
+    photo = Image.open(ROOT / "examples" / "photos" / "coffee.jpg").resize((400, 400))
+    write_panning(path, photo, frames=20, size_hw=(240, 320))
+    return path
+
+
+@pytest.fixture(scope="module")
+def attacked(repository: Path) -> Iterator[Server]:
+    """A server of its own: one that dies shall not take other tests with it."""
+    models = ["classify_video", "classify_model", "classify"]
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
+        yield server
+
+
+@pytest.fixture(params=["direct", pytest.param("proxy", marks=pytest.mark.needs_nginx)])
+def url(request: pytest.FixtureRequest, attacked: Server, tmp_path: Path) -> Iterator[str]:
+    if request.param == "direct":
+        yield attacked.grpc_url
+        return
+    http, grpc = free_port("127.0.0.1"), free_port("127.0.0.1")
+    with proxy_command(
+        tmp_path / "output",
+        *("--no-tls", "--no-tokens", "--listen", f"127.0.0.1:{http}", "--grpc-listen", f"127.0.0.1:{grpc}"),
+        *("--http", attacked.http_address, "--grpc", attacked.grpc_address),
+    ):
+        yield f"grpc://127.0.0.1:{grpc}"
+
+
+@pytest.mark.slow
+def test_the_server_lives_and_good_streams_are_unharmed(attacked: Server, url: str, clip: Path) -> None:
+    pid = attacked.pid
+    said: list[str] = []
+    found: dict[str, Any] = measure(url=url, clip=clip, streams=ROUNDS * len(KINDS), seed=3, progress=said.append)
+    assert found["alive"]
+    assert found["hurt"] == []
+    assert found["good_streams"] > 1
+    assert attacked.is_running
+    assert attacked.pid == pid
+    assert attacked.restarts == {}
+    # Where the server says why it ends a stream, it says the right thing.
+    for kind, code in {
+        "pictures too large": "too_large",
+        "unknown codec": "unsupported_codec",
+        "too many frames a second": "too_fast",
+        "an older version": "bad_message",
+        "garbage as a message": "bad_message",
+        "garbage alone": "bad_message",
+        "flood of start codes": "failed",
+        "flood of information": "failed",
+        "a packet beyond the buffer": "too_large",
+        "credit without end": "flow",
+    }.items():
+        assert found["ends"][kind] == {code: ROUNDS}
