@@ -35,6 +35,7 @@ from preprocess.errors import BadImage
 from preprocess.geometry import Placement, Region, place, region
 from preprocess.header import Encoded, Header
 from preprocess.limits import Limits
+from preprocess.memory import undecodable
 from preprocess.rewrite import for_decoders
 from preprocess.variation import Variation, Vary, box_region
 
@@ -151,13 +152,14 @@ class Dali(Compiled):
     def _run_isolated(self, batch: Sequence[_Checked]) -> list[Sample | BadImage]:
         try:
             return self._run_batch(batch)
-        except RuntimeError as error:
-            if "fn.decoders" not in str(error):
+        except (RuntimeError, MemoryError) as error:
+            if isinstance(error, RuntimeError) and "fn.decoders" not in str(error):
                 raise
             if len(batch) > 1:
                 return [result for item in batch for result in self._run_isolated([item])]
+            header = batch[0].header
             return [
-                BadImage("corrupt", f"the {batch[0].header.format} data is damaged or cut short and cannot be decoded")
+                undecodable(header, f"the {header.format} data is damaged or cut short and cannot be decoded", error)
             ]
 
     def _run_batch(self, batch: Sequence[_Checked]) -> list[Sample | BadImage]:
