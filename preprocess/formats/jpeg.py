@@ -84,7 +84,13 @@ def read(view: memoryview, check_size: SizeCheck, parts: Iterator[int] | None = 
         raise corrupt(f"the JPEG is cut short: no end marker in its {len(view)} bytes")
     kept = kept_around(dropped, beginning=2, end=len(view))
     return Header(
-        "JPEG", height, width, orientation, kept, _gray_or_ycc(components, jfif=jfif, adobe=adobe), 1 + (scans - 1) / _SCANS_OF_EQUAL_EFFORT
+        "JPEG",
+        height,
+        width,
+        orientation,
+        kept,
+        _gray_or_ycc(components, jfif=jfif, adobe=adobe),
+        1 + (scans - 1) / _SCANS_OF_EQUAL_EFFORT,
     )
 
 
