@@ -46,7 +46,7 @@ class HeavyLine:
             raise failure
 
     def take(self, request: Any, size: int) -> bool:
-        """Answer a request of ``size`` bytes later, by its sender. False where the line is full: then it is not taken."""
+        """Answer a request of ``size`` bytes later, by its sender. False where the line is full."""
         with self._lock:
             bytes_then = self._waiting_bytes + size
             if self._waiting and (self._waiting == WAITING or bytes_then > self._max_waiting_bytes):

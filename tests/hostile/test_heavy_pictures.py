@@ -1,4 +1,4 @@
-"""Pictures that take long to decode, at a real server: others do not wait for them, and every request is answered once."""
+"""Pictures that take long to decode, at a real server: others do not wait for them, and every request is answered."""
 
 from __future__ import annotations
 
