@@ -51,8 +51,9 @@ class BadImage(PreprocessError):
 
 
 class OutOfMemory(BadImage):
-    """There is too little memory for this image now; nothing is known against the image itself. ``code`` is
-    ``out_of_memory``. It never travels as a bad image: a server answers that it is not available, and may be asked again.
+    """There is too little memory for this image now; nothing is known against the image itself.
+
+    ``code`` is ``out_of_memory``. It never travels as a bad image: a server answers that it is not available now.
     """
 
     def __init__(self, reason: str) -> None:

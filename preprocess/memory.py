@@ -6,10 +6,24 @@ import mmap
 
 from preprocess.errors import BadImage, OutOfMemory
 from preprocess.header import Header
+from preprocess.limits import HEAVY_WORK, Limits
 
 BYTES_PER_PIXEL = 24
 """At most taken while one picture is decoded, by pixels as stored. Measured with DALI on a CPU at 12.5 and 25 million:
 PNG of 16 bit with alpha 19, WebP 13, BMP 13, PNG of 8 bit 10, progressive JPEG 8, baseline JPEG and TIFF 5."""
+
+_LIGHT_BYTES_PER_WORK = 9
+"""The same for each pixel of ``HEAVY_WORK``: forms that take more memory also take longer, BMP least so."""
+_DECODED_BYTES_PER_PIXEL = 3
+
+
+def decoding_bytes(limits: Limits, *, max_batch_size: int) -> int:
+    """The most memory that one serving process on a CPU takes for pictures at once: a heavy one and a batch of light ones.
+
+    The light ones of a batch are decoded one after the other and kept as RGB until all are.
+    """
+    light = (_LIGHT_BYTES_PER_WORK + _DECODED_BYTES_PER_PIXEL * max_batch_size) * HEAVY_WORK
+    return limits.max_pixels * BYTES_PER_PIXEL + light
 
 
 def undecodable(header: Header, reason: str, cause: Exception | None = None) -> BadImage:

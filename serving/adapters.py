@@ -150,7 +150,7 @@ class Adapter(ABC):
 
 
 class FromImages(Adapter):
-    """Takes images. On a CPU the heavy ones of a batch are answered later, by another thread, and the others at once."""
+    """Takes images. On a CPU the heavy ones of a batch are answered later, by another thread; the others at once."""
 
     _heavy: HeavyLine | None = None
 

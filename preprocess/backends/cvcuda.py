@@ -18,7 +18,8 @@ import numpy as np
 
 from preprocess.backends.base import Compiled, DecodeOptions, Sample
 from preprocess.backends.exactness import refuse_inexact
-from preprocess.backends.gpu_plan import Planned, groups, plan_batch
+from preprocess.backends.gpu_plan import Planned, plan_batch
+from preprocess.backends.groups import groups
 from preprocess.backends.nvimgcodec import ImageDecoder
 from preprocess.definition import Definition, Normalize, Resize
 from preprocess.device import INSTALL_GPU, DeviceArray, Stream

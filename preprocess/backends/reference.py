@@ -41,7 +41,7 @@ class Reference(Compiled):
             pixels = self._pixels(image) if vary is None else self._varied(image, vary)
             return network_layout(self.definition, pixels)
         except BadImage as error:
-            return error
+            return error.with_traceback(None)
         except MemoryError as error:
             return undecodable(header, "", error)
 
@@ -77,7 +77,9 @@ def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
             image: Image.Image = Image.open(io.BytesIO(file), formats=[name.upper() for name in FORMATS])
             return to_8_bit(image, color)
     except Exception as error:  # Pillow raises errors of any kind on damaged files
-        raise undecodable(header, f"the image cannot be decoded: {_without_object(error)}", error) from None
+        failure = undecodable(header, f"the image cannot be decoded: {_without_object(error)}", error)
+    # Raised here, it does not keep Pillow's error, which keeps the pixels.
+    raise failure
 
 
 def to_8_bit(image: Image.Image, color: Color) -> Image.Image:

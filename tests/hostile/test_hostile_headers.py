@@ -1,4 +1,4 @@
-"""The work of every header reader grows no faster than the file, whatever it is made of, and so do its refusals' words."""
+"""The work of every header reader grows no faster than the file, whatever it is made of; words of a refusal do not."""
 
 from __future__ import annotations
 
