@@ -18,7 +18,7 @@ _DECODED_BYTES_PER_PIXEL = 3
 
 
 def decoding_bytes(limits: Limits, *, max_batch_size: int) -> int:
-    """The most memory that one serving process on a CPU takes for pictures at once: a heavy one and a batch of light ones.
+    """The most memory that one serving process on a CPU takes for pictures at once: a heavy one and a light batch.
 
     The light ones of a batch are decoded one after the other and kept as RGB until all are.
     """

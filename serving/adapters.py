@@ -22,7 +22,17 @@ import triton_python_backend_utils as pb_utils
 
 from postprocess import read_labels, top_k
 from postprocess.matte import alpha
-from preprocess import BadImage, Compiled, Definition, Limits, OutOfMemory, StampMismatch, compile, first_difference
+from preprocess import (
+    BadImage,
+    Compiled,
+    Definition,
+    Limits,
+    OutOfMemory,
+    PreprocessError,
+    StampMismatch,
+    compile,
+    first_difference,
+)
 from preprocess.limits import HEAVY_WORK
 from serving import certificate
 from serving.engine import OnnxRuntimeEngine
@@ -167,9 +177,7 @@ class FromImages(Adapter):
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
         """The response to each request of a batch, None where it comes later."""
-        heavy = [self.is_heavy(request) for request in requests]
-        if not any(heavy):
-            return self._work(requests)
+        heavy = [self._is_heavy(request) for request in requests]
         light = [request for request, is_heavy in zip(requests, heavy, strict=True) if not is_heavy]
         answers = iter(self._work(light) if light else ())
         return [
@@ -177,7 +185,18 @@ class FromImages(Adapter):
             for request, is_heavy in zip(requests, heavy, strict=True)
         ]
 
-    def is_heavy(self, request: Any) -> bool:
+    def light_first(self, requests: Sequence[Any]) -> list[list[Any]]:
+        """The batch cut up: the light images together, then each heavy one alone."""
+        light: list[Any] = []
+        heavy: list[list[Any]] = []
+        for request in requests:
+            if self._is_heavy(request):
+                heavy.append([request])
+            else:
+                light.append(request)
+        return [light, *heavy] if light else heavy
+
+    def _is_heavy(self, request: Any) -> bool:
         """Whether the others of its batch are answered before this request's image is decoded."""
         batch = pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy()
         if len(batch) != 1:
@@ -191,7 +210,9 @@ class FromImages(Adapter):
         assert self._heavy is not None
         if self._heavy.take(request, pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy().nbytes):
             return None
-        return unavailable("too many large images wait to be decoded; it may be sent again")
+        reason = "too many large images wait to be decoded; it may be sent again"
+        self.refusals.refused(request.request_id(), PreprocessError(reason))
+        return unavailable(reason)
 
     def _failed(self, error: Exception) -> Any:
         pb_utils.Logger.log_error(f"{self.name}: a large image failed: {error}")
@@ -303,7 +324,8 @@ class Fused(FromImages):
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Run the good images as one batch; each bad one gets its own error."""
         if self._on_gpu is not None:
-            self._on_gpu.submit(requests)
+            for batch in self.light_first(requests):
+                self._on_gpu.submit(batch)
             return None
         return self.answer(requests)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -35,7 +37,7 @@ class HeavyLine:
         self, open_work: Callable[[], Work], *, failed: Callable[[Exception], Any], max_waiting_bytes: int
     ) -> None:
         self._open_work, self._failed, self._max_waiting_bytes = open_work, failed, max_waiting_bytes
-        self._line: queue.Queue[tuple[Any, Any, int] | None] = queue.Queue()
+        self._line: queue.Queue[_Taken | None] = queue.Queue()
         self._lock = threading.Lock()
         self._waiting = self._waiting_bytes = 0
         self._opened: queue.Queue[BaseException | None] = queue.Queue()
@@ -52,7 +54,7 @@ class HeavyLine:
             if self._waiting and (self._waiting == WAITING or bytes_then > self._max_waiting_bytes):
                 return False
             self._waiting, self._waiting_bytes = self._waiting + 1, bytes_then
-        self._line.put((request, request.get_response_sender(), size))
+        self._line.put(_Taken(request, request.get_response_sender(), size, time.monotonic()))
         return True
 
     def close(self) -> None:
@@ -70,14 +72,37 @@ class HeavyLine:
             return
         self._opened.put(None)
         while (taken := self._line.get()) is not None:
-            request, sender, size = taken
             with self._lock:
-                self._waiting, self._waiting_bytes = self._waiting - 1, self._waiting_bytes - size
+                self._waiting, self._waiting_bytes = self._waiting - 1, self._waiting_bytes - taken.size
             try:
-                (response,) = work([request])
+                response = _too_late() if taken.is_late() else work([taken.request])[0]
             except Exception as error:  # one that fails must not leave its caller, or the next one, without an answer
                 response = self._failed(error)
             try:
-                sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                taken.sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
             except Exception as error:  # an answer that does not arrive must not end the line
                 pb_utils.Logger.log_error(f"an answer could not be sent: {error}")
+            # What waits for the next one must not keep this one's memory.
+            del taken, response
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A request in the line."""
+
+    request: Any
+    sender: Any
+    size: int
+    since: float
+
+    def is_late(self) -> bool:
+        """Whether its caller has stopped waiting; the ``timeout`` of a request is in microseconds, 0 for none."""
+        timeout_us = self.request.timeout()
+        return bool(timeout_us and (time.monotonic() - self.since) * 1e6 > timeout_us)
+
+
+def _too_late() -> Any:
+    # Triton's words for a request that waited too long in a queue of its own.
+    return pb_utils.InferenceResponse(
+        error=pb_utils.TritonError("Request timeout expired", pb_utils.TritonError.UNAVAILABLE)
+    )

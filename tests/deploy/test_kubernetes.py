@@ -193,8 +193,8 @@ def test_shared_memory_is_memory_and_fits_the_limit(name: str) -> None:
 
 MIB = 1024 * 1024
 PROCESS_MIB, NETWORK_MIB, OTHERS_MIB = 190, 110, 800
-"""Measured: a process that decodes, before it does; one that runs the network; Triton with the bodies of what waits, the
-postprocessing and streams that nobody opened."""
+"""Measured: a process that decodes, before it does; one that runs the network; Triton with the bodies of what waits,
+and the other models."""
 
 
 @pytest.mark.parametrize("name", ["overlays/cpu", "kserve/cpu"])
