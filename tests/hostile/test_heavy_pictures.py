@@ -136,6 +136,6 @@ def test_one_without_memory_is_refused_as_not_available_and_the_others_are_answe
                 allowed = process.memory_info().vms + 20 * 1024 * 1024
                 resource.prlimit(process.pid, resource.RLIMIT_AS, (allowed, allowed))
         for _ in range(2):
-            with pytest.raises(ServerUnavailable, match="too little memory is free .*; it may be sent again"):
+            with pytest.raises(ServerUnavailable, match=r"too little memory is free .*; it may be sent again"):
                 client.classify(heavy_picture(), pipeline="classify_fused")
             assert client.classify(coffee, pipeline="classify_fused").labels == alone
