@@ -7,7 +7,8 @@
     ├── TimedOut                      the server was reached, but no answer came before the deadline
     ├── ServerRefused                 the server answered, and said no (``status`` holds its code)
     │   ├── ServerOverloaded          its queue is full, or the request waited in it too long: send slower
-    │   ├── ServerUnavailable         the model is starting, stopping or being restarted: try again soon
+    │   ├── ServerUnavailable         the model is starting, stopping, being restarted, or has no room for
+    │   │                             this (large) image now: try again soon
     │   ├── ModelNotFound             no model of this name is served
     │   ├── InvalidRequest            the request does not fit the model (names, types, shapes)
     │   └── ServerFailed              the model or the server failed while it worked
@@ -62,7 +63,8 @@ class ServerOverloaded(ServerRefused):
 
 
 class ServerUnavailable(ServerRefused):
-    """The model is known but not served at this moment: starting, stopping or being restarted."""
+    """The model is known but does not serve this at the moment: it is starting, stopping or being restarted, too many
+    large images wait to be decoded, or memory for this one cannot be had. The message says which."""
 
 
 class ModelNotFound(ServerRefused):

@@ -30,9 +30,9 @@ class Deadline:
 class Retries:
     """Which errors are tried again; a call is safe to repeat because inference changes nothing.
 
-    Tried again are a lost or refused connection (after about 0.1 and 0.4 s) and a model that is being restarted
-    (after about 0.5 and 2 s, since a restart takes seconds). Never: a bad image, an invalid request, an
-    unknown model, a failure inside the model, a deadline that passed. A full queue is not tried again
+    Tried again are a lost or refused connection (after about 0.1 and 0.4 s) and a model that is being restarted or has
+    no room for a large image now (after about 0.5 and 2 s, since both take seconds). Never: a bad image, an invalid
+    request, an unknown model, a failure inside the model, a deadline that passed. A full queue is not tried again
     either unless ``when_overloaded``: repeated requests are what an overloaded server needs least, and the
     caller can slow down.
     """

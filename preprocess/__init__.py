@@ -26,6 +26,7 @@ from preprocess.errors import (
     BadSample,
     CannotCompile,
     CannotImport,
+    OutOfMemory,
     PreprocessError,
     StampMismatch,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "Letterbox",
     "Limits",
     "Normalize",
+    "OutOfMemory",
     "Output",
     "Pad",
     "PreprocessError",

@@ -4,6 +4,7 @@
 
     PreprocessError
     ├── BadImage          this image cannot be processed; its batch-mates are not affected
+    │   └── OutOfMemory   not for a fault of its own: there is too little memory now, and it may be tried again
     ├── CannotCompile     a backend cannot execute a definition exactly
     ├── BackendMissing    a backend's package is not installed; the message names the command
     ├── CannotImport      other preprocessing that a definition cannot state exactly, or that is not there
@@ -18,7 +19,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-BadImageCode = Literal["empty", "too_large", "unsupported_format", "too_many_pixels", "corrupt", "bad_request"]
+BadImageCode = Literal[
+    "empty", "too_large", "unsupported_format", "too_many_pixels", "corrupt", "bad_request", "out_of_memory"
+]
+
+LONGEST_REASON = 200
+"""Characters of a reason: two lines in a log. What a file says of itself may be as long as the file."""
 
 
 class PreprocessError(Exception):
@@ -28,11 +34,13 @@ class PreprocessError(Exception):
 class BadImage(PreprocessError):
     """One image that cannot be processed.
 
-    ``code`` is stable and machine-readable, ``reason`` says what was seen and what is allowed. ``str()`` is the
-    text that travels over the wire: ``bad image (CODE): REASON``.
+    ``code`` is stable and machine-readable, ``reason`` says what was seen and what is allowed, in at most 200
+    characters. ``str()`` is the text that travels over the wire: ``bad image (CODE): REASON``.
     """
 
     def __init__(self, code: BadImageCode, reason: str) -> None:
+        if len(reason) > LONGEST_REASON:
+            reason = reason[: LONGEST_REASON - 2] + " …"
         self.code: BadImageCode = code
         self.reason = reason
         super().__init__(f"bad image ({code}): {reason}")
@@ -40,6 +48,19 @@ class BadImage(PreprocessError):
     def __reduce__(self) -> tuple[type[BadImage], tuple[BadImageCode, str]]:
         """Pickle by code and reason, so that the error crosses processes."""
         return type(self), (self.code, self.reason)
+
+
+class OutOfMemory(BadImage):
+    """There is too little memory for this image now; nothing is known against the image itself.
+
+    ``code`` is ``out_of_memory``. It never travels as a bad image: a server answers that it is not available now.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("out_of_memory", reason)
+
+    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[str]]:  # type: ignore[override]
+        return type(self), (self.reason,)
 
 
 class CannotCompile(PreprocessError):

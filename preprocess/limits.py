@@ -18,6 +18,11 @@ MAX_SIDE = 65_535
 """Longest side in pixels, as in JPEG: memory for resampling grows with a side, however small the other is."""
 
 
+HEAVY_WORK = 12_500_000
+"""Pixels of a baseline JPEG whose decoding, about 60 ms of one core, others in a batch can be made to wait for: as many
+as most phones' photos have. A picture of more work is heavy; so is a PNG of more than 3 million pixels."""
+
+
 class Limits(BaseModel):
     """Bounds on one encoded image. They are not numerics, so they are not part of a definition's digest."""
 
@@ -25,7 +30,7 @@ class Limits(BaseModel):
 
     max_body_bytes: int = Field(default=32 * MIB, ge=1, description="largest encoded file, in bytes")
     max_pixels: int = Field(
-        default=64_000_000, ge=1, le=PILLOW_MAX_PIXELS, description="largest height x width, as stored and as resized"
+        default=25_000_000, ge=1, le=PILLOW_MAX_PIXELS, description="largest height x width, as stored and as resized"
     )
     formats: tuple[ImageFormat, ...] = Field(default=FORMATS, min_length=1, description="accepted file formats")
 
@@ -51,7 +56,7 @@ class Limits(BaseModel):
             raise BadImage(
                 "too_many_pixels",
                 f"resized by the definition it would have {width}x{height} = {width * height} pixels; "
-                f"at most {self.max_pixels} are allowed",
+                f"at most {self.max_pixels} are allowed (limits.max_pixels of the pipeline)",
             )
 
     def _check_size(self, height: int, width: int) -> None:
@@ -59,7 +64,7 @@ class Limits(BaseModel):
             raise BadImage(
                 "too_many_pixels",
                 f"the header declares {width}x{height} = {height * width} pixels; "
-                f"at most {self.max_pixels} are allowed",
+                f"at most {self.max_pixels} are allowed (limits.max_pixels of the pipeline)",
             )
         if max(height, width) > MAX_SIDE:
             raise BadImage(

@@ -22,9 +22,21 @@ import triton_python_backend_utils as pb_utils
 
 from postprocess import read_labels, top_k
 from postprocess.matte import alpha
-from preprocess import BadImage, Compiled, Definition, Limits, StampMismatch, compile, first_difference
+from preprocess import (
+    BadImage,
+    Compiled,
+    Definition,
+    Limits,
+    OutOfMemory,
+    PreprocessError,
+    StampMismatch,
+    compile,
+    first_difference,
+)
+from preprocess.limits import HEAVY_WORK
 from serving import certificate
 from serving.engine import OnnxRuntimeEngine
+from serving.heavy import HeavyLine
 from serving.metrics import ModelMetrics
 from serving.pipeline import GpuOptions, Matte, Raw, read_postprocess
 from serving.refusal_log import RefusalLog
@@ -36,6 +48,8 @@ if TYPE_CHECKING:
 
 _PARENT_CHECK_S = 1.0
 _LATER = 10
+_LARGEST_WAITING = 2
+"""Heavy images of the largest size that a process keeps waiting, and as many bytes of smaller ones."""
 
 Image = npt.NDArray[np.uint8]
 Tensors = dict[str, npt.NDArray[Any]]
@@ -100,6 +114,8 @@ class Adapter(ABC):
         """The response to a request whose image is refused; counted and logged."""
         self.metrics.bad_image(error.code)
         self.refusals.refused(request.request_id(), error)
+        if isinstance(error, OutOfMemory):
+            return unavailable(error.reason)
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
 
     @contextmanager
@@ -143,7 +159,74 @@ class Adapter(ABC):
         return postprocess_of(self.parameters["postprocess"], self.folder)
 
 
-class Preprocess(Adapter):
+class FromImages(Adapter):
+    """Takes images. On a CPU the heavy ones of a batch are answered later, by another thread; the others at once."""
+
+    _heavy: HeavyLine | None = None
+
+    @abstractmethod
+    def open_work(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """A function from requests to their responses on the CPU, for one thread."""
+
+    def open_on_cpu(self) -> None:
+        """Prepare for light and for heavy images on the CPU."""
+        self._work = self.open_work()
+        self._heavy = HeavyLine(
+            self.open_work, failed=self._failed, max_waiting_bytes=_LARGEST_WAITING * self.limits.max_body_bytes
+        )
+
+    def answer(self, requests: Sequence[Any]) -> list[Any]:
+        """The response to each request of a batch, None where it comes later."""
+        heavy = [self._is_heavy(request) for request in requests]
+        light = [request for request, is_heavy in zip(requests, heavy, strict=True) if not is_heavy]
+        answers = iter(self._work(light) if light else ())
+        return [
+            self._take(request) if is_heavy else next(answers)
+            for request, is_heavy in zip(requests, heavy, strict=True)
+        ]
+
+    def light_first(self, requests: Sequence[Any]) -> list[list[Any]]:
+        """The batch cut up: the light images together, then each heavy one alone."""
+        light: list[Any] = []
+        heavy: list[list[Any]] = []
+        for request in requests:
+            if self._is_heavy(request):
+                heavy.append([request])
+            else:
+                light.append(request)
+        return [light, *heavy] if light else heavy
+
+    def _is_heavy(self, request: Any) -> bool:
+        """Whether the others of its batch are answered before this request's image is decoded."""
+        batch = pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy()
+        if len(batch) != 1:
+            return False
+        try:
+            return self.limits.check(batch[0]).decoding_work > HEAVY_WORK
+        except BadImage:
+            return False
+
+    def _take(self, request: Any) -> Any:
+        assert self._heavy is not None
+        if self._heavy.take(request, pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy().nbytes):
+            return None
+        reason = "too many large images wait to be decoded; it may be sent again"
+        self.refusals.refused(request.request_id(), PreprocessError(reason))
+        return unavailable(reason)
+
+    def _failed(self, error: Exception) -> Any:
+        pb_utils.Logger.log_error(f"{self.name}: a large image failed: {error}")
+        text = f"a large image failed: {type(error).__name__}"
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL))
+
+    def finalize(self) -> None:
+        """Answer the heavy images that were taken."""
+        if self._heavy is not None:
+            self._heavy.close()
+        super().finalize()
+
+
+class Preprocess(FromImages):
     """``image`` to ``pixels``. On a GPU the pixels stay there."""
 
     def prepare(self) -> None:
@@ -151,24 +234,31 @@ class Preprocess(Adapter):
         if self.device == "cpu":
             # The network's processes go first: above capacity, work would go into pixels that the network then refuses.
             os.nice(_LATER)
-        self._run: Callable[[list[Image]], list[Any]]
-        if self.device == "gpu":
+            self.open_on_cpu()
+        else:
             from serving.adapters_gpu import device_pixels
 
-            self._run = device_pixels(self)
-        else:
-            compiled = self.compile_pixels()
+            self._run_on_gpu = device_pixels(self)
 
-            def on_cpu(images: list[Image]) -> list[Any]:
-                samples = compiled.run(images)
-                return [s if isinstance(s, BadImage) else pb_utils.Tensor(PIXELS, s[None]) for s in samples]
+    def open_work(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """See ``FromImages.open_work``."""
+        compiled = self.compile_pixels()
 
-            self._run = on_cpu
+        def on_cpu(images: list[Image]) -> list[Any]:
+            samples = compiled.run(images)
+            return [s if isinstance(s, BadImage) else pb_utils.Tensor(PIXELS, s[None]) for s in samples]
+
+        return lambda requests: self._responses(on_cpu, requests)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Decode a batch; a bad image is an error of its own request only."""
+        if self.device == "cpu":
+            return self.answer(requests)
+        return self._responses(self._run_on_gpu, requests)
+
+    def _responses(self, run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
         with self.timed("preprocess"):
-            samples = run_isolated(self._run, requests)
+            samples = run_isolated(run, requests)
         return [
             self.refuse(request, sample) if isinstance(sample, BadImage) else pb_utils.InferenceResponse([sample])
             for request, sample in zip(requests, samples, strict=True)
@@ -211,7 +301,7 @@ class Postprocess(Adapter):
             ]
 
 
-class Fused(Adapter):
+class Fused(FromImages):
     """``image`` to the pipeline's outputs, in one process."""
 
     def prepare(self) -> None:
@@ -222,17 +312,26 @@ class Fused(Adapter):
 
             self._on_gpu = FusedOnGpu(self)
             return
-        self._compiled = self.compile_pixels()
         self._engine = self.load_engine()
         self._postprocess = self.load_postprocess()
+        self.open_on_cpu()
+
+    def open_work(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """See ``FromImages.open_work``. The network, which threads may share, is loaded once."""
+        compiled = self.compile_pixels()
+        return lambda requests: self._responses(compiled, requests)
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Run the good images as one batch; each bad one gets its own error."""
         if self._on_gpu is not None:
-            self._on_gpu.submit(requests)
+            for batch in self.light_first(requests):
+                self._on_gpu.submit(batch)
             return None
+        return self.answer(requests)
+
+    def _responses(self, compiled: Compiled, requests: Sequence[Any]) -> list[Any]:
         with self.timed("preprocess"):
-            samples = run_isolated(self._compiled.run, requests)
+            samples = run_isolated(compiled.run, requests)
         good = [sample for sample in samples if not isinstance(sample, BadImage)]
         responses = iter(())
         if good:
@@ -286,6 +385,11 @@ def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any
     for index, sample in zip(single, run([batches[index][0] for index in single]), strict=True):
         results[index] = sample
     return results
+
+
+def unavailable(reason: str) -> Any:
+    """The response to a request that is refused for no fault of its own; clients may send it again."""
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(reason, pb_utils.TritonError.UNAVAILABLE))
 
 
 def end_with_the_server() -> None:

@@ -20,6 +20,7 @@ _BAD_IMAGE = re.compile(r"bad image \((?P<code>\w+)\): (?P<reason>.*)", re.DOTAL
 _TRACE = re.compile(r"\s*\bAt:\s*\n.*|\s*Traceback \(most recent call last\).*", re.DOTALL)
 _PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\",;:()\[\]]+/)+[^\s'\",;:()\[\]]*(?:\(\d+\))?")
 _QUEUE = re.compile(r"exceeds maximum queue size|request timeout expired", re.IGNORECASE)
+_BUSY = re.compile(r"; it may be sent again")
 _BETWEEN_VERSIONS = re.compile(
     r"is not healthy|has no available versions|is not ready|being unloaded|server is stopping", re.IGNORECASE
 )
@@ -64,6 +65,8 @@ def _kind(status: str, text: str) -> tuple[type[ServerRefused], str]:
         return ServerOverloaded, "; send fewer images at once, or later"
     if _RESTRICTED.search(text):
         return ServerRefused, "; whoever runs the server closed this to callers"
+    if _BUSY.search(text):
+        return ServerUnavailable, ""
     if status == "UNAVAILABLE" or _BETWEEN_VERSIONS.search(text):
         return ServerUnavailable, "; it is starting, stopping or being restarted"
     # In a conversation this has no status of its own.

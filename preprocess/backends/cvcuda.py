@@ -18,7 +18,8 @@ import numpy as np
 
 from preprocess.backends.base import Compiled, DecodeOptions, Sample
 from preprocess.backends.exactness import refuse_inexact
-from preprocess.backends.gpu_plan import Planned, groups, plan_batch
+from preprocess.backends.gpu_plan import Planned, plan_batch
+from preprocess.backends.groups import groups
 from preprocess.backends.nvimgcodec import ImageDecoder
 from preprocess.definition import Definition, Normalize, Resize
 from preprocess.device import INSTALL_GPU, DeviceArray, Stream
@@ -26,6 +27,7 @@ from preprocess.errors import BackendMissing, BadImage, CannotCompile
 from preprocess.geometry import fill_values
 from preprocess.header import Encoded
 from preprocess.limits import Limits
+from preprocess.memory import undecodable
 from preprocess.step_timer import StepTimer
 from preprocess.variation import Vary
 
@@ -150,7 +152,7 @@ class CvCuda(Compiled):
             for item, image in zip(group, decoded, strict=True):
                 if image is None:
                     reason = f"the {item.header.format} data is damaged or cut short and cannot be decoded"
-                    bad[item.index] = BadImage("corrupt", reason)
+                    bad[item.index] = undecodable(item.header, reason)
             if whole:
                 batch = cvcuda.as_images([image for _, image in whole], cvcuda.Format.RGB8)
                 samples += self._resample(batch, [item for item, _ in whole], first=len(good))

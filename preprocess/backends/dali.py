@@ -30,24 +30,32 @@ from preprocess.backends.dali_graph import (
 )
 from preprocess.backends.exactness import refuse_inexact
 from preprocess.backends.finish import CpuFinish
+from preprocess.backends.groups import DECODED_PIXELS_AT_ONCE, DECODED_PIXELS_AT_ONCE_ON_CPU, groups
 from preprocess.definition import Definition
 from preprocess.errors import BadImage
 from preprocess.geometry import Placement, Region, place, region
 from preprocess.header import Encoded, Header
 from preprocess.limits import Limits
+from preprocess.memory import undecodable
 from preprocess.rewrite import for_decoders
 from preprocess.variation import Variation, Vary, box_region
 
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """An image whose header passed the limits, and what to do with it: a placement or a variation."""
+    """An image whose header passed the limits, its place in the batch, and what to do: a placement or a variation."""
 
+    index: int
     image: Encoded
     header: Header
     placement: Placement | None
     part: Region
     variation: Variation | None = None
+
+    @property
+    def decoded_pixels(self) -> int:
+        """Height x width of the decoded image."""
+        return self.header.height * self.header.width
 
 
 class Dali(Compiled):
@@ -91,10 +99,10 @@ class Dali(Compiled):
         """See ``Compiled.run``."""
         checked, bad = self._check_all(images, varies)
         results: list[Sample | BadImage | None] = [bad.get(index) for index in range(len(images))]
-        for first in range(0, len(checked), self._max_batch_size):
-            indices, batch = zip(*checked[first : first + self._max_batch_size], strict=True)
-            for index, result in zip(indices, self._run_isolated(batch), strict=True):
-                results[index] = result
+        at_once = DECODED_PIXELS_AT_ONCE if self._finish is None else DECODED_PIXELS_AT_ONCE_ON_CPU
+        for batch in groups(checked, max_images=self._max_batch_size, max_pixels=at_once):
+            for item, result in zip(batch, self._run_isolated(batch), strict=True):
+                results[item.index] = result
         return [result for result in results if result is not None]
 
     def run_on_device(
@@ -108,16 +116,16 @@ class Dali(Compiled):
         checked, bad = self._check_all(images, varies)
         while checked:
             try:
-                return self._outputs([item for _, item in checked]).as_tensor(), bad
+                return self._outputs(checked).as_tensor(), bad
             except RuntimeError as error:
                 if "fn.decoders" not in str(error):
                     raise
                 # Which one it was shows only when each is run alone.
-                damaged = {i: one for i, item in checked for one in self._run_isolated([item]) if _is_bad(one)}
+                damaged = {item.index: one for item in checked for one in self._run_isolated([item]) if _is_bad(one)}
                 if not damaged:
                     raise
                 bad.update(damaged)
-                checked = [(index, item) for index, item in checked if index not in damaged]
+                checked = [item for item in checked if item.index not in damaged]
         return None, bad
 
     def close(self) -> None:
@@ -126,38 +134,39 @@ class Dali(Compiled):
 
     def _check_all(
         self, images: Sequence[Encoded], varies: Sequence[Vary] | None
-    ) -> tuple[list[tuple[int, _Checked]], dict[int, BadImage]]:
+    ) -> tuple[list[_Checked], dict[int, BadImage]]:
         if (varies is not None) != self._varied:
             raise ValueError("variations need compile(varied=True), which needs variations")
-        checked: list[tuple[int, _Checked]] = []
+        checked: list[_Checked] = []
         bad: dict[int, BadImage] = {}
         for index, image in enumerate(images):
             try:
-                checked.append((index, self._check(image, varies[index] if varies is not None else None)))
+                checked.append(self._check(index, image, varies[index] if varies is not None else None))
             except BadImage as error:
                 bad[index] = error
         return checked, bad
 
-    def _check(self, image: Encoded, vary: Vary | None) -> _Checked:
+    def _check(self, index: int, image: Encoded, vary: Vary | None) -> _Checked:
         header = self.limits.check(image)
         if vary is not None:
             variation = vary(header.oriented_hw)
-            return _Checked(image, header, None, box_region(variation.box, header.oriented_hw), variation)
+            return _Checked(index, image, header, None, box_region(variation.box, header.oriented_hw), variation)
         placement = place(self.definition, header.oriented_hw)
         self.limits.check_resized(placement.resized_hw)
         part = self._finish.region(placement) if self._finish else region(placement)
-        return _Checked(image, header, placement, part)
+        return _Checked(index, image, header, placement, part)
 
     def _run_isolated(self, batch: Sequence[_Checked]) -> list[Sample | BadImage]:
         try:
             return self._run_batch(batch)
-        except RuntimeError as error:
-            if "fn.decoders" not in str(error):
+        except (RuntimeError, MemoryError) as error:
+            if isinstance(error, RuntimeError) and "fn.decoders" not in str(error):
                 raise
             if len(batch) > 1:
                 return [result for item in batch for result in self._run_isolated([item])]
+            header = batch[0].header
             return [
-                BadImage("corrupt", f"the {batch[0].header.format} data is damaged or cut short and cannot be decoded")
+                undecodable(header, f"the {header.format} data is damaged or cut short and cannot be decoded", error)
             ]
 
     def _run_batch(self, batch: Sequence[_Checked]) -> list[Sample | BadImage]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from preprocess.definition import Definition
@@ -10,9 +10,6 @@ from preprocess.errors import BadImage
 from preprocess.geometry import Placement, Size, Window, place
 from preprocess.header import Encoded, Header
 from preprocess.limits import Limits
-
-DECODED_PIXELS_AT_ONCE = 128_000_000
-"""Images are decoded in groups of at most this many pixels (3 bytes each), so that memory does not follow the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +75,3 @@ def plan_batch(
         else:
             planned.append(Planned(index, image, header, Resample.of(placement)))
     return planned, bad
-
-
-def groups(
-    planned: Sequence[Planned], *, max_images: int, max_pixels: int = DECODED_PIXELS_AT_ONCE
-) -> Iterator[list[Planned]]:
-    """Consecutive groups of at most ``max_images`` images and ``max_pixels`` decoded pixels.
-
-    A larger image makes a group of its own.
-    """
-    group: list[Planned] = []
-    pixels = 0
-    for item in planned:
-        if group and (len(group) == max_images or pixels + item.decoded_pixels > max_pixels):
-            yield group
-            group, pixels = [], 0
-        group.append(item)
-        pixels += item.decoded_pixels
-    if group:
-        yield group

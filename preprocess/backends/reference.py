@@ -19,6 +19,7 @@ from preprocess.errors import BadImage
 from preprocess.filters import PILLOW_FILTERS
 from preprocess.geometry import Size, crop_window, resized_size
 from preprocess.header import FORMATS, Encoded, Header, byte_view
+from preprocess.memory import undecodable
 from preprocess.rewrite import for_decoders
 from preprocess.variation import Vary, recolored, resize_of
 
@@ -32,11 +33,17 @@ class Reference(Compiled):
 
     def _one(self, data: Encoded, vary: Vary | None) -> Sample | BadImage:
         try:
-            image = decode(data, self.limits.check(data), self.definition.decode.color)
-            pixels = self._pixels(image) if vary is None else self._varied(image, vary)
+            header = self.limits.check(data)
         except BadImage as error:
             return error
-        return network_layout(self.definition, pixels)
+        try:
+            image = decode(data, header, self.definition.decode.color)
+            pixels = self._pixels(image) if vary is None else self._varied(image, vary)
+            return network_layout(self.definition, pixels)
+        except BadImage as error:
+            return error.with_traceback(None)
+        except MemoryError as error:
+            return undecodable(header, "", error)
 
     def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
         for operation in self.definition.geometry:
@@ -56,7 +63,7 @@ class Reference(Compiled):
 
 
 def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
-    """Decode to a PIL image in mode RGB or L, oriented and without alpha. Raises ``BadImage`` (corrupt).
+    """Decode to a PIL image in mode RGB or L, oriented and without alpha. Raises ``BadImage`` (corrupt, out_of_memory).
 
     ``header`` is the one of ``Limits.check``: this function decodes whatever it declares.
     """
@@ -70,7 +77,9 @@ def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
             image: Image.Image = Image.open(io.BytesIO(file), formats=[name.upper() for name in FORMATS])
             return to_8_bit(image, color)
     except Exception as error:  # Pillow raises errors of any kind on damaged files
-        raise BadImage("corrupt", f"the image cannot be decoded: {_without_object(error)}") from None
+        failure = undecodable(header, f"the image cannot be decoded: {_without_object(error)}", error)
+    # Raised here, it does not keep Pillow's error, which keeps the pixels.
+    raise failure
 
 
 def to_8_bit(image: Image.Image, color: Color) -> Image.Image:
@@ -88,11 +97,12 @@ def to_8_bit(image: Image.Image, color: Color) -> Image.Image:
 def _check_png_data(file: bytes) -> None:
     """Raise ``ValueError`` where checksums or the amount of pixel data are wrong, which Pillow lets pass."""
     width, height, bits, color, interlaced = *struct.unpack_from(">IIBB", file, 16), file[28]
-    position, kind, data = 8, b"", b""
+    position, kind, parts = 8, b"", []
     while kind != b"IEND":
         length, kind = struct.unpack_from(">I4s", file, position)
         content = file[position + 8 : position + 8 + length]
-        data += content if kind == b"IDAT" else b""
+        if kind == b"IDAT":
+            parts.append(content)
         (checksum,) = struct.unpack_from(">I", file, position + 8 + length)
         if kind != b"IEND" and zlib.crc32(kind + content) != checksum:
             raise ValueError(f"wrong checksum of the PNG chunk at byte {position}")
@@ -105,7 +115,7 @@ def _check_png_data(file: bytes) -> None:
             expected += rows * (1 + (columns * bits_per_pixel + 7) // 8)
     # Raw deflate after the two bytes of the zlib header: libpng does not insist on the checksum at the end.
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    data_bytes = len(inflate.decompress(data[2:], expected + _PNG_EXCESS_BYTES))
+    data_bytes = len(inflate.decompress(b"".join(parts)[2:], expected + _PNG_EXCESS_BYTES))
     if data_bytes < expected or (data_bytes < expected + _PNG_EXCESS_BYTES and not inflate.eof):
         raise ValueError(f"the PNG holds {data_bytes} bytes of pixels of {expected}, or no end of them")
 

@@ -12,6 +12,7 @@ _FILE_HEADER, _CORE_HEADER = 14, 12
 _INFO_HEADERS = (40, 52, 56, 64, 108, 124)
 _NONE, _BITFIELDS = 0, 3
 _BGR_MASKS = (0xFF0000, 0xFF00, 0xFF)
+_EFFORT = 1.5
 _DEPTHS = (1, 4, 8, 24, 32)
 
 
@@ -44,7 +45,7 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         raise corrupt(f"the BMP is cut short: its pixels end at byte {end} of {len(view)}")
     if bits <= 8 and _highest_index(view[data_at:end], bits) >= colors:
         raise corrupt(f"the BMP's pixels name colours beyond the {colors} of its palette")
-    return Header("BMP", height, width)
+    return Header("BMP", height, width, effort=_EFFORT)
 
 
 def _highest_index(pixels: memoryview, bits: int) -> int:

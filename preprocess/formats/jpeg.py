@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 
+from preprocess.formats import base
 from preprocess.formats.base import (
     MAX_PARTS,
     Header,
@@ -13,6 +15,7 @@ from preprocess.formats.base import (
     corrupt,
     exif_orientation,
     kept_around,
+    parts_of_a_file,
     unsupported,
 )
 
@@ -20,25 +23,30 @@ _PROGRESSIVE_FRAME = 0xC2
 _HUFFMAN_FRAMES = (0xC0, 0xC1, _PROGRESSIVE_FRAME)
 _TABLES = (0xC4, 0xDB, 0xDD)
 _COMMENT, _APP0, _APP15, _METADATA_APP, _ADOBE_APP = 0xFE, 0xE0, 0xEF, 0xE1, 0xEE
-_SCAN, _SCAN_MARKER, _END = 0xDA, b"\xff\xda", b"\xff\xd9"
+_SCAN = 0xDA
 _ADOBE_BYTES, _JFIF_BYTES = 12, 14
 _MAX_SCANS = 64
 """Encoders write about ten. Each costs a pass over all pixels, and a file of 32 MB could hold 280,000 empty ones."""
-_NOT_FILL = re.compile(rb"[^\xff]")
+_SCANS_OF_EQUAL_EFFORT = 6
+"""So many further scans take as long as the pixels of a baseline JPEG."""
+_NOT_FILL, _SCAN_MARKER, _END = re.compile(rb"[^\xff]"), re.compile(rb"\xff\xda"), re.compile(rb"\xff\xd9")
 
 
-def read(view: memoryview, check_size: SizeCheck) -> Header:
-    """Read a JPEG header and check that the file has its end marker."""
+def read(view: memoryview, check_size: SizeCheck, parts: Iterator[int] | None = None) -> Header:
+    """Read a JPEG header and check that the file has its end marker.
+
+    ``parts`` is what is left of ``parts_of_a_file`` where the JPEG is inside another file.
+    """
     position, height, width, components, orientation = 2, 0, 0, b"", 1
-    has_exif = progressive = jfif = False
+    scans, has_exif, progressive, jfif = 1, False, False, False
     adobe: int | None = None
     dropped: list[Span] = []
-    for _ in range(MAX_PARTS):
+    for _ in parts_of_a_file() if parts is None else parts:
         if view[position] != 0xFF:
             raise corrupt(f"expected a JPEG marker at byte {position}, got 0x{view[position]:02x}")
         marker = view[position + 1]
         if marker == 0xFF:
-            code = _NOT_FILL.search(view, position)
+            code = base.search(_NOT_FILL, view, position)
             position = code.start() - 1 if code else len(view)
             marker = view[position + 1]
         first, end = position + 4, position + 2 + struct.unpack_from(">H", view, position + 2)[0]
@@ -65,19 +73,35 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
             raise corrupt(f"unexpected JPEG marker 0xff{marker:02x} at byte {position}")
         position = end
     else:
-        raise corrupt(f"the JPEG has more than {MAX_PARTS} segments before its data")
+        raise corrupt(f"the file has more than {MAX_PARTS} segments before its data")
     if not components:
         raise corrupt("the JPEG has no frame header before its data")
     if len(components) == 4 and adobe is None:
         raise unsupported("a CMYK JPEG without an Adobe marker, which would say if it is inverted", "one with it")
     if progressive or view[first] < len(components):
-        scans = 1 + bytes(view[end:]).count(_SCAN_MARKER)
-        if scans > _MAX_SCANS:
-            raise unsupported(f"a JPEG with {scans} scans", f"up to {_MAX_SCANS}")
-    if bytes(view[-2:]) != _END and bytes(view[end:]).rfind(_END) < 0:
+        scans = _count_scans(view, end)
+    if not _END.match(view, len(view) - 2) and not base.search(_END, view, end):
         raise corrupt(f"the JPEG is cut short: no end marker in its {len(view)} bytes")
     kept = kept_around(dropped, beginning=2, end=len(view))
-    return Header("JPEG", height, width, orientation, kept, _gray_or_ycc(components, jfif=jfif, adobe=adobe))
+    return Header(
+        "JPEG",
+        height,
+        width,
+        orientation,
+        kept,
+        _gray_or_ycc(components, jfif=jfif, adobe=adobe),
+        1 + (scans - 1) / _SCANS_OF_EQUAL_EFFORT,
+    )
+
+
+def _count_scans(view: memoryview, position: int) -> int:
+    """How many scans a JPEG has, of which the first one's data begins at ``position``."""
+    scans = 1
+    while marker := base.search(_SCAN_MARKER, view, position):
+        scans, position = scans + 1, marker.end()
+        if scans > _MAX_SCANS:
+            raise unsupported(f"a JPEG with more than {_MAX_SCANS} scans", f"up to {_MAX_SCANS}")
+    return scans
 
 
 def _gray_or_ycc(components: bytes, *, jfif: bool, adobe: int | None) -> bool:

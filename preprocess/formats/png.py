@@ -12,10 +12,15 @@ from preprocess.formats.base import (
     corrupt,
     exif_orientation,
     kept_around,
+    parts_of_a_file,
     unsupported,
 )
 
 _SIGNATURE_BYTES, _HEADER_END = 8, 33
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_BITS_OF_EQUAL_EFFORT = 6
+"""A pixel of so many bits takes as long as a baseline JPEG's."""
+_INTERLACED_EFFORT = 2
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _PALETTE_COLOR = 3
 _ANCILLARY_BIT = 0x20
@@ -36,7 +41,7 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         )
     position, orientation, has_data, has_palette, has_exif = _HEADER_END, 1, False, False, False
     dropped: list[Span] = []
-    for _ in range(MAX_PARTS):
+    for _ in parts_of_a_file():
         length, kind = struct.unpack_from(">I4s", view, position)
         end = position + 12 + length
         if end > len(view):
@@ -61,7 +66,9 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         raise corrupt(f"the PNG has more than {MAX_PARTS} chunks")
     if not has_data or (color == _PALETTE_COLOR and not has_palette):
         raise corrupt("the PNG has no pixel data or no palette")
-    return Header("PNG", height, width, orientation, kept_around(dropped, beginning=_HEADER_END, end=end))
+    kept = kept_around(dropped, beginning=_HEADER_END, end=end)
+    effort = max(1.0, bits * _CHANNELS[color] / _BITS_OF_EQUAL_EFFORT) * (_INTERLACED_EFFORT if interlace else 1)
+    return Header("PNG", height, width, orientation, kept, effort=effort)
 
 
 def _name(kind: bytes) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preprocess.formats import jpeg
-from preprocess.formats.base import Header, SizeCheck, accept_size, corrupt, unsupported
+from preprocess.formats.base import Header, SizeCheck, accept_size, corrupt, parts_of_a_file, unsupported
 
 
 class _Tag(IntEnum):
@@ -39,6 +39,16 @@ class _Tag(IntEnum):
 
 
 _READ = frozenset(_Tag)
+_LONG_TAGS = (
+    _Tag.STRIP_OFFSETS,
+    _Tag.STRIP_BYTES,
+    _Tag.TILE_OFFSETS,
+    _Tag.TILE_BYTES,
+    _Tag.COLOR_MAP,
+    _Tag.JPEG_TABLES,
+)
+_MAX_VALUES = 16
+"""Of every other tag. They have one value, or one for each sample of a pixel, of which 4 are read."""
 _TYPES = {3: "u2", 4: "u4"}
 """SHORT and LONG."""
 _BYTE_TYPES = (1, 7)
@@ -50,6 +60,7 @@ _COMPRESSIONS = {_UNCOMPRESSED: "none", 5: "LZW", 8: "deflate", 32946: "deflate"
 """PackBits is left out: where a run crosses the end of a row, decoders silently differ."""
 _ASSOCIATED_ALPHA = 1
 _MAX_TILE_SIDE = 4096
+_COMPRESSED_EFFORT = 2.5
 
 Tags = dict[int, npt.NDArray[Any]]
 
@@ -62,13 +73,13 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         raise corrupt("the TIFF header declares no size")
     check_size(height, width)
     _check_form(tags)
-    _check_data(tags, height, width, view)
+    effort = _check_data(tags, height, width, view)
     orientation = _one(tags, _Tag.ORIENTATION, 1)
     if orientation is None:
         raise corrupt("the TIFF has an orientation that is not one number")
     if orientation != 1 and _Tag.TILE_OFFSETS in tags:
         raise unsupported(f"a tiled TIFF with orientation {orientation}", "strips, or orientation 1")
-    return Header("TIFF", height, width, orientation if 1 <= orientation <= 8 else 1)
+    return Header("TIFF", height, width, orientation if 1 <= orientation <= 8 else 1, effort=effort)
 
 
 def _tags(view: memoryview) -> Tags:
@@ -86,6 +97,8 @@ def _tags(view: memoryview) -> Tags:
             continue
         if tag in tags or kind not in (_TYPES if tag != _Tag.JPEG_TABLES else _BYTE_TYPES):
             raise corrupt(f"the TIFF's tag {tag} comes twice or is of type {kind}")
+        if values > _MAX_VALUES and tag not in _LONG_TAGS:
+            raise unsupported(f"a TIFF with {values} values of tag {tag}", f"up to {_MAX_VALUES}")
         dtype = np.dtype(order + _TYPES.get(kind, "u1"))
         at = offset + 2 + 12 * index + 8
         if values * dtype.itemsize > 4:
@@ -173,29 +186,42 @@ def _blocks(tags: Tags, height: int, width: int) -> _Blocks:
     return _Blocks(offsets, lengths, block_height, block_width, tiled)
 
 
-def _check_data(tags: Tags, height: int, width: int, view: memoryview) -> None:
-    """Check that the strips or tiles lie inside the file and, as far as the compression lets it be seen, are whole."""
+def _check_data(tags: Tags, height: int, width: int, view: memoryview) -> float:
+    """Check that the strips or tiles lie inside the file and, as far as the compression lets it be seen, are whole.
+
+    Returns the header's ``effort``.
+    """
     blocks, compression = _blocks(tags, height, width), _one(tags, _Tag.COMPRESSION, 1)
     end = int((blocks.offsets.astype(np.int64) + blocks.lengths).max())
     if end > len(view):
         raise corrupt(f"the TIFF is cut short: its pixels end at byte {end} of {len(view)}")
+    held = int(blocks.lengths.sum(dtype=np.int64))
+    if held > len(view):
+        raise corrupt(f"the TIFF's strips or tiles overlap: they have {held} bytes together, the file {len(view)}")
     if compression == _UNCOMPRESSED:
         rows = len(blocks.offsets) * blocks.height if blocks.tiled else height
         expected = rows * blocks.width * len(tags[_Tag.BITS]) * int(tags[_Tag.BITS][0]) // 8
-        held = int(blocks.lengths.sum(dtype=np.int64))
         if held < expected:
             raise corrupt(f"the TIFF holds {held} bytes of pixels of {expected}")
     if compression == _JPEG:
-        _check_jpeg_blocks(blocks, height, view)
+        return _check_jpeg_blocks(blocks, height, view)
+    return (1.0 if compression == _UNCOMPRESSED else _COMPRESSED_EFFORT) * int(tags[_Tag.BITS][0]) / 8
 
 
-def _check_jpeg_blocks(blocks: _Blocks, height: int, view: memoryview) -> None:
-    """Check that each block is a JPEG of its size: decoders leave memory that a smaller one does not fill as it was."""
+def _check_jpeg_blocks(blocks: _Blocks, height: int, view: memoryview) -> float:
+    """Check that each block is a JPEG of its size: decoders leave memory that a smaller one does not fill as it was.
+
+    Returns the greatest ``effort`` of one.
+    """
+    parts, effort = parts_of_a_file(), 1.0
     for number, (offset, length) in enumerate(zip(blocks.offsets.tolist(), blocks.lengths.tolist(), strict=True)):
-        inner = jpeg.read(view[offset : offset + length], accept_size)
+        next(parts, None)
+        inner = jpeg.read(view[offset : offset + length], accept_size, parts)
+        effort = max(effort, inner.effort)
         rows = blocks.height if blocks.tiled else min(blocks.height, height - number * blocks.height)
         if (inner.height, inner.width) != (rows, blocks.width):
             raise corrupt(
                 f"the TIFF's strip or tile {number} is a JPEG of {inner.width}x{inner.height} pixels "
                 f"instead of {blocks.width}x{rows}"
             )
+    return effort

@@ -12,12 +12,14 @@ from preprocess.formats.base import (
     corrupt,
     exif_orientation,
     kept_around,
+    parts_of_a_file,
     unsupported,
 )
 
 EXTENDED_HEADER_END = 30
 ANIMATION_FLAG, EXIF_FLAG, ALPHA_FLAG = 0x02, 0x08, 0x10
 _FIRST_CHUNK = 12
+_EFFORT = 4.0
 _PICTURES = (b"VP8 ", b"VP8L")
 
 
@@ -39,7 +41,7 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         raise corrupt(f"the WebP is cut short: it declares {file_end} bytes and has {len(view)}")
     _, end = _chunk(view, _FIRST_CHUNK, file_end)
     if kind != b"VP8X":
-        return Header("WebP", canvas[1], canvas[0])
+        return Header("WebP", canvas[1], canvas[0], effort=_EFFORT)
     flags = view[20]
     if flags & ANIMATION_FLAG:
         raise unsupported("an animated WebP", "still images")
@@ -47,7 +49,7 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         raise corrupt(f"the WebP's extended header has {end - _FIRST_CHUNK - 8} bytes; it needs 10")
     position, orientation, has_exif, pictures = end, 1, False, 0
     dropped: list[Span] = []
-    for _ in range(MAX_PARTS):
+    for _ in parts_of_a_file():
         if position + 8 > file_end:
             break
         kind, end = _chunk(view, position, file_end)
@@ -67,7 +69,7 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
     if pictures != 1:
         raise corrupt(f"the WebP has {pictures} pictures; a still image has 1")
     kept = kept_around(dropped, beginning=EXTENDED_HEADER_END, end=position)
-    return Header("WebP", canvas[1], canvas[0], orientation, kept)
+    return Header("WebP", canvas[1], canvas[0], orientation, kept, effort=_EFFORT)
 
 
 def _chunk(view: memoryview, position: int, file_end: int) -> tuple[bytes, int]:

@@ -75,6 +75,8 @@ def test_errors_survive_a_process_boundary(error: OnestreamError) -> None:
         ("INTERNAL", "Stub process 'toy_0_0' is not healthy.", ServerUnavailable),
         ("NOT_FOUND", "Request for unknown model: 'toy' has no available versions", ServerUnavailable),
         ("UNAVAILABLE", "Server is stopping, scheduler for model has stopped", ServerUnavailable),
+        ("UNAVAILABLE", "too many large images wait to be decoded; it may be sent again", ServerUnavailable),
+        ("UNAVAILABLE", "in ensemble 'toy', too little memory is free …; it may be sent again", ServerUnavailable),
         ("NOT_FOUND", "Request for unknown model: 'nope' is not found", ModelNotFound),
         ("INVALID_ARGUMENT", "inference input 'image' data-type is 'FP32', but expects 'UINT8'", InvalidRequest),
         ("INTERNAL", "Failed to process the request(s), message: ValueError: boom", ServerFailed),
@@ -136,3 +138,10 @@ def test_a_python_traceback_is_cut_and_length_is_bounded() -> None:
     assert readable("boom\nTraceback (most recent call last):\n  File ...") == "boom"
     assert len(readable("x" * 10_000)) < 600
     assert readable("") == "no reason given"
+
+
+def test_a_server_without_room_for_an_image_is_not_said_to_be_starting() -> None:
+    text = "too little memory is free to decode 5000x5000 = 25000000 pixels (PNG); it may be sent again"
+    error = refusal("UNAVAILABLE", text, model="toy", url="grpc://localhost")
+    assert isinstance(error, ServerUnavailable)
+    assert str(error).endswith(text)

@@ -18,6 +18,9 @@ import kserve_schema
 import pytest
 import yaml
 
+from preprocess.memory import decoding_bytes
+from serving.fit import instances_for
+from serving.pipeline import Pipeline
 from serving.server import Server
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -186,6 +189,23 @@ def test_shared_memory_is_memory_and_fits_the_limit(name: str) -> None:
     (size, limit) = (int(text.removesuffix("Gi")) for text in (shm["sizeLimit"], limits(pod)["memory"]))
     assert size == (4 if name.endswith("gpu") else 1)
     assert size * 4 <= limit
+
+
+MIB = 1024 * 1024
+PROCESS_MIB, NETWORK_MIB, OTHERS_MIB = 190, 110, 800
+"""Measured: a process that decodes, before it does; one that runs the network; Triton with the bodies of what waits,
+and the other models."""
+
+
+@pytest.mark.parametrize("name", ["overlays/cpu", "kserve/cpu"])
+def test_memory_is_enough_for_the_largest_pictures_in_every_process(name: str) -> None:
+    pod = pod_of(overlay(name))
+    processes = instances_for(int(limits(pod)["cpu"]))
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
+    pictures = decoding_bytes(pipeline.limits, max_batch_size=pipeline.serving.max_batch_size)
+    needed = processes * (2 * (pictures + PROCESS_MIB * MIB) + NETWORK_MIB * MIB) + (OTHERS_MIB + 1024) * MIB
+    given = int(limits(pod)["memory"].removesuffix("Gi")) * 1024 * MIB
+    assert needed <= given <= 1.2 * needed, "1 GiB is /dev/shm; the two forms of the pipeline decode"
 
 
 def limits(pod: Manifest) -> Manifest:

@@ -30,6 +30,7 @@ class Job:
     limits: Limits
     max_batch_size: int
     warm_up: Sequence[bytes]
+    free_mib: int | None
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,13 @@ def run_separately(
     limits: Limits | None = None,
     max_batch_size: int = 1,
     warm_up: Sequence[bytes] = (),
+    free_mib: int | None = None,
 ) -> Report:
-    """Run files, one call for each ``max_batch_size`` of them; fails with the signal where the process dies."""
-    job = Job(definition, backend, files, limits or Limits(), max_batch_size, warm_up)
+    """Run files, one call for each ``max_batch_size`` of them; fails with the signal where the process dies.
+
+    ``free_mib`` is how much more address space the process may take after the warm-up.
+    """
+    job = Job(definition, backend, files, limits or Limits(), max_batch_size, warm_up, free_mib)
     done = subprocess.run(
         [sys.executable, __file__],
         input=pickle.dumps(job),
@@ -73,6 +78,10 @@ def _work(job: Job) -> Report:
         job.definition, backend=job.backend, limits=job.limits, max_batch_size=job.max_batch_size, threads=1
     )
     compiled.run(job.warm_up)
+    if job.free_mib is not None:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        allowed = pages * resource.getpagesize() + job.free_mib * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
     before, begin = _highest_resident_mib(), time.perf_counter()
     outcomes: list[Outcome] = []
     for first in range(0, len(job.files), job.max_batch_size):

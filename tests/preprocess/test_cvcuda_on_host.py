@@ -33,7 +33,8 @@ from preprocess import (
 )
 from preprocess.backends.base import DecodeOptions
 from preprocess.backends.exactness import refuse_inexact
-from preprocess.backends.gpu_plan import Resample, groups, plan_batch
+from preprocess.backends.gpu_plan import Resample, plan_batch
+from preprocess.backends.groups import groups
 from preprocess.errors import BackendMissing
 from preprocess.geometry import place
 from preprocess.step_timer import StepTimer

@@ -1,0 +1,141 @@
+"""Pictures that take long to decode, at a real server: others do not wait for them, and every request is answered."""
+
+from __future__ import annotations
+
+import io
+import resource
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import cache
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image
+
+from client import BadImage, Client, ServerUnavailable
+from preprocess.header import read_header
+from preprocess.limits import HEAVY_WORK
+from serving.server import Server
+
+pytestmark = pytest.mark.needs_triton
+FORMS = ("classify", "classify_fused")
+PHOTOS = sorted((Path(__file__).parents[2] / "examples" / "photos").glob("*.jpg"))
+
+
+@cache
+def heavy_picture() -> bytes:
+    """24 million pixels of a photo in a progressive JPEG of about a megabyte."""
+    return encoded(photo().resize((4900, 4900)), "JPEG", progressive=True)
+
+
+@cache
+def heavy_png() -> bytes:
+    """4 million pixels."""
+    return encoded(photo().resize((2000, 2000)), "PNG", compress_level=1)
+
+
+def photo() -> Image.Image:
+    return Image.open(PHOTOS[0]).convert("RGB")
+
+
+def encoded(picture: Image.Image, file_format: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+def test_the_pictures_are_what_the_tests_need() -> None:
+    assert min(read_header(file).decoding_work for file in (heavy_picture(), heavy_png())) > HEAVY_WORK
+
+
+@pytest.fixture(params=["grpc", "http"])
+def client(server: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
+    url = server.grpc_url if request.param == "grpc" else server.http_url
+    with Client(url, timeout_s=120.0, retries=0) as connected:
+        yield connected
+
+
+@pytest.mark.parametrize("pipeline", FORMS)
+def test_a_heavy_picture_gets_the_answer_that_it_has_as_a_light_one(client: Client, pipeline: str) -> None:
+    bitmap = encoded(Image.open(io.BytesIO(heavy_png())), "BMP")
+    assert read_header(bitmap).decoding_work < HEAVY_WORK
+    light, heavy = (client.classify(file, pipeline=pipeline) for file in (bitmap, heavy_png()))
+    assert light.labels == heavy.labels
+
+
+@pytest.mark.parametrize("pipeline", FORMS)
+def test_light_pictures_are_answered_while_heavy_ones_wait(client: Client, pipeline: str) -> None:
+    photos = [path.read_bytes() for path in PHOTOS]
+    alone = [client.classify(file, pipeline=pipeline).labels for file in photos]
+    heavy_alone = client.classify(heavy_picture(), pipeline=pipeline).labels
+    with ThreadPoolExecutor(24) as threads:
+        heavy = {threads.submit(client.classify, heavy_picture(), pipeline=pipeline) for _ in range(12)}
+        wait(heavy, return_when=FIRST_COMPLETED)
+        # What was decoded so far says that the others are in the line now.
+        light = [threads.submit(client.classify, file, pipeline=pipeline) for file in photos * 2]
+        for number, future in enumerate(light):
+            assert future.result().labels == alone[number % len(photos)]
+        assert not all(future.done() for future in heavy)
+        assert {future.result().labels for future in heavy} == {heavy_alone}
+
+
+@pytest.mark.parametrize("pipeline", FORMS)
+def test_more_heavy_pictures_than_can_wait_are_refused_as_not_available(client: Client, pipeline: str) -> None:
+    def outcome(future: Future[object]) -> str:
+        error = future.exception()
+        if isinstance(error, ServerUnavailable):
+            assert "too many large images wait" in str(error)
+            assert "starting" not in str(error)
+            return "refused"
+        assert error is None
+        return "answered"
+
+    with ThreadPoolExecutor(60) as threads:
+        futures = [threads.submit(client.classify, heavy_picture(), pipeline=pipeline) for _ in range(60)]
+        counts = Counter(outcome(future) for future in futures)
+    assert counts["refused"] > 0
+    assert counts["answered"] > 0
+    client.classify(PHOTOS[0].read_bytes(), pipeline=pipeline)
+
+
+@pytest.mark.parametrize("pipeline", FORMS)
+def test_a_heavy_picture_that_is_damaged_is_an_error_of_its_own(client: Client, pipeline: str) -> None:
+    damaged = bytearray(heavy_png())
+    middle = len(damaged) // 2
+    damaged[middle : middle + 64] = bytes(64)
+    files = [bytes(damaged), heavy_png(), PHOTOS[0].read_bytes()]
+    items = list(client.classify_many(files * 2, pipeline=pipeline, in_flight=6))
+    for number, item in enumerate(items):
+        if number % len(files) == 0:
+            assert isinstance(item.error, BadImage)
+            assert item.error.code == "corrupt"
+        else:
+            assert item.unwrap().labels
+
+
+@pytest.mark.parametrize("pipeline", FORMS)
+def test_one_above_the_limit_is_told_how_it_is_raised(client: Client, pipeline: str) -> None:
+    large = encoded(Image.new("L", (5001, 5000)), "PNG")
+    with pytest.raises(BadImage, match=r"at most 25000000 are allowed \(limits\.max_pixels of the pipeline\)"):
+        client.classify(large, pipeline=pipeline)
+
+
+def test_one_without_memory_is_refused_as_not_available_and_the_others_are_answered(repository: Path) -> None:
+    """The model's processes may take 20 MiB more than they have; the picture's pixels are 72 MB."""
+    coffee = PHOTOS[0].read_bytes()
+    others = {process.pid for process in psutil.Process().children(recursive=True)}
+    with (
+        Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=["classify_fused"]) as own,
+        Client(own.grpc_url, timeout_s=120.0, retries=0) as client,
+    ):
+        alone = client.classify(coffee, pipeline="classify_fused").labels
+        for process in psutil.Process().children(recursive=True):
+            if process.pid not in others and "classify_fused" in " ".join(process.cmdline()):
+                allowed = process.memory_info().vms + 20 * 1024 * 1024
+                resource.prlimit(process.pid, resource.RLIMIT_AS, (allowed, allowed))
+        for _ in range(2):
+            with pytest.raises(ServerUnavailable, match=r"too little memory is free .*; it may be sent again"):
+                client.classify(heavy_picture(), pipeline="classify_fused")
+            assert client.classify(coffee, pipeline="classify_fused").labels == alone
