@@ -161,9 +161,9 @@ def _labels(pipeline: Pipeline, beside: Path) -> str | None:
         return (resources.files("serving") / "data" / "imagenet_labels.txt").read_text(encoding="utf-8")
     path = beside / options.labels
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadPipeline(f"postprocess.labels: {path}: {error.strerror}; allowed: imagenet, or a file") from None
+        return _read(path, "postprocess.labels", most=_MOST_LABEL_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise BadPipeline(f"postprocess.labels: {path}: not UTF-8 at byte {error.start}") from None
 
 
 def _background(pipeline: Pipeline, beside: Path) -> bytes | None:
@@ -171,12 +171,29 @@ def _background(pipeline: Pipeline, beside: Path) -> bytes | None:
     if not isinstance(options, Matte) or not isinstance(options.background, PictureBackground):
         return None
     path = beside / options.background.path
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadPipeline(f"postprocess.background.path: {path}: {error.strerror}") from None
+    content = _read(path, "postprocess.background.path", most=pipeline.limits.max_body_bytes)
     try:
         read_picture(content)
     except ValueError as error:
         raise BadPipeline(f"postprocess.background.path: {path}: {error}") from None
+    return content
+
+
+_MOST_LABEL_BYTES = 1 << 24
+"""Of a file of labels; the 1000 of ImageNet take 11 kB."""
+
+
+def _read(path: Path, field: str, *, most: int) -> bytes:
+    """The content of a file that a pipeline names. Raises ``BadPipeline``."""
+    try:
+        if path.exists() and not path.is_file():
+            raise BadPipeline(f"{field}: {path}: expected a file")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise BadPipeline(f"{field}: {path}: {error.strerror}; expected a file") from None
+    except ValueError as error:
+        raise BadPipeline(f"{field}: {str(path)[:60]!r} is no path: {error}") from None
+    if len(content) > most:
+        raise BadPipeline(f"{field}: {path} has more than {most} bytes")
     return content

@@ -72,8 +72,12 @@ def test_storage_keys_of_a_million_levels_are_refused(tmp_path: Path) -> None:
 
 
 PIECES = st.one_of(
-    st.sampled_from([b"(", b")", b"]", b"}", b"t", b"\x85", b"\x86", b"\x87", b"s", b"u", b"a", b"e", b"Q", b"R", b"b"]),
-    st.sampled_from([b"0", b"1", b"2", b"N", b"q\x00", b"q\x01", b"h\x00", b"h\x01", b"\x94", b"\x8f", b"\x90", b"\x91"]),
+    st.sampled_from(
+        [b"(", b")", b"]", b"}", b"t", b"\x85", b"\x86", b"\x87", b"s", b"u", b"a", b"e", b"Q", b"R", b"b"]
+    ),
+    st.sampled_from(
+        [b"0", b"1", b"2", b"N", b"q\x00", b"q\x01", b"h\x00", b"h\x01", b"\x94", b"\x8f", b"\x90", b"\x91"]
+    ),
     st.sampled_from([b"S'0'\n", b"I4\n", b"L-1L\n", b"ctorch\nFloatStorage\n", b"ccollections\nOrderedDict\n", TENSOR]),
     st.binary(max_size=3),
 )
