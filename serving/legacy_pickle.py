@@ -120,7 +120,7 @@ def _check_parts(stream: IO[bytes]) -> None:
     for number, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
             key = len(memo) if opcode.name == "MEMOIZE" else argument
-            if key > number:
+            if key is None or key > number:
                 raise CheckpointError(f"it stores its value number {number} at most as number {key}")
             memo[key] = counts[-1] or 0
             continue

@@ -128,7 +128,9 @@ def _soak(
             for name, mib in _private_mib(server).items():
                 memory.setdefault(name, []).append(mib)
             if len(seconds) % 6 == 1:
-                progress(f"{now_s / 60:.0f} min: " + ", ".join(f"{name} {values[-1]:.0f}" for name, values in memory.items()))
+                progress(
+                    f"{now_s / 60:.0f} min: " + ", ".join(f"{name} {values[-1]:.0f}" for name, values in memory.items())
+                )
             load.join(min(_LOOK_S, 6 * minutes))
         if here.poll(_END_S):
             with contextlib.suppress(EOFError):

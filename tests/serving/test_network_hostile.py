@@ -1,4 +1,4 @@
-"""ONNX files that are malformed or made to harm the build: one clear line each, in bounded time, nothing half-written."""
+"""ONNX files that are malformed or made to harm the build: one clear line each, in bounded time, nothing written."""
 
 from __future__ import annotations
 

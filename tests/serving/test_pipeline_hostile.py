@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import subprocess
 import sys
@@ -135,12 +136,8 @@ PIECES = st.sampled_from(
 @settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.one_of(st.lists(PIECES, max_size=30).map("".join), st.text(max_size=60)))
 def test_no_text_raises_anything_else(text: str) -> None:
-    try:
-        value = read_plain_yaml(text)
-    except BadYaml as error:
-        assert "\n" not in str(error)
-    else:
-        assert value == yaml.safe_load(text) or value != value or "nan" in text.lower()
+    with contextlib.suppress(BadYaml):
+        assert repr(read_plain_yaml(text)) == repr(yaml.safe_load(text))
 
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -148,7 +145,5 @@ def test_no_text_raises_anything_else(text: str) -> None:
 def test_no_damage_to_a_pipeline_file_raises_anything_else(tmp_path: Path, at: int, cut: int, new: str) -> None:
     file = tmp_path / "damaged.yaml"
     file.write_text(CLASSIFY[:at] + new + CLASSIFY[at + cut :], encoding="utf-8", errors="replace")
-    try:
+    with contextlib.suppress(BadPipeline):
         Pipeline.from_file(file)
-    except BadPipeline as error:
-        assert str(error).startswith(f"{file}: ")
