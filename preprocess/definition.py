@@ -32,6 +32,8 @@ from pydantic import (
     model_validator,
 )
 
+from preprocess.plain_yaml import read_plain_yaml
+
 Color = Literal["rgb", "gray"]
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Layout = Literal["NHWC", "NCHW"]
@@ -386,8 +388,8 @@ class Definition(BaseModel):
 
     @classmethod
     def from_yaml(cls, text: str) -> Definition:
-        """Read a definition from YAML."""
-        return cls.model_validate(yaml.safe_load(text))
+        """Read a definition from YAML. Raises ``plain_yaml.BadYaml``, or pydantic's error for a bad field."""
+        return cls.model_validate(read_plain_yaml(text))
 
     def to_yaml(self) -> str:
         """Write the definition as YAML, with every field written out."""

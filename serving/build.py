@@ -11,8 +11,10 @@ from pathlib import Path
 import onnx
 
 from postprocess.background import read_picture
+from preprocess import Definition
 from serving import certificate, network, repository, stock
 from serving.errors import BadNetwork, BadPipeline, BadVersion
+from serving.network_apart import prepare_file
 from serving.pipeline import Classification, Matte, PictureBackground, Pipeline
 from serving.versions import built_versions, read_pins, version_name, version_of
 
@@ -58,7 +60,7 @@ def build(
     named = f"{pipeline_file.parent.name}/{pipeline_file.name}"
     if form == "dali-backend":
         progress(f"preparing the network {source.name}")
-        served = network.prepare(source.load(progress), pipeline.preprocess)
+        served = source.prepare(pipeline.preprocess, progress)
         for_stock = stock.plan(pipeline, served, labels=labels)
         return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names)
     network_path = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
@@ -66,7 +68,7 @@ def build(
     fresh = served is None
     if served is None:
         progress(f"preparing the network {source.name}")
-        served = network.prepare(source.load(progress), pipeline.preprocess)
+        served = source.prepare(pipeline.preprocess, progress)
         entry = served.metadata_props.add()
         entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
     planned = repository.plan(pipeline, network.outputs(served), labels=labels, background=background, version_of=first)
@@ -108,6 +110,10 @@ class _Source:
         if onnx_file is not None:
             if not onnx_file.is_file():
                 raise BadNetwork(f"{onnx_file}: no such file")
+            if onnx_file.stat().st_size > _MOST_NETWORK_BYTES:
+                raise BadNetwork(
+                    f"{onnx_file}: above 2 GiB, which ONNX does not take; keep its weights in files beside it"
+                )
             return cls(str(onnx_file), onnx_file)
         if pipeline.network is None:
             raise BadPipeline(f"pipeline {pipeline.name} names no built-in network; give its file: --onnx FILE")
@@ -117,10 +123,10 @@ class _Source:
         content = self.name.encode() if self.file is None else self.file.read_bytes()
         return hashlib.sha256(content + pipeline.preprocess.digest.encode()).hexdigest()
 
-    def load(self, progress: Callable[[str], None]) -> onnx.ModelProto:
+    def prepare(self, definition: Definition, progress: Callable[[str], None]) -> onnx.ModelProto:
         if self.file is not None:
-            return network.load(self.file)
-        return _BUILT_IN[self.name](progress)
+            return prepare_file(self.file, definition)
+        return network.prepare(_BUILT_IN[self.name](progress), definition)
 
 
 def _efficientnet_lite0(progress: Callable[[str], None]) -> onnx.ModelProto:
@@ -161,9 +167,9 @@ def _labels(pipeline: Pipeline, beside: Path) -> str | None:
         return (resources.files("serving") / "data" / "imagenet_labels.txt").read_text(encoding="utf-8")
     path = beside / options.labels
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadPipeline(f"postprocess.labels: {path}: {error.strerror}; allowed: imagenet, or a file") from None
+        return _read(path, "postprocess.labels", most=_MOST_LABEL_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise BadPipeline(f"postprocess.labels: {path}: not UTF-8 at byte {error.start}") from None
 
 
 def _background(pipeline: Pipeline, beside: Path) -> bytes | None:
@@ -171,12 +177,30 @@ def _background(pipeline: Pipeline, beside: Path) -> bytes | None:
     if not isinstance(options, Matte) or not isinstance(options.background, PictureBackground):
         return None
     path = beside / options.background.path
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadPipeline(f"postprocess.background.path: {path}: {error.strerror}") from None
+    content = _read(path, "postprocess.background.path", most=pipeline.limits.max_body_bytes)
     try:
         read_picture(content)
     except ValueError as error:
         raise BadPipeline(f"postprocess.background.path: {path}: {error}") from None
+    return content
+
+
+_MOST_NETWORK_BYTES = 2**31 - 1
+_MOST_LABEL_BYTES = 1 << 24
+"""Of a file of labels; the 1000 of ImageNet take 11 kB."""
+
+
+def _read(path: Path, field: str, *, most: int) -> bytes:
+    """The content of a file that a pipeline names. Raises ``BadPipeline``."""
+    try:
+        if path.exists() and not path.is_file():
+            raise BadPipeline(f"{field}: {path}: expected a file")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise BadPipeline(f"{field}: {path}: {error.strerror}; expected a file") from None
+    except ValueError as error:
+        raise BadPipeline(f"{field}: {str(path)[:60]!r} is no path: {error}") from None
+    if len(content) > most:
+        raise BadPipeline(f"{field}: {path} has more than {most} bytes")
     return content

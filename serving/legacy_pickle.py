@@ -7,6 +7,7 @@ handful of names; here these names become inert values, and every other name is 
 
 import math
 import pickle
+import pickletools
 from collections import OrderedDict
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -21,6 +22,13 @@ _STORAGE_DTYPES: dict[str, np.dtype[Any]] = {
     "torch FloatStorage": np.dtype("<f4"),
     "torch LongStorage": np.dtype("<i8"),
 }
+_MOST_PARTS = 1000
+"""Values in one tuple, counting those of the tuples inside it; a tensor's description has about 30. Python hashes and
+frees nested tuples by recursion, so that some ten thousand levels, or a tuple that repeats itself, never come back."""
+_LONGEST_REASON = 200
+_NUMBERS_END = 2**63
+_CONTAINERS = ("EMPTY_LIST", "LIST", "EMPTY_DICT", "DICT", "EMPTY_SET")
+_FILLING = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
 
 
 class CheckpointError(ServingError, ValueError):
@@ -74,7 +82,7 @@ class _Unpickler(pickle.Unpickler):
         match pid:
             case ("storage", str(type_name), str(key), str(), int(length), None) if type_name in _STORAGE_DTYPES:
                 return _StorageReference(type_name, key, length)
-        raise CheckpointError(f"it refers to a storage as {pid!r}; expected a plain storage of {list(_STORAGE_DTYPES)}")
+        raise CheckpointError(f"it refers to something that is no plain storage of {list(_STORAGE_DTYPES)}")
 
 
 def read_legacy_checkpoint(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -93,23 +101,66 @@ def read_legacy_checkpoint(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         except OSError:
             raise
         except Exception as error:  # a damaged pickle may raise almost any exception
-            raise CheckpointError(f"cannot read {path.name} as a legacy PyTorch checkpoint: {error}") from error
+            reason = str(error)[:_LONGEST_REASON]
+            raise CheckpointError(f"cannot read {path.name} as a legacy PyTorch checkpoint: {reason}") from error
+
+
+def _load(stream: IO[bytes]) -> Any:
+    """The next pickle, after a look at its instructions, since the unpickler obeys what harms it."""
+    begin = stream.tell()
+    _check_parts(stream)
+    stream.seek(begin)
+    return _Unpickler(stream).load()
+
+
+def _check_parts(stream: IO[bytes]) -> None:
+    """Follow the instructions with a count of parts in place of each value; None stands for a mark."""
+    counts: list[int | None] = []
+    memo: dict[Any, int] = {}
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            key = len(memo) if opcode.name == "MEMOIZE" else argument
+            if key is None or key > number:
+                raise CheckpointError(f"it stores its value number {number} at most as number {key}")
+            memo[key] = counts[-1] or 0
+            continue
+        popped: list[int] = []
+        for kind in reversed(opcode.stack_before):
+            if kind is pickletools.stackslice:
+                while (count := counts.pop()) is not None:
+                    popped.append(count)
+            elif kind is not pickletools.markobject:
+                popped.append(counts.pop() or 0)
+        if opcode.name == "MARK":
+            counts.append(None)
+        elif opcode.name in ("GET", "BINGET", "LONG_BINGET"):
+            counts.append(memo[argument])
+        elif opcode.name in _FILLING:
+            counts.append(popped[-1])
+        elif opcode.stack_after:
+            # What is in lists and dicts does not count: these are never hashed.
+            parts = 1 if opcode.name in _CONTAINERS else 1 + sum(popped)
+            if parts > _MOST_PARTS:
+                raise CheckpointError(f"it nests more than {_MOST_PARTS} values in one")
+            counts.extend([parts] * len(opcode.stack_after))
 
 
 def _read(stream: IO[bytes]) -> dict[str, np.ndarray[Any, Any]]:
-    header = [_Unpickler(stream).load() for _ in range(3)]
+    header = [_load(stream) for _ in range(3)]
     if header[:2] != [_MAGIC_NUMBER, _PROTOCOL_VERSION]:
         raise CheckpointError("it does not begin with the magic number and protocol version 1001")
     if not header[2]["little_endian"]:
         raise CheckpointError("its numbers are big-endian; only little-endian files are read")
-    references = _Unpickler(stream).load()
-    keys = _Unpickler(stream).load()
+    references = _load(stream)
+    keys = _load(stream)
     if not isinstance(references, dict):
         raise CheckpointError(f"it holds {type(references).__name__}; expected a dict of named tensors")
     for name, reference in references.items():
         if not isinstance(name, str) or not isinstance(reference, _TensorReference):
-            raise CheckpointError(f"entry {name!r} is {type(reference).__name__}; expected a named tensor")
+            raise CheckpointError(f"an entry is {type(reference).__name__}; expected a named tensor")
     stored = {reference.storage.key: reference.storage for reference in references.values()}
+    if not isinstance(keys, list) or not all(isinstance(key, str) and key in stored for key in keys):
+        raise CheckpointError("its storages are not those of its tensors")
     storages = {key: _read_storage(stream, stored[key]) for key in keys}
     return {name: _tensor(name, reference, storages) for name, reference in references.items()}
 
@@ -119,7 +170,10 @@ def _read_storage(stream: IO[bytes], storage: _StorageReference) -> np.ndarray[A
     if length != storage.length:
         raise CheckpointError(f"storage {storage.key} has {length} numbers where {storage.length} are declared")
     dtype = _STORAGE_DTYPES[storage.type_name]
-    data = stream.read(length * dtype.itemsize)
+    try:
+        data = stream.read(length * dtype.itemsize)
+    except (MemoryError, OverflowError):
+        data = b""
     if len(data) != length * dtype.itemsize:
         raise CheckpointError(f"it ends inside storage {storage.key}: it is truncated")
     return np.frombuffer(data, dtype)
@@ -128,6 +182,10 @@ def _read_storage(stream: IO[bytes], storage: _StorageReference) -> np.ndarray[A
 def _tensor(name: str, reference: _TensorReference, storages: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     storage = storages[reference.storage.key]
     offset, shape, strides = reference.offset, reference.shape, reference.strides
+    if not isinstance(shape, tuple) or not isinstance(strides, tuple):
+        raise CheckpointError(f"tensor {name!r} has a shape or strides of no tuple")
+    if not all(isinstance(number, int) and abs(number) < _NUMBERS_END for number in (offset, *shape, *strides)):
+        raise CheckpointError(f"tensor {name!r} has sizes that are no whole numbers below 2**63")
     if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
         raise CheckpointError(f"tensor {name!r} has shape {shape}, strides {strides} and offset {offset}")
     count = math.prod(shape)

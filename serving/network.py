@@ -6,6 +6,7 @@ layout and dtype. A quarter of the bytes travel between the steps, and both form
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,20 @@ DOOR = PIXELS
 DOOR_PREFIX = "onestream/"
 """Begins the names of the nodes that run the definition's last steps."""
 _BATCH = "batch"
+_MOST_METADATA_BYTES = 1 << 22
+"""The characters of a text recognizer, which some keep there, take some 100 kB."""
+_OUTPUT_NAME = r"[\w.:/@+-]{1,200}"
+"""The names of outputs are joined by commas in a parameter of the configuration."""
+_OUTPUT_DTYPES = (
+    TensorProto.UINT8,
+    TensorProto.INT32,
+    TensorProto.INT64,
+    TensorProto.BOOL,
+    TensorProto.FLOAT16,
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+    TensorProto.STRING,
+)
 _DTYPES = {"uint8": TensorProto.UINT8, "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
 
 
@@ -43,6 +58,9 @@ def prepare(model: onnx.ModelProto, definition: Definition) -> onnx.ModelProto:
     """
     served = onnx.ModelProto()
     served.CopyFrom(model)
+    metadata_bytes = sum(entry.ByteSize() for entry in served.metadata_props)
+    if metadata_bytes > _MOST_METADATA_BYTES:
+        raise BadNetwork(f"it carries {metadata_bytes} bytes of metadata; at most {_MOST_METADATA_BYTES} are taken")
     stamped = read_stamp({entry.key: entry.value for entry in served.metadata_props}, where="the ONNX file")
     if stamped is not None:
         check_same(stamped, definition, one_is="the ONNX file", other_is="the pipeline")
@@ -52,7 +70,11 @@ def prepare(model: onnx.ModelProto, definition: Definition) -> onnx.ModelProto:
     _make_batch_dynamic(served)
     _build_door(served, definition)
     helper.set_model_props(served, {entry.key: entry.value for entry in model.metadata_props} | stamp_of(definition))
-    onnx.checker.check_model(served)
+    try:
+        onnx.checker.check_model(served)
+    except onnx.checker.ValidationError as error:
+        raise BadNetwork(f"it is no valid ONNX: {str(error).splitlines()[0][:200]}") from None
+    _check_outputs(served)
     _check_batches_agree(served, definition)
     return served
 
@@ -118,6 +140,22 @@ def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 def _has_door(model: onnx.ModelProto) -> bool:
     return any(node.name.startswith(DOOR_PREFIX) for node in model.graph.node)
+
+
+def _check_outputs(model: onnx.ModelProto) -> None:
+    """Refuse outputs that Triton's configuration cannot name."""
+    if not model.graph.output:
+        raise BadNetwork("it has no output")
+    for value in model.graph.output:
+        if not re.fullmatch(_OUTPUT_NAME, value.name):
+            raise BadNetwork(
+                f"the output {value.name[:60]!r} has a name that cannot be served; allowed: {_OUTPUT_NAME}"
+            )
+        if value.type.tensor_type.elem_type not in _OUTPUT_DTYPES:
+            names = ", ".join(TensorProto.DataType.Name(dtype).lower() for dtype in _OUTPUT_DTYPES)
+            raise BadNetwork(f"the output {value.name!r} is of a type that cannot be served; allowed: {names}")
+        if any(dim.HasField("dim_value") and dim.dim_value < 1 for dim in value.type.tensor_type.shape.dim):
+            raise BadNetwork(f"the output {value.name!r} has a size below 1")
 
 
 def _check_input(model: onnx.ModelProto, definition: Definition) -> None:

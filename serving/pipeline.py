@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from preprocess import Definition, Limits
+from preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
 from serving.errors import BadPipeline
 from serving.video.bounds import Bounds
 
@@ -224,7 +224,8 @@ class Pipeline(BaseModel):
 
     model_config = _Frozen
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+    # A file name of 255 characters holds it with what the models' names add.
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=200)]
     network: Literal["efficientnet-lite0", "selfie-segmentation"] | None = None
     preprocess: Definition
     postprocess: Annotated[AnyPostprocess, Field(discriminator="kind")] = Classification()
@@ -245,17 +246,18 @@ class Pipeline(BaseModel):
         Raises ``BadPipeline`` naming the file, the field, what was seen and what is allowed.
         """
         try:
-            text = path.read_text(encoding="utf-8")
+            with path.open(encoding="utf-8") as file:
+                data = read_plain_yaml(file.read(MAX_CHARACTERS + 1))
         except OSError as error:
             raise BadPipeline(f"{path}: {error.strerror}") from None
-        try:
-            data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise BadPipeline(f"{path}: not YAML: {error}") from None
+        except UnicodeDecodeError as error:
+            raise BadPipeline(f"{path}: not YAML: not UTF-8 at byte {error.start}") from None
+        except BadYaml as error:
+            raise BadPipeline(f"{path}: {error}") from None
         if not isinstance(data, dict):
             raise BadPipeline(f"{path}: expected fields such as 'preprocess', got {type(data).__name__}")
         try:
-            return cls.model_validate({"name": path.stem, **data})
+            return cls.model_validate({"name": path.stem} | data)
         except ValidationError as error:
             raise BadPipeline(f"{path}: {describe(error)}") from None
 
@@ -269,14 +271,21 @@ def read_postprocess(options_json: str) -> AnyPostprocess:
 
 
 def describe(error: ValidationError) -> str:
-    """One readable line per problem of a pydantic error: field, reason and the value that was seen."""
-    lines = []
-    for problem in error.errors():
-        field = ".".join(str(part) for part in problem["loc"]) or "pipeline"
-        lines.append(f"{field}: {problem['msg']} (got {_short(problem['input'])})")
-    return "; ".join(lines)
+    """A readable part per problem of a pydantic error: field, reason and the value that was seen."""
+    problems = error.errors()
+    parts = []
+    for problem in problems[:_MOST_PROBLEMS]:
+        field = ".".join(_short(part) for part in problem["loc"]) or "pipeline"
+        parts.append(f"{field}: {problem['msg']} (got {_short(repr(problem['input']))})")
+    if len(problems) > _MOST_PROBLEMS:
+        parts.append(f"and {len(problems) - _MOST_PROBLEMS} more")
+    return "; ".join(parts)
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
+_MOST_PROBLEMS = 20
+"""Of one file, in one message; who mends these sees the next."""
+
+
+def _short(value: object) -> str:
+    text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -206,6 +206,9 @@ def triton_command(
         # The generated configurations are complete, and completing them costs a second process start per model.
         "--disable-auto-complete-config",
         f"--exit-timeout-secs={exit_timeout_s}",
+        # Kept for reuse, a request keeps the memory of the largest that it ever was; a stream that is given up takes
+        # such a one with it for ever.
+        "--grpc-infer-allocation-pool-size=0",
         f"--http-address={endpoints.host}",
         f"--http-port={endpoints.http_port}",
         f"--grpc-address={endpoints.host}",

@@ -211,8 +211,8 @@ def test_a_pickle_cannot_alter_what_the_names_stand_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kept_bytes", "reason"),
     [
-        (0, "Ran out of input"),
-        (30_000, "Ran out of input"),
+        (0, "exhausted before seeing STOP"),
+        (30_000, "exhausted before seeing STOP"),
         (60_000, "it ends inside storage"),
         (18_826_031, "it ends inside storage"),
     ],

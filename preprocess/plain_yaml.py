@@ -1,0 +1,63 @@
+"""YAML files of people's own hands: read as plain values, with a bound on what a short text may grow to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+MAX_CHARACTERS = 100_000
+"""Of a text; a pipeline file has some thousand."""
+MAX_VALUES = 10_000
+"""Of a text whose aliases are written out; a pipeline file has some hundred. More come of aliases of aliases."""
+MAX_DEPTH = 32
+"""Of lists and mappings inside each other; a pipeline file has 5. PyYAML reads them by recursion."""
+
+
+class BadYaml(yaml.YAMLError):
+    """The text is not YAML, or too much of it; the message is one line."""
+
+
+def read_plain_yaml(text: str) -> Any:
+    """The value of a YAML text: mappings, lists, strings, numbers and dates only. Raises ``BadYaml``."""
+    try:
+        _check_size(text)
+        return yaml.safe_load(text)
+    except BadYaml:
+        raise
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise BadYaml(f"not YAML: {_one_line(error.problem or error.context)}{place}") from None
+    except Exception as error:  # PyYAML lets through whatever Python says of a date, number or key that cannot be
+        raise BadYaml(f"not YAML: {_one_line(error)}") from None
+
+
+def _check_size(text: str) -> None:
+    """Count the values as if every alias were written out."""
+    if len(text) > MAX_CHARACTERS:
+        raise BadYaml(f"it has {len(text)} characters; at most {MAX_CHARACTERS} are read")
+    counts, names, anchors = [0], [""], dict[str, int]()
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            counts.append(1)
+            names.append(event.anchor or "")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            values = counts.pop()
+            anchors[names.pop()] = values
+            counts[-1] += values
+        elif isinstance(event, yaml.ScalarEvent):
+            anchors[event.anchor or ""] = 1
+            counts[-1] += 1
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor in names:
+                raise BadYaml(f"the value {str(event.anchor)[:40]!r} contains itself")
+            counts[-1] += anchors.get(str(event.anchor), 1)
+        if len(counts) > MAX_DEPTH:
+            raise BadYaml(f"it nests more than {MAX_DEPTH} lists and mappings")
+        if sum(counts) > MAX_VALUES:
+            raise BadYaml(f"it has more than {MAX_VALUES} values, aliases written out")
+
+
+def _one_line(reason: object) -> str:
+    return " ".join(str(reason).split())[:200]
