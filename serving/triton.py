@@ -165,7 +165,7 @@ def triton_command(
     endpoints: Endpoints,
     device: Literal["cpu", "gpu"],
     models: Sequence[str] = ("*",),
-    public: bool = False,
+    shared_memory: bool = False,
     run_folder: Path,
     region_prefix: str,
     admin_token: str,
@@ -180,7 +180,8 @@ def triton_command(
         endpoints: addresses of the three services.
         device: *cpu* makes Triton read ``configs/cpu.pbtxt`` of every model that has one.
         models: names to load at the start; ``"*"`` loads all.
-        public: shared memory needs the token too, so that callers cannot make Triton read this machine's memory.
+        shared_memory: callers may register regions of shared memory. Without it that needs the token too: a region is
+            named by its key alone, so that any caller could make Triton read and write whatever its user may.
         run_folder: an empty folder, without spaces in its path, that lives as long as the server.
         region_prefix: prefix of the names in /dev/shm.
         admin_token: what a caller must present to load and unload models, or to change logging and tracing. Loading
@@ -192,7 +193,7 @@ def triton_command(
     if re.search(r"[^\w./+@%=:,-]", str(repository)):
         # Triton starts its Python processes through a shell and does not quote their arguments.
         repository = _link(run_folder / "repository", repository)
-    closed = ["model-repository", "trace", "logging", *(["shared-memory"] if public else [])]
+    closed = ["model-repository", "trace", "logging", *([] if shared_memory else ["shared-memory"])]
     restricted = f"{','.join(closed)}:{ADMIN_HEADER}={admin_token}"
     arguments = [
         str(installation.executable),
