@@ -68,6 +68,7 @@ class LogFile:
                 self._announce(f"the log {self.path} cannot be written, its lines are lost: {error.strerror}")
             self._lost_bytes += len(data)
             self._retry_at = time.monotonic() + _RETRY_S
+            self.close()
             return
         if self._lost_bytes:
             self._announce(f"the log {self.path} can be written again; {self._lost_bytes} bytes are missing")
@@ -82,7 +83,7 @@ class LogFile:
     def _open(self, flags: int) -> int:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | flags, 0o666)
-        self._descriptor, self._size = descriptor, 0
+        self._descriptor, self._size = descriptor, os.fstat(descriptor).st_size
         return descriptor
 
     def _append(self, data: bytes) -> None:

@@ -353,6 +353,12 @@ class Server:
         return triton
 
     def _say_who_reads(self, triton: TritonProcess) -> None:
+        """Say which protection from other users of this machine could not be had."""
+        if not triton.hides_admin_token:
+            self._on_event(
+                "other users of this machine can read the administration's token among Triton's arguments: "
+                "the kernel does not let this user hide it"
+            )
         if not (self._shared_memory or triton.has_private_memory):
             self._on_event(
                 "the kernel does not let this user have a /dev/shm of its own; the models' regions lie in that of this "

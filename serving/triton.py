@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from serving.hidden_arguments import hidden
 from serving.server_errors import TritonNotFound
 from serving.tracing import Tracing
 
@@ -152,7 +153,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonCommand:
-    """A command line and the environment to run it in."""
+    """A command line, for ``serving.hidden_arguments``, and the environment to run it in."""
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
@@ -195,6 +196,12 @@ def triton_command(
         repository = _link(run_folder / "repository", repository)
     closed = ["model-repository", "trace", "logging", *([] if shared_memory else ["shared-memory"])]
     restricted = f"{','.join(closed)}:{ADMIN_HEADER}={admin_token}"
+    secrets = {
+        "ONESTREAM_CLOSED_HTTP": f"--http-restricted-api={restricted}",
+        "ONESTREAM_CLOSED_GRPC": f"--grpc-restricted-protocol={restricted}",
+    }
+    if tracing is not None:
+        secrets["ONESTREAM_TRACES_TO"] = tracing.address_argument
     arguments = [
         str(installation.executable),
         f"--model-repository={repository}",
@@ -211,8 +218,7 @@ def triton_command(
         f"--grpc-port={endpoints.grpc_port}",
         f"--metrics-address={endpoints.host}",
         f"--metrics-port={endpoints.metrics_port}",
-        f"--http-restricted-api={restricted}",
-        f"--grpc-restricted-protocol={restricted}",
+        *(hidden(name) for name in secrets),
         f"--backend-config=python,shm-region-prefix-name={region_prefix}",
     ]
     if tracing is not None:
@@ -223,7 +229,7 @@ def triton_command(
         arguments.append(f"--backend-directory={_assemble_backends(installation, run_folder / 'backends')}")
     if installation.caches is not None:
         arguments.append(f"--cache-directory={installation.caches}")
-    environment = triton_environment(installation, run_folder)
+    environment = triton_environment(installation, run_folder) | secrets
     if tracing is not None:
         environment |= tracing.environment(environment)
     return TritonCommand(arguments=tuple(arguments), environment=environment)

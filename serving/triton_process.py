@@ -18,6 +18,7 @@ from serving.control import ControlError, ModelState, TritonControl
 from serving.errors import BadVersion
 from serving.exec_child import tied
 from serving.fit import fit_instances, usable_cores
+from serving.hidden_arguments import with_hidden_arguments
 from serving.leftovers import (
     SHM_FOLDER,
     hide_regions,
@@ -126,7 +127,7 @@ class TritonProcess:
         except BaseException:
             shutil.rmtree(self._run_folder, ignore_errors=True)
             raise
-        admin_token = secrets.token_hex(16)
+        self._admin_token = admin_token = secrets.token_hex(16)
         self.control = TritonControl(
             f"{endpoints.reachable_host}:{endpoints.grpc_port}", header=ADMIN_HEADER, token=admin_token
         )
@@ -143,7 +144,9 @@ class TritonProcess:
             exit_timeout_s=max(1, int(stop_timeout_s)),
             tracing=tracing,
         )
-        arguments = command.arguments if shared_memory else with_private_memory(*command.arguments)
+        arguments = with_hidden_arguments(*command.arguments)
+        if not shared_memory:
+            arguments = with_private_memory(*arguments)
         self._log = TritonLog(log_file, on_line=on_log)
         self._process = subprocess.Popen(
             tied(*arguments),
@@ -213,6 +216,14 @@ class TritonProcess:
     def follow_log(self) -> None:
         """Hand over the log's new lines."""
         self._log.follow()
+
+    @property
+    def hides_admin_token(self) -> bool:
+        """Whether the arguments of the running Triton, which every user may read, lack the administration's token."""
+        try:
+            return self._admin_token.encode() not in Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        except OSError:
+            return True
 
     @property
     def has_private_memory(self) -> bool:
