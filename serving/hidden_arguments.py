@@ -15,6 +15,7 @@ import os
 import platform
 import signal
 import struct
+import subprocess
 import sys
 
 _MARK = "hidden:"
@@ -38,6 +39,15 @@ _STACK_POINTER = {"x86_64": 19, "aarch64": 31}
 def with_hidden_arguments(*command: str) -> list[str]:
     """The command line that runs ``command``, in which ``hidden:NAME`` stands for an environment variable's value."""
     return [sys.executable, "-I", "-S", __file__, *command]
+
+
+def arguments_can_be_hidden() -> bool:
+    """Whether the kernel lets this user hide the arguments of a command."""
+    shows = "print(open('/proc/self/cmdline').read())"
+    command = with_hidden_arguments(sys.executable, "-I", "-S", "-c", shows, hidden("ONESTREAM_TRIAL"))
+    environment = {**os.environ, "ONESTREAM_TRIAL": "in the open"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode == 0 and "in the open" not in done.stdout
 
 
 def hidden(name: str) -> str:
