@@ -119,7 +119,7 @@ class _Serving:
 @contextmanager
 def _serving(repository: Path, command: list[str]) -> Iterator[_Serving]:
     with (
-        Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu") as server,
+        Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu", shared_memory=True) as server,
         triton.InferenceServerClient(server.grpc_address) as client,
     ):
         yield _Serving(server, client, command)

@@ -17,7 +17,7 @@
     ├── UnexpectedResponse            the answer is malformed, too large, or not what a pipeline of this kind returns
     ├── UnsupportedInput              the object given is no image or no source of video (also a TypeError)
     ├── UnreadableInput               the file or video source given cannot be read (also an OSError)
-    ├── SharedMemoryUnavailable       the server cannot open shared memory of this machine
+    ├── SharedMemoryUnavailable       the server cannot open shared memory of this process
     └── ClientClosed                  the client was closed before or during the call
 
 Messages say what was seen and what was expected. They never contain a path of the server or a stack trace.
@@ -124,7 +124,7 @@ class UnreadableInput(OnestreamError, OSError):
 
 
 class SharedMemoryUnavailable(OnestreamError):
-    """The server cannot open a shared memory region that this process made, so it runs elsewhere."""
+    """The server cannot open a shared memory region of this process: it is closed to callers, or runs elsewhere."""
 
 
 class ClientClosed(OnestreamError):

@@ -43,7 +43,16 @@ def serve(
         str, typer.Option(help="Address to bind; the default is reachable from this machine only.")
     ] = "127.0.0.1",
     public: Annotated[
-        bool, typer.Option("--public", help="Others call through `onestream proxy`: close shared memory to callers.")
+        bool,
+        typer.Option("--public", help="Others call through `onestream proxy`: refuse what is for this machine only."),
+    ] = False,
+    shared_memory: Annotated[
+        bool,
+        typer.Option(
+            "--shared-memory",
+            help="Let callers on this machine hand images over in shared memory: through Triton they can then read and "
+            "write every region that this user may.",
+        ),
     ] = False,
     insecure_bind: Annotated[
         bool, typer.Option("--insecure-bind", help="Allow a --host beyond this machine, without a proxy before it.")
@@ -96,6 +105,12 @@ def serve(
         output.failed(_BEYOND_THIS_MACHINE.format(host=host), EXIT_CANNOT_START)
     if trace_rate is not None and trace is None:
         output.failed("--trace-rate says how often, and --trace is missing, which says where", EXIT_CANNOT_START)
+    if public and shared_memory:
+        output.failed(
+            "--shared-memory lets callers make Triton read and write this user's memory, and --public says that others "
+            "call; leave one of them out",
+            EXIT_CANNOT_START,
+        )
     try:
         server = Server(
             repository,
@@ -105,7 +120,7 @@ def serve(
             metrics_port=metrics_port,
             device=device.value,
             models=model or None,
-            public=public,
+            shared_memory=shared_memory,
             triton=triton,
             log_path=log_file or _default_log_path(http_port),
             trace=trace,

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Literal
 
 from serving.errors import BadProxy
+from serving.hidden_arguments import arguments_can_be_hidden
 from serving.known_holes import open_holes, triton_version
 from serving.leftovers import SHM_FOLDER
 from serving.load_failures import missing_library
 from serving.ports import check_port
+from serving.private_memory import private_memory_allowed
 from serving.server_errors import PortInUse, TritonNotFound
 from serving.triton import (
     INSTALL_COMMAND,
@@ -91,6 +93,7 @@ def run_checks(
         ("CUDA libraries", _cuda),
         *(_gpu_packages() if driver_visible() else []),
         ("shared memory", _shared_memory),
+        ("other users", _other_users),
         ("cores", _cores),
         ("ports", lambda: _ports(host, ports)),
         ("model repository", lambda: _repository(repository)),
@@ -344,6 +347,23 @@ def _shared_memory() -> Check:
         status="problem",
         found=f"{found}; {LEAST_SHARED_MEMORY_MB} MB are needed",
         fix="docker run --shm-size=1g …, or outside a container: mount -o remount,size=1G /dev/shm",
+    )
+
+
+def _other_users() -> Check:
+    lacking = []
+    if not private_memory_allowed():
+        lacking.append(f"Triton's regions lie in {SHM_FOLDER}, closed to them as soon as they are there")
+    if not arguments_can_be_hidden():
+        lacking.append("they can read the administration's token among Triton's arguments")
+    if not lacking:
+        return Check(name="other users", status="ok", found="see neither Triton's regions nor its token")
+    return Check(
+        name="other users",
+        status="optional",
+        found="; ".join(lacking),
+        fix="allow user namespaces and ptrace (sysctl user.max_user_namespaces, kernel.yama.ptrace_scope), or let no "
+        "other user onto this machine or into this container",
     )
 
 

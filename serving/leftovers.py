@@ -30,17 +30,33 @@ def new_prefix() -> str:
     return f"onestream-{_pid_namespace()}-{own.pid}-{own.start_ticks}-{next(_numbers)}-"
 
 
+def region_folder(pid: int) -> Path:
+    """The /dev/shm of a process of this user, which may have one of its own (``serving.private_memory``)."""
+    return Path(f"/proc/{pid}/root{SHM_FOLDER}")
+
+
 def remove_regions(prefix: str) -> None:
     """Remove every region whose name begins with ``prefix``."""
     for path in SHM_FOLDER.glob(f"{prefix}*"):
         remove_region(path.name, prefix=prefix)
 
 
-def remove_region(name: str, *, prefix: str) -> None:
-    """Remove one region, if it exists and its name begins with ``prefix``."""
+def remove_region(name: str, *, prefix: str, folder: Path = SHM_FOLDER) -> None:
+    """Remove one region of a folder, if it exists and its name begins with ``prefix``."""
     if name.startswith(prefix):
         with contextlib.suppress(OSError):
-            (SHM_FOLDER / name).unlink()
+            (folder / name).unlink()
+
+
+def hide_regions(prefix: str) -> None:
+    """Take the regions whose names begin with ``prefix`` from other users, for whom Triton makes them readable."""
+    for path in SHM_FOLDER.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            region = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                os.fchmod(region, 0o600)
+            finally:
+                os.close(region)
 
 
 def remove_leftovers() -> None:

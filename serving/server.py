@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Literal
 
 from serving.control import TritonControl
+from serving.log_file import LogFile
 from serving.ports import free_port
 from serving.rollout_service import RolloutService
 from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, ServerError, StopRequested, TritonDied
@@ -41,9 +42,11 @@ class Server:
         device: *cpu* reads ``configs/cpu.pbtxt`` of every model that has one; *gpu* reads ``config.pbtxt``; *auto*
             is *gpu* where an NVIDIA driver is visible and Triton is not the embedded one.
         models: names to load, with what they need; None loads all.
-        public: others send requests, through a proxy: shared memory is closed too, like loading and unloading.
+        shared_memory: callers on this machine may make Triton read and write regions of /dev/shm that this user may:
+            those of clients, and its own, by which a caller can end it.
         triton: a tritonserver binary; None searches for one.
-        log_path: file for Triton's own log, overwritten. None makes a temporary one, which is removed by a stop
+        log_path: file for Triton's own log, overwritten; what exceeds 16 MiB goes on in it, and the two files before
+            are kept beside it. None makes a temporary one, which is removed by a stop
             and kept after a failure.
         trace: where the spans of requests go: a file, or the address of an OTLP/HTTP collector; None traces nothing.
         trace_rate: one of so many requests is traced, >= 1; those that come with a ``traceparent`` always are.
@@ -68,7 +71,7 @@ class Server:
         metrics_port: int = 8002,
         device: Device = "auto",
         models: Sequence[str] | None = None,
-        public: bool = False,
+        shared_memory: bool = False,
         triton: Path | None = None,
         log_path: Path | None = None,
         trace: Path | str | None = None,
@@ -90,10 +93,11 @@ class Server:
         self._ports = (http_port, grpc_port, metrics_port)
         self._device: Device = device
         self._wanted_models = ("*",) if models is None else tuple(models)
-        self._public = public
+        self._shared_memory = shared_memory
         self._given_triton = triton
         self._log_folder: Path | None = None
         self._log_path = log_path
+        self._log_file: LogFile | None = None
         if trace_rate < 1:
             raise ValueError(f"trace_rate={trace_rate}, expected 1 or more: one of so many requests is traced")
         self._trace_rate = trace_rate
@@ -130,13 +134,11 @@ class Server:
         if self._log_path is None:
             self._log_folder = Path(tempfile.mkdtemp(prefix="onestream-log-"))
             self._log_path = self._log_folder / "triton.log"
-        try:
-            self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ServerError(f"cannot write the log to {self._log_path}: {error.strerror}") from None
+        self._log_file = LogFile(self._log_path, announce=self._on_event)
         try:
             self._tracing = self._open_tracing()
         except ServerError:
+            self._log_file.close()
             self.stop()
             raise
         # Triton dies with the thread that starts it, so that thread must live as long as the server.
@@ -283,6 +285,8 @@ class Server:
                     self._triton.kill()
                 if self._trace_file is not None:
                     self._trace_file.close()
+                if self._log_file is not None:
+                    self._log_file.close()
             except Exception as error:  # whoever waits for the end must hear of it all the same
                 self._failure = self._failure or error
             self._finished.set()
@@ -325,14 +329,15 @@ class Server:
         return Endpoints(host=self._host, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
 
     def _start_triton(self, endpoints: Endpoints) -> TritonProcess:
+        assert self._log_file is not None, "start opens it"
         triton = TritonProcess(
             installation=self.installation,
             repository=self.repository,
             endpoints=endpoints,
             device=self.device,
             models=self._wanted_models,
-            public=self._public,
-            log_path=self.log_path,
+            shared_memory=self._shared_memory,
+            log_file=self._log_file,
             stop_timeout_s=self._stop_timeout_s,
             tracing=self._tracing,
             on_log=self._on_log,
@@ -341,10 +346,24 @@ class Server:
         )
         try:
             self._models = triton.wait_until_ready(timeout_s=self._startup_timeout_s, stopping=lambda: self._stopping)
+            self._say_who_reads(triton)
         except BaseException:
             triton.kill()
             raise
         return triton
+
+    def _say_who_reads(self, triton: TritonProcess) -> None:
+        """Say which protection from other users of this machine could not be had."""
+        if not triton.hides_admin_token:
+            self._on_event(
+                "other users of this machine can read the administration's token among Triton's arguments: "
+                "the kernel does not let this user hide it"
+            )
+        if not (self._shared_memory or triton.has_private_memory):
+            self._on_event(
+                "the kernel does not let this user have a /dev/shm of its own; the models' regions lie in that of this "
+                "machine or container, closed to other users as soon as they are there"
+            )
 
     def _supervise(self) -> None:
         """Keep the models running until a stop is asked for.
@@ -359,6 +378,7 @@ class Server:
                 while not self._stopping:
                     triton.check_running()
                     triton.follow_log()
+                    triton.hide_regions()
                     supervisor.poll()
                     time.sleep(_POLL_S)
             except TritonStuck as stuck:

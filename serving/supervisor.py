@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from serving.control import ControlError
-from serving.leftovers import remove_region
+from serving.leftovers import region_folder, remove_region
 from serving.processes import ModelProcess
 from serving.triton_process import TritonProcess
 
@@ -171,7 +171,7 @@ class Supervisor:
         ended = [(process, how) for process in self._watched.values() if (how := process.ending()) is not None]
         for process, _ in ended:
             del self._watched[process.pid]
-            remove_region(process.region, prefix=self._triton.region_prefix)
+            remove_region(process.region, prefix=self._triton.region_prefix, folder=region_folder(self._triton.pid))
         self._scan()
         deaths: dict[str, str] = {}
         for process, how in ended:

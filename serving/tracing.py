@@ -43,17 +43,21 @@ class Tracing:
     rate: int
 
     def arguments(self) -> tuple[str, ...]:
-        """The options of tritonserver."""
+        """The options of tritonserver but for the address."""
         settings = (
             "mode=opentelemetry",
             "level=TIMESTAMPS",
             f"rate={self.rate}",
-            f"opentelemetry,url={self.url}",
             "opentelemetry,resource=service.name=onestream",
             f"opentelemetry,bsp_schedule_delay={_EXPORT_EVERY_MS}",
             f"opentelemetry,bsp_max_queue_size={_MOST_WAITING_SPANS}",
         )
         return tuple(f"--trace-config={setting}" for setting in settings)
+
+    @property
+    def address_argument(self) -> str:
+        """The option that names the address; who knows that of a trace file may write into it."""
+        return f"--trace-config=opentelemetry,url={self.url}"
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """What to change in Triton's environment, so that no proxy of it gets spans that stay on this machine."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from serving.hidden_arguments import hidden
 from serving.server_errors import TritonNotFound
 from serving.tracing import Tracing
 
@@ -152,7 +153,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonCommand:
-    """A command line and the environment to run it in."""
+    """A command line, for ``serving.hidden_arguments``, and the environment to run it in."""
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
@@ -165,7 +166,7 @@ def triton_command(
     endpoints: Endpoints,
     device: Literal["cpu", "gpu"],
     models: Sequence[str] = ("*",),
-    public: bool = False,
+    shared_memory: bool = False,
     run_folder: Path,
     region_prefix: str,
     admin_token: str,
@@ -180,7 +181,8 @@ def triton_command(
         endpoints: addresses of the three services.
         device: *cpu* makes Triton read ``configs/cpu.pbtxt`` of every model that has one.
         models: names to load at the start; ``"*"`` loads all.
-        public: shared memory needs the token too, so that callers cannot make Triton read this machine's memory.
+        shared_memory: callers may register regions of shared memory. Without it that needs the token too: a region is
+            named by its key alone, so that any caller could make Triton read and write whatever its user may.
         run_folder: an empty folder, without spaces in its path, that lives as long as the server.
         region_prefix: prefix of the names in /dev/shm.
         admin_token: what a caller must present to load and unload models, or to change logging and tracing. Loading
@@ -192,11 +194,17 @@ def triton_command(
     if re.search(r"[^\w./+@%=:,-]", str(repository)):
         # Triton starts its Python processes through a shell and does not quote their arguments.
         repository = _link(run_folder / "repository", repository)
-    closed = ["model-repository", "trace", "logging", *(["shared-memory"] if public else [])]
+    closed = ["model-repository", "trace", "logging", *([] if shared_memory else ["shared-memory"])]
     restricted = f"{','.join(closed)}:{ADMIN_HEADER}={admin_token}"
-    typed = ["inference", *([] if public else ["shared-memory"])]
+    # Of requests whose bodies Triton parses.
+    typed = ["inference", *(["shared-memory"] if shared_memory else [])]
+    secrets = {
+        "ONESTREAM_CLOSED_HTTP": f"--http-restricted-api={restricted}",
+        "ONESTREAM_CLOSED_GRPC": f"--grpc-restricted-protocol={restricted}",
+    }
+    if tracing is not None:
+        secrets["ONESTREAM_TRACES_TO"] = tracing.address_argument
     arguments = [
-        *("/bin/sh", "-c", _DEEP_STACKS, "sh"),
         str(installation.executable),
         f"--model-repository={repository}",
         "--model-control-mode=explicit",
@@ -215,9 +223,8 @@ def triton_command(
         f"--grpc-port={endpoints.grpc_port}",
         f"--metrics-address={endpoints.host}",
         f"--metrics-port={endpoints.metrics_port}",
-        f"--http-restricted-api={restricted}",
+        *(hidden(name) for name in secrets),
         f"--http-restricted-api={','.join(typed)}:Content-Type={BODY_TYPE}",
-        f"--grpc-restricted-protocol={restricted}",
         f"--backend-config=python,shm-region-prefix-name={region_prefix}",
     ]
     if tracing is not None:
@@ -228,7 +235,7 @@ def triton_command(
         arguments.append(f"--backend-directory={_assemble_backends(installation, run_folder / 'backends')}")
     if installation.caches is not None:
         arguments.append(f"--cache-directory={installation.caches}")
-    environment = triton_environment(installation, run_folder)
+    environment = triton_environment(installation, run_folder) | secrets
     if tracing is not None:
         environment |= tracing.environment(environment)
     return TritonCommand(arguments=tuple(arguments), environment=environment)
@@ -243,6 +250,11 @@ _STACK_KB = 256 * 1024
 # Triton 2.51 keeps a whole form, 16 bytes for each chunk, and a frame for each nested bracket of a body on the stack of
 # a thread. The usual 8 MB end at 4.5 MB of a form; these at 32 times that, and only what is used takes memory.
 _DEEP_STACKS = f'ulimit -S -s {_STACK_KB} 2>/dev/null || ulimit -S -s "$(ulimit -H -s)"; exec "$@"'
+
+
+def with_deep_stacks(*command: str) -> list[str]:
+    """The command line that runs ``command`` with stacks of 256 MB, or as large as this user may have them."""
+    return ["/bin/sh", "-c", _DEEP_STACKS, "sh", *command]
 
 
 def _assemble_backends(installation: TritonInstallation, folder: Path) -> Path:

@@ -18,7 +18,15 @@ from serving.control import ControlError, ModelState, TritonControl
 from serving.errors import BadVersion
 from serving.exec_child import tied
 from serving.fit import fit_instances, usable_cores
-from serving.leftovers import new_prefix, remove_leftovers, remove_regions
+from serving.hidden_arguments import with_hidden_arguments
+from serving.leftovers import (
+    SHM_FOLDER,
+    hide_regions,
+    new_prefix,
+    region_folder,
+    remove_leftovers,
+    remove_regions,
+)
 from serving.load_failures import (
     explain_exit,
     missing_library,
@@ -28,8 +36,10 @@ from serving.load_failures import (
     process_complaint,
     services_started,
 )
+from serving.log_file import LogFile, TritonLog
 from serving.plans import fit_plans
 from serving.ports import check_port
+from serving.private_memory import with_private_memory
 from serving.processes import ModelProcess, ModelProcesses, describe_exit, find_model_processes, read_stat
 from serving.server_errors import (
     MissingLibrary,
@@ -40,7 +50,7 @@ from serving.server_errors import (
     StopRequested,
 )
 from serving.tracing import Tracing
-from serving.triton import ADMIN_HEADER, Endpoints, TritonInstallation, triton_command
+from serving.triton import ADMIN_HEADER, Endpoints, TritonInstallation, triton_command, with_deep_stacks
 from serving.versions import models_to_load, read_pins
 from serving.view import View
 
@@ -50,7 +60,6 @@ _UNNOTICED_DEATH_S = 3.0
 _KILL_TIMEOUT_S = 5.0
 # Triton 2.51's gRPC service can wait for ever for a stream that its caller gave up in the moment of the stop.
 _CLOSING_S = 3.0
-_LOG_TAIL_BYTES = 1 << 20
 
 
 class TritonProcess:
@@ -62,8 +71,9 @@ class TritonProcess:
         endpoints: where it listens.
         device: which configurations it reads. On a GPU this makes sure of TensorRT plans first, which can take minutes.
         models: names to load; ``("*",)`` loads all.
-        public: shared memory is closed to callers too.
-        log_path: file that receives everything Triton and the models print; overwritten.
+        shared_memory: callers may register regions of this machine's /dev/shm. Without it, Triton and its models get
+            a /dev/shm of their own where the kernel allows that.
+        log_file: receives everything Triton and the models print.
         stop_timeout_s: seconds that a stop may take before Triton is killed.
         tracing: which requests are traced; None traces none.
         on_log: receives each new line of the log, while ``wait_until_ready`` or ``follow_log`` runs.
@@ -84,8 +94,8 @@ class TritonProcess:
         endpoints: Endpoints,
         device: Literal["cpu", "gpu"],
         models: Sequence[str],
-        public: bool,
-        log_path: Path,
+        shared_memory: bool,
+        log_file: LogFile,
         stop_timeout_s: float,
         tracing: Tracing | None,
         on_log: Callable[[str], None],
@@ -97,8 +107,6 @@ class TritonProcess:
         remove_leftovers()
         self.endpoints = endpoints
         self.region_prefix = new_prefix()
-        self._log_path = log_path
-        self._on_log = on_log
         self._stop_timeout_s = stop_timeout_s
         self._run_folder = Path(tempfile.mkdtemp(prefix=self.region_prefix))
         # What messages may name: the repository, and the view of it that Triton is given.
@@ -119,7 +127,7 @@ class TritonProcess:
         except BaseException:
             shutil.rmtree(self._run_folder, ignore_errors=True)
             raise
-        admin_token = secrets.token_hex(16)
+        self._admin_token = admin_token = secrets.token_hex(16)
         self.control = TritonControl(
             f"{endpoints.reachable_host}:{endpoints.grpc_port}", header=ADMIN_HEADER, token=admin_token
         )
@@ -129,24 +137,26 @@ class TritonProcess:
             endpoints=endpoints,
             device=device,
             models=models,
-            public=public,
+            shared_memory=shared_memory,
             run_folder=self._run_folder,
             region_prefix=self.region_prefix,
             admin_token=admin_token,
             exit_timeout_s=max(1, int(stop_timeout_s)),
             tracing=tracing,
         )
-        with log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                tied(*command.arguments),
-                env=command.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._log = log_path.open(encoding="utf-8", errors="replace")
-        self._log_rest = ""
+        arguments = with_deep_stacks(*with_hidden_arguments(*command.arguments))
+        if not shared_memory:
+            arguments = with_private_memory(*arguments)
+        self._log = TritonLog(log_file, on_line=on_log)
+        self._process = subprocess.Popen(
+            tied(*arguments),
+            env=command.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log.input,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._log.started()
         self._known_processes: dict[int, ModelProcess] = {}
 
     @property
@@ -167,20 +177,22 @@ class TritonProcess:
         """
         deadline = time.monotonic() + timeout_s
         deaths: dict[int, float] = {}
-        while not (services_started(self._log_text()) and self._metrics_answer()):
+        while not (services_started(self._log.text()) and self._metrics_answer()):
+            self.hide_regions()
             if stopping():
                 raise StopRequested
             self.check_running()
-            self.follow_log()
+            self._log.follow()
             self._check_unnoticed_deaths(deaths)
             if time.monotonic() > deadline:
-                pending = ", ".join(pending_models(self._log_text())) or "no model"
+                pending = ", ".join(pending_models(self._log.text())) or "no model"
                 raise StartupTimeout(
                     f"the server was not ready within {timeout_s:g} s (still loading: {pending}); "
-                    f"its log is {self._log_path}"
+                    f"its log is {self._log.path}"
                 )
             time.sleep(_POLL_S)
-        self.follow_log()
+        self.hide_regions()
+        self._log.follow()
         self.model_processes()
         return self._loaded_models()
 
@@ -192,21 +204,38 @@ class TritonProcess:
         """
         returncode = self._process.poll()
         if returncode is not None:
-            self.follow_log()
+            self._log.follow()
             raise explain_exit(
-                self._log_text(),
+                self._log.text(),
                 returncode=returncode,
                 host=self.endpoints.host,
                 ports=self.endpoints.ports,
-                log_path=self._log_path,
+                log_path=self._log.path,
             )
 
     def follow_log(self) -> None:
         """Hand over the log's new lines."""
-        text = self._log_rest + self._log.read()
-        *lines, self._log_rest = text.split("\n")
-        for line in lines:
-            self._on_log(line)
+        self._log.follow()
+
+    @property
+    def hides_admin_token(self) -> bool:
+        """Whether the arguments of the running Triton, which every user may read, lack the administration's token."""
+        try:
+            return self._admin_token.encode() not in Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        except OSError:
+            return True
+
+    @property
+    def has_private_memory(self) -> bool:
+        """Whether the running Triton has a /dev/shm of its own, which no other user can look into."""
+        try:
+            return region_folder(self.pid).stat().st_dev != SHM_FOLDER.stat().st_dev
+        except OSError:
+            return False
+
+    def hide_regions(self) -> None:
+        """Take the regions from other users, as far as they lie where those see them. Call it often."""
+        hide_regions(self.region_prefix)
 
     def model_processes(self) -> ModelProcesses:
         """Find the model processes as they are now."""
@@ -233,7 +262,7 @@ class TritonProcess:
             while self._process.poll() is None and time.monotonic() < deadline and not hurried():
                 if not self.model_processes().running and leaks:
                     break
-                if not unloaded and models_unloaded(self._log_text()):
+                if not unloaded and models_unloaded(self._log.text()):
                     unloaded, deadline = True, min(deadline, time.monotonic() + _CLOSING_S)
                 time.sleep(_POLL_S)
         self.kill()
@@ -252,9 +281,6 @@ class TritonProcess:
         deadline = time.monotonic() + _KILL_TIMEOUT_S
         while any(p.ending() is None for p in self._known_processes.values()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        self.follow_log()
-        if self._log_rest:
-            self._on_log(self._log_rest)
         self._log.close()
         self.control.close()
         remove_regions(self.region_prefix)
@@ -297,7 +323,7 @@ class TritonProcess:
         self._raise_failures([name for name in models if name not in states or states[name].state != "READY"], states)
 
     def _raise_failures(self, failed: Sequence[str], states: Mapping[str, ModelState]) -> None:
-        log = self._log_text()
+        log = self._log.text()
         failures = {
             name: model_reason(name, states[name].reason if name in states else "", log, self._repositories)
             for name in failed
@@ -315,7 +341,7 @@ class TritonProcess:
         now = time.monotonic()
         for pid in self.model_processes().dead_pids:
             if now - deaths.setdefault(pid, now) > _UNNOTICED_DEATH_S:
-                log = self._log_text()
+                log = self._log.text()
                 stat = read_stat(pid)
                 library = missing_library(log)
                 models = pending_models(log)
@@ -326,9 +352,3 @@ class TritonProcess:
                 raise ModelLoadFailed(
                     {name: model_reason(name, reason, log, self._repositories) for name in models or ["(unknown)"]}
                 )
-
-    def _log_text(self) -> str:
-        """Read the end of the log, which holds the reason for whatever happened last."""
-        with self._log_path.open("rb") as log:
-            log.seek(max(0, self._log_path.stat().st_size - _LOG_TAIL_BYTES))
-            return log.read().decode(errors="replace")

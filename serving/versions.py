@@ -66,11 +66,7 @@ def built_versions(repository: Path, pipeline: str) -> list[int]:
 
 def version_of(repository: Path, model: str) -> str | None:
     """The pipeline that a model is a later version of; None for any other model."""
-    try:
-        config = from_text((repository / model / "config.pbtxt").read_text(encoding="utf-8"))
-    except (OSError, text_format.ParseError, UnicodeDecodeError):
-        return None
-    return config.parameters[VERSION_OF].string_value or None if VERSION_OF in config.parameters else None
+    return _parameters(repository, model).get(VERSION_OF) or None
 
 
 def read_pins(repository: Path) -> dict[str, Pin]:
@@ -114,13 +110,31 @@ def check_built(repository: Path, pipeline: str, version: int) -> None:
 def models_to_load(repository: Path, pins: Mapping[str, Pin], wanted: Sequence[str]) -> tuple[str, ...]:
     """Names to load at a start: ``wanted``, or for ``"*"`` everything but the versions that are not pinned.
 
-    Models that an ensemble needs come with it, and are not named.
+    Models that an ensemble needs come with it, and are not named. A network that a video model asks by itself, of which
+    Triton knows nothing, is.
     """
     if "*" not in wanted:
-        return tuple(wanted)
+        needed = (name for model in wanted for name in (model, *_networks_asked(repository, pins, model)))
+        return tuple(dict.fromkeys(needed))
     names = sorted(path.name for path in repository.iterdir() if path.is_dir())
     unneeded = {name for name in names if version_of(repository, name)}
     for pipeline, pin in pins.items():
         if pin.version > 1:
             unneeded |= set(version_steps(pipeline, 1))
     return tuple(name for name in names if name not in unneeded) if unneeded else ("*",)
+
+
+def _networks_asked(repository: Path, pins: Mapping[str, Pin], model: str) -> list[str]:
+    """The network that a video model asks: that of the version which its name means."""
+    pinned = {f"{pipeline}_video": f"{version_name(pipeline, pin.version)}_video" for pipeline, pin in pins.items()}
+    parameters = _parameters(repository, pinned.get(model, model))
+    return [f"{parameters['pipeline']}_model"] if "video" in parameters else []
+
+
+def _parameters(repository: Path, model: str) -> dict[str, str]:
+    """The parameters in a model's configuration; none where there is no readable one."""
+    try:
+        config = from_text((repository / model / "config.pbtxt").read_text(encoding="utf-8"))
+    except (OSError, text_format.ParseError, UnicodeDecodeError):
+        return {}
+    return {name: parameter.string_value for name, parameter in config.parameters.items()}

@@ -36,6 +36,10 @@ class RegionForgotten(SharedMemoryUnavailable):
     """The server does not know a region that was registered: it was restarted since. Register it again."""
 
 
+class ClosedToCallers(ServerRefused):
+    """Whoever runs the server keeps this to themselves."""
+
+
 def readable(message: str) -> str:
     """The server's message without stack traces, paths of the server and signs for terminals, of bounded length."""
     text = _PATH.sub("<server path>", _TRACE.sub("", message[:_MOST_READ])).strip()
@@ -64,7 +68,7 @@ def _kind(status: str, text: str) -> tuple[type[ServerRefused], str]:
     if status == "RESOURCE_EXHAUSTED" or _QUEUE.search(text):
         return ServerOverloaded, "; send fewer images at once, or later"
     if _RESTRICTED.search(text):
-        return ServerRefused, "; whoever runs the server closed this to callers"
+        return ClosedToCallers, "; whoever runs the server closed this to callers"
     if _BUSY.search(text):
         return ServerUnavailable, ""
     if status == "UNAVAILABLE" or _BETWEEN_VERSIONS.search(text):

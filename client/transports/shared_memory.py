@@ -26,7 +26,7 @@ from client.errors import (
 )
 from client.images import EncodedImage
 from client.transports.base import InferRequest, Region, RegionSlice, Tag, Tensors, Transport
-from client.transports.refusals import RegionForgotten
+from client.transports.refusals import ClosedToCallers, RegionForgotten
 
 _log = logging.getLogger(__name__)
 _SMALLEST_REGION = 1 << 20
@@ -39,7 +39,8 @@ class Slot:
     """A region, and the length of the image that lies in it."""
 
     def __init__(self, capacity: int) -> None:
-        name = f"onestream_{os.getpid()}_{secrets.token_hex(4)}"
+        # Whoever knows the name can have the server read it. Made anew and for this user only, never followed.
+        name = f"onestream_{os.getpid()}_{secrets.token_hex(16)}"
         try:
             self._memory = SharedMemory(name=name, create=True, size=capacity)
         except OSError as error:
@@ -182,6 +183,11 @@ class RegionPool:
         """Let the server map the region. Raises SharedMemoryUnavailable where it cannot."""
         try:
             self._transport.register_region(slot.region, timeout_s=timeout_s)
+        except ClosedToCallers:
+            raise SharedMemoryUnavailable(
+                f"{self._transport.url} takes nothing in shared memory: it is closed to callers. Start the server with "
+                "`onestream serve --shared-memory`, or use shared_memory=False"
+            ) from None
         except ServerRefused as error:
             # Names are unique, so a region of this name is ours: the answer to an earlier attempt was lost.
             if error.status != "ALREADY_EXISTS":

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -38,6 +39,13 @@ def sources(tmp_path: Path) -> list[str]:
                 path.write_bytes(data if number < COPIES - 1 else data[:2000])
                 tar.add(path, path.name)
     return [str(folder), str(tmp_path / "shard.tar")]
+
+
+@pytest.fixture(scope="module")
+def open_server(repository: Path) -> Iterator[Server]:
+    """A server that takes images in shared memory."""
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, shared_memory=True) as running:
+        yield running
 
 
 def command(server: Server, *arguments: str) -> list[str]:
@@ -96,10 +104,10 @@ def test_a_run_that_is_killed_again_and_again_ends_with_every_row_once(
     assert not journal.exists()
 
 
-def test_ctrl_c_ends_quickly_and_says_how_to_go_on(server: Server, sources: list[str], tmp_path: Path) -> None:
+def test_ctrl_c_ends_quickly_and_says_how_to_go_on(open_server: Server, sources: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     process = subprocess.Popen(
-        command(server, *sources, "--to", str(out), "--shared-memory"),
+        command(open_server, *sources, "--to", str(out), "--shared-memory"),
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,

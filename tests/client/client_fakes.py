@@ -11,7 +11,7 @@ import numpy as np
 
 from client.errors import ClientClosed, ServerRefused
 from client.transports.base import InferRequest, Region, RegionSlice, Tensors
-from client.transports.refusals import RegionForgotten
+from client.transports.refusals import RegionForgotten, refusal
 
 
 def classification(*labels: tuple[str, int, float]) -> Tensors:
@@ -40,11 +40,13 @@ class FakeTransport:
         parameters: Mapping[str, str] | None = None,
         steps: Sequence[str] = (),
         opens_shared_memory: bool = True,
+        closes_shared_memory: bool = False,
     ) -> None:
         self.answer = answer
         self.parameters = dict(parameters or {})
         self.steps = steps
         self.opens_shared_memory = opens_shared_memory
+        self.closes_shared_memory = closes_shared_memory
         self.ready: Callable[[], bool] = lambda: True
         self.inferences: list[tuple[InferRequest, float]] = []
         self.config_calls = 0
@@ -99,6 +101,8 @@ class FakeTransport:
 
     def register_region(self, region: Region, *, timeout_s: float) -> None:
         assert timeout_s > 0
+        if self.closes_shared_memory:
+            raise refusal("UNAVAILABLE", "This protocol is restricted, expecting header 'x'", model=None, url=self.url)
         if not self.opens_shared_memory:
             raise ServerRefused("Unable to open shared memory region", status="INTERNAL")
         assert Path(f"/dev/shm/{region.name}").stat().st_size >= region.byte_size

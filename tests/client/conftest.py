@@ -12,8 +12,8 @@ from serving.server import Server
 
 @pytest.fixture(scope="session")
 def toy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on free ports of this machine."""
+    """A server on free ports of this machine, with shared memory open."""
     repository = tmp_path_factory.mktemp("toys")
     write_toys(repository)
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu") as server:
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu", shared_memory=True) as server:
         yield server

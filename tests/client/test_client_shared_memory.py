@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import textwrap
@@ -87,6 +88,24 @@ def test_a_server_elsewhere_is_told_apart() -> None:
     ):
         client.classify(b"image")
     assert own_regions() == []
+
+
+def test_a_server_that_closes_shared_memory_is_told_apart_and_the_option_is_named() -> None:
+    transport = FakeTransport(closes_shared_memory=True)
+    with (
+        Client(transport=transport, shared_memory=True) as client,
+        pytest.raises(SharedMemoryUnavailable, match=r"closed to callers.*--shared-memory.*shared_memory=False"),
+    ):
+        client.classify(b"image")
+    assert own_regions() == []
+
+
+def test_regions_are_closed_to_other_users() -> None:
+    with Client(transport=FakeTransport(), shared_memory=True) as client:
+        client.classify(b"image")
+        (region,) = own_regions()
+        assert stat.S_IMODE(region.stat().st_mode) == 0o600
+        assert region.stat().st_uid == os.geteuid()
 
 
 def test_a_server_that_forgot_its_regions_is_told_again() -> None:

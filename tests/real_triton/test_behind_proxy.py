@@ -40,7 +40,7 @@ METHODS: list[MethodDescriptor] = list(messages.DESCRIPTOR.services_by_name["GRP
 
 @pytest.fixture(scope="module")
 def public_server(repository: Path) -> Iterator[Server]:
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, public=True) as running:
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
         yield running
 
 
@@ -199,7 +199,7 @@ def test_other_grpc_services_are_closed(gate: Gate) -> None:
 
 def test_administration_and_shared_memory_are_closed_even_without_the_proxy(gate: Gate) -> None:
     for url in (gate.server.grpc_url, gate.server.http_url):
-        with Client(url, shared_memory=True) as client, pytest.raises(SharedMemoryUnavailable, match="closed this"):
+        with Client(url, shared_memory=True) as client, pytest.raises(SharedMemoryUnavailable, match="--shared-memory"):
             client.classify(PHOTO)
     connection = http.client.HTTPConnection(gate.server.http_address, timeout=10)
     for method, path in (

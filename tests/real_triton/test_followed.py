@@ -85,7 +85,14 @@ def running(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("followed")
     (folder / "examples").symlink_to(ROOT / "examples")
     command, log = SERVE.strip().replace(" trace.jsonl", f" {folder / 'trace.jsonl'}").split(" 2> ")
-    ports = ["--http-port=0", "--grpc-port=0", "--metrics-port=0", "--model=classify", "--model=classify_fused"]
+    ports = [
+        "--shared-memory",
+        "--http-port=0",
+        "--grpc-port=0",
+        "--metrics-port=0",
+        "--model=classify",
+        "--model=classify_fused",
+    ]
     log_file = ["--device=cpu", f"--log-file={folder / 'triton.log'}"]
     with (folder / log).open("w") as stderr:
         process = subprocess.Popen(

@@ -205,7 +205,7 @@ def test_a_server_that_is_told_to_stop_ends_its_streams(streaming: Server, clip:
         http_port=0,
         grpc_port=0,
         metrics_port=0,
-        models=["colors_video", "colors_model"],
+        models=["colors_video"],
         stop_timeout_s=60,
     )
     server.start()

@@ -165,6 +165,20 @@ def test_too_little_shared_memory_is_a_problem(built: Path, monkeypatch: pytest.
     assert "--shm-size" in check.fix
 
 
+@pytest.mark.parametrize(
+    ("memory", "arguments", "said"),
+    [(True, True, []), (False, True, ["regions"]), (True, False, ["token"]), (False, False, ["regions", "token"])],
+)
+def test_what_other_users_see_is_said(
+    built: Path, monkeypatch: pytest.MonkeyPatch, memory: bool, arguments: bool, said: list[str]
+) -> None:
+    monkeypatch.setattr("serving.doctor.private_memory_allowed", lambda: memory)
+    monkeypatch.setattr("serving.doctor.arguments_can_be_hidden", lambda: arguments)
+    check = look_at("other users", built)
+    assert check.status == ("optional" if said else "ok")
+    assert all(word in check.found for word in said)
+
+
 def test_a_backend_for_another_python_is_a_problem(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,7 @@ from small_models import (
 )
 
 from serving import triton, triton_process
-from serving.leftovers import SHM_FOLDER, new_prefix, remove_leftovers, remove_regions
+from serving.leftovers import SHM_FOLDER, new_prefix, region_folder, remove_leftovers, remove_regions
 from serving.load_failures import one_line
 from serving.processes import find_model_processes, read_stat
 from serving.server import Server
@@ -134,14 +134,17 @@ def test_models_cannot_be_loaded_by_others(server: Server) -> None:
     assert is_ready(server, "plus_one")
 
 
-def test_clean_stop_leaves_nothing(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shared_memory", [False, True])
+def test_clean_stop_leaves_nothing(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_memory: bool
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with Server(repository, **FREE_PORTS, device="cpu") as server:
+    with Server(repository, **FREE_PORTS, device="cpu", shared_memory=shared_memory) as server:
         processes = find_model_processes(server.pid).running
         assert processes
         pids = [server.pid, *(process.pid for process in processes)]
         regions = {process.region for process in processes}
-        assert regions <= set(os.listdir(SHM_FOLDER))
+        assert regions <= set(os.listdir(region_folder(server.pid)))
         assert list(tmp_path.iterdir())
         began = time.monotonic()
     assert time.monotonic() - began < 12
@@ -356,6 +359,30 @@ def serve(repository: Path, tmp_path: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_the_command_serves_and_says_so_when_its_log_cannot_be_written(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "triton.log").symlink_to("/dev/full")
+    with serve(repository, tmp_path) as process:
+        try:
+            address = ready_line(process).split()[1].removeprefix("http://")
+            assert answers(address)
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+        assert process.returncode == 0
+    lost = [line for line in errors.splitlines() if "cannot be written, its lines are lost: No space left" in line]
+    assert len(lost) == 1
+
+
+def test_public_and_shared_memory_contradict_each_other(repository: Path) -> None:
+    done = subprocess.run(
+        [*SERVE, f"--repository={repository}", "--public", "--shared-memory"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "--shared-memory" in done.stderr
+    assert "--public" in done.stderr
 
 
 def send_and_forget(address: str, model: str) -> None:

@@ -23,7 +23,7 @@ from small_models import (
     write_stub,
 )
 
-from serving.leftovers import SHM_FOLDER
+from serving.leftovers import region_folder
 from serving.processes import find_model_processes
 from serving.server import Server
 from serving.supervisor import RestartPolicy
@@ -131,10 +131,11 @@ def test_killed_processes_leave_no_shared_memory(server: Server) -> None:
         wait_until(lambda: not is_ready(server), within_s=1)
         wait_until(lambda: is_ready(server), within_s=5)
     prefix = killed.region.rsplit("-", 5)[0]
+    folder = region_folder(server.pid)
 
     def regions_match() -> bool:
         in_use = {process.region for process in find_model_processes(server.pid).running}
-        return {path.name for path in SHM_FOLDER.glob(f"{prefix}-*")} == in_use
+        return {path.name for path in folder.glob(f"{prefix}-*")} == in_use
 
     wait_until(regions_match, within_s=5)
 

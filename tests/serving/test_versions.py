@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ def test_only_the_pinned_version_is_loaded(repository: Path) -> None:
     # The names that clients call bring the models of their version.
     assert set(models_to_load(repository, {"own": Pin(version=2)}, ("*",))) == {"own", "own_fused"}
     assert models_to_load(repository, {}, ("own_v2",)) == ("own_v2",)
+
+
+@pytest.mark.parametrize("pinned", [1, 2])
+def test_a_video_model_comes_with_the_network_that_it_asks(tmp_path: Path, pinned: int) -> None:
+    committed = Path(__file__).parents[2] / "model_repository"
+    for name in ("classify_video", "classify_model"):
+        shutil.copytree(committed / name, tmp_path / name, ignore=shutil.ignore_patterns("*.onnx", "*.plan"))
+    later = tmp_path / "classify_v2_video"
+    shutil.copytree(tmp_path / "classify_video", later)
+    text = (later / "config.pbtxt").read_text()
+    (later / "config.pbtxt").write_text(text.replace('string_value: "classify"', 'string_value: "classify_v2"'))
+    pins = {"classify": Pin(version=pinned)}
+    network = {1: "classify_model", 2: "classify_v2_model"}[pinned]
+    assert models_to_load(tmp_path, pins, ["classify_video"]) == ("classify_video", network)
+    assert models_to_load(tmp_path, pins, [network, "classify_video"]) == (network, "classify_video"), "each once"
+    assert models_to_load(tmp_path, pins, ["classify_fused"]) == ("classify_fused",), "asks no other"
 
 
 def test_callers_behind_a_proxy_see_the_pipeline_and_not_its_versions(repository: Path) -> None:

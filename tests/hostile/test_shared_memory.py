@@ -1,0 +1,228 @@
+"""What callers and other users of a machine can do to a server by its shared memory, its regions and its arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+import serving.triton_process
+from client import Client
+from serving import hidden_arguments, private_memory
+from serving.leftovers import SHM_FOLDER, region_folder
+from serving.processes import find_model_processes
+from serving.server import Server
+from serving.supervisor import RestartPolicy
+
+FREE_PORTS: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+ROOT = Path(__file__).parents[2]
+PHOTO = ROOT / "examples" / "photos" / "cat.jpg"
+PATIENCE_S = 60
+PASSWORD = re.compile(r"onestream-admin=(\w+)")
+"""As the argument of tritonserver says it, whose form Triton prescribes."""
+
+needs_triton = pytest.mark.needs_triton
+needs_root_and_setpriv = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="only root can give up one of its rights, by setpriv of util-linux",
+)
+
+
+def regions_of(server: Server) -> set[str]:
+    return {process.region for process in find_model_processes(server.pid).running}
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
+        time.sleep(0.05)
+
+
+def modes(folder: Path, names: set[str]) -> set[int]:
+    """Modes of the regions that are there."""
+    found = set()
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            found.add(stat.S_IMODE((folder / name).stat().st_mode))
+    return found
+
+
+@contextlib.contextmanager
+def fused(repository: Path, **options: Any) -> Iterator[Server]:
+    with Server(repository, **FREE_PORTS, device="cpu", models=["classify_fused"], **options) as server:
+        yield server
+
+
+@needs_triton
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_local_caller_registers_no_region_of_a_server(server: Server, protocol: str) -> None:
+    module = {"grpc": tritonclient.grpc, "http": tritonclient.http}[protocol]
+    address = {"grpc": server.grpc_address, "http": server.http_address}[protocol]
+    caller = module.InferenceServerClient(address)
+    regions = regions_of(server)
+    assert regions
+    for region in regions:
+        for key in (region, f"/{region}"):
+            with pytest.raises(InferenceServerException, match="restricted"):
+                caller.register_system_shared_memory("mine", key, 4096)
+    with pytest.raises(InferenceServerException, match="restricted"):
+        caller.register_cuda_shared_memory("mine", b"bm90IGEgaGFuZGxl", 0, 4096)
+    with pytest.raises(InferenceServerException, match="restricted"):
+        caller.get_system_shared_memory_status()
+    caller.close()
+    with Client(server.grpc_url, timeout_s=PATIENCE_S) as client:
+        assert client.classify(PHOTO)
+
+
+@needs_triton
+def test_the_regions_of_a_closed_server_are_not_in_the_machines_dev_shm(repository: Path) -> None:
+    if not private_memory.private_memory_allowed():
+        pytest.skip("the kernel lets this user have no /dev/shm of its own")
+    events: list[str] = []
+    with fused(repository, on_event=events.append) as server:
+        regions = regions_of(server)
+        assert regions
+        assert not regions & set(os.listdir(SHM_FOLDER))
+        inside = region_folder(server.pid)
+        assert regions <= set(os.listdir(inside))
+        assert stat.S_IMODE(inside.stat().st_mode) == 0o700
+        assert not any("/dev/shm" in event for event in events), "nothing is said where the protection is whole"
+
+
+@needs_triton
+@pytest.mark.parametrize("shared_memory", [False, True])
+def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, shared_memory: bool
+) -> None:
+    """Where the kernel refuses a private one, and where callers may use shared memory; of later processes too."""
+    monkeypatch.setattr(serving.triton_process, "with_private_memory", lambda *command: list(command))
+    events: list[str] = []
+    policy = RestartPolicy(drain_s=1)
+    with fused(repository, shared_memory=shared_memory, on_event=events.append, policy=policy) as server:
+        first = regions_of(server)
+        assert first <= set(os.listdir(SHM_FOLDER))
+        assert modes(SHM_FOLDER, first) == {0o600}, "when the server says that it is ready"
+        assert any("/dev/shm of its own" in event for event in events) == (not shared_memory)
+        find_model_processes(server.pid).running[0].kill()
+        wait_until(lambda: server.restarts and regions_of(server) - first)
+        wait_until(lambda: modes(SHM_FOLDER, regions_of(server)) == {0o600})
+    assert not first & set(os.listdir(SHM_FOLDER))
+
+
+@needs_triton
+def test_with_shared_memory_open_clients_hand_images_over(repository: Path) -> None:
+    with (
+        fused(repository, shared_memory=True) as server,
+        Client(server.grpc_url, shared_memory=True, timeout_s=PATIENCE_S) as by_memory,
+        Client(server.grpc_url, timeout_s=PATIENCE_S) as by_message,
+    ):
+        answers = [client.infer("classify_fused", PHOTO) for client in (by_memory, by_message)]
+        assert answers[0]["class_ids"].tolist() == answers[1]["class_ids"].tolist()
+
+
+class Watcher:
+    """A local user who reads every process's arguments all the time."""
+
+    def __init__(self) -> None:
+        self.passwords: set[str] = set()
+        self.looks = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            for process in Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError):
+                    self.passwords.update(PASSWORD.findall((process / "cmdline").read_text(errors="replace")))
+            self.looks += 1
+
+
+def opens(server: Server, password: str) -> bool:
+    """Whether a password opens the administration."""
+    request = urllib.request.Request(
+        f"{server.http_url}/v2/repository/index", data=b"{}", headers={"onestream-admin": password}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError:
+        return False
+
+
+@needs_triton
+def test_nobody_reads_the_administrations_password_among_arguments(repository: Path) -> None:
+    events: list[str] = []
+    with Watcher() as watcher, fused(repository, on_event=events.append) as server:
+        # Other servers of this machine are watched as well; theirs open nothing here.
+        assert [password for password in watcher.passwords if opens(server, password)] == []
+        assert watcher.looks
+        environment = (Path("/proc") / str(server.pid) / "environ").stat()
+        assert stat.S_IMODE(environment.st_mode) == 0o400
+        (password,) = set(PASSWORD.findall((Path("/proc") / str(server.pid) / "environ").read_text()))
+        assert opens(server, password), "without this the test shows nothing"
+    assert not any("token" in event for event in events)
+
+
+def run_hidden(prefix: Sequence[str] = ()) -> Any:
+    """What a program hears as its arguments, and what others read of them."""
+    says = "import json, sys; print(json.dumps([sys.argv[1:], open('/proc/self/cmdline').read().split(chr(0))]))"
+    command = hidden_arguments.with_hidden_arguments(
+        sys.executable, "-c", says, "a", hidden_arguments.hidden("FIRST"), "b", hidden_arguments.hidden("SECOND")
+    )
+    environment = {**os.environ, "FIRST": "--one=geheim é", "SECOND": ""}
+    done = subprocess.run([*prefix, *command], env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_a_command_hears_arguments_that_others_do_not_read() -> None:
+    heard, read = run_hidden()
+    assert heard == ["a", "--one=geheim é", "b", ""]
+    assert not any("geheim" in argument for argument in read)
+
+
+def test_where_no_tracer_is_known_the_command_hears_its_arguments_all_the_same() -> None:
+    heard, read = run_hidden(["setarch", "linux32", "--"])
+    assert heard == ["a", "--one=geheim é", "b", ""]
+    assert "--one=geheim é" in read
+
+
+@needs_root_and_setpriv
+def test_where_the_kernel_allows_no_memory_of_its_own_the_command_runs_all_the_same() -> None:
+    command = [sys.executable, "-c", "import os; print(os.stat('/dev/shm').st_dev)"]
+    without = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    private, shared = (
+        subprocess.run(
+            [*prefix, *private_memory.with_private_memory(*command)], capture_output=True, text=True, check=True
+        )
+        for prefix in ([], without)
+    )
+    assert int(shared.stdout) == SHM_FOLDER.stat().st_dev
+    assert shared.stderr == ""
+    if private_memory.private_memory_allowed():
+        assert int(private.stdout) != SHM_FOLDER.stat().st_dev
