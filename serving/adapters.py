@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from postprocess import read_labels, top_k
 from postprocess.matte import alpha
 from preprocess import BadImage, Compiled, Definition, Limits, StampMismatch, compile, first_difference
 from serving import certificate
+from serving.deadline import batch_deadline
 from serving.engine import OnnxRuntimeEngine
 from serving.metrics import ModelMetrics
 from serving.pipeline import GpuOptions, Matte, Raw, read_postprocess
@@ -34,7 +34,6 @@ from serving.tensors import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES
 if TYPE_CHECKING:
     from serving.adapters_gpu import FusedOnGpu
 
-_PARENT_CHECK_S = 1.0
 _LATER = 10
 
 Image = npt.NDArray[np.uint8]
@@ -46,7 +45,6 @@ class Adapter(ABC):
 
     def initialize(self, args: dict[str, str]) -> None:
         """Called by Triton once per instance. Raises where the model must not be served."""
-        end_with_the_server()
         config = json.loads(args["model_config"])
         folder = Path(args["model_repository"])
         self.version_folder = folder / args["model_version"]
@@ -80,9 +78,14 @@ class Adapter(ABC):
     def prepare(self) -> None:
         """Load what the model needs; ``definition``, ``parameters`` and ``folder`` are set."""
 
-    @abstractmethod
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Called by Triton with the requests of one batch; returns one response for each, in order.
+        """Called by Triton with the requests of one batch; a batch that takes too long ends this process."""
+        with batch_deadline():
+            return self.answer(requests)
+
+    @abstractmethod
+    def answer(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answer the requests of one batch: one response for each, in order.
 
         None where the responses are sent by other means.
         """
@@ -165,7 +168,7 @@ class Preprocess(Adapter):
 
             self._run = on_cpu
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
+    def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Decode a batch; a bad image is an error of its own request only."""
         with self.timed("preprocess"):
             samples = run_isolated(self._run, requests)
@@ -182,7 +185,7 @@ class Network(Adapter):
         """Load the network."""
         self._engine = self.load_engine()
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
+    def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Run the network once for the whole batch."""
         pixels = [pb_utils.get_input_tensor_by_name(request, PIXELS).as_numpy() for request in requests]
         with self.timed("network"):
@@ -198,7 +201,7 @@ class Postprocess(Adapter):
         self._postprocess = self.load_postprocess()
         self._inputs = self.parameters["network_outputs"].split(",")
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
+    def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Postprocess request by request: it is cheap, and nothing is shared."""
         with self.timed("postprocess"):
             return [
@@ -226,7 +229,7 @@ class Fused(Adapter):
         self._engine = self.load_engine()
         self._postprocess = self.load_postprocess()
 
-    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+    def answer(self, requests: Sequence[Any]) -> list[Any] | None:
         """Run the good images as one batch; each bad one gets its own error."""
         if self._on_gpu is not None:
             self._on_gpu.submit(requests)
@@ -286,18 +289,6 @@ def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any
     for index, sample in zip(single, run([batches[index][0] for index in single]), strict=True):
         results[index] = sample
     return results
-
-
-def end_with_the_server() -> None:
-    """End this process when its server is gone: one killed at work can leave the stub waiting for ever."""
-    server = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == server:
-            time.sleep(_PARENT_CHECK_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="end-with-the-server", daemon=True).start()
 
 
 def split(outputs: Tensors, sizes: Sequence[int]) -> list[Tensors]:
