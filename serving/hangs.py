@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from serving.processes import ModelProcess, read_stat
@@ -25,13 +25,28 @@ _LOOKS = 5
 
 @dataclass(slots=True)
 class _Pulse:
-    """How often threads of a process were run; ``thread`` is the one that was seen to run last."""
+    """How often threads of a process were run, and when that was last seen to grow.
+
+    ``thread`` is the one that was seen to run last, and the first to be looked at; ``looks`` counts looks since then.
+    """
 
     seen_at: float
+    looked_at: float
     switches: dict[int, int]
     thread: int
     looks: int = 0
-    looked_at: float = field(default=0.0)
+
+    def look(self, pid: int, now: float) -> None:
+        """Compare with what the kernel says now."""
+        self.looked_at = now
+        self.looks += 1
+        current = {self.thread: _switches(pid, self.thread)}
+        if now - self.seen_at > _LOOK_AROUND_S and current[self.thread] == self.switches.get(self.thread):
+            current = _all_switches(pid)
+        ran = [thread for thread, count in current.items() if count != self.switches.get(thread)]
+        if ran:
+            self.seen_at, self.looks, self.thread = now, 0, ran[-1]
+            self.switches.update(current)
 
 
 class HangWatch:
@@ -54,20 +69,9 @@ class HangWatch:
         now = time.monotonic()
         pulse = self._pulses.get(pid)
         if pulse is None:
-            self._pulses[pid] = _Pulse(seen_at=now, switches=_all_switches(pid), thread=pid)
-            return False
-        if now - pulse.looked_at < _LOOK_S:
-            return False
-        pulse.looked_at = now
-        pulse.looks += 1
-        current = {pulse.thread: _switches(pid, pulse.thread)}
-        if current[pulse.thread] == pulse.switches.get(pulse.thread) and now - pulse.seen_at > _LOOK_AROUND_S:
-            current = _all_switches(pid)
-        ran = [thread for thread, count in current.items() if count != pulse.switches.get(thread)]
-        if ran or not current:
-            pulse.seen_at, pulse.looks = now, 0
-            pulse.thread = ran[-1] if ran else pulse.thread
-            pulse.switches.update(current)
+            pulse = self._pulses[pid] = _Pulse(seen_at=now, looked_at=now, switches=_all_switches(pid), thread=pid)
+        if now - pulse.looked_at >= _LOOK_S:
+            pulse.look(pid, now)
         return now - pulse.seen_at > _SILENT_S and pulse.looks >= _LOOKS
 
 

@@ -1,0 +1,1 @@
+"""What hostile callers, killed processes and long nights do to a server, measured."""
