@@ -40,6 +40,8 @@ _REQUEST_TIMEOUT_S = 10.0
 _GIVE_UP_S = 120.0
 _CLEAN_WITHIN_S = 15.0  # replaced processes may finish their requests for 10 s
 _POLL_S = 0.02
+# Callers wait a little before they ask again, and so does the probe: on a small machine they take what a start needs.
+_AGAIN_S = 0.2
 _QUIET_S = 1.0
 _FRAMES = 48
 
@@ -153,7 +155,7 @@ def _hurt(served: _Served, one: Round, how: signal.Signals) -> float:
         if is_over and served.answers():
             is_served_again = True
             break
-        time.sleep(_POLL_S)
+        time.sleep(_AGAIN_S)
     ended = time.monotonic()
     if not continued:
         time.sleep(max(0.0, began + _STOPPED_S - ended))
@@ -179,7 +181,7 @@ def _look_for_leftovers(served: _Served, one: Round) -> None:
             one.orphans += orphans
             one.regions_left, one.folders_left = regions, folders
             return
-        time.sleep(0.2)
+        time.sleep(_AGAIN_S)
 
 
 def _identity(pid: int) -> tuple[int, int] | None:
@@ -335,7 +337,7 @@ class _Load:
             with self._lock:
                 self._requests.append(_Request(began, time.monotonic(), error, is_typed))
             if error:
-                time.sleep(0.1)
+                time.sleep(_AGAIN_S)
 
     def _picture(self, url: str, pipeline: str, photo: bytes) -> Callable[[], None]:
         client = Client(url, timeout_s=_REQUEST_TIMEOUT_S, retries=0)
