@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -151,16 +152,18 @@ class Preprocess(Adapter):
 
     def prepare(self) -> None:
         """Compile the definition."""
-        if self.device == "cpu":
-            # The network's processes go first: above capacity, work would go into pixels that the network then refuses.
-            os.nice(_LATER)
         self._run: Callable[[list[Image]], list[Any]]
         if self.device == "gpu":
             from serving.adapters_gpu import device_pixels
 
             self._run = device_pixels(self)
         else:
+            others = _threads()
             compiled = self.compile_pixels()
+            # The network's processes go first: above capacity, work would go into pixels that the network then refuses.
+            # Not before now: under load, a replacement of this process would take far longer to be ready.
+            for thread in (_threads() - others) | {threading.get_native_id()}:
+                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _LATER)
 
             def on_cpu(images: list[Image]) -> list[Any]:
                 samples = compiled.run(images)
@@ -273,6 +276,10 @@ def postprocess_of(options_json: str, folder: Path) -> Callable[[Tensors], Tenso
         return {SCORES: scores, CLASS_IDS: class_ids, LABELS: labels}
 
     return classify
+
+
+def _threads() -> set[int]:
+    return {int(thread) for thread in os.listdir("/proc/self/task")}
 
 
 def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
