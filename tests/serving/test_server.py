@@ -438,6 +438,44 @@ def test_nothing_outlives_a_killed_command(repository: Path, tmp_path: Path) -> 
     assert not regions & set(os.listdir(SHM_FOLDER))
 
 
+def test_nothing_outlives_a_killed_command_whose_process_is_at_work(tmp_path: Path) -> None:
+    # Native code that keeps Python's lock: no thread of the process could end it.
+    write_model(tmp_path / "repository", "busy", execute="__import__('ctypes').PyDLL(None).sleep(600)")
+    with serve(tmp_path / "repository", tmp_path) as process:
+        address = ready_line(process).split()[1].removeprefix("http://")
+        pids = descendants(process)
+        prefix = next(p.region for p in find_model_processes(pids[0]).running).rsplit("-", 5)[0]
+        request = threading.Thread(target=send_and_forget, args=(address, "busy"))
+        request.start()
+        time.sleep(0.5)  # the request is inside the process
+        process.kill()
+    request.join()
+    wait_until(lambda: all(is_gone(pid) for pid in pids), within_s=30)
+    wait_until(lambda: not list(SHM_FOLDER.glob(f"{prefix}*")), within_s=30)
+    wait_until(lambda: not list(Path(tempfile.gettempdir()).glob(f"{prefix}*")), within_s=30)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_next_start_ends_what_a_killed_command_with_a_lost_guard_leaves(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    write_model(tmp_path / "repository", "busy", execute="__import__('ctypes').PyDLL(None).sleep(600)")
+    with serve(tmp_path / "repository", tmp_path) as process:
+        address = ready_line(process).split()[1].removeprefix("http://")
+        *pids, guard = descendants(process)
+        request = threading.Thread(target=send_and_forget, args=(address, "busy"))
+        request.start()
+        time.sleep(0.5)  # the request is inside the process
+        process.send_signal(signal.SIGSTOP)  # it must not replace the guard
+        os.kill(guard, how)
+        process.kill()
+    if how is signal.SIGSTOP:
+        assert not is_gone(pids[0]), "without a leftover this test shows nothing"
+    remove_leftovers()
+    wait_until(lambda: all(is_gone(pid) for pid in [*pids, guard]), within_s=30)
+    request.join()
+
+
 @pytest.mark.parametrize("victim", ["tritonserver", "guard"])
 def test_triton_is_started_again_on_its_ports_when_it_is_killed(tmp_path: Path, victim: str) -> None:
     write_model(tmp_path / "repository", "busy", execute="time.sleep(60)")
