@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from serving.control import TritonControl
+from serving.control import ControlError, TritonControl
 from serving.ports import free_port
 from serving.rollout_service import RolloutService
 from serving.server_errors import (
@@ -407,6 +408,10 @@ class Server:
                     raise
                 reason = str(error)
             else:
+                # A model that it does not even know, because its files are gone, is missing all the same.
+                for model in self._history.given_up.keys() - set(self._models):
+                    with contextlib.suppress(ControlError):
+                        triton.control.keep_unready(model)
                 self._on_event(f"restarted tritonserver in {time.monotonic() - began:.1f} s")
                 return triton
 

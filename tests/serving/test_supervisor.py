@@ -318,6 +318,23 @@ def test_a_model_whose_files_are_gone_keeps_the_server_unready_until_they_are_ba
 
 
 @pytest.mark.needs_triton
+def test_a_new_triton_is_unready_as_well_without_a_model_that_was_given_up(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    folder = write_model(repository, "moved")
+    write_model(repository, "stays")
+    events: list[str] = []
+    policy = RestartPolicy(max_restarts=1, window_s=600)
+    with running(repository, device="cpu", policy=policy, on_event=events.append) as server:
+        folder.rename(tmp_path / "elsewhere")
+        kill_one(server, "moved")
+        wait_until(lambda: "given up" in "".join(events), within_s=60)
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: any("restarted tritonserver" in line for line in events), within_s=60)
+        assert infer(server, "stays").status == 200
+        assert not is_ready(server)
+
+
+@pytest.mark.needs_triton
 def test_a_model_that_was_given_up_is_tried_again_when_it_was_mended(tmp_path: Path) -> None:
     folder = write_model(tmp_path, "broken")
     source = folder / "1" / "model.py"
