@@ -211,6 +211,8 @@ class Supervisor:
             return
         # Processes killed together do not end at the same moment, and those of one ensemble are restarted together.
         time.sleep(_SETTLE_S)
+        if self._triton.has_ended:
+            return  # They ended with it.
         ended = [(process, how) for process in self._watched.values() if (how := process.ending()) is not None]
         for process, _ in ended:
             del self._watched[process.pid]

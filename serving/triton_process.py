@@ -184,6 +184,11 @@ class TritonProcess:
         """The tritonserver's process id; its parent is a guard (``serving.guard``)."""
         return self._triton.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether tritonserver itself has ended; its guard may still be ending its model processes."""
+        return self._triton.ending() is not None
+
     def wait_until_ready(self, *, timeout_s: float, stopping: Callable[[], bool]) -> list[str]:
         """Wait until every model is loaded and every port answers; return the models' names.
 
@@ -222,6 +227,9 @@ class TritonProcess:
         Raises:
             ServerError: why; the class tells a port, a library, a hang and other ends apart.
         """
+        if self.has_ended:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(_KILL_TIMEOUT_S)
         returncode = self._guard.poll()
         if returncode is not None:
             self.follow_log()
