@@ -83,13 +83,13 @@ def serve(
         int | None, typer.Option(min=1, help="Trace one of so many requests.  [default: 1, which is every one]")
     ] = None,
 ) -> None:
-    """Run Triton over a model repository until Ctrl-C or SIGTERM, and restart model processes that die.
+    """Run Triton over a model repository until Ctrl-C or SIGTERM; restart it and model processes that die or hang.
 
     HTTP requests need the Content-Type application/octet-stream. Even on 127.0.0.1 every program and account of this
     machine reaches Triton, and so do web pages that a browser on it opens: a form of over 128 MB ends the embedded
     Triton (docs/operations.md, Known holes of Triton).
 
-    Exits with 0 when told to stop, 1 when Triton ends by itself, 2 when the server cannot be started.
+    Exits with 0 when told to stop, 1 when Triton ends again and again, 2 when the server cannot be started.
     """
     output: Output = JsonOutput(repository) if log_format is LogFormat.json else TextOutput(verbose=verbose)
     try:

@@ -35,6 +35,7 @@ from preprocess import (
 )
 from preprocess.limits import HEAVY_WORK
 from serving import certificate
+from serving.deadline import batch_deadline
 from serving.engine import OnnxRuntimeEngine
 from serving.heavy import HeavyLine
 from serving.metrics import ModelMetrics
@@ -46,7 +47,6 @@ from serving.tensors import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES
 if TYPE_CHECKING:
     from serving.adapters_gpu import FusedOnGpu
 
-_PARENT_CHECK_S = 1.0
 _LATER = 10
 _LARGEST_WAITING = 2
 """Heavy images of the largest size that a process keeps waiting, and as many bytes of smaller ones."""
@@ -60,7 +60,6 @@ class Adapter(ABC):
 
     def initialize(self, args: dict[str, str]) -> None:
         """Called by Triton once per instance. Raises where the model must not be served."""
-        end_with_the_server()
         config = json.loads(args["model_config"])
         folder = Path(args["model_repository"])
         self.version_folder = folder / args["model_version"]
@@ -94,9 +93,14 @@ class Adapter(ABC):
     def prepare(self) -> None:
         """Load what the model needs; ``definition``, ``parameters`` and ``folder`` are set."""
 
-    @abstractmethod
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Called by Triton with the requests of one batch; returns one response for each, in order.
+        """Called by Triton with the requests of one batch; a batch that takes too long ends this process."""
+        with batch_deadline():
+            return self.answer(requests)
+
+    @abstractmethod
+    def answer(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answer the requests of one batch: one response for each, in order.
 
         None where the responses are sent by other means.
         """
@@ -175,7 +179,7 @@ class FromImages(Adapter):
             self.open_work, failed=self._failed, max_waiting_bytes=_LARGEST_WAITING * self.limits.max_body_bytes
         )
 
-    def answer(self, requests: Sequence[Any]) -> list[Any]:
+    def answer_on_cpu(self, requests: Sequence[Any]) -> list[Any]:
         """The response to each request of a batch, None where it comes later."""
         heavy = [self._is_heavy(request) for request in requests]
         light = [request for request, is_heavy in zip(requests, heavy, strict=True) if not is_heavy]
@@ -232,9 +236,12 @@ class Preprocess(FromImages):
     def prepare(self) -> None:
         """Compile the definition."""
         if self.device == "cpu":
-            # The network's processes go first: above capacity, work would go into pixels that the network then refuses.
-            os.nice(_LATER)
+            others = _threads()
             self.open_on_cpu()
+            # The network's processes go first: above capacity, work would go into pixels that the network then refuses.
+            # Not before now: under load, a replacement of this process would take far longer to be ready.
+            for thread in (_threads() - others) | {threading.get_native_id()}:
+                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _LATER)
         else:
             from serving.adapters_gpu import device_pixels
 
@@ -250,10 +257,10 @@ class Preprocess(FromImages):
 
         return lambda requests: self._responses(on_cpu, requests)
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
+    def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Decode a batch; a bad image is an error of its own request only."""
         if self.device == "cpu":
-            return self.answer(requests)
+            return self.answer_on_cpu(requests)
         return self._responses(self._run_on_gpu, requests)
 
     def _responses(self, run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
@@ -272,7 +279,7 @@ class Network(Adapter):
         """Load the network."""
         self._engine = self.load_engine()
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
+    def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Run the network once for the whole batch."""
         pixels = [pb_utils.get_input_tensor_by_name(request, PIXELS).as_numpy() for request in requests]
         with self.timed("network"):
@@ -288,7 +295,7 @@ class Postprocess(Adapter):
         self._postprocess = self.load_postprocess()
         self._inputs = self.parameters["network_outputs"].split(",")
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
+    def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Postprocess request by request: it is cheap, and nothing is shared."""
         with self.timed("postprocess"):
             return [
@@ -321,13 +328,13 @@ class Fused(FromImages):
         compiled = self.compile_pixels()
         return lambda requests: self._responses(compiled, requests)
 
-    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+    def answer(self, requests: Sequence[Any]) -> list[Any] | None:
         """Run the good images as one batch; each bad one gets its own error."""
         if self._on_gpu is not None:
             for batch in self.light_first(requests):
                 self._on_gpu.submit(batch)
             return None
-        return self.answer(requests)
+        return self.answer_on_cpu(requests)
 
     def _responses(self, compiled: Compiled, requests: Sequence[Any]) -> list[Any]:
         with self.timed("preprocess"):
@@ -371,6 +378,10 @@ def postprocess_of(options_json: str, folder: Path) -> Callable[[Tensors], Tenso
     return classify
 
 
+def _threads() -> set[int]:
+    return {int(thread) for thread in os.listdir("/proc/self/task")}
+
+
 def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
     """What ``run`` gives for the images of a batch of requests: a sample or a ``BadImage`` for each.
 
@@ -390,18 +401,6 @@ def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any
 def unavailable(reason: str) -> Any:
     """The response to a request that is refused for no fault of its own; clients may send it again."""
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(reason, pb_utils.TritonError.UNAVAILABLE))
-
-
-def end_with_the_server() -> None:
-    """End this process when its server is gone: one killed at work can leave the stub waiting for ever."""
-    server = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == server:
-            time.sleep(_PARENT_CHECK_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="end-with-the-server", daemon=True).start()
 
 
 def split(outputs: Tensors, sizes: Sequence[int]) -> list[Tensors]:

@@ -52,6 +52,14 @@ class TritonControl:
         self._headers = {f"triton-grpc-protocol-{header}": token}
         self._error: type[Exception] = tritonclient.grpc.InferenceServerException
 
+    def check_live(self, timeout_s: float) -> None:
+        """Return when the server says that it is alive.
+
+        Raises:
+            ControlError: it did not within ``timeout_s`` seconds. A refused connection is told at once.
+        """
+        self._call(self._client.is_server_live, timeout_s=timeout_s)
+
     def model_states(self) -> dict[str, ModelState]:
         """Read the state of every model in the repository, by name.
 
@@ -108,7 +116,8 @@ class TritonControl:
         """Take a model out of service so that the server is not ready until the model is loaded again.
 
         Unloading alone would make the server ready without the model. A load that fails leaves a reason behind, and
-        Triton counts a model that is unavailable for a reason.
+        Triton counts a model that is unavailable for a reason. The load brings a file of its own, so that it fails for
+        this reason even where the model's files are gone.
 
         Raises:
             ControlError: no answer.
@@ -116,13 +125,15 @@ class TritonControl:
         self.unload(model)
         refused = json.dumps({"backend": "stopped-after-crashes"})
         with contextlib.suppress(ControlError):
-            self._call(self._client.load_model, model, timeout_s=_REQUEST_TIMEOUT_S, config=refused)
+            self._call(
+                self._client.load_model, model, timeout_s=_REQUEST_TIMEOUT_S, config=refused, files={"file:1/none": b""}
+            )
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
 
-    def _call(self, method: Callable[..., Any], *arguments: str, timeout_s: float, **options: str) -> Any:
+    def _call(self, method: Callable[..., Any], *arguments: str, timeout_s: float, **options: Any) -> Any:
         try:
             return method(*arguments, headers=self._headers, client_timeout=timeout_s, **options)
         except self._error as error:

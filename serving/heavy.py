@@ -12,6 +12,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from serving.deadline import HEAVY_DEADLINE_S, batch_deadline
+
 WAITING = 16
 """Heavy pictures of a process that wait; as many seconds or less by default, which is longer than most callers wait."""
 NICER = 5
@@ -75,7 +77,8 @@ class HeavyLine:
             with self._lock:
                 self._waiting, self._waiting_bytes = self._waiting - 1, self._waiting_bytes - taken.size
             try:
-                response = _too_late() if taken.is_late() else work([taken.request])[0]
+                with batch_deadline(HEAVY_DEADLINE_S):
+                    response = _too_late() if taken.is_late() else work([taken.request])[0]
             except Exception as error:  # one that fails must not leave its caller, or the next one, without an answer
                 response = self._failed(error)
             try:

@@ -1,8 +1,8 @@
-"""What a server has outside its own memory: regions in /dev/shm and a temporary folder.
+"""What a server has outside its own memory: regions in /dev/shm, a temporary folder, and processes.
 
-Their names say whose they are, so that a server removes its own, and those of dead owners, and no others:
-``onestream-NAMESPACE-PID-START-NUMBER-``. The namespace of process ids tells containers that share /dev/shm apart; the
-start time tells a process from a later one with the same id.
+Their names and command lines say whose they are, so that a server removes its own, and those of dead owners, and no
+others: ``onestream-NAMESPACE-PID-START-NUMBER-``. The namespace of process ids tells containers that share /dev/shm
+apart; the start time tells a process from a later one with the same id.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ import os
 import re
 import shutil
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from serving.processes import read_stat
+from serving.guard import guard_prefix
+from serving.processes import KnownProcess, read_stat, region_of, running_processes
 
 SHM_FOLDER = Path("/dev/shm")
 
+_END_TIMEOUT_S = 5.0
+_POLL_S = 0.05
 _numbers = itertools.count()
 _PREFIX = re.compile(r"onestream-(?P<namespace>\d+)-(?P<pid>\d+)-(?P<start>\d+)-\d+-")
 
@@ -59,20 +64,45 @@ def hide_regions(prefix: str) -> None:
                 os.close(region)
 
 
+def end_processes(prefix: str) -> None:
+    """Kill every model process and guard whose command line carries ``prefix``, and wait until they have ended."""
+    _end([process for process, owner in _owned_processes() if owner[0] == prefix])
+
+
 def remove_leftovers() -> None:
-    """Remove the regions and folders of servers whose process is gone."""
-    namespace = _pid_namespace()
+    """End the processes, and remove the regions and folders, of servers whose process is gone."""
+    _end([process for process, owner in _owned_processes() if _is_dead(owner)])
     for path in (*SHM_FOLDER.glob("onestream-*"), *Path(tempfile.gettempdir()).glob("onestream-*")):
         owner = _PREFIX.match(path.name)
-        if owner is None or owner["namespace"] != namespace:
-            continue
-        process = read_stat(int(owner["pid"]))
-        if process is not None and process.start_ticks == int(owner["start"]):
+        if owner is None or not _is_dead(owner):
             continue
         if path.parent == SHM_FOLDER:
             remove_region(path.name, prefix=owner[0])
         else:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_dead(owner: re.Match[str]) -> bool:
+    if owner["namespace"] != _pid_namespace():
+        return False
+    process = read_stat(int(owner["pid"]))
+    return process is None or process.is_zombie or process.start_ticks != int(owner["start"])
+
+
+def _owned_processes() -> Iterator[tuple[KnownProcess, re.Match[str]]]:
+    """Model processes and guards, with the prefix of their servers. tritonserver ends with its guard."""
+    for process, arguments in running_processes():
+        owner = _PREFIX.match(region_of(arguments) or guard_prefix(arguments) or "")
+        if owner is not None:
+            yield process, owner
+
+
+def _end(processes: list[KnownProcess]) -> None:
+    for process in processes:
+        process.kill()
+    deadline = time.monotonic() + _END_TIMEOUT_S
+    while any(process.ending() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
 
 
 def _pid_namespace() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class ProcessStat:
         name: the first 15 bytes of its program's name.
         start_ticks: when it started, in clock ticks since boot: with the pid, its identity.
         is_zombie: it has ended and its parent has not asked how.
+        is_stopped: it was stopped by a signal and waits to be continued.
         wait_status: how a zombie ended, as ``os.wait`` gives it; 0 while it runs, or if the kernel does not tell us.
     """
 
@@ -34,6 +36,7 @@ class ProcessStat:
     name: str
     start_ticks: int
     is_zombie: bool
+    is_stopped: bool
     wait_status: int
 
 
@@ -51,6 +54,7 @@ def read_stat(pid: int) -> ProcessStat | None:
         name=name,
         start_ticks=int(fields[19]),
         is_zombie=fields[0] in "ZX",
+        is_stopped=fields[0] == "T",
         wait_status=int(fields[49]),
     )
 
@@ -66,22 +70,16 @@ def describe_exit(returncode: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelProcess:
-    """A process that runs one instance of a model.
+class KnownProcess:
+    """A process, and no later one with the same id.
 
     Attributes:
         pid: its id.
         start_ticks: when it started, in clock ticks since boot.
-        model: the model's name.
-        instance: the instance's name, unique in a server but for a model that is being replaced.
-        region: name of the shared memory region between it and Triton.
     """
 
     pid: int
     start_ticks: int
-    model: str
-    instance: str
-    region: str
 
     def ending(self) -> str | None:
         """Say how it ended, or None while it runs."""
@@ -93,10 +91,30 @@ class ModelProcess:
         return describe_exit(os.waitstatus_to_exitcode(stat.wait_status))
 
     def kill(self) -> None:
-        """Kill it, unless it has ended."""
+        """Kill it, unless it has ended or is another user's."""
         if self.ending() is None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGKILL)
+
+    def is_stopped(self) -> bool:
+        """Tell whether a signal stopped it, so that it does nothing until it is continued."""
+        stat = read_stat(self.pid)
+        return stat is not None and stat.start_ticks == self.start_ticks and stat.is_stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProcess(KnownProcess):
+    """A process that runs one instance of a model.
+
+    Attributes:
+        model: the model's name.
+        instance: the instance's name, unique in a server but for a model that is being replaced.
+        region: name of the shared memory region between it and Triton.
+    """
+
+    model: str
+    instance: str
+    region: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,18 +147,38 @@ def find_model_processes(triton_pid: int) -> ModelProcesses:
     return ModelProcesses(running=tuple(running), dead_pids=frozenset(dead))
 
 
+def running_processes() -> Iterator[tuple[KnownProcess, list[str]]]:
+    """Every process of this machine that has not ended, with its command line."""
+    for entry in os.listdir("/proc"):
+        stat = read_stat(int(entry)) if entry.isdigit() else None
+        if stat is not None and not stat.is_zombie:
+            yield KnownProcess(pid=stat.pid, start_ticks=stat.start_ticks), _command_line(stat.pid)
+
+
+def region_of(arguments: list[str]) -> str | None:
+    """The shared memory region in the command line of a model process; None for that of another program."""
+    is_stub = len(arguments) >= 9 and arguments[0].endswith(_STUB_COMMAND)
+    return arguments[2] if is_stub else None
+
+
+def _command_line(pid: int) -> list[str]:
+    """Read a process's command line; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
 def _identify(stat: ProcessStat) -> ModelProcess | None:
     """Read a model process's command line: stub, model file, region, 5 numbers and paths, instance, folder."""
-    try:
-        arguments = Path(f"/proc/{stat.pid}/cmdline").read_text(errors="replace").split("\0")
-    except OSError:
-        return None
-    if len(arguments) < 9 or not arguments[0].endswith(_STUB_COMMAND):
+    arguments = _command_line(stat.pid)
+    region = region_of(arguments)
+    if region is None:
         return None
     return ModelProcess(
         pid=stat.pid,
         start_ticks=stat.start_ticks,
         model=Path(arguments[1]).parent.parent.name,
         instance=arguments[8],
-        region=arguments[2],
+        region=region,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import tempfile
@@ -12,11 +13,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from serving.control import TritonControl
+from serving.control import ControlError, TritonControl
 from serving.log_file import LogFile
 from serving.ports import free_port
 from serving.rollout_service import RolloutService
-from serving.server_errors import ModelLoadFailed, PortInUse, RepositoryMissing, ServerError, StopRequested, TritonDied
+from serving.server_errors import (
+    ModelLoadFailed,
+    PortInUse,
+    RepositoryMissing,
+    ServerError,
+    StopRequested,
+    TritonDied,
+    TritonHung,
+)
 from serving.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
 from serving.tracing import TraceFile, Tracing, collector_complaint, is_collector
 from serving.triton import Device, Endpoints, TritonInstallation, find_triton, resolve_device
@@ -25,13 +34,17 @@ from serving.triton_process import TritonProcess
 _POLL_S = 0.05
 _WAKE_UP_S = 0.5
 _LAUNCH_ATTEMPTS = 3
+# A start takes several seconds, so the window is longer than that of a model.
+_TRITON_POLICY = RestartPolicy(window_s=120.0)
+_TRITON = "tritonserver"
 
 
 class Server:
     """Triton over a model repository, with its model processes supervised. A context manager.
 
-    Models that die are restarted; ``on_event`` hears of it. When tritonserver itself ends, the server is finished:
-    ``wait`` raises the reason. Nothing outlives this process, however it ends.
+    Models whose processes die or hang are restarted, and so is tritonserver, on the same ports; ``on_event`` hears of
+    it. When that happens too often the server is finished: ``wait`` raises the reason. Nothing outlives this process,
+    however it ends.
 
     Args:
         repository: folder of models.
@@ -53,6 +66,7 @@ class Server:
         startup_timeout_s: seconds until all models must be ready, > 0.
         stop_timeout_s: seconds that a stop may take before Triton is killed, >= 1.
         policy: how persistently a dead model is restarted.
+        triton_policy: how persistently tritonserver is; None means 10 times in two minutes.
         on_event: receives one line for every event after the start, and for every TensorRT plan that is made before
             it, from any thread; None ignores them.
         on_log: receives every line of Triton's log, from the server's thread; None ignores them.
@@ -79,6 +93,7 @@ class Server:
         startup_timeout_s: float = 120.0,
         stop_timeout_s: float = 10.0,
         policy: RestartPolicy | None = None,
+        triton_policy: RestartPolicy | None = None,
         on_event: Callable[[str], None] | None = None,
         on_log: Callable[[str], None] | None = None,
     ) -> None:
@@ -106,9 +121,11 @@ class Server:
         self._startup_timeout_s = startup_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._policy = policy or RestartPolicy()
+        self._triton_policy = triton_policy or _TRITON_POLICY
         self._on_event = on_event or _ignore
         self._on_log = on_log or _ignore
         self._history = RestartHistory()
+        self._triton_history = RestartHistory()
         # No events: their locks would block a signal handler that interrupts another one.
         self._stopping = self._hurried = False
         self._started_or_finished = threading.Event()
@@ -160,7 +177,7 @@ class Server:
             timeout_s: how long to wait; None for ever.
 
         Raises:
-            ServerError: Triton ended by itself.
+            ServerError: Triton ended by itself too often, or could not be started again.
         """
         finished = self._finished.wait(timeout_s) if timeout_s is not None else _wait_for(self._finished)
         if finished and self._failure is not None:
@@ -366,10 +383,10 @@ class Server:
             )
 
     def _supervise(self) -> None:
-        """Keep the models running until a stop is asked for.
+        """Keep Triton and the models running until a stop is asked for.
 
         Raises:
-            ServerError: Triton ended.
+            ServerError: Triton ended too often, or could not be started again.
         """
         while not self._stopping:
             triton = self._running_triton()
@@ -381,28 +398,46 @@ class Server:
                     triton.hide_regions()
                     supervisor.poll()
                     time.sleep(_POLL_S)
-            except TritonStuck as stuck:
+            except (TritonStuck, ServerError) as error:
                 supervisor.close()
-                self._triton = self._replace_triton(triton, stuck.model)
+                self._triton = self._replace_triton(triton, str(error))
             finally:
                 supervisor.close()
 
-    def _replace_triton(self, stuck: TritonProcess, model: str) -> TritonProcess:
-        """Start a new Triton in place of one that waits for ever for a dead process of ``model``."""
+    def _replace_triton(self, ended: TritonProcess, reason: str) -> TritonProcess:
+        """Start a new Triton on the same ports, in place of one that has ended or must end."""
         began = time.monotonic()
-        stuck.kill()
-        for attempts_left in reversed(range(_LAUNCH_ATTEMPTS)):
+        ended.kill()
+        policy, history = self._triton_policy, self._triton_history
+        attempts = _LAUNCH_ATTEMPTS
+        while True:
+            recent = history.recent(_TRITON, policy.window_s)
+            if recent >= policy.max_restarts:
+                raise ServerError(f"{reason}; given up after {recent} restarts in {policy.window_s:g} s")
+            self._on_event(f"{reason}; starting it again")
+            self._pause(policy.delay_s(recent))
+            history.add(_TRITON)
             try:
-                triton = self._start_triton(stuck.endpoints)
-                break
-            except (ModelLoadFailed, TritonDied):
-                if attempts_left == 0:
+                triton = self._start_triton(ended.endpoints)
+            except (ModelLoadFailed, TritonDied, TritonHung, PortInUse) as error:
+                attempts -= 1
+                if attempts == 0:
                     raise
-        self._on_event(
-            f"{model}: its process died before it began to load, and Triton waits for it for ever; "
-            f"restarted tritonserver in {time.monotonic() - began:.1f} s"
-        )
-        return triton
+                reason = str(error)
+            else:
+                # A model that it does not even know, because its files are gone, is missing all the same.
+                for model in self._history.given_up.keys() - set(self._models):
+                    with contextlib.suppress(ControlError):
+                        triton.control.keep_unready(model)
+                self._on_event(f"restarted tritonserver in {time.monotonic() - began:.1f} s")
+                return triton
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self._stopping:
+                raise StopRequested
+            time.sleep(_POLL_S)
 
 
 def _wait_for(event: threading.Event) -> bool:

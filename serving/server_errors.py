@@ -10,6 +10,7 @@
         ├── MissingLibrary       the loader cannot find a shared library; the message names it
         ├── ModelLoadFailed      a model did not load; the message names it and says why
         ├── StartupTimeout       the server was not ready in time
+        ├── TritonHung           tritonserver was stopped by a signal, or does not answer any more
         └── TritonDied           tritonserver ended by itself, with an exit code or a signal
 
 Each message is one readable line.
@@ -86,6 +87,10 @@ class ModelLoadFailed(ServerError):
 
 class StartupTimeout(ServerError):
     """The server was not ready in time."""
+
+
+class TritonHung(ServerError):
+    """tritonserver was stopped by a signal, or does not answer any more."""
 
 
 class TritonDied(ServerError):

@@ -1,13 +1,15 @@
-"""Restarts model processes that die.
+"""Restarts model processes that die, and kills those that hang.
 
-Triton's Python backend neither restarts a model process that died nor reports the model as not ready. The supervisor
-watches the processes; when one dies it unloads the model, which makes it and the server not ready, and loads it again.
-Ensembles that use the model come back with it; other models are not touched.
+Triton's Python backend neither restarts a model process that died nor reports the model as not ready, and one that
+goes on after it was stopped ends tritonserver. The supervisor watches the processes; it kills one that does not run.
+When one dies it unloads the model, which makes it and the server not ready, and loads it again. Ensembles that use the
+model come back with it; other models are not touched.
 """
 
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import time
 from collections import defaultdict
@@ -15,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from serving.control import ControlError
+from serving.hangs import HangWatch
 from serving.leftovers import region_folder, remove_region
-from serving.processes import ModelProcess
+from serving.processes import ModelProcess, describe_exit
 from serving.triton_process import TritonProcess
 
 _RESCAN_S = 1.0
@@ -24,6 +27,8 @@ _SETTLE_S = 0.05
 _PAUSE_AFTER_FAILURE_S = 0.2
 # A process that dies before its first message leaves Triton waiting for ever; any later death it reports within 2 s.
 _UNNOTICED_DEATH_S = 3.0
+# How the kernel ends a process whose batch takes longer than its deadline.
+_OVERDUE = describe_exit(-signal.SIGALRM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +57,16 @@ class RestartPolicy:
 
 
 class RestartHistory:
-    """When each model was restarted; outlives a supervisor when Triton itself is restarted. Thread-safe."""
+    """When each model was restarted; outlives a supervisor when Triton itself is restarted. Thread-safe.
+
+    Attributes:
+        given_up: models that are restarted no more, and the files with which they were tried last (``View.files_of``).
+    """
 
     def __init__(self) -> None:
+        self.given_up: dict[str, frozenset[tuple[str, int, int, int]]] = {}
         self._times: dict[str, list[float]] = defaultdict(list)
+        self._forgiven: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def add(self, model: str) -> None:
@@ -67,7 +78,14 @@ class RestartHistory:
         """Count the restarts of a model in the last ``window_s`` seconds."""
         earliest = time.monotonic() - window_s
         with self._lock:
+            earliest = max(earliest, self._forgiven.get(model, earliest))
             return sum(moment >= earliest for moment in self._times[model])
+
+    def forgive(self, model: str) -> None:
+        """Let restarts so far not count any more, in a model that was given up."""
+        with self._lock:
+            self._forgiven[model] = time.monotonic()
+        self.given_up.pop(model, None)
 
     def totals(self) -> dict[str, int]:
         """Count all restarts, by model; models never restarted are absent."""
@@ -83,7 +101,7 @@ class TritonStuck(Exception):
     """
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"Triton is stuck loading model '{model}'")
+        super().__init__(f"{model}: its process died before it began to load, and tritonserver waits for it for ever")
         self.model = model
 
 
@@ -136,6 +154,8 @@ class Supervisor:
         self._retired: dict[int, float] = {}
         self._recoveries: list[_Recovery] = []
         self._next_scan = 0.0
+        self._hangs = HangWatch()
+        self._killed_because: dict[int, str] = {}
         self._closed = threading.Event()
 
     def poll(self) -> None:
@@ -146,6 +166,8 @@ class Supervisor:
         """
         if self._recoveries or time.monotonic() >= self._next_scan:
             self._scan()
+            self._retry_changed()
+        self._kill_hung()
         self._notice_deaths()
         self._kill_retired()
         self._check_stuck()
@@ -163,18 +185,42 @@ class Supervisor:
         self._dead_pids = found.dead_pids
         self._next_scan = time.monotonic() + _RESCAN_S
 
+    def _kill_hung(self) -> None:
+        """Kill what does not run, before it goes on: Triton may have taken its memory back."""
+        for process in self._watched.values():
+            why = self._hangs.why_hung(process)
+            if why is not None:
+                self._killed_because[process.pid] = f"{why} and was killed"
+                process.kill()
+
+    def _retry_changed(self) -> None:
+        """Try models again that were given up, when their files have changed."""
+        for model, tried in list(self._history.given_up.items()):
+            files = self._triton.view.files_of(model)
+            if files in (tried, frozenset()) or self._recovery_of(model) is not None:
+                continue
+            self._history.forgive(model)
+            with contextlib.suppress(ControlError):
+                if self._control.model_states()[model].state == "READY":
+                    continue
+            self._announce(f"{model}: its files changed since it was given up; it is tried again")
+            self._recover({model: "its files changed"})
+
     def _notice_deaths(self) -> None:
         if all(process.ending() is None for process in self._watched.values()):
             return
         # Processes killed together do not end at the same moment, and those of one ensemble are restarted together.
         time.sleep(_SETTLE_S)
+        if self._triton.has_ended:
+            return  # They ended with it.
         ended = [(process, how) for process in self._watched.values() if (how := process.ending()) is not None]
         for process, _ in ended:
             del self._watched[process.pid]
             remove_region(process.region, prefix=self._triton.region_prefix, folder=region_folder(self._triton.pid))
         self._scan()
         deaths: dict[str, str] = {}
-        for process, how in ended:
+        for process, exit_text in ended:
+            how = self._how_it_ended(process, exit_text)
             recovery = self._recovery_of(process.model)
             if self._retired.pop(process.pid, None) is not None:
                 continue
@@ -183,6 +229,11 @@ class Supervisor:
             elif self._is_needed(process):
                 deaths[process.model] = f"model process {process.pid} {how}"
         self._recover(deaths)
+
+    def _how_it_ended(self, process: ModelProcess, exit_text: str) -> str:
+        if exit_text == _OVERDUE:
+            return f"{exit_text}: its batch took longer than a batch may"
+        return self._killed_because.pop(process.pid, exit_text)
 
     def _recovery_of(self, model: str) -> _Recovery | None:
         return next((recovery for recovery in self._recoveries if model in recovery.reasons), None)
@@ -232,12 +283,16 @@ class Supervisor:
     def _restart(self, recovery: _Recovery) -> None:
         """Restart models until they are loaded or given up. Runs in the recovery's thread."""
         policy = self._policy
+        tried: dict[str, frozenset[tuple[str, int, int, int]]] = {}
         while not self._closed.is_set():
+            # Looked at before they are loaded, so that no change is missed.
+            files = {model: self._triton.view.files_of(model) for model in recovery.reasons}
             recent = max(self._history.recent(model, policy.window_s) for model in recovery.reasons)
             try:
                 if recent >= policy.max_restarts:
-                    self._give_up(recovery, recent)
+                    self._give_up(recovery, recent, tried or files)
                     return
+                tried = files
                 self._reload(recovery, delay_s=policy.delay_s(recent))
             except ControlError as error:
                 if not self._closed.is_set():
@@ -264,13 +319,16 @@ class Supervisor:
         finally:
             recovery.is_loading = False
 
-    def _give_up(self, recovery: _Recovery, restarts: int) -> None:
+    def _give_up(
+        self, recovery: _Recovery, restarts: int, files: dict[str, frozenset[tuple[str, int, int, int]]]
+    ) -> None:
         for model in recovery.reasons:
             self._control.keep_unready(model)
+        self._history.given_up.update(files)
         self._announce_each(
             recovery,
             f"given up after {restarts} restarts in {self._policy.window_s:g} s. "
-            "The server stays not ready; find the cause in its log and restart it",
+            "The server stays not ready; find the cause in its log, and change the model's files or restart the server",
         )
 
     def _announce_each(self, recovery: _Recovery, outcome: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import secrets
@@ -18,15 +19,18 @@ from serving.control import ControlError, ModelState, TritonControl
 from serving.errors import BadVersion
 from serving.exec_child import tied
 from serving.fit import fit_instances, usable_cores
+from serving.guard import guarded
 from serving.hidden_arguments import with_hidden_arguments
 from serving.leftovers import (
     SHM_FOLDER,
+    end_processes,
     hide_regions,
     new_prefix,
     region_folder,
     remove_leftovers,
     remove_regions,
 )
+from serving.liveness import SILENCE_S, Liveness
 from serving.load_failures import (
     explain_exit,
     missing_library,
@@ -40,7 +44,14 @@ from serving.log_file import LogFile, TritonLog
 from serving.plans import fit_plans
 from serving.ports import check_port
 from serving.private_memory import with_private_memory
-from serving.processes import ModelProcess, ModelProcesses, describe_exit, find_model_processes, read_stat
+from serving.processes import (
+    KnownProcess,
+    ModelProcess,
+    ModelProcesses,
+    describe_exit,
+    find_model_processes,
+    read_stat,
+)
 from serving.server_errors import (
     MissingLibrary,
     ModelLoadFailed,
@@ -48,6 +59,7 @@ from serving.server_errors import (
     ServerError,
     StartupTimeout,
     StopRequested,
+    TritonHung,
 )
 from serving.tracing import Tracing
 from serving.triton import ADMIN_HEADER, Endpoints, TritonInstallation, triton_command, with_deep_stacks
@@ -148,21 +160,46 @@ class TritonProcess:
         if not shared_memory:
             arguments = with_private_memory(*arguments)
         self._log = TritonLog(log_file, on_line=on_log)
-        self._process = subprocess.Popen(
-            tied(*arguments),
-            env=command.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log.input,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        self._log.started()
+        reported, report = os.pipe()
+        with open(reported, encoding="ascii") as pid_line:
+            try:
+                self._guard = subprocess.Popen(
+                    tied(
+                        *guarded(
+                            *arguments,
+                            prefix=self.region_prefix,
+                            regions=str(SHM_FOLDER / self.region_prefix),
+                            folder=str(self._run_folder),
+                            report=report,
+                        ),
+                        by=signal.SIGTERM,
+                    ),
+                    env=command.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log.input,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=[report],
+                )
+            finally:
+                os.close(report)
+            self._log.started()
+            # A guard that was killed first reports nothing, which check_running tells.
+            pid = int(pid_line.readline() or self._guard.pid)
+        started = read_stat(pid)
+        self._triton = KnownProcess(pid=pid, start_ticks=started.start_ticks if started else 0)
+        self._liveness: Liveness | None = None
         self._known_processes: dict[int, ModelProcess] = {}
 
     @property
     def pid(self) -> int:
-        """The tritonserver's process id."""
-        return self._process.pid
+        """The tritonserver's process id; its parent is a guard (``serving.guard``)."""
+        return self._triton.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether tritonserver itself has ended; its guard may still be ending its model processes."""
+        return self._triton.ending() is not None
 
     def wait_until_ready(self, *, timeout_s: float, stopping: Callable[[], bool]) -> list[str]:
         """Wait until every model is loaded and every port answers; return the models' names.
@@ -194,15 +231,20 @@ class TritonProcess:
         self.hide_regions()
         self._log.follow()
         self.model_processes()
-        return self._loaded_models()
+        loaded = self._loaded_models()
+        self._liveness = Liveness(self.control.check_live)
+        return loaded
 
     def check_running(self) -> None:
-        """Raise the reason if Triton has ended.
+        """Raise the reason if Triton has ended, or must be ended because it hangs.
 
         Raises:
-            ServerError: why; the class tells a port, a library and other ends apart.
+            ServerError: why; the class tells a port, a library, a hang and other ends apart.
         """
-        returncode = self._process.poll()
+        if self.has_ended:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(_KILL_TIMEOUT_S)
+        returncode = self._guard.poll()
         if returncode is not None:
             self._log.follow()
             raise explain_exit(
@@ -212,6 +254,14 @@ class TritonProcess:
                 ports=self.endpoints.ports,
                 log_path=self._log.path,
             )
+        if self._triton.is_stopped():
+            raise TritonHung(f"tritonserver was stopped by a signal; its log is {self._log.path}")
+        if self._liveness is not None and self._liveness.is_silent:
+            raise TritonHung(f"tritonserver did not answer for {SILENCE_S:g} s; its log is {self._log.path}")
+        guard = read_stat(self._guard.pid)
+        if guard is not None and guard.is_stopped:
+            # Nothing was lost: it has nothing to do before the end.
+            self._guard.send_signal(signal.SIGCONT)
 
     def follow_log(self) -> None:
         """Hand over the log's new lines."""
@@ -255,11 +305,12 @@ class TritonProcess:
             leaks: a model process died in this Triton, which then waits for the dead process's requests until the
                 timeout; kill it as soon as the last model process has ended.
         """
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        if self._guard.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
             deadline = time.monotonic() + self._stop_timeout_s + 1.0
             unloaded = False
-            while self._process.poll() is None and time.monotonic() < deadline and not hurried():
+            while self._guard.poll() is None and time.monotonic() < deadline and not hurried():
                 if not self.model_processes().running and leaks:
                     break
                 if not unloaded and models_unloaded(self._log.text()):
@@ -271,15 +322,20 @@ class TritonProcess:
         """Kill Triton and its model processes, and clean up. Does nothing the second time."""
         if self._log.closed:
             return
-        if self._process.poll() is None:
-            self.model_processes()
-            self._process.kill()
-            self._process.wait(_KILL_TIMEOUT_S)
-        # Orphaned, they would notice within seconds, but a busy one would not.
-        for process in self._known_processes.values():
-            process.kill()
+        if self._liveness is not None:
+            self._liveness.close()
+        if self._guard.poll() is None:
+            # It kills Triton and its model processes, and ends when they have ended.
+            self._guard.send_signal(signal.SIGTERM)
+            self._guard.send_signal(signal.SIGCONT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(_KILL_TIMEOUT_S)
+        # What a guard that was killed, or is not done in time, leaves behind.
+        end_processes(self.region_prefix)
+        self._triton.kill()
+        self._guard.wait(_KILL_TIMEOUT_S)
         deadline = time.monotonic() + _KILL_TIMEOUT_S
-        while any(p.ending() is None for p in self._known_processes.values()) and time.monotonic() < deadline:
+        while self._triton.ending() is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         self._log.close()
         self.control.close()
@@ -339,7 +395,11 @@ class TritonProcess:
     def _check_unnoticed_deaths(self, deaths: dict[int, float]) -> None:
         """Fail for a model process that ended without Triton noticing. ``deaths`` is kept between calls."""
         now = time.monotonic()
-        for pid in self.model_processes().dead_pids:
+        found = self.model_processes()
+        for process in found.running:
+            if process.is_stopped():
+                process.kill()  # Triton would wait for it
+        for pid in found.dead_pids:
             if now - deaths.setdefault(pid, now) > _UNNOTICED_DEATH_S:
                 log = self._log.text()
                 stat = read_stat(pid)

@@ -8,6 +8,7 @@ requests that are inside the old one end there. Nothing of the repository is cha
 from __future__ import annotations
 
 import contextlib
+import os
 import py_compile
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -97,6 +98,17 @@ class View:
     def stand_in(self, model: str, pipeline: str) -> None:
         """Put the pipeline, as it is served now, in the place of a model that did not load."""
         self._alias(pipeline, model)
+
+    def files_of(self, model: str) -> frozenset[tuple[str, int, int, int]]:
+        """What a model's files are now: path, inode, size and time of change of each; empty where there are none."""
+        top, found = self.folder / model, set()
+        for folder, _, names in os.walk(top, followlinks=True):
+            # The processes themselves write compiled files beside the model's.
+            for path in (Path(folder, name) for name in names if not name.endswith(".pyc")):
+                with contextlib.suppress(OSError):
+                    stat = path.stat()
+                    found.add((str(path.relative_to(top)), stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return frozenset(found)
 
     def _video(self, pipeline: str, version: int) -> list[str]:
         model = f"{version_name(pipeline, version)}_video"

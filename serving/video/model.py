@@ -1,6 +1,6 @@
 """The Triton model ``NAME_video``: one process that decodes the streams of all clients and asks ``NAME_model``.
 
-``execute`` only hands messages over. Frames reach the network by calls to its model, so that those of many streams
+``answer`` only hands messages over. Frames reach the network by calls to its model, so that those of many streams
 share its batches.
 """
 
@@ -25,6 +25,7 @@ from preprocess.video.color import ColorRule
 from preprocess.video.orientation import Orientation
 from preprocess.video.sampling import Sampling
 from preprocess.video.stream import StreamDecoder, StreamFormat
+from serving import deadline
 from serving.adapters import Adapter, Tensors
 from serving.compositing import composer_of
 from serving.pipeline import Matte, VideoOptions, VideoOutput, read_postprocess
@@ -88,7 +89,7 @@ class Video(Adapter):
         self._ticker = threading.Thread(target=self._tick, name="tick", daemon=True)
         self._ticker.start()
 
-    def execute(self, requests: Sequence[Any]) -> None:
+    def answer(self, requests: Sequence[Any]) -> None:
         """Hand every message to its stream. Never waits."""
         for request in requests:
             outlet = _Sender(request.get_response_sender(), partial(self.refusals.refused, request.request_id()))
@@ -290,6 +291,8 @@ class Video(Adapter):
 
     def _tick(self) -> None:
         while not self._stop.wait(_TICK_S):
+            # No batch has a deadline here; a process in which not even this thread runs hangs.
+            deadline.extend()
             for session in list(self._sessions.values()):
                 try:
                     session.tick()

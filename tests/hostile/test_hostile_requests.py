@@ -39,7 +39,7 @@ REQUESTS_PER_CALLER = 8
 @pytest.fixture(scope="module")
 def own_server(repository: Path) -> Iterator[Server]:
     """Not the one that other tests share, since these try to end it."""
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, public=True) as running:
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
         yield running
 
 

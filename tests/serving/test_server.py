@@ -402,10 +402,15 @@ def ready_line(process: subprocess.Popen[str]) -> str:
 
 
 def descendants(process: subprocess.Popen[str]) -> list[int]:
-    """The process ids of the tritonserver and its model processes."""
+    """The process ids of the tritonserver and its model processes, and last that of its guard."""
+    (guard,) = children(process.pid)
+    (triton,) = children(guard)
+    return [triton, *(p.pid for p in find_model_processes(triton).running), guard]
+
+
+def children(pid: int) -> list[int]:
     stats = filter(None, (read_stat(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()))
-    tritons = [stat.pid for stat in stats if stat.parent_pid == process.pid]
-    return [*tritons, *(p.pid for pid in tritons for p in find_model_processes(pid).running)]
+    return [stat.pid for stat in stats if stat.parent_pid == pid and not stat.is_zombie]
 
 
 def answers(address: str) -> bool:
@@ -414,6 +419,8 @@ def answers(address: str) -> bool:
     try:
         connection.request("GET", "/v2/health/ready")
         return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
     finally:
         connection.close()
 
@@ -427,7 +434,7 @@ def test_the_command_shows_readiness_and_stops_at_a_signal(
         assert line.startswith("ready: http://127.0.0.1:")
         assert "models: plus_one, plus_two (cpu" in line
         pids = descendants(process)
-        assert len(pids) == 2
+        assert len(pids) == 3
         process.send_signal(signal_number)
         _, progress = process.communicate(timeout=20)
         assert process.returncode == 0
@@ -459,21 +466,69 @@ def test_nothing_outlives_a_killed_command(repository: Path, tmp_path: Path) -> 
     assert not regions & set(os.listdir(SHM_FOLDER))
 
 
-def test_the_command_ends_when_triton_dies(tmp_path: Path) -> None:
-    write_model(tmp_path / "repository", "busy", execute="time.sleep(60)")
+def test_nothing_outlives_a_killed_command_whose_process_is_at_work(tmp_path: Path) -> None:
+    # Native code that keeps Python's lock: no thread of the process could end it.
+    write_model(tmp_path / "repository", "busy", execute="__import__('ctypes').PyDLL(None).sleep(600)")
     with serve(tmp_path / "repository", tmp_path) as process:
         address = ready_line(process).split()[1].removeprefix("http://")
         pids = descendants(process)
+        prefix = next(p.region for p in find_model_processes(pids[0]).running).rsplit("-", 5)[0]
         request = threading.Thread(target=send_and_forget, args=(address, "busy"))
         request.start()
-        time.sleep(0.5)
-        os.kill(pids[0], signal.SIGKILL)
-        _, errors = process.communicate(timeout=20)
-        assert process.returncode == 1
-        request.join()
-    assert "error: tritonserver was killed (SIGKILL); its log is" in errors
+        time.sleep(0.5)  # the request is inside the process
+        process.kill()
+    request.join()
+    wait_until(lambda: all(is_gone(pid) for pid in pids), within_s=30)
+    wait_until(lambda: not list(SHM_FOLDER.glob(f"{prefix}*")), within_s=30)
+    wait_until(lambda: not list(Path(tempfile.gettempdir()).glob(f"{prefix}*")), within_s=30)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_next_start_ends_what_a_killed_command_with_a_lost_guard_leaves(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    write_model(tmp_path / "repository", "busy", execute="__import__('ctypes').PyDLL(None).sleep(600)")
+    with serve(tmp_path / "repository", tmp_path) as process:
+        address = ready_line(process).split()[1].removeprefix("http://")
+        *pids, guard = descendants(process)
+        request = threading.Thread(target=send_and_forget, args=(address, "busy"))
+        request.start()
+        time.sleep(0.5)  # the request is inside the process
+        process.send_signal(signal.SIGSTOP)  # it must not replace the guard
+        os.kill(guard, how)
+        process.kill()
+    if how is signal.SIGSTOP:
+        assert not is_gone(pids[0]), "without a leftover this test shows nothing"
+    remove_leftovers()
+    wait_until(lambda: all(is_gone(pid) for pid in [*pids, guard]), within_s=30)
+    request.join()
+
+
+@pytest.mark.parametrize("victim", ["tritonserver", "guard"])
+def test_triton_is_started_again_on_its_ports_when_it_is_killed(tmp_path: Path, victim: str) -> None:
+    write_model(tmp_path / "repository", "busy", execute="time.sleep(60)")
+    with serve(tmp_path / "repository", tmp_path) as process:
+        try:
+            address = ready_line(process).split()[1].removeprefix("http://")
+            before = descendants(process)
+            request = threading.Thread(target=send_and_forget, args=(address, "busy"))
+            request.start()
+            time.sleep(0.5)  # the request is inside the process
+            os.kill(before[0] if victim == "tritonserver" else before[-1], signal.SIGKILL)
+            wait_until(lambda: all(is_gone(pid) for pid in before), within_s=30)
+            request.join()
+            wait_until(lambda: answers(address), within_s=60)
+            after = descendants(process)
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+        assert process.returncode == 0
+    assert "tritonserver was killed (SIGKILL); its log is" in errors
+    assert f"{tmp_path / 'triton.log'}.1; starting it again" in errors
+    assert "restarted tritonserver in" in errors
     assert "Traceback" not in errors
-    assert all(is_gone(pid) for pid in pids)
+    assert all(is_gone(pid) for pid in after)
 
 
 def test_the_command_goes_on_when_nobody_reads_its_lines_any_more(repository: Path, tmp_path: Path) -> None:
@@ -482,8 +537,8 @@ def test_the_command_goes_on_when_nobody_reads_its_lines_any_more(repository: Pa
             address = ready_line(process).split()[1].removeprefix("http://")
             assert process.stderr is not None
             process.stderr.close()
-            triton, *models = descendants(process)
-            os.kill(models[0], signal.SIGKILL)
+            triton, model, _ = descendants(process)
+            os.kill(model, signal.SIGKILL)
             # The command has something to say now.
             wait_until(lambda: not answers(address), within_s=10)
             wait_until(lambda: answers(address), within_s=20)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,12 +28,17 @@ from small_models import (
     write_stub,
 )
 
+from serving.control import ControlError
+from serving.hangs import HangWatch
 from serving.leftovers import region_folder
-from serving.processes import find_model_processes
+from serving.liveness import SILENCE_S, Liveness
+from serving.processes import ModelProcess, find_model_processes, read_stat
 from serving.server import Server
+from serving.server_errors import ServerError
 from serving.supervisor import RestartPolicy
 from serving.triton import find_triton
 
+ROOT = Path(__file__).parents[2]
 SLOW = "time.sleep(0.02)"
 
 
@@ -233,6 +243,184 @@ def test_triton_is_replaced_when_it_waits_for_a_dead_process(tmp_path: Path) -> 
         kill_one(server, "fragile")
         wait_until(lambda: "restarted in" in events[-1], within_s=10)
         assert infer(server, "fragile").status == 200
+
+
+@pytest.mark.needs_triton
+def test_a_stopped_process_is_replaced_before_it_goes_on(server: Server, events: list[str]) -> None:
+    triton = server.pid
+    with Load(server, "alone") as load:
+        stopped = processes_of(server, "alone")[0]
+        os.kill(stopped.pid, signal.SIGSTOP)
+        wait_until(lambda: stopped.ending() is not None, within_s=30)
+        wait_until(lambda: any("was stopped" in line for line in events), within_s=30)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(stopped.pid, signal.SIGCONT)
+        answered = len(load.answers)
+        wait_until(lambda: any(a.status == 200 for a in load.answers[answered:]), within_s=30)
+    assert re.fullmatch(
+        r"alone: model process \d+ was stopped by a signal and was killed; restarted in \d+\.\d s", events[-1]
+    )
+    assert server.pid == triton
+    assert load.late == []
+    assert {a.body for a in load.answers if a.status != 200} <= {
+        '{"error":"Stub process \'alone_0_0\' is not healthy."}',
+        *(a.body for a in load.answers if "is not ready" in a.body or "no available versions" in a.body),
+    }
+
+
+@pytest.mark.needs_triton
+def test_a_process_that_is_slow_at_its_work_is_left_alone(tmp_path: Path) -> None:
+    # One loop that keeps Python's lock, and one in native code.
+    spin = "end = time.monotonic() + 3\n            while time.monotonic() < end: pass"
+    write_model(tmp_path, "spins", execute=spin)
+    write_model(tmp_path, "holds", execute="__import__('ctypes').PyDLL(None).sleep(3)")
+    with running(tmp_path, device="cpu") as server:
+        assert output(infer(server, "spins", timeout_s=30)) == 2
+        assert output(infer(server, "holds", timeout_s=30)) == 2
+        assert server.restarts == {}
+
+
+@pytest.mark.needs_triton
+def test_a_batch_over_its_deadline_ends_its_process(tmp_path: Path) -> None:
+    # Native code that keeps Python's lock, so that no thread of Python could end it.
+    shorten = f"import sys; global deadline; sys.path[:0] = [{str(ROOT)!r}]; from serving import deadline"
+    hang = "if x.max() == 13: deadline.extend(); __import__('ctypes').PyDLL(None).sleep(600)"
+    write_model(tmp_path, "hangs", initialize=f"{shorten}; deadline.BATCH_DEADLINE_S = 1.0", execute=hang)
+    events: list[str] = []
+    with running(tmp_path, device="cpu", on_event=events.append) as server:
+        assert infer(server, "hangs", 13, timeout_s=60).status == 500
+        wait_until(lambda: any("restarted in" in line for line in events), within_s=30)
+        assert "was killed (SIGALRM): its batch took longer than a batch may; restarted in" in events[-1]
+        assert output(infer(server, "hangs", 1)) == 2
+
+
+@pytest.mark.needs_triton
+def test_a_model_whose_files_are_gone_keeps_the_server_unready_until_they_are_back(tmp_path: Path) -> None:
+    repository, elsewhere = tmp_path / "repository", tmp_path / "elsewhere"
+    folder = write_model(repository, "moved")
+    write_model(repository, "stays")
+    events: list[str] = []
+    policy = RestartPolicy(max_restarts=2, window_s=600)
+    with running(repository, device="cpu", policy=policy, on_event=events.append) as server:
+        folder.rename(elsewhere)
+        kill_one(server, "moved")
+        wait_until(lambda: "given up" in "".join(events), within_s=60)
+        for _ in range(25):
+            assert not is_ready(server)
+            assert infer(server, "stays").status == 200
+            time.sleep(0.1)
+        elsewhere.rename(folder)
+        wait_until(lambda: is_ready(server) and infer(server, "moved").status == 200, within_s=60)
+        wait_until(lambda: "restarted in" in events[-1], within_s=30)
+        assert "moved: its files changed since it was given up; it is tried again" in events
+        # The counters began anew: one more death is no reason to give up.
+        kill_one(server, "moved")
+        wait_until(lambda: "SIGKILL); restarted in" in events[-1], within_s=30)
+
+
+@pytest.mark.needs_triton
+def test_a_new_triton_is_unready_as_well_without_a_model_that_was_given_up(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    folder = write_model(repository, "moved")
+    write_model(repository, "stays")
+    events: list[str] = []
+    policy = RestartPolicy(max_restarts=1, window_s=600)
+    with running(repository, device="cpu", policy=policy, on_event=events.append) as server:
+        folder.rename(tmp_path / "elsewhere")
+        kill_one(server, "moved")
+        wait_until(lambda: "given up" in "".join(events), within_s=60)
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: any("restarted tritonserver" in line for line in events), within_s=60)
+        assert infer(server, "stays").status == 200
+        assert not is_ready(server)
+
+
+@pytest.mark.needs_triton
+def test_a_model_that_was_given_up_is_tried_again_when_it_was_mended(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, "broken")
+    source = folder / "1" / "model.py"
+    right = source.read_text()
+    events: list[str] = []
+    policy = RestartPolicy(max_restarts=1, window_s=600)
+    with running(tmp_path, device="cpu", policy=policy, on_event=events.append) as server:
+        source.write_text("raise ValueError('half a file')\n")
+        kill_one(server, "broken")
+        wait_until(lambda: "given up" in "".join(events), within_s=60)
+        assert not is_ready(server)
+        source.write_text(right)
+        wait_until(lambda: is_ready(server) and infer(server, "broken").status == 200, within_s=60)
+
+
+@pytest.mark.needs_triton
+def test_a_stopped_triton_is_replaced(tmp_path: Path) -> None:
+    write_model(tmp_path, "alone", execute=SLOW)
+    events: list[str] = []
+    with running(tmp_path, device="cpu", on_event=events.append) as server:
+        url, stopped = server.http_url, server.pid
+        os.kill(stopped, signal.SIGSTOP)
+        wait_until(lambda: any("restarted tritonserver" in line for line in events), within_s=60)
+        assert "tritonserver was stopped by a signal; its log is" in events[0]
+        assert server.http_url == url
+        assert server.pid != stopped
+        assert infer(server, "alone").status == 200
+
+
+@pytest.mark.needs_triton
+def test_a_triton_that_dies_too_often_is_given_up(tmp_path: Path) -> None:
+    write_model(tmp_path, "alone")
+    events: list[str] = []
+    policy = RestartPolicy(max_restarts=2, window_s=600)
+    with running(tmp_path, device="cpu", triton_policy=policy, on_event=events.append) as server:
+        for restarts in range(3):
+            wait_until(lambda: sum("restarted triton" in line for line in events) == restarts, within_s=60)  # noqa: B023
+            os.kill(server.pid, signal.SIGABRT)
+        with pytest.raises(ServerError, match=r"was killed \(SIGABRT\).*given up after 2 restarts in 600 s"):
+            server.wait(timeout_s=60)
+
+
+def test_a_process_whose_threads_never_run_is_silent() -> None:
+    watch = HangWatch()
+    # As Triton's own thread does in every model process.
+    wakes_up = "import time\nwhile True: time.sleep(0.3)"
+    with subprocess.Popen(["sleep", "600"]) as asleep, subprocess.Popen([sys.executable, "-c", wakes_up]) as awake:
+        try:
+            silent, runs = (
+                ModelProcess(pid=p.pid, start_ticks=stat.start_ticks, model="m", instance="i", region="r")
+                for p in (asleep, awake)
+                if (stat := read_stat(p.pid))
+            )
+            complaints = set()
+
+            def is_found() -> bool:
+                complaints.add(watch.why_hung(runs))
+                return watch.why_hung(silent) is not None
+
+            wait_until(is_found, within_s=60)
+            assert watch.why_hung(silent) == "gave no sign of life for 1 s"
+            assert complaints == {None}
+        finally:
+            asleep.kill()
+            awake.kill()
+
+
+def test_only_a_server_that_leaves_several_questions_unanswered_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.liveness._PAUSE_S", 0.01)
+    asked: list[float] = []
+    answering = threading.Event()
+
+    def ask(timeout_s: float) -> None:
+        asked.append(timeout_s)
+        if not answering.is_set():
+            raise ControlError("no answer")
+
+    watch = Liveness(ask)
+    try:
+        wait_until(lambda: watch.is_silent, within_s=30)
+        assert sum(asked[:4]) == SILENCE_S
+        answering.set()
+        wait_until(lambda: not watch.is_silent, within_s=30)
+    finally:
+        watch.close()
 
 
 def test_delays_between_restarts_grow_to_a_limit() -> None:
