@@ -49,7 +49,7 @@ def proxy(
     slow_client_s: Annotated[int, typer.Option(min=1, help="Seconds that a client may pause in a request.")] = 10,
     requests_per_caller: Annotated[
         int, typer.Option(min=1, help="Requests and streams that one token may have at once from one address.")
-    ] = 256,
+    ] = 64,
     access_log: Annotated[str, typer.Option(help="File for a line per request, or off.")] = "/dev/stdout",
     write: Annotated[
         Path | None, typer.Option(help="Write nginx's configuration to this file and run nothing; - is stdout.")

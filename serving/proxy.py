@@ -81,7 +81,7 @@ class Proxy:
     health_needs_token: bool = False
     timeout_s: int = 60
     slow_client_s: int = 10
-    requests_per_caller: int = 256
+    requests_per_caller: int = 64
     access_log: str = "/dev/stdout"
 
     def __post_init__(self) -> None:

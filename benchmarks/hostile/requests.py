@@ -19,6 +19,7 @@ import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2 as messages
 
 from client import Client, OnestreamError
+from serving.proxy_nginx import MOST_JSON_BYTES
 
 MODEL = "classify"
 STREAM_MODEL = "classify_video"
@@ -111,6 +112,49 @@ def http_attacks() -> Iterator[HttpAttack]:
     )
 
 
+def json_value_attacks() -> Iterator[HttpAttack]:
+    """A shape beyond all memory with values in JSON, which Triton 2.51 makes room for, in every way of writing it."""
+    huge = '"shape":[1,1152921504606846976]'
+
+    def request(head: bytes, *more: bytes) -> list[bytes]:
+        return json_request(head, b"".join(more))
+
+    def head(key: str, *, before: str = "", after: str = "") -> str:
+        return f'{before}{{"inputs":[{{"name":"image","datatype":"FP64",{huge},{key}:[1]}}]}}{after}'
+
+    plain = head('"data"').encode()
+    all_json = _head(f"/v2/models/{MODEL}/infer", [f"Content-Length: {len(plain)}"])
+    in_chunks = [f"Inference-Header-Content-Length: {len(plain)}", "Transfer-Encoding: chunked"]
+    chunks = [f"{len(plain):x}\r\n".encode(), plain, b"\r\n0\r\n\r\n"]
+    # 4 GB for each, filled before the next check: a thread is busy for 17 s.
+    many = '{"name":"%s","datatype":"BOOL","shape":[1,4294967296],"data":[true]}'
+    both = f'{{"inputs":[{many % "image"},{many % "image"}]}}'.encode()
+    spelled: dict[str, Sequence[bytes]] = {
+        "a head": request(plain),
+        "a head and a picture": request(plain, bytes(100_000)),
+        "a head and the largest picture": request(plain, bytes(32 * 1024 * 1024)),
+        "a body": [all_json, plain],
+        "chunks": [_head(f"/v2/models/{MODEL}/infer", in_chunks), *chunks],
+        "two inputs": request(both),
+        "an escaped key": request(head('"d\\u0061ta"').encode()),
+        "a key and spaces": request(head('"data"\t\r\n ').encode()),
+        "two keys": request(head('"data":[],"data"').encode()),
+        "a string that ends in a backslash": request(head('"\\\\":"\\"","data"').encode()),
+        "a key after a comment": request(head('/*"*/"data"/*"*/').encode()),
+        "a key after NaN": request(head('"x":NaN,"y":-Infinity,"data"').encode()),
+        "a key after NUL": request(head('\0"data"').encode()),
+        "a key after a deep nest": request(head(f'"x":{"[" * 2000}{"]" * 2000},"data"').encode()),
+        "a key after many objects": request(head('"x":{},' * 1000 + '"data"').encode()),
+        "an array": request(head('"data"', before="[", after="]").encode()),
+        "a byte order mark": request(head('"data"', before="\ufeff").encode()),
+        "UTF-16": request(head('"data"').encode("utf-16")),
+        "spaces": request(head('"data"', before=" \t\r\n", after=" \t\r\n").encode()),
+        "open brackets": request(b"{" * MOST_JSON_BYTES, b"{" * 1_000_000),
+    }
+    for name, parts in spelled.items():
+        yield HttpAttack(f"values in JSON: {name}", parts, frozenset([422]))
+
+
 def passed_http_attacks(*, chunks: int = CHUNKS) -> Iterator[HttpAttack]:
     """What a proxy passes on in a form that does no harm; Triton refuses or answers it."""
     nest = b"[" * NEST_BYTES
@@ -132,17 +176,17 @@ def passed_http_attacks(*, chunks: int = CHUNKS) -> Iterator[HttpAttack]:
     for spelled in ("Content_Encoding: gzip", "Content-Encoding:\r\nContent-Encoding: gzip"):
         headers = [f"{head_length}: {min(len(bomb), 9999)}", spelled, f"Content-Length: {len(bomb)}"]
         yield attack("a hidden encoding", headers, bomb)
-    yield attack("the deepest nest that passes", ["Content-Length: 9999"], nest[:9999])
-    deep = b'{"inputs":[{"name":"image","datatype":"UINT8","shape":[1,1],"data":'
-    deep += b"[" * 4900 + b"]" * 4900 + b"}]}"
-    yield attack("the deepest data that passes", [f"Content-Length: {len(deep)}"], deep)
+    deep = b'{"inputs":' + b"[" * 4990 + b"]" * 4990 + b"}"
+    yield attack("the deepest nest that passes", [f"Content-Length: {len(deep)}"], deep)
+    # JSON that no parser takes beyond the point where the proxy's check and a parser part.
+    shape = '"name":"image","datatype":"FP64","shape":[1,1152921504606846976]'
+    for key in ('"data\0"', "data", '"Data"', '"x":{}}]}{"data"'):
+        malformed = f'{{"inputs":[{{{shape},{key}:[1]}}]}}'.encode()
+        yield attack(f"values by the key {key!r}", [f"Content-Length: {len(malformed)}"], malformed)
 
 
 def random_head(random_: random.Random) -> bytes:
-    """A body whose JSON is valid and whose values are hostile: sizes, shapes, types and names.
-
-    Large shapes come without data in JSON: with it they end Triton 2.51, and nginx reads no JSON.
-    """
+    """A body whose JSON is valid and whose values are hostile: sizes, shapes, types and names."""
     hostile: list[object] = [
         0,
         -1,
@@ -170,8 +214,7 @@ def random_head(random_: random.Random) -> bytes:
         "datatype": some(random_.choice(["UINT8", "BYTES", "FP32", "BOOL", "FP16"])),
         "shape": some([some(1), some(4)]),
     }
-    if random_.random() < 0.5:
-        tensor["shape"] = [1, random_.choice([0, 1, 4, -1])]
+    if random_.random() < 0.2:
         tensor["data"] = some([some(1), some(2), some([3]), some("4")])
     if random_.random() < 0.6:
         tensor["parameters"] = some({"binary_data_size": some(4), "shared_memory_region": some("x")})
@@ -367,7 +410,7 @@ def measure(
     let_through: list[str] = []
     with grpc.insecure_channel(grpc_address) as channel, good_calls(http, grpc_address) as good:
         for number in range(rounds):
-            for attack in itertools.chain(http_attacks(), passed_http_attacks()):
+            for attack in itertools.chain(http_attacks(), json_value_attacks(), passed_http_attacks()):
                 status, _ = send_http(http, attack.parts)
                 answers["http"][str(status)] += 1
                 if attack.refused is not None and status not in attack.refused:

@@ -22,6 +22,8 @@ from benchmarks.hostile.requests import (
     HttpAttack,
     good_calls,
     http_attacks,
+    json_request,
+    json_value_attacks,
     measure,
     send_http,
     slow_bodies,
@@ -83,6 +85,35 @@ def test_a_refusal_says_why(proxy: tuple[str, str], attack: HttpAttack) -> None:
         reason = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
         assert reason.startswith("the JSON of a request may have 9999 bytes")
         assert re.search(r"; this has (\d+ bytes|no length|no number)\. ", reason)
+
+
+@pytest.mark.parametrize("attack", list(json_value_attacks()), ids=lambda attack: attack.name)
+def test_values_in_json_do_not_reach_triton(proxy: tuple[str, str], attack: HttpAttack) -> None:
+    status, answer = send_http(proxy[0], attack.parts)
+    assert status == 422
+    reason = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert "the values of inputs come as binary data" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "picture", "status", "reason"),
+    [
+        ("image", b"abcd", 400, b"bad image (unsupported_format)"),
+        ("data", PHOTO.read_bytes(), 400, b"unexpected inference input 'data'"),
+        ("image", PHOTO.read_bytes(), 200, b"espresso"),
+    ],
+    ids=["a bad image", "no such input", "a photo"],
+)
+@pytest.mark.parametrize("spaces", ["", " \n"])
+def test_values_as_binary_data_pass_and_triton_s_answers_come_back(
+    proxy: tuple[str, str], name: str, picture: bytes, status: int, reason: bytes, spaces: str
+) -> None:
+    size = len(picture)
+    tensor = {"name": name, "datatype": "UINT8", "shape": [1, size], "parameters": {"binary_data_size": size}}
+    outputs = [{"name": "labels"}]
+    head = f"{spaces}{json.dumps({'inputs': [tensor], 'outputs': outputs})}{spaces}".encode()
+    answered, answer = send_http(proxy[0], json_request(head, picture))
+    assert (answered, reason in answer) == (status, True), answer
 
 
 # ---------------------------------------------------------------- slow callers
