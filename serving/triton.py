@@ -6,6 +6,7 @@ import ctypes.util
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import sys
 import sysconfig
@@ -236,6 +237,8 @@ def triton_command(
     if installation.caches is not None:
         arguments.append(f"--cache-directory={installation.caches}")
     environment = triton_environment(installation, run_folder) | secrets
+    if installation.stub is not None:
+        environment |= _ALLOCATOR
     if tracing is not None:
         environment |= tracing.environment(environment)
     return TritonCommand(arguments=tuple(arguments), environment=environment)
@@ -245,6 +248,11 @@ ADMIN_HEADER = "onestream-admin"
 BODY_TYPE = "application/octet-stream"
 """The Content-Type of every HTTP body that Triton reads. A browser asks before it lets a page of another origin send
 it, and Triton does not consent, so pages cannot reach the parsers of Triton 2.51, which some bodies crash."""
+
+_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(256 * 1024), "MALLOC_TRIM_THRESHOLD_": str(128 * 1024)}
+"""With these the embedded tritonserver gives the memory of large bodies back to the system. By default glibc adapts to
+them, and small things that live on keep ever more of that memory: 2,500 bodies of 1 KB to 10 MB left 198 MiB, with
+these 18. Model processes, whose arrays are made anew for each batch, go without."""
 
 _STACK_KB = 256 * 1024
 # Triton 2.51 keeps a whole form, 16 bytes for each chunk, and a frame for each nested bracket of a body on the stack of
@@ -265,8 +273,11 @@ def _assemble_backends(installation: TritonInstallation, folder: Path) -> Path:
         for file in backend.iterdir():
             _link(folder / backend.name / file.name, file)
     if installation.stub is not None:
-        # A copy: Triton changes the mode of a stub that does not start.
-        shutil.copy(installation.stub, folder / "python" / STUB_NAME)
+        # No link: Triton changes the mode of a stub that does not start.
+        own = folder / "python" / STUB_NAME
+        unset = " ".join(_ALLOCATOR)
+        own.write_text(f'#!/bin/sh\nunset {unset}\nexec {shlex.quote(str(installation.stub))} "$@"\n')
+        own.chmod(0o755)
     return folder
 
 

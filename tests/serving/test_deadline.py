@@ -28,6 +28,7 @@ class Slow(Adapter):
 def ticking():
     video = Video.__new__(Video)
     video._stop, video._sessions = threading.Event(), {}
+    video._memory = types.SimpleNamespace(look=lambda sessions: None)
     threading.Thread(target=video._tick, daemon=True).start()
     return video
 """
