@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-gpu example lint type stubs format bench bench-training bench-video bench-streams bench-overload bench-gpu install build parity serve doctor clean
+.PHONY: help demo demo-page test test-gpu example lint type stubs format bench bench-training bench-video bench-streams bench-overload bench-gpu soak install build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ bench-overload: $(VENV)/.bench  ## offer half, once, twice and five times what t
 
 bench-gpu: $(VENV)/.dev-gpu model_repository/classify_fused/1/model.onnx  ## measure on this machine's GPU
 	$(BIN)/python -m benchmarks.gpu $(BENCH_ARGS)
+
+soak: $(VENV)/.dev  ## hostile callers, kills and a soak of half an hour, about 75 minutes; `SOAK_ARGS=--help` tells more
+	$(BIN)/python -m benchmarks.hostile $(SOAK_ARGS)
 
 install: $(INSTALLED)  ## install what serves; DEVICE=gpu for a GPU
 

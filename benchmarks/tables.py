@@ -271,9 +271,9 @@ def replaced(text: str, block: str) -> str:
     return f"{before}{BEGIN}\n{block}{END}{after}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description="Results tables of a README.")
+def rewrite(block: Callable[[Path], str], arguments: Sequence[str] | None, *, command: str) -> int:
+    """The command line that writes or checks what ``block`` makes of a folder of results; returns the exit status."""
+    parser = argparse.ArgumentParser(prog=command, description="Tables of results in a page.")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", type=Path, metavar="FILE", help="put the tables between the markers of FILE")
     action.add_argument("--check", type=Path, metavar="FILE", help="fail where FILE differs from the results")
@@ -282,24 +282,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path: Path = options.write or options.check
     text = path.read_text(encoding="utf-8")
     try:
-        blocks = [
-            summary(read(options.results), link_to=_LINK),
-            *(f"{training.table(one)}\n" for one in training.read(options.results)),
-            *(f"{video_table.table(one)}\n" for one in video_table.read(options.results)),
-            *(f"{streams_table.table(one)}\n" for one in streams_table.read(options.results)),
-            *(overload_table.readme(one, link_to=_LINK) for one in overload.read(options.results)),
-            gpu_table.readme(gpu.read(options.results)),
-        ]
-        wanted = replaced(text, "\n".join(block for block in blocks if block))
+        wanted = replaced(text, block(options.results))
     except ValueError as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 1
     if options.write:
         path.write_text(wanted, encoding="utf-8")
     elif wanted != text:
-        print(f"{path} differs from the result files; run: python -m benchmarks.tables --write {path}", file=sys.stderr)
+        print(f"{path} differs from the result files; run: {command} --write {path}", file=sys.stderr)
         return 1
     return 0
+
+
+def _readme(folder: Path) -> str:
+    blocks = [
+        summary(read(folder), link_to=_LINK),
+        *(f"{training.table(one)}\n" for one in training.read(folder)),
+        *(f"{video_table.table(one)}\n" for one in video_table.read(folder)),
+        *(f"{streams_table.table(one)}\n" for one in streams_table.read(folder)),
+        *(overload_table.readme(one, link_to=_LINK) for one in overload.read(folder)),
+        gpu_table.readme(gpu.read(folder)),
+    ]
+    return "\n".join(block for block in blocks if block)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    return rewrite(_readme, arguments, command="python -m benchmarks.tables")
 
 
 if __name__ == "__main__":

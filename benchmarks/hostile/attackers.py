@@ -9,22 +9,20 @@ import contextlib
 import http.client
 import io
 import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from random import Random
 
-import numpy as np
 from PIL import Image
-from tritonclient import grpc
 
+from benchmarks.hostile import headers, streams
+from benchmarks.hostile.streams import Clip
 from client import Client, OnestreamError
-from wire.video import MESSAGE, Close, Credit, Open, Packet, Packets, pack
 
 _TIMEOUT_S = 30.0
 _HEAVY_SIDE, _BEYOND_SIDE = 4000, 9000
 _KIBIBYTE = 1 << 10
+_BUILT_BYTES = 100 * _KIBIBYTE
 
 
 class Addresses:
@@ -48,7 +46,7 @@ def bad_pictures(photo: bytes, random: Random) -> Iterator[bytes]:
         lambda: _flat(_HEAVY_SIDE),
         lambda: _flat(_BEYOND_SIDE),
         lambda: _changed(photo, random),
-        lambda: _changed(photo, random),
+        lambda: random.choice(_built()),
     )
     while True:
         yield random.choice(kinds)()
@@ -66,28 +64,12 @@ def send_bad_pictures(addresses: Addresses, photo: bytes, random: Random) -> Ite
             yield
 
 
-def send_bad_streams(addresses: Addresses, form: Open, packets: Sequence[Packet], random: Random) -> Iterator[None]:
-    """Begin and leave one with every step: garbage, floods, clients that vanish, games with credit."""
-
-    def mangled() -> Packets:
-        return Packets(tuple(replace(packet, data=_changed(packet.data, random)) for packet in packets), 5)
-
-    def noise() -> Packets:
-        return Packets(tuple(replace(packet, data=random.randbytes(2000)) for packet in packets[:10]), 5)
-
-    games: Sequence[Callable[[], tuple[list[bytes], bool]]] = (
-        lambda: ([random.randbytes(random.randrange(1, 300))], True),
-        lambda: ([pack(form), pack(form)], True),
-        lambda: ([pack(form), pack(noise()), pack(Close())], True),
-        lambda: ([pack(form), pack(mangled()), pack(Close())], True),
-        lambda: ([pack(form), *[pack(Packets(tuple(packets), 0))] * 20], False),
-        lambda: ([pack(form), pack(Packets(tuple(packets), 100))], False),
-        lambda: ([pack(form), *[pack(Credit(0))] * 50], False),
-        lambda: ([pack(form), pack(Credit(2**40)), pack(Packets(tuple(packets), 2**40)), pack(Close())], True),
-    )
+def send_bad_streams(addresses: Addresses, clip: Clip, random: Random) -> Iterator[None]:
+    """Begin and leave one with every step, of every kind and with or without the metadata that kills Triton 2.51."""
+    kinds = list(streams.KINDS.values())
     while True:
-        messages, waits = random.choice(games)()
-        _converse(addresses.grpc_address, messages, random, waits=waits, cancels=random.random() < 0.5)
+        with streams.connected(addresses.grpc_url, None) as stub:
+            streams.attack(stub, random.choice(kinds)(clip, random), header=random.random() < 0.5)
         yield
 
 
@@ -111,33 +93,17 @@ def come_and_go(addresses: Addresses, photo: bytes, random: Random) -> Iterator[
         yield
 
 
-def _converse(address: str, messages: Sequence[bytes], random: Random, *, waits: bool, cancels: bool) -> None:
-    """One stream: send, wait for its end where ``waits``, and leave politely or not."""
-    ended, sequence = threading.Event(), random.randrange(1, 1 << 62)
-
-    def answered(result: grpc.InferResult | None, error: Exception | None) -> None:
-        event = None if result is None else result.as_numpy("event")
-        if error is not None or (event is not None and b'"ended"' in event.ravel()[0]):
-            ended.set()
-
-    caller = grpc.InferenceServerClient(address)
-    caller.start_stream(answered)
-    for number, message in enumerate(messages):
-        content = grpc.InferInput(MESSAGE, [len(message)], "UINT8")
-        content.set_data_from_numpy(np.frombuffer(message, np.uint8))
-        caller.async_stream_infer(
-            "classify_video", [content], sequence_id=sequence, sequence_start=number == 0, sequence_end=False
-        )
-    ended.wait(_TIMEOUT_S if waits else 0.05 * random.random())
-    caller.stop_stream(cancel_requests=cancels or not waits)
-    caller.close()
-
-
 def _changed(data: bytes, random: Random) -> bytes:
     changed = bytearray(data)
     for _ in range(random.choice((1, 4, 40))):
         changed[random.randrange(len(changed))] = random.randrange(256)
     return bytes(changed)
+
+
+@cache
+def _built() -> list[bytes]:
+    """Files that are made to keep a header reader busy."""
+    return [build(_BUILT_BYTES) for build in headers.BUILT.values()]
 
 
 @cache

@@ -21,13 +21,13 @@ from PIL import Image
 
 from benchmarks.hostile import attackers
 from benchmarks.hostile.attackers import Addresses
+from benchmarks.hostile.streams import Clip
 from client import Client
-from client.video import File, PacketSource
+from client.video import PacketSource
 from onestream.panning import write_panning
 from serving.build import build
 from serving.processes import find_model_processes
 from serving.server import Server
-from wire.video import Open, Packet
 
 ROOT = Path(__file__).parents[2]
 HOSTILE_SHARE = 0.25
@@ -155,9 +155,9 @@ def _private_mib(server: Server) -> dict[str, float]:
 class _Load:
     """Threads that send until the time is over, hostile ones as often as the share allows."""
 
-    def __init__(self, addresses: Addresses, form: Open, packets: tuple[Packet, ...], *, seed: int) -> None:
+    def __init__(self, addresses: Addresses, clip: Clip, *, seed: int) -> None:
         self.counts, self._lock = Counts(), threading.Lock()
-        self._addresses, self._format, self._packets, self._seed = addresses, form, packets, seed
+        self._addresses, self._clip, self._seed = addresses, clip, seed
         self._photos = [path.read_bytes() for path in sorted((ROOT / "examples" / "photos").glob("*.jpg"))]
         with Client(addresses.grpc_url, timeout_s=60) as client:
             self._alone = {
@@ -175,9 +175,7 @@ class _Load:
         random, photo = Random(self._seed), self._photos[0]
         hostile = {
             "pictures": attackers.send_bad_pictures(self._addresses, photo, Random(random.random())),
-            "streams": attackers.send_bad_streams(
-                self._addresses, self._format, self._packets, Random(random.random())
-            ),
+            "streams": attackers.send_bad_streams(self._addresses, self._clip, Random(random.random())),
             "connections": attackers.come_and_go(self._addresses, photo, Random(random.random())),
         }
         threads = [threading.Thread(target=self._good_pictures, args=(url, form)) for url in urls for form in _FORMS]
@@ -215,7 +213,7 @@ class _Load:
                     self.counts.frames += len(frames)
 
     def _stream(self, client: Client) -> list[Any]:
-        source = PacketSource(self._format, self._packets)
+        source = PacketSource(self._clip.opening, self._clip.packets)
         with client.stream(source, pipeline="classify", mode="block") as results:
             return [(one.frame_index, one.labels) for one in results]
 
@@ -244,12 +242,7 @@ class _Load:
 
 
 def _load(addresses: Addresses, clip: Path, seconds: float, seed: int, pipe: Connection) -> None:
-    feed = File(clip).connect()
-    try:
-        packets = tuple(feed.packets())
-    finally:
-        feed.close()
-    load = _Load(addresses, feed.format, packets, seed=seed)
+    load = _Load(addresses, Clip.read(clip, pipeline="classify"), seed=seed)
     pipe.send("the server answers alone")
     load.run(seconds)
     pipe.send(load.counts)

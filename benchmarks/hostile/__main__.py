@@ -1,0 +1,159 @@
+"""``python -m benchmarks.hostile``: what hostile callers, kills and long nights do to a server; writes hostile.json."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from benchmarks.hostile import broken_servers, headers, kills, requests, soak, streams
+from benchmarks.hostile.results import FILE_NAME, keep
+from benchmarks.hostile.table import table
+from benchmarks.results import commit, this_machine
+from onestream.panning import write_panning
+from serving.build import build
+from serving.nginx import RunningProxy
+from serving.ports import free_port
+from serving.proxy import Proxy, public_models
+from serving.server import Server
+
+ROOT = Path(__file__).parents[2]
+_HOST = "127.0.0.1"
+_SEED = 1
+_CLIP_FRAMES, _CLIP_SIZE_HW = 20, (240, 320)
+
+Say = Callable[[str], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write hostile.json. Parts that are left out keep what the file has of them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__)
+    parser.add_argument("--part", action="append", choices=_PARTS, help="only this one; may be repeated")
+    parser.add_argument("--share", type=float, default=1.0, help="of the usual amount of each part, above 0")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write; without it benchmarks/results")
+    options = parser.parse_args(arguments)
+    machine = this_machine()
+    path: Path = (options.out or ROOT / "benchmarks" / "results") / machine.slug / FILE_NAME
+    results: dict[str, Any] = {}
+    for part in options.part or _PARTS:
+        _say(f"{part}:")
+        began_s = time.monotonic()
+        about = {"commit": commit(ROOT), "started_utc": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+        found = _PARTS[part](options.share)
+        about["took_s"] = str(round(time.monotonic() - began_s))
+        results = keep(path, part, about | found, machine=machine)
+    print(table(results))
+    print(f"written to {path}")
+
+
+def _streams(share: float) -> dict[str, Any]:
+    """Hostile streams, direct and through the proxy, each with and without the metadata that kills Triton 2.51."""
+    with _served() as server, _clip() as clip, _proxy(server) as proxied:
+        ways = {"direct": server.grpc_url, "proxy": f"grpc://{proxied.grpc_listen}"}
+        pid = server.pid
+        found: dict[str, Any] = {
+            way: streams.measure(url=url, clip=clip, streams=round(1000 * share), seed=_SEED, progress=_say)
+            for way, url in ways.items()
+        }
+        return {"ways": found, "same_server": server.pid == pid, "restarts": dict(server.restarts)}
+
+
+def _headers(share: float) -> dict[str, Any]:
+    return dict(headers.measure(mutations=round(1_000_000 * share), seed=_SEED, progress=_say))
+
+
+def _requests(share: float) -> dict[str, Any]:
+    """Hostile requests at a proxy."""
+    with _served() as server, _proxy(server) as proxied:
+        return dict(
+            requests.measure(
+                http=proxied.listen,
+                grpc_address=proxied.grpc_listen,
+                rounds=max(1, round(3 * share)),
+                seed=_SEED,
+                progress=_say,
+            )
+        )
+
+
+def _kills(share: float) -> dict[str, Any]:
+    with _repository() as repository:
+        rounds = max(1, round(50 * share))
+        return dict(kills.measure(rounds=rounds, seed=_SEED, progress=_say, repository=repository))
+
+
+def _clients(_share: float) -> dict[str, Any]:
+    """Broken servers against the client; of the single runs the file keeps those that failed."""
+    found = broken_servers.measure(timeout_s=3.0, seed=_SEED, progress=_say)
+    return {name: value for name, value in found.items() if name != "rows"}
+
+
+def _soak(share: float) -> dict[str, Any]:
+    return soak.measure(minutes=30 * share, seed=_SEED, progress=_say)
+
+
+_PARTS: dict[str, Callable[[float], dict[str, Any]]] = {
+    "streams": _streams,
+    "headers": _headers,
+    "requests": _requests,
+    "kills": _kills,
+    "clients": _clients,
+    "soak": _soak,
+}
+
+
+@contextmanager
+def _repository() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="onestream-hostile-") as name:
+        folder = Path(name) / "repository"
+        build(ROOT / "pipelines" / "classify.yaml", folder=folder, progress=_say)
+        yield folder
+
+
+@contextmanager
+def _served() -> Iterator[Server]:
+    with (
+        _repository() as repository,
+        Server(repository, http_port=0, grpc_port=0, metrics_port=0, on_event=_say) as server,
+    ):
+        yield server
+
+
+@contextmanager
+def _proxy(server: Server) -> Iterator[Proxy]:
+    """A proxy without TLS and tokens: these are let through or not before anything else is looked at."""
+    http_port = free_port(_HOST)
+    proxy = Proxy(
+        models=public_models(server.repository),
+        listen=f"{_HOST}:{http_port}",
+        grpc_listen=f"{_HOST}:{free_port(_HOST, but={http_port})}",
+        http=server.http_address,
+        grpc=server.grpc_address,
+        access_log="off",
+    )
+    with RunningProxy(proxy):
+        yield proxy
+
+
+@contextmanager
+def _clip() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="onestream-hostile-") as name:
+        path = Path(name) / "clip.mp4"
+        with Image.open(ROOT / "examples" / "photos" / "coffee.jpg") as photo:
+            write_panning(path, photo.resize((400, 400)), frames=_CLIP_FRAMES, size_hw=_CLIP_SIZE_HW)
+        yield path
+
+
+def _say(line: str) -> None:
+    print(f"  {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

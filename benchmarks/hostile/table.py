@@ -1,0 +1,147 @@
+"""The table of docs/security.md.
+
+python -m benchmarks.hostile.table --write docs/security.md    replaces what stands between the two marker lines
+python -m benchmarks.hostile.table --check docs/security.md    exits with 1 where that differs from the result files
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.hostile.results import read
+from benchmarks.tables import rewrite
+
+_GRACE_S = 0.5
+_FLAT_PERCENT = 5.0
+_Row = tuple[str, str, str]
+
+
+def table(results: dict[str, Any]) -> str:
+    """A row for each quantity, with what was aimed at; parts that were not measured say so."""
+    parts: dict[str, dict[str, Any]] = results["parts"]
+    machine = results["machine"]
+    dates = sorted({part["started_utc"][:10] for part in parts.values()})
+    commits = sorted({part["commit"][:12] for part in parts.values()})
+    lines = [
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:.0f} GiB, {machine['system']}; "
+        f"{', '.join(dates)}, commit {', '.join(commits)}.",
+        "",
+        "| quantity | to reach | measured |",
+        "| --- | --- | --- |",
+    ]
+    for part, rows in _ROWS.items():
+        if part in parts:
+            lines += [f"| {' | '.join(row)} |" for row in rows(parts[part])]
+        else:
+            lines.append(f"| {part} | – | not measured |")
+    return "\n".join(lines) + "\n"
+
+
+def _streams(found: dict[str, Any]) -> list[_Row]:
+    return [
+        (
+            f"{one['hostile']:,} hostile streams, with and without the metadata that ends Triton 2.51, {way}",
+            "server alive, good streams unharmed",
+            f"{'alive' if one['alive'] and found['same_server'] else '**died**'}; "
+            f"{len(one['hurt'])} of {one['good_streams']} good streams hurt",
+        )
+        for way, one in found["ways"].items()
+    ]
+
+
+def _headers(found: dict[str, Any]) -> list[_Row]:
+    worst = max(found["worst_by_format"].values(), key=lambda one: float(one["ms"]))
+    return [
+        (
+            f"header readers: {found['mutations']:,} mutations and built adversaries of up to 1 MB, all formats",
+            "≤ 50 ms of CPU time",
+            f"{found['worst_ms']:.1f} ms ({worst['input']}); {found['outcomes']['other errors']} untyped errors",
+        )
+    ]
+
+
+def _requests(found: dict[str, Any]) -> list[_Row]:
+    return [
+        (
+            f"{found['hostile_requests']:,} hostile requests at the proxy",
+            "server alive, good requests unharmed",
+            f"{'alive' if found['server_alive'] else '**died**'}; "
+            f"{len(found['good_failures'])} of {found['good_calls']:,} good ones hurt",
+        )
+    ]
+
+
+def _kills(found: dict[str, Any]) -> list[_Row]:
+    rounds = found["rounds"]
+    slowest = max(rounds, key=lambda one: float(one["served_again_s"] or sys.maxsize))
+    late = sum(one["served_again_s"] is None or one["served_again_s"] > 15 for one in rounds)
+    left = ", ".join(
+        f"{found[key]} {what}"
+        for key, what in (("orphans", "orphans"), ("regions_left", "regions"), ("folders_left", "folders"))
+    )
+    return [
+        (
+            f"kill -9 and SIGSTOP of every process of a server, in {len(rounds)} rounds under load",
+            "served again within 15 s each time, nothing left",
+            f"slowest {found['slowest_recovery_s']:.1f} s ({slowest['signal']} of {slowest['victim']}), {late} above "
+            f"15 s; left: {left}; {sum(found['untyped'].values())} untyped errors of {found['requests']:,} requests",
+        )
+    ]
+
+
+def _clients(found: dict[str, Any]) -> list[_Row]:
+    late = sum(one["late_s"] > _GRACE_S for one in found["failed"])
+    return [
+        (
+            f"{found['cases']} broken servers, HTTP and gRPC, against both clients: {found['runs']:,} calls",
+            "typed error within the deadline + 0.5 s, memory bounded",
+            f"{found['untyped']} untyped, {late} late (worst {found['worst_s_after_the_deadline']:.2f} s), "
+            f"at most {found['most_memory_mib']:.0f} MiB",
+        )
+    ]
+
+
+def _soak(found: dict[str, Any]) -> list[_Row]:
+    growth: dict[str, float] = found["growth_percent"]
+    above = [f"{name} {percent:+.1f} %" for name, percent in growth.items() if percent > _FLAT_PERCENT]
+    share = found["hostile"] / max(1, found["hostile"] + found["good"])
+    failure = f"; {found['failure']}" if found["failure"] else ""
+    return [
+        (
+            f"good requests hurt in a soak of {found['minutes']:g} minutes with {share:.0%} hostile ones: "
+            f"{found['good_pictures']:,} good pictures and {found['good_streams']:,} good streams "
+            f"({found['good_frames']:,} frames)",
+            "0",
+            f"{found['good_hurt']}; restarts: {sum(found['restarts'].values())}{failure}",
+        ),
+        (
+            f"growth of each process's own memory after {found['warm_up_s'] / 60:g} minutes",
+            "within 5 %, or explained",
+            ", ".join(above) + " " + "/ the others within 5 %" if above else "all within 5 %",
+        ),
+    ]
+
+
+_ROWS: dict[str, Callable[[dict[str, Any]], list[_Row]]] = {
+    "streams": _streams,
+    "headers": _headers,
+    "requests": _requests,
+    "kills": _kills,
+    "clients": _clients,
+    "soak": _soak,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    return rewrite(
+        lambda folder: "\n".join(map(table, read(folder))),
+        arguments,
+        command="python -m benchmarks.hostile.table",
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
