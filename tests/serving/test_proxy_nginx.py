@@ -294,3 +294,25 @@ def test_a_head_of_the_most_bytes_passes_and_a_longer_object_does_not(passes: Ca
 
 def test_the_bytes_of_a_picture_are_not_read_as_json(passes: Callable[[bytes, bytes], bool]) -> None:
     assert passes(b"{}", b'{"data":[1]}\\' * 100)
+
+
+def test_the_log_holds_the_path_that_was_asked_for(tmp_path: Path) -> None:
+    with glad_server() as server, plain_proxy(tmp_path / "output", "--no-tokens", server=server) as (http_port, _):
+        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+        for head in (b"{}", b"[]"):
+            connection.request("POST", "/v2/models/classify/infer", head)
+            connection.getresponse().read()
+        connection.close()
+    logged = re.findall(r'"POST (\S+)" (\d+)', (tmp_path / "output").read_text(encoding="utf-8"))
+    assert logged == [("/v2/models/classify/infer", "200"), ("/v2/models/classify/infer", "422")]
+
+
+@pytest.mark.parametrize("path", ["/checked/v2/models/classify/infer", "/body-is-read"])
+def test_what_is_for_nginx_itself_is_closed_to_callers(tmp_path: Path, path: str) -> None:
+    with glad_server() as server, plain_proxy(tmp_path / "output", "--no-tokens", server=server) as (http_port, _):
+        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+        connection.request("POST", path, b'{"data":[1]}')
+        answer = connection.getresponse()
+        assert answer.status == 403
+        assert b"this is closed" in answer.read()
+        connection.close()
