@@ -12,6 +12,8 @@ _TOKEN = 'if ($caller = "") { return 401; }'
 MOST_JSON_BYTES = 9999
 """What Triton may read as JSON of one request. A nest of over 100,000 bytes overruns Triton 2.51's stack, and the JSON
 of every pipeline has some hundred: the picture follows as binary data. Four digits, since nginx compares no numbers."""
+_BODY_READ = "/body-is-read"
+_CHECKED = "/checked"
 _NO_VALUES = r'^\s*+(\{(?:[][,:\s0-9A-Za-z.+-]++|(?!"data"\s*+:)"[^"\x5c]*+"|(?1))*+\})'
 """One object of JSON, balanced, without the key "data" and without a backslash, by which it could be written otherwise.
 Outside of strings only what JSON has, so that nothing counts as a comment. No quantifier gives back what it took."""
@@ -37,7 +39,7 @@ http {{
     scgi_temp_path {folder}/scgi;
 
     # A token's name is logged, never the token.
-    log_format requests '$remote_addr [$time_iso8601] token="$caller" "$request_method $uri" $status '
+    log_format requests '$remote_addr [$time_iso8601] token="$caller" "$request_method $asked" $status '
                         '$request_length $bytes_sent $request_time';
     access_log {access_log};
 
@@ -101,23 +103,24 @@ http {{
         "~^[0-9]{{1,20}}$" "$json_bytes bytes";
     }}
     proxy_set_header Inference-Header-Content-Length $http_inference_header_content_length;
-    # Triton takes memory for the shape of an input whose values stand in JSON, before it counts them. These are read
-    # when a body is there. The type is what Triton asks for before it reads a body (serving/triton.py); it also crashes
-    # when it reads a large one as a form, curl's default. A head of 0 bytes is no JSON.
-    map $request_body $json_start {{
-        default "";
-        "~^(?<body_start>(?s:.{{0,{most_json}}}))" $body_start;
-    }}
+    # Triton takes memory for the shape of an input whose values stand in JSON, before it counts them. $json_start is
+    # the beginning of the body. A head of 0 bytes is no JSON.
     map $json_start $json_values {{
         default "values";
         '~{no_values}' "no values";
     }}
-    map "$http_inference_header_content_length $json_values" $body_type {{
-        default "";
-        "~^0+ " application/octet-stream;
-        "~ no values$" application/octet-stream;
+    map "$http_inference_header_content_length $json_values" $values_refused {{
+        default 1;
+        "~^0+ " 0;
+        "~ no values$" 0;
     }}
-    proxy_set_header Content-Type $body_type;
+    # The path as it was asked for, for the log.
+    map $uri $asked {{
+        default $uri;
+        "~^{checked}(?<path>/.*)" $path;
+    }}
+    # What Triton asks for (serving/triton.py), and it crashes when it reads a large body as a form, curl's default.
+    proxy_set_header Content-Type application/octet-stream;
 
     # The token's name, empty for a caller without a valid token.
     map $http_authorization $caller {{
@@ -188,8 +191,8 @@ def nginx_config(proxy: Proxy, *, folder: str) -> str:
         http=proxy.http,
         grpc=proxy.grpc,
         requests_per_caller=proxy.requests_per_caller,
-        most_json=MOST_JSON_BYTES,
         no_values=_NO_VALUES,
+        checked=_CHECKED,
         tokens=f"include {proxy.tokens}" if proxy.tokens else "default anyone",
     )
     if proxy.has_tls:
@@ -212,8 +215,9 @@ def _server(listen: str, lines: Iterable[str]) -> str:
 
 def _http(proxy: Proxy) -> list[str]:
     """HTTP's part of a server: exact paths, which go on as they stand here and not as a caller wrote them."""
-    # The status is the one that the location answers, since there are two reasons for a 403.
-    lines = [f"error_page {status} = @http_{name};" for status, (name, _) in _HTTP_ERRORS.items()]
+    lines = [f"error_page {status} @http_{name};" for status, (name, _) in _HTTP_ERRORS.items()]
+    # What is for nginx itself only.
+    lines.append("error_page 404 =403 @http_closed;")
     for path in ("/v2/health/live", "/v2/health/ready"):
         lines += _http_location(path, "GET", needs_token=proxy.health_needs_token)
     lines += _http_location("/v2", "GET")
@@ -221,10 +225,8 @@ def _http(proxy: Proxy) -> list[str]:
         lines += _http_model(model, proxy)
     for status, (name, message) in _HTTP_ERRORS.items():
         challenge = ["add_header WWW-Authenticate Bearer always"] if status == 401 else []
-        body = _refusal(status, message)
-        by_triton = f"if ($upstream_status = 403) {{ {_refusal(422, _VALUES_IN_JSON)} }}"
-        first = [by_triton] if status == 403 else []
-        lines += _location(f"@http_{name}", ["default_type application/json", *challenge, *first, body])
+        lines += _location(f"@http_{name}", ["default_type application/json", *challenge, _refusal(status, message)])
+    lines += _location(f"= {_BODY_READ}", ["client_max_body_size 0", "return 403"])
     return [*lines, *_closed()]
 
 
@@ -235,14 +237,28 @@ def _http_model(model: PublicModel, proxy: Proxy) -> list[str]:
         "if ($http_content_encoding) { return 415; }",
         "if ($json_refused) { return 422; }",
         f"client_max_body_size {limit}",
-        # Only what is in memory can be looked at. nginx takes no more of it than the body has.
+        # Only a body in memory can be looked at. nginx takes no more of it than the body has.
         f"client_body_buffer_size {limit}",
-        "client_body_in_single_buffer on",
-        # Triton's 403 is for what $body_type is empty for.
-        "proxy_intercept_errors on",
+        "limit_except POST { deny all; }",
+        # The rules of a location are followed before a body is there. To mirror it nginx reads it; then it goes on to
+        # a second location, as the index of a folder.
+        f"mirror {_BODY_READ}",
+        "rewrite ^ / break",
+        f"index {_CHECKED}{path}/infer",
+    ]
+    checked = [
+        "internal",
+        "default_type application/json",
+        f'if ($request_body ~ "^(?<json_start>(?s:.{{0,{MOST_JSON_BYTES}}}))") {{ }}',
+        f"if ($values_refused) {{ {_refusal(422, _VALUES_IN_JSON)} }}",
+        f"client_max_body_size {limit}",
+        f"proxy_pass http://triton_http{path}/infer",
     ]
     # Triton has no streams over HTTP.
-    lines = [] if model.streams else _http_location(f"{path}/infer", "POST", limits)
+    lines: list[str] = []
+    if not model.streams:
+        lines += _location(f"= {path}/infer", [_TOKEN, *limits])
+        lines += _location(f"= {_CHECKED}{path}/infer", checked)
     for end in ("", "/config", "/ready", *(["/stats"] if proxy.statistics else [])):
         lines += _http_location(path + end, "GET")
     return lines

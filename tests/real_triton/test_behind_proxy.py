@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +281,43 @@ def test_compressed_requests_are_refused(gate: Gate) -> None:
 )
 def test_json_is_bounded_over_http_2_too(gate: Gate, tmp_path: Path, options: tuple[str, ...], seen: str) -> None:
     (tmp_path / "nest").write_bytes(b"[" * 200_000)
+    answer = infer_by_http_2(
+        gate, tmp_path / "nest", *(option.replace("@nest", f"@{tmp_path}/nest") for option in options)
+    )
+    assert answer.endswith(b"2:422")
+    assert f"this has {seen}.".encode() in answer
+
+
+@pytest.mark.parametrize("upload", ["--data-binary", "--upload-file"], ids=["with its length", "without a length"])
+@pytest.mark.parametrize(
+    ("values", "status", "said"),
+    [
+        (lambda size: {"parameters": {"binary_data_size": size}}, 200, b"espresso"),
+        (lambda size: {"data": [size]}, 422, b"come as binary data"),
+    ],
+    ids=["binary", "in JSON"],
+)
+def test_values_come_as_binary_data_over_http_2_too(
+    gate: Gate,
+    tmp_path: Path,
+    upload: str,
+    values: Callable[[int], dict[str, object]],
+    status: int,
+    said: bytes,
+) -> None:
+    photo = PHOTO.read_bytes()
+    tensor = {"name": "image", "datatype": "UINT8", "shape": [1, len(photo)], **values(len(photo))}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    (tmp_path / "body").write_bytes(head + photo)
+    length = ("--header", f"Inference-Header-Content-Length: {len(head)}")
+    source = f"@{tmp_path}/body" if upload == "--data-binary" else "-"
+    answer = infer_by_http_2(gate, tmp_path / "body", *length, upload, source)
+    assert answer.endswith(f"2:{status}".encode())
+    assert said in answer
+
+
+def infer_by_http_2(gate: Gate, stdin: Path, *options: str) -> bytes:
+    """What curl prints of the answer, with HTTP's version and the status at its end."""
     command = [
         "curl",
         "--silent",
@@ -293,10 +330,8 @@ def test_json_is_bounded_over_http_2_too(gate: Gate, tmp_path: Path, options: tu
     ]
     command += ["--cacert", str(gate.certificates.authority), "--header", f"Authorization: Bearer {gate.token}"]
     command.append(f"{gate.url('https')}/v2/models/classify/infer")
-    with (tmp_path / "nest").open("rb") as body:
-        done = subprocess.run(command, cwd=tmp_path, stdin=body, capture_output=True, text=True, timeout=60)
-    assert done.stdout.endswith("2:422")
-    assert f"this has {seen}." in done.stdout
+    with stdin.open("rb") as body:
+        return subprocess.run(command, stdin=body, capture_output=True, timeout=60, check=False).stdout
 
 
 def test_a_body_that_calls_itself_a_form_does_no_harm(gate: Gate) -> None:

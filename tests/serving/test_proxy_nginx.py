@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import http.server
 import json
 import os
 import re
@@ -10,19 +11,23 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import grpc
 import psutil
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from proxies import ROOT, make_certificates, proxy_command, refused
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving.ports import free_port
+from serving.proxy_nginx import MOST_JSON_BYTES
 from serving.proxy_tokens import add_token
 
 pytestmark = pytest.mark.needs_nginx
@@ -181,3 +186,133 @@ def test_nginx_accepts_the_committed_configurations(name: str, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert "test is successful" in done.stderr
     assert "[warn]" not in done.stderr
+
+
+# ---------------------------------------------------------------- values in JSON
+
+
+@contextmanager
+def glad_server() -> Iterator[str]:
+    """The address of a server that answers every POST with 200, whose body is the body that came."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def passes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bytes, bytes], bool]]:
+    """Whether the proxy lets a request of this JSON and these bytes after it through."""
+    with ExitStack() as opened:
+        server = opened.enter_context(glad_server())
+        output = tmp_path_factory.mktemp("proxy") / "output"
+        http_port, _ = opened.enter_context(plain_proxy(output, "--no-tokens", server=server))
+        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+        opened.callback(connection.close)
+
+        def passed(head: bytes, picture: bytes) -> bool:
+            headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "text/html"}
+            connection.request("POST", "/v2/models/classify/infer", head + picture, headers)
+            answer = connection.getresponse()
+            received = answer.read()
+            assert answer.status == 422 or (answer.status, received) == (200, head + picture)
+            return answer.status == 200
+
+        yield passed
+
+
+_KEYS = st.text() | st.sampled_from(["data", "Data", "data ", "name", "\\data", 'data":', "{", "}"])
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _KEYS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+def keys(value: object) -> Iterator[str]:
+    """All keys of a JSON value, at any depth."""
+    if isinstance(value, dict):
+        yield from value
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from keys(inner)
+
+
+@given(
+    value=st.dictionaries(_KEYS, _JSON, max_size=3),
+    around=st.text(" \t\r\n", max_size=3),
+    colon=st.sampled_from([":", " \t:\r\n "]),
+    escaped=st.booleans(),
+    picture=st.binary(max_size=20),
+)
+@settings(max_examples=300, deadline=None)
+def test_json_without_values_passes_and_no_other(
+    passes: Callable[[bytes, bytes], bool],
+    value: dict[str, object],
+    around: str,
+    colon: str,
+    escaped: bool,
+    picture: bytes,
+) -> None:
+    text = around + json.dumps(value, ensure_ascii=escaped, separators=(",", colon)) + around
+    head = text.encode("utf-8", "surrogatepass")
+    assume(0 < len(head) <= MOST_JSON_BYTES)
+    assert passes(head, picture) == ("data" not in keys(value) and "\\" not in text)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b" ", b"[]", b"{", b"}", b'{"a":1', b'{"a', b'{"a":{}', b"\xef\xbb\xbf{}", b"/**/{}", b"{/**/}", b"\0{}"],
+)
+def test_what_does_not_begin_with_a_whole_object_does_not_pass(
+    passes: Callable[[bytes, bytes], bool], head: bytes
+) -> None:
+    assert not passes(head.ljust(1, b"x"), b"\xff\xd8")
+
+
+def test_a_head_of_the_most_bytes_passes_and_a_longer_object_does_not(passes: Callable[[bytes, bytes], bool]) -> None:
+    whole = b"{" + b" " * (MOST_JSON_BYTES - 2) + b"}"
+    assert passes(whole, bytes(100))
+    assert not passes(whole[:-1] + b" ", b"}")
+
+
+def test_the_bytes_of_a_picture_are_not_read_as_json(passes: Callable[[bytes, bytes], bool]) -> None:
+    assert passes(b"{}", b'{"data":[1]}\\' * 100)
+
+
+def test_the_log_holds_the_path_that_was_asked_for(tmp_path: Path) -> None:
+    with glad_server() as server, plain_proxy(tmp_path / "output", "--no-tokens", server=server) as (http_port, _):
+        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+        for head in (b"{}", b"[]"):
+            connection.request("POST", "/v2/models/classify/infer", head)
+            connection.getresponse().read()
+        connection.close()
+    logged = re.findall(r'"POST (\S+)" (\d+)', (tmp_path / "output").read_text(encoding="utf-8"))
+    assert logged == [("/v2/models/classify/infer", "200"), ("/v2/models/classify/infer", "422")]
+
+
+@pytest.mark.parametrize("path", ["/checked/v2/models/classify/infer", "/body-is-read"])
+def test_what_is_for_nginx_itself_is_closed_to_callers(tmp_path: Path, path: str) -> None:
+    with glad_server() as server, plain_proxy(tmp_path / "output", "--no-tokens", server=server) as (http_port, _):
+        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+        connection.request("POST", path, b'{"data":[1]}')
+        answer = connection.getresponse()
+        assert answer.status == 403
+        assert b"this is closed" in answer.read()
+        connection.close()
