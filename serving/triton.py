@@ -254,7 +254,7 @@ _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(256 * 1024), "MALLOC_TRIM_THRESHOLD_
 them, and small things that live on keep ever more of that memory: 2,500 bodies of 1 KB to 10 MB left 198 MiB, with
 these 18. Model processes, whose arrays are made anew for each batch, go without."""
 
-_STACK_KB = 256 * 1024
+_STACK_KB, _USUAL_STACK_KB = 256 * 1024, 8 * 1024
 # Triton 2.51 keeps a whole form, 16 bytes for each chunk, and a frame for each nested bracket of a body on the stack of
 # a thread. The usual 8 MB end at 4.5 MB of a form; these at 32 times that, and only what is used takes memory.
 _DEEP_STACKS = f'ulimit -S -s {_STACK_KB} 2>/dev/null || ulimit -S -s "$(ulimit -H -s)"; exec "$@"'
@@ -276,7 +276,8 @@ def _assemble_backends(installation: TritonInstallation, folder: Path) -> Path:
         # No link: Triton changes the mode of a stub that does not start.
         own = folder / "python" / STUB_NAME
         unset = " ".join(_ALLOCATOR)
-        own.write_text(f'#!/bin/sh\nunset {unset}\nexec {shlex.quote(str(installation.stub))} "$@"\n')
+        usual = f"ulimit -S -s {_USUAL_STACK_KB} 2>/dev/null; unset {unset}"
+        own.write_text(f'#!/bin/sh\n{usual}\nexec {shlex.quote(str(installation.stub))} "$@"\n')
         own.chmod(0o755)
     return folder
 

@@ -17,6 +17,7 @@ from PIL import Image
 from client import BadImage, Client, ServerUnavailable
 from preprocess.header import read_header
 from preprocess.limits import HEAVY_WORK
+from serving.processes import find_model_processes
 from serving.server import Server
 
 pytestmark = pytest.mark.needs_triton
@@ -125,16 +126,14 @@ def test_one_above_the_limit_is_told_how_it_is_raised(client: Client, pipeline: 
 def test_one_without_memory_is_refused_as_not_available_and_the_others_are_answered(repository: Path) -> None:
     """The model's processes may take 20 MiB more than they have; the picture's pixels are 72 MB."""
     coffee = PHOTOS[0].read_bytes()
-    others = {process.pid for process in psutil.Process().children(recursive=True)}
     with (
         Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=["classify_fused"]) as own,
         Client(own.grpc_url, timeout_s=120.0, retries=0) as client,
     ):
         alone = client.classify(coffee, pipeline="classify_fused").labels
-        for process in psutil.Process().children(recursive=True):
-            if process.pid not in others and "classify_fused" in " ".join(process.cmdline()):
-                allowed = process.memory_info().vms + 20 * 1024 * 1024
-                resource.prlimit(process.pid, resource.RLIMIT_AS, (allowed, allowed))
+        for process in find_model_processes(own.pid).running:
+            allowed = psutil.Process(process.pid).memory_info().vms + 20 * 1024 * 1024
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (allowed, allowed))
         for _ in range(2):
             with pytest.raises(ServerUnavailable, match=r"too little memory is free .*; it may be sent again"):
                 client.classify(heavy_picture(), pipeline="classify_fused")

@@ -525,7 +525,7 @@ def test_triton_is_started_again_on_its_ports_when_it_is_killed(tmp_path: Path, 
             process.kill()
         assert process.returncode == 0
     assert "tritonserver was killed (SIGKILL); its log is" in errors
-    assert f"{tmp_path / 'triton.log'}.1; starting it again" in errors
+    assert f"{tmp_path / 'triton.log'}; starting it again" in errors
     assert "restarted tritonserver in" in errors
     assert "Traceback" not in errors
     assert all(is_gone(pid) for pid in after)
