@@ -132,7 +132,7 @@ def test_a_short_real_run(options: Options, tmp_path: Path) -> None:
 def test_an_interrupt_leaves_the_file_and_no_process(options: Options, number: signal.Signals) -> None:
     with subprocess.Popen(command(options), stderr=subprocess.PIPE, text=True, env=environment()) as running:
         process = psutil.Process(running.pid)
-        while not any("tritonserver" in child.name() for child in process.children()):
+        while not any("tritonserver" in child.name() for child in process.children(recursive=True)):
             assert running.poll() is None, running.stderr and running.stderr.read()
             time.sleep(0.1)
         started = process.children(recursive=True)
