@@ -107,8 +107,12 @@ class Session:
         return self._over.wait(timeout_s)
 
     def leave(self) -> None:
-        """Let the conversation end in an orderly way, but soon."""
-        self._receiver.join(_LEAVE_S if self.ended_reason is not None else 0.0)
+        """Let the conversation end in an orderly way, but soon.
+
+        After the server's last word the call ends by itself. Triton 2.51 may keep the request of one that is given up
+        in that moment for ever, and then its stop takes as long as it is allowed to.
+        """
+        self._receiver.join(_LEAVE_S if self.over else 0.0)
         self.cancel()
 
     def fail(self, failure: OnestreamError) -> None:
