@@ -37,7 +37,7 @@ from preprocess.limits import HEAVY_WORK
 from serving import certificate
 from serving.deadline import batch_deadline
 from serving.engine import OnnxRuntimeEngine
-from serving.heavy import HeavyLine
+from serving.heavy import HeavyLine, unavailable
 from serving.metrics import ModelMetrics
 from serving.pipeline import GpuOptions, Matte, Raw, read_postprocess
 from serving.refusal_log import RefusalLog
@@ -396,11 +396,6 @@ def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any
     for index, sample in zip(single, run([batches[index][0] for index in single]), strict=True):
         results[index] = sample
     return results
-
-
-def unavailable(reason: str) -> Any:
-    """The response to a request that is refused for no fault of its own; clients may send it again."""
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(reason, pb_utils.TritonError.UNAVAILABLE))
 
 
 def split(outputs: Tensors, sizes: Sequence[int]) -> list[Tensors]:

@@ -26,24 +26,25 @@ def extend() -> None:
 
     The word is that of the calling thread; other threads have deadlines of their own, and the first of all counts.
     """
-    with _lock:
-        _ends[threading.get_ident()] = time.monotonic() + BATCH_DEADLINE_S
-        _arm()
+    _live_for(BATCH_DEADLINE_S)
 
 
 @contextmanager
 def batch_deadline(seconds: float | None = None) -> Iterator[None]:
     """Let the block take so many seconds, or ``BATCH_DEADLINE_S``; after that the kernel ends this process."""
-    thread = threading.get_ident()
-    with _lock:
-        _ends[thread] = time.monotonic() + (seconds or BATCH_DEADLINE_S)
-        _arm()
+    _live_for(seconds or BATCH_DEADLINE_S)
     try:
         yield
     finally:
         with _lock:
-            del _ends[thread]
+            del _ends[threading.get_ident()]
             _arm()
+
+
+def _live_for(seconds: float) -> None:
+    with _lock:
+        _ends[threading.get_ident()] = time.monotonic() + seconds
+        _arm()
 
 
 def _arm() -> None:

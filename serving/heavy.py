@@ -19,6 +19,9 @@ WAITING = 16
 NICER = 5
 """Added to the thread's niceness: under load it gets a third of the time that the others get."""
 
+_TOO_LATE = "Request timeout expired"
+"""Triton's words for a request that waited too long in a queue of its own."""
+
 Work = Callable[[Sequence[Any]], list[Any]]
 """Takes requests, returns a response for each."""
 
@@ -78,7 +81,7 @@ class HeavyLine:
                 self._waiting, self._waiting_bytes = self._waiting - 1, self._waiting_bytes - taken.size
             try:
                 with batch_deadline(HEAVY_DEADLINE_S):
-                    response = _too_late() if taken.is_late() else work([taken.request])[0]
+                    response = unavailable(_TOO_LATE) if taken.is_late() else work([taken.request])[0]
             except Exception as error:  # one that fails must not leave its caller, or the next one, without an answer
                 response = self._failed(error)
             try:
@@ -104,8 +107,6 @@ class _Taken:
         return bool(timeout_us and (time.monotonic() - self.since) * 1e6 > timeout_us)
 
 
-def _too_late() -> Any:
-    # Triton's words for a request that waited too long in a queue of its own.
-    return pb_utils.InferenceResponse(
-        error=pb_utils.TritonError("Request timeout expired", pb_utils.TritonError.UNAVAILABLE)
-    )
+def unavailable(reason: str) -> Any:
+    """The response to a request that is refused for no fault of its own; clients may send it again."""
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(reason, pb_utils.TritonError.UNAVAILABLE))
