@@ -14,8 +14,8 @@ from benchmarks.photos import SIZES, PhotosMissing
 from benchmarks.plan import FULL, QUICK
 from benchmarks.results import FILE_NAME
 from benchmarks.run import CACHE, PARTS, run
-from onestream.load.perf_analyzer import PerfAnalyzerError
-from serving.server_errors import ServerError
+from onestream.measure.load.perf_analyzer import PerfAnalyzerError
+from onestream.serving.server.errors import ServerError
 
 RESULTS = ROOT / "benchmarks" / "results"
 

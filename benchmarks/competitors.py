@@ -10,9 +10,9 @@ from string import Template
 
 import onnx
 
-from serving.build import build
-from serving.efficientnet_lite import export_efficientnet_lite0, fetch_weights
-from serving.legacy_pickle import read_legacy_checkpoint
+from onestream.serving.building.build import build
+from onestream.serving.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
+from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
 
 ROOT = Path(__file__).parent.parent
 PIPELINE = ROOT / "pipelines" / "classify.yaml"

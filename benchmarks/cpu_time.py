@@ -20,8 +20,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from preprocess import BadImage, Compiled, compile
-from serving.pipeline import Pipeline
+from onestream.preprocess import BadImage, Compiled, compile
+from onestream.serving.pipeline import Pipeline
 
 Timed = Literal["bare decode", "definition", "pixels"]
 TIMED: tuple[Timed, ...] = get_args(Timed)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 
-from onestream.load.spread import Spread
+from onestream.measure.spread import Spread
 
 
 def draw_curve(axes: Axes, spreads: Mapping[float, Spread], *, label: str, color: str, marker: str) -> None:

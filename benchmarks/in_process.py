@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from postprocess import top_k
-from preprocess import BadImage, compile
-from serving.engine import OnnxRuntimeEngine
-from serving.pipeline import Classification, Pipeline
+from onestream.postprocess import top_k
+from onestream.preprocess import BadImage, compile
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.pipeline import Classification, Pipeline
 
 Classified = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
 

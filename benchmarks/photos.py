@@ -23,7 +23,7 @@ import numpy as np
 import PIL
 from PIL import Image
 
-from onestream.load.perf_analyzer import input_data
+from onestream.measure.load.perf_analyzer import input_data
 
 Size = Literal["500x375", "1920x1080"]
 SIZES: tuple[Size, ...] = ("500x375", "1920x1080")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.photos import SIZES, Size
 from benchmarks.results import Competitor, Part
-from onestream.load.perf_analyzer import Load, Transport
+from onestream.measure.load.perf_analyzer import Load, Transport
 
 COMPETITORS: tuple[Competitor, ...] = ("plain", "classify", "classify_fused")
 AT_MAIN_LOAD: tuple[Competitor, ...] = ("plain_default", *COMPETITORS)

@@ -16,7 +16,7 @@ from benchmarks.curve import draw_curve
 from benchmarks.photos import Size
 from benchmarks.plan import COMPETITORS
 from benchmarks.results import Competitor, Results, Served, Where
-from onestream.load.spread import Spread
+from onestream.measure.spread import Spread
 
 _COLORS: dict[Competitor, str] = {"plain": "#777777", "classify": "#d98200", "classify_fused": "#1f6fb4"}
 _MARKERS: dict[Competitor, str] = {"plain": "s", "classify": "o", "classify_fused": "D"}

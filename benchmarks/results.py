@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from benchmarks.cpu_time import Timed
 from benchmarks.photos import Photo, Size
-from onestream.load.perf_analyzer import Export, Load, Transport
+from onestream.measure.load.perf_analyzer import Export, Load, Transport
 
 SCHEMA = 1
 FILE_NAME = "results.json"

@@ -31,12 +31,12 @@ from benchmarks.results import (
     this_machine,
 )
 from benchmarks.usage import Usage
-from onestream.load import perf_analyzer
-from onestream.load.perf_analyzer import Export, Load, PerfAnalyzerError, Transport
-from onestream.load.spread import Spread
-from serving.fit import usable_cores
-from serving.pipeline import Pipeline
-from serving.server import Server
+from onestream.measure.load import perf_analyzer
+from onestream.measure.load.perf_analyzer import Export, Load, PerfAnalyzerError, Transport
+from onestream.measure.spread import Spread
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.server.fit import usable_cores
+from onestream.serving.server.server import Server
 
 Only = Literal["served", "in-process", "cpu-time"]
 PARTS: tuple[Only, ...] = ("served", "in-process", "cpu-time")
@@ -50,7 +50,7 @@ def run(plan: Plan, *, parts: tuple[Only, ...] = PARTS, progress: Callable[[str]
     """Measure everything and return it.
 
     Raises ``perf_analyzer.PerfAnalyzerError``, ``agreement.Disagreement``, ``photos.PhotosMissing`` or
-    ``serving.server_errors.ServerError``.
+    ``onestream.serving.server.errors.ServerError``.
     """
     started, cores = datetime.now(timezone.utc), usable_cores()
     command = perf_analyzer.find_perf_analyzer() if "served" in parts else []

@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.results import commit, this_machine
 from benchmarks.streams_table import FILE_NAME, table
-from onestream.bench import soak
-from onestream.bench.clip import own_clip
-from onestream.bench.streams import Plan, compare, quiet_numbers
+from onestream.measure.capacity import soak
+from onestream.measure.capacity.clip import own_clip
+from onestream.measure.capacity.streams import Plan, compare, quiet_numbers
 
 ROOT = Path(__file__).parents[1]
 CASES = (("classify", 1), ("classify", 5), ("matte", 1))

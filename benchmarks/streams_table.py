@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from onestream.bench.streams import OPENCV, OURS, Summary
+from onestream.measure.capacity.streams import OPENCV, OURS, Summary
 
 FILE_NAME = "streams.json"
 

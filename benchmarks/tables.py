@@ -21,8 +21,8 @@ from benchmarks.photos import Size, mean_kilobytes
 from benchmarks.plan import AT_MAIN_LOAD, MAIN_LOAD, ONE_AT_A_TIME
 from benchmarks.results import Competitor, Part, Results, Served, Where, read
 from benchmarks.training import results as training
-from onestream.load.perf_analyzer import Load, Transport
-from onestream.load.spread import Spread, ratio
+from onestream.measure.load.perf_analyzer import Load, Transport
+from onestream.measure.spread import Spread, ratio
 
 BEGIN = "<!-- results:begin -->"
 END = "<!-- results:end -->"

@@ -36,13 +36,13 @@ from PIL import Image
 from benchmarks.photos import photo_set
 from benchmarks.results import commit, this_machine
 from benchmarks.video_table import FILE_NAME
-from onestream.load.spread import Spread, ratio
-from preprocess import Decode, Definition, Resize
-from preprocess.definition import Output
-from preprocess.training.video import VideoBatch, VideoLoader
-from preprocess.video.color import ColorRule, planes_of, to_rgb
-from preprocess.video.decode import VideoFile
-from serving.fit import usable_cores
+from onestream.measure.spread import Spread, ratio
+from onestream.preprocess import Decode, Definition, Resize
+from onestream.preprocess.definition import Output
+from onestream.preprocess.training.video_loader import VideoBatch, VideoLoader
+from onestream.preprocess.video.clips.decode import VideoFile
+from onestream.preprocess.video.common.color import ColorRule, planes_of, to_rgb
+from onestream.serving.server.fit import usable_cores
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache" / "benchmarks"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from onestream.load.spread import Spread, ratio
+from onestream.measure.spread import Spread, ratio
 
 FILE_NAME = "video-clips.json"
 

@@ -2,7 +2,7 @@
 
 ::
 
-    from client import Client
+    from onestream.client import Client
 
     with Client("127.0.0.1:8001") as client:
         print(client.classify("cat.jpg").top)
@@ -12,14 +12,15 @@
             for frame in frames:
                 print(frame.frame_index, frame.pts_seconds, frame.labels)
 
-``AsyncClient`` is the same for asyncio. What is named here is the public surface; ``client.errors`` draws the tree
-of errors, ``client.video`` has the sources of video streams.
+``AsyncClient`` is the same for asyncio. What is named here is the public surface; ``onestream.client.errors`` draws the
+tree of errors, ``onestream.client.video`` has the sources of video streams.
 """
 
-from client._async_client import AsyncClient
-from client._client import Client
-from client.calls import DEFAULT_MAX_BODY_BYTES, DEFAULT_URL
-from client.errors import (
+from onestream.client._async_client import AsyncClient
+from onestream.client._client import Client
+from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES, AsyncTransport, Transport
+from onestream.client.calls import DEFAULT_MAX_BODY_BYTES, DEFAULT_URL
+from onestream.client.errors import (
     BadImage,
     BadStream,
     CannotConnect,
@@ -37,12 +38,11 @@ from client.errors import (
     UnreadableInput,
     UnsupportedInput,
 )
-from client.images import ImageInput
-from client.results import Classification, Item, Label, ServerInfo
-from client.statistics import ModelStatistics, Phase
-from client.transports.base import DEFAULT_MAX_ANSWER_BYTES, AsyncTransport, Transport
-from client.video import FrameResult, Reconnect, Stream
-from wire.priority import Priority
+from onestream.client.images import ImageInput
+from onestream.client.results import Classification, Item, Label, ServerInfo
+from onestream.client.statistics import ModelStatistics, Phase
+from onestream.client.video import FrameResult, Reconnect, Stream
+from onestream.wire.priority import Priority
 
 __all__ = [
     "DEFAULT_MAX_ANSWER_BYTES",

@@ -10,23 +10,30 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
-from client import calls
-from client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
-from client.errors import ClientClosed, OnestreamError
-from client.images import ImageInput, encode
-from client.ordered import map_in_order_async
-from client.results import Classification, Item, ServerInfo
-from client.retries import Deadline, Retries
-from client.statistics import ModelStatistics
-from client.transports import open_async_transport, open_transport
-from client.transports.base import DEFAULT_MAX_ANSWER_BYTES, AsyncTransport, InferRequest, Tag, Tensors, Transport
-from client.transports.shared_memory import RegionPool, shut_down
-from client.transports.shared_memory_aio import AsyncRegions
-from client.video.reconnect import Reconnect
-from client.video.sources import VideoInput
-from client.video.stream import Stream
-from wire.priority import Priority, check_priority
-from wire.video import Mode, Packet
+from onestream.client import calls
+from onestream.client._transports import open_async_transport, open_transport
+from onestream.client._transports.base import (
+    DEFAULT_MAX_ANSWER_BYTES,
+    AsyncTransport,
+    InferRequest,
+    RequestMetadata,
+    Tensors,
+    Transport,
+)
+from onestream.client._transports.shared_memory import RegionPool, shut_down
+from onestream.client._transports.shared_memory_aio import AsyncRegions
+from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
+from onestream.client.errors import ClientClosed, OnestreamError
+from onestream.client.images import ImageInput, encode
+from onestream.client.ordered import map_in_order_async
+from onestream.client.results import Classification, Item, ServerInfo
+from onestream.client.retries import Deadline, Retries
+from onestream.client.statistics import ModelStatistics
+from onestream.client.video.reconnect import Reconnect
+from onestream.client.video.sources import VideoInput
+from onestream.client.video.stream import Stream
+from onestream.wire.priority import Priority, check_priority
+from onestream.wire.video import Mode, Packet
 
 
 class AsyncClient:
@@ -90,10 +97,10 @@ class AsyncClient:
         traceparent: str | None = None,
     ) -> Classification:
         """The classes of one image, best first; as ``Client.classify``. Files are read by another thread."""
-        tag = calls.tag_of(request_id, traceparent, self._priority)
-        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, tag)
-        with calls.blamed_on(tag):
-            return calls.classification(pipeline, tensors, tag.request_id, latency_ms)
+        metadata = calls.request_metadata(request_id, traceparent, self._priority)
+        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata)
+        with calls.attach_request_id(metadata):
+            return calls.classification(pipeline, tensors, metadata.request_id, latency_ms)
 
     def classify_many(
         self,
@@ -134,7 +141,9 @@ class AsyncClient:
         traceparent: str | None = None,
     ) -> Tensors:
         """The raw outputs of any model whose input is an encoded image; as ``Client.infer``."""
-        return (await self._infer(model, image, timeout_s, calls.tag_of(request_id, traceparent, self._priority)))[0]
+        return (
+            await self._infer(model, image, timeout_s, calls.request_metadata(request_id, traceparent, self._priority))
+        )[0]
 
     def stream(
         self,
@@ -229,20 +238,22 @@ class AsyncClient:
         memory = ", shared_memory=True" if self._regions is not None else ""
         return f"AsyncClient({self.url!r}, timeout_s={self._timeout_s}{memory})"
 
-    async def _infer(self, model: str, image: ImageInput, timeout_s: float | None, tag: Tag) -> tuple[Tensors, float]:
+    async def _infer(
+        self, model: str, image: ImageInput, timeout_s: float | None, metadata: RequestMetadata
+    ) -> tuple[Tensors, float]:
         """Outputs and latency in milliseconds."""
-        with calls.blamed_on(tag):
+        with calls.attach_request_id(metadata):
             deadline = self._deadline(timeout_s)
             limits = await self._limits_of(model, deadline)
             self._check_usable()
             if self._regions is not None:
-                return await self._send_by_region(self._regions, model, image, limits, tag, deadline)
-            return await self._send(model, image, limits, tag, deadline)
+                return await self._send_by_region(self._regions, model, image, limits, metadata, deadline)
+            return await self._send(model, image, limits, metadata, deadline)
 
     async def _send(
-        self, model: str, image: ImageInput, limits: Limits, tag: Tag, deadline: Deadline
+        self, model: str, image: ImageInput, limits: Limits, metadata: RequestMetadata, deadline: Deadline
     ) -> tuple[Tensors, float]:
-        request = InferRequest(model, tag, await _to_bytes(image, limits.body_bytes), limits.answer_bytes)
+        request = InferRequest(model, metadata, await _to_bytes(image, limits.body_bytes), limits.answer_bytes)
         started = monotonic()
         tensors = await self._retries.run_async(
             lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline
@@ -250,11 +261,17 @@ class AsyncClient:
         return tensors, (monotonic() - started) * 1e3
 
     async def _send_by_region(
-        self, regions: AsyncRegions, model: str, image: ImageInput, limits: Limits, tag: Tag, deadline: Deadline
+        self,
+        regions: AsyncRegions,
+        model: str,
+        image: ImageInput,
+        limits: Limits,
+        metadata: RequestMetadata,
+        deadline: Deadline,
     ) -> tuple[Tensors, float]:
         encoded = await asyncio.to_thread(encode, image, max_body_bytes=limits.body_bytes)
         async with regions.filled(encoded) as slot:
-            request = slot.request(model, tag, max_answer_bytes=limits.answer_bytes)
+            request = slot.request(model, metadata, max_answer_bytes=limits.answer_bytes)
             started = monotonic()
             tensors = await self._retries.run_async(
                 lambda left_s: regions.infer(slot, request, timeout_s=left_s), deadline

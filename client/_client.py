@@ -9,22 +9,28 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any
 
-from client import calls
-from client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
-from client.errors import ClientClosed, OnestreamError
-from client.images import EncodedImage, ImageInput, encode
-from client.ordered import map_in_order
-from client.results import Classification, Item, ServerInfo
-from client.retries import Deadline, Retries
-from client.statistics import ModelStatistics
-from client.transports import open_transport
-from client.transports.base import DEFAULT_MAX_ANSWER_BYTES, InferRequest, Tag, Tensors, Transport
-from client.transports.shared_memory import RegionPool, shut_down
-from client.video.reconnect import Reconnect
-from client.video.sources import VideoInput
-from client.video.stream import Stream
-from wire.priority import Priority, check_priority
-from wire.video import Mode, Packet
+from onestream.client import calls
+from onestream.client._transports import open_transport
+from onestream.client._transports.base import (
+    DEFAULT_MAX_ANSWER_BYTES,
+    InferRequest,
+    RequestMetadata,
+    Tensors,
+    Transport,
+)
+from onestream.client._transports.shared_memory import RegionPool, shut_down
+from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
+from onestream.client.errors import ClientClosed, OnestreamError
+from onestream.client.images import EncodedImage, ImageInput, encode
+from onestream.client.ordered import map_in_order
+from onestream.client.results import Classification, Item, ServerInfo
+from onestream.client.retries import Deadline, Retries
+from onestream.client.statistics import ModelStatistics
+from onestream.client.video.reconnect import Reconnect
+from onestream.client.video.sources import VideoInput
+from onestream.client.video.stream import Stream
+from onestream.wire.priority import Priority, check_priority
+from onestream.wire.video import Mode, Packet
 
 
 class Client:
@@ -113,17 +119,17 @@ class Client:
         """The classes of one image, best first.
 
         ``image`` is an encoded file as bytes, path or binary file object, a NumPy array or a PIL image
-        (``client.images.encode`` has the details). ``pipeline`` may also be ``"classify_fused"``, which gives
-        equal results. Raises the errors of ``client.errors``.
+        (``onestream.client.images.encode`` has the details). ``pipeline`` may also be ``"classify_fused"``, which gives
+        equal results. Raises the errors of ``onestream.client.errors``.
 
         ``request_id``, 1 to 128 letters, digits or any of ``. _ ~ : / + = @ -``, names the request in the result, in
         errors, in the server's log and in its traces; by default it is random. ``traceparent`` is W3C's header of that
         name: the server's spans then belong to the caller's. Raises ValueError where one of them has another form.
         """
-        tag = calls.tag_of(request_id, traceparent, self._priority)
-        tensors, latency_ms = self._infer(pipeline, image, timeout_s, tag)
-        with calls.blamed_on(tag):
-            return calls.classification(pipeline, tensors, tag.request_id, latency_ms)
+        metadata = calls.request_metadata(request_id, traceparent, self._priority)
+        tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata)
+        with calls.attach_request_id(metadata):
+            return calls.classification(pipeline, tensors, metadata.request_id, latency_ms)
 
     def classify_many(
         self,
@@ -166,9 +172,9 @@ class Client:
         """The raw outputs of any model whose input is an encoded image: name → array with batch dimension 1.
 
         BYTES outputs are object arrays of ``bytes``. ``request_id`` and ``traceparent`` are as of ``classify``. Raises
-        the errors of ``client.errors``.
+        the errors of ``onestream.client.errors``.
         """
-        return self._infer(model, image, timeout_s, calls.tag_of(request_id, traceparent, self._priority))[0]
+        return self._infer(model, image, timeout_s, calls.request_metadata(request_id, traceparent, self._priority))[0]
 
     def stream(
         self,
@@ -185,7 +191,8 @@ class Client:
 
         ``source``
             A file's path, ``rtsp://…``, ``/dev/video…``, the bytes of a file, a binary file object, or a source of
-            ``client.video``. It is sent as it is encoded, and decoded by the server. Needs ``onestream[video]``.
+            ``onestream.client.video``. It is sent as it is encoded, and decoded by the server. Needs
+            ``onestream[video]``.
         ``mode``
             ``"block"``: whoever is faster waits and no frame is lost. ``"drop_oldest"``: the latency is bounded, and
             frames that would wait too long are dropped and counted. By default the first for what can wait, files, and
@@ -201,8 +208,8 @@ class Client:
             Called with every packet that is sent, by another thread, which it must not hold up.
 
         Nothing is opened before the stream is entered (``with`` or ``async with``) or iterated; then the errors of
-        ``client.errors`` are raised, among them UnreadableInput for the source and BadStream for a stream that the
-        server refuses or ends. Raises UnsupportedInput at once for what is no source.
+        ``onestream.client.errors`` are raised, among them UnreadableInput for the source and BadStream for a stream
+        that the server refuses or ends. Raises UnsupportedInput at once for what is no source.
         """
         return calls.open_stream(
             self._transport,
@@ -276,22 +283,24 @@ class Client:
         memory = ", shared_memory=True" if self._regions is not None else ""
         return f"Client({self.url!r}, timeout_s={self._timeout_s}{memory})"
 
-    def _infer(self, model: str, image: ImageInput, timeout_s: float | None, tag: Tag) -> tuple[Tensors, float]:
+    def _infer(
+        self, model: str, image: ImageInput, timeout_s: float | None, metadata: RequestMetadata
+    ) -> tuple[Tensors, float]:
         """Outputs and latency in milliseconds."""
-        with calls.blamed_on(tag):
+        with calls.attach_request_id(metadata):
             if not self._shut_down.alive:
                 raise ClientClosed(f"the client of {self.url} is closed")
             deadline = self._deadline(timeout_s)
             limits = self._limits_of(model, deadline)
             encoded = encode(image, max_body_bytes=limits.body_bytes)
             if self._regions is not None:
-                return self._send_by_region(self._regions, model, encoded, limits, tag, deadline)
-            return self._send(model, encoded, limits, tag, deadline)
+                return self._send_by_region(self._regions, model, encoded, limits, metadata, deadline)
+            return self._send(model, encoded, limits, metadata, deadline)
 
     def _send(
-        self, model: str, encoded: EncodedImage, limits: Limits, tag: Tag, deadline: Deadline
+        self, model: str, encoded: EncodedImage, limits: Limits, metadata: RequestMetadata, deadline: Deadline
     ) -> tuple[Tensors, float]:
-        request = InferRequest(model, tag, encoded.to_bytes(), limits.answer_bytes)
+        request = InferRequest(model, metadata, encoded.to_bytes(), limits.answer_bytes)
         started = monotonic()
         tensors = self._retries.run(lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline)
         return tensors, (monotonic() - started) * 1e3
@@ -302,11 +311,11 @@ class Client:
         model: str,
         encoded: EncodedImage,
         limits: Limits,
-        tag: Tag,
+        metadata: RequestMetadata,
         deadline: Deadline,
     ) -> tuple[Tensors, float]:
         with regions.filled(encoded) as slot:
-            request = slot.request(model, tag, max_answer_bytes=limits.answer_bytes)
+            request = slot.request(model, metadata, max_answer_bytes=limits.answer_bytes)
             started = monotonic()
             tensors = self._retries.run(lambda left_s: regions.infer(slot, request, timeout_s=left_s), deadline)
             return tensors, (monotonic() - started) * 1e3

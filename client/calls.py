@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from client import fields
-from client.errors import (
+from onestream.client import fields
+from onestream.client._transports.base import ConversingTransport, RequestMetadata, Tensors
+from onestream.client._transports.tensors import MAX_STRINGS, byte_size
+from onestream.client.errors import (
     CannotConnect,
     OnestreamError,
     ServerRefused,
@@ -23,14 +25,12 @@ from client.errors import (
     UnexpectedResponse,
     UnsupportedInput,
 )
-from client.results import Classification, Label, ServerInfo
-from client.transports.base import ConversingTransport, Tag, Tensors
-from client.transports.tensors import MAX_STRINGS, byte_size
-from client.video.reconnect import NEVER, Reconnect
-from client.video.sources import VideoInput, source_of
-from client.video.stream import Stream
-from wire.priority import Priority
-from wire.video import Mode, Packet
+from onestream.client.results import Classification, Label, ServerInfo
+from onestream.client.video.reconnect import NEVER, Reconnect
+from onestream.client.video.sources import VideoInput, source_of
+from onestream.client.video.stream import Stream
+from onestream.wire.priority import Priority
+from onestream.wire.video import Mode, Packet
 
 DEFAULT_URL = "127.0.0.1:8001"
 """Where Triton serves gRPC on this machine unless told otherwise."""
@@ -58,7 +58,7 @@ def positive(name: str, value: float) -> float:
     return value
 
 
-def tag_of(request_id: str | None, traceparent: str | None, priority: Priority) -> Tag:
+def request_metadata(request_id: str | None, traceparent: str | None, priority: Priority) -> RequestMetadata:
     """What a request says beside its image, with a random id where the caller gave none. Raises ValueError."""
     if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
         raise ValueError(
@@ -68,16 +68,16 @@ def tag_of(request_id: str | None, traceparent: str | None, priority: Priority) 
         raise ValueError(
             f"traceparent={traceparent!r:.150}, expected W3C's 00-TRACE_ID-PARENT_ID-FLAGS (32, 16, 2 digits of 0-9a-f)"
         )
-    return Tag(token_hex(8) if request_id is None else request_id, traceparent, priority)
+    return RequestMetadata(token_hex(8) if request_id is None else request_id, traceparent, priority)
 
 
 @contextmanager
-def blamed_on(tag: Tag) -> Iterator[None]:
+def attach_request_id(metadata: RequestMetadata) -> Iterator[None]:
     """Write the request's id into every error of ours that leaves the block."""
     try:
         yield
     except OnestreamError as error:
-        error.request_id = tag.request_id
+        error.request_id = metadata.request_id
         raise
 
 

@@ -98,8 +98,8 @@ class BadImage(OnestreamError):
 class BadStream(OnestreamError):
     """This video stream was refused or ended by the server, or by the client because the server would do so.
 
-    ``code`` is one of ``wire.video.Refusal``, or ``ended`` where the server says that it is done too early (a newer
-    server may send others); ``reason`` is a sentence for people.
+    ``code`` is one of ``onestream.wire.video.Refusal``, or ``ended`` where the server says that it is done too early (a
+    newer server may send others); ``reason`` is a sentence for people.
     """
 
     def __init__(self, code: str, reason: str) -> None:

@@ -9,7 +9,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from client.errors import UnexpectedResponse
+from onestream.client.errors import UnexpectedResponse
 
 _LARGEST = 2**64 - 1
 """What the widest integers of Triton's protocol hold."""

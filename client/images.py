@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from client.bitmap import Bitmap
-from client.errors import BadImage, UnreadableInput, UnsupportedInput
+from onestream.client.bitmap import Bitmap
+from onestream.client.errors import BadImage, UnreadableInput, UnsupportedInput
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from client.errors import OnestreamError
+from onestream.client.errors import OnestreamError
 
 
 @dataclass(frozen=True, slots=True)

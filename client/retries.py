@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import TypeVar
 
-from client.errors import CannotConnect, OnestreamError, ServerOverloaded, ServerUnavailable, TimedOut
+from onestream.client.errors import CannotConnect, OnestreamError, ServerOverloaded, ServerUnavailable, TimedOut
 
 _T = TypeVar("_T")
 

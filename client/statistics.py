@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from client import fields
+from onestream.client import fields
 
 _PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 

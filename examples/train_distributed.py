@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from preprocess import CenterCrop, Decode, Definition, Normalize, Resize
-from preprocess.training import ImageLoader
+from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Resize
+from onestream.preprocess.training import ImageLoader
 
 DEFINITION = Definition(
     operations=(

@@ -1,5 +1,5 @@
 """``python -m onestream`` is the same as ``onestream``."""
 
-from onestream.cli import main
+from onestream.cli.main import main
 
 main()

@@ -1,13 +1,14 @@
 """The definition of preprocessing, and what executes it.
 
->>> from preprocess import Definition, compile
+>>> from onestream.preprocess import Definition, compile
 >>> definition = Definition.from_yaml(open("my_preprocess.yaml").read())  # doctest: +SKIP
 >>> compiled = compile(definition, backend="reference")                   # doctest: +SKIP
 >>> (pixels,) = compiled.run([open("cat.jpg", "rb").read()])              # doctest: +SKIP
 """
 
-from preprocess.backends.base import Compiled, compile
-from preprocess.definition import (
+from onestream.preprocess.backends.base import Compiled
+from onestream.preprocess.compile import compile
+from onestream.preprocess.definition import (
     CenterCrop,
     Decode,
     Definition,
@@ -18,8 +19,8 @@ from preprocess.definition import (
     Resize,
     TensorSpec,
 )
-from preprocess.difference import first_difference
-from preprocess.errors import (
+from onestream.preprocess.difference import first_difference
+from onestream.preprocess.errors import (
     BackendMissing,
     BadDataset,
     BadImage,
@@ -30,7 +31,7 @@ from preprocess.errors import (
     PreprocessError,
     StampMismatch,
 )
-from preprocess.limits import Limits
+from onestream.preprocess.limits import Limits
 
 __all__ = [
     "BackendMissing",

@@ -32,7 +32,7 @@ from pydantic import (
     model_validator,
 )
 
-from preprocess.plain_yaml import read_plain_yaml
+from onestream.preprocess.plain_yaml import read_plain_yaml
 
 Color = Literal["rgb", "gray"]
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
@@ -362,15 +362,6 @@ class Definition(BaseModel):
             while geometry and not isinstance(geometry[-1], Resize):
                 geometry.pop()
         return Definition(operations=(self.decode, *geometry, Output(layout="NHWC", dtype="uint8")))
-
-    def to_torchvision(self) -> Any:
-        """A ``torchvision.transforms.v2`` callable from a PIL image to a tensor, equal to the reference backend.
-
-        Raises ``BackendMissing`` where torchvision is not installed.
-        """
-        from preprocess.to_torchvision import to_torchvision
-
-        return to_torchvision(self)
 
     def canonical_json(self) -> str:
         """JSON with every field written out, sorted keys and no spaces: equal definitions have equal text."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from preprocess.definition import CenterCrop, Definition, Geometric, Pad, Resize
-from preprocess.errors import BadImage
+from onestream.preprocess.definition import CenterCrop, Definition, Geometric, Pad, Resize
+from onestream.preprocess.errors import BadImage
 
 Size = tuple[int, int]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from preprocess.errors import BadImage
-from preprocess.header import FORMATS, Encoded, Header, ImageFormat, byte_view, read_header
+from onestream.preprocess.errors import BadImage
+from onestream.preprocess.headers.reader import FORMATS, Encoded, Header, ImageFormat, byte_view, read_header
 
 MIB = 1024 * 1024
 PILLOW_MAX_PIXELS = 178_956_970

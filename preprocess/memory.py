@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import mmap
 
-from preprocess.errors import BadImage, OutOfMemory
-from preprocess.header import Header
-from preprocess.limits import HEAVY_WORK, Limits
+from onestream.preprocess.errors import BadImage, OutOfMemory
+from onestream.preprocess.headers.reader import Header
+from onestream.preprocess.limits import HEAVY_WORK, Limits
 
 BYTES_PER_PIXEL = 24
 """At most taken while one picture is decoded, by pixels as stored. Measured with DALI on a CPU at 12.5 and 25 million:

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from preprocess.backends.base import BackendName, Device, Sample
-from preprocess.definition import Definition
+from onestream.preprocess.backends.base import BackendName, Device, Sample
+from onestream.preprocess.definition import Definition
 
 Stage = Literal["decode", "resize", "crop", "normalize"]
 Source = Literal["plain", "converted"]

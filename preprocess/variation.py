@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.definition import Definition, Resize
-from preprocess.geometry import Region, Size, Window
+from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.geometry import Region, Size, Window
 
 Pixels = npt.NDArray[np.uint8]
 

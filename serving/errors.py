@@ -11,7 +11,7 @@
     ├── BadPlan           a TensorRT plan cannot be built, kept or used on this machine; the message says why
     ├── WeightsError      the built-in network's weights could not be fetched; the message says what to do
     ├── CheckpointError   a weights file is damaged or holds what it may not
-    └── ServerError       the server did not start or died; its subclasses are drawn in serving/server_errors.py
+    └── ServerError       the server did not start or died; its subclasses are drawn in serving/server/errors.py
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from preprocess import Definition, Limits
-from preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
-from serving.errors import BadPipeline
-from serving.video.bounds import Bounds
+from onestream.preprocess import Definition, Limits
+from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
+from onestream.serving.errors import BadPipeline
+from onestream.serving.video.bounds import Bounds
 
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
@@ -139,7 +139,7 @@ class ServingOptions(BaseModel):
 
 
 class VideoSampling(BaseModel):
-    """Which frames of a stream the network sees (``preprocess.video.sampling.Sampling``).
+    """Which frames of a stream the network sees (``onestream.preprocess.video.streams.sampling.Sampling``).
 
     Every ``stride``-th in the order of display from ``start_frame`` on, before ``end_frame``, ``num_frames`` at most;
     ``fps`` replaces the stride: those that are shown at a constant rate.
@@ -163,7 +163,7 @@ class VideoSampling(BaseModel):
 
 
 class VideoColor(BaseModel):
-    """How YUV becomes RGB (``preprocess.video.color.ColorRule``); *auto* is what the stream says."""
+    """How YUV becomes RGB (``onestream.preprocess.video.common.color.ColorRule``); *auto* is what the stream says."""
 
     model_config = _Frozen
 

@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from postprocess.background import covering
-from postprocess.matte import alpha, picture_window
-from preprocess import Definition
-from serving.pipeline import BlurBackground, ColorBackground, Matte
+from onestream.postprocess.matte.background import covering
+from onestream.postprocess.matte.composer import alpha, picture_window
+from onestream.preprocess import Definition
+from onestream.serving.pipeline import BlurBackground, ColorBackground, Matte
 
 Array = npt.NDArray[Any]
 

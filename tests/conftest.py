@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 import rtsp_server
 
-from preprocess.device import driver_visible
+from onestream.preprocess.cuda.device import driver_visible
 
 if TYPE_CHECKING:
-    from serving.server import Server
+    from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parent.parent
 NO_SKIPS = "ONESTREAM_NO_SKIPS"
@@ -70,7 +70,7 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The committed model repository, with its networks built."""
-    from serving.build import build
+    from onestream.serving.building.build import build
 
     folder = ROOT / "model_repository"
     build(ROOT / "pipelines" / "classify.yaml", folder=folder)
@@ -80,7 +80,7 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def server(repository: Path) -> Iterator[Server]:
     """One real server with the default pipeline, shared by all tests that only ask it."""
-    from serving.server import Server
+    from onestream.serving.server.server import Server
 
     with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
         yield running

@@ -17,8 +17,8 @@ import pytest
 host_nvdec.install()
 host_gpu.install()
 
-from preprocess import BadImage  # noqa: E402 (after the GPU was replaced)
-from preprocess.backends import dali  # noqa: E402
+from onestream.preprocess import BadImage  # noqa: E402 (after the GPU was replaced)
+from onestream.preprocess.backends import dali  # noqa: E402
 
 _ON_CPU = dali.Dali
 

@@ -1,8 +1,8 @@
 """A GPU made of host memory, for testing what our code asks of one where there is none.
 
-``HostDevice`` and ``HostStream`` have the interface of ``preprocess.device``; ``fake_cvcuda`` is a module with the few
-names of CV-CUDA that the backend calls, each doing in NumPy what CV-CUDA documents: pixels, regions, rows and constants
-are checked for real, the vendor's kernels are not. ``tests/gpu`` runs the same on a GPU.
+``HostDevice`` and ``HostStream`` have the interface of ``onestream.preprocess.cuda.device``; ``fake_cvcuda`` is a
+module with the few names of CV-CUDA that the backend calls, each doing in NumPy what CV-CUDA documents: pixels,
+regions, rows and constants are checked for real, the vendor's kernels are not. ``tests/gpu`` runs the same on a GPU.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from preprocess.device import DeviceArray
-from serving.engine import DeviceEngine, DeviceSession, EngineTensor, OnnxRuntimeEngine
-from serving.network import outputs
-from serving.pipeline import GpuOptions
-from serving.tensors import PIXELS
+from onestream.preprocess.cuda.device import DeviceArray
+from onestream.serving.engine import DeviceEngine, DeviceSession, EngineTensor, OnnxRuntimeEngine
+from onestream.serving.engine.served import outputs
+from onestream.serving.pipeline import GpuOptions
+from onestream.wire.tensor_names import PIXELS
 
 Array = npt.NDArray[Any]
 
@@ -188,13 +188,13 @@ class HostSession(DeviceSession):
 def install() -> None:
     """Put host memory in the place of a GPU in this process, before anything that uses one is imported."""
     sys.modules["cvcuda"] = fake_cvcuda()
-    import preprocess.device
-    import serving.engine
-    from preprocess.backends import cvcuda as backend
-    from preprocess.backends.nvimgcodec import ImageDecoder
+    import onestream.preprocess.cuda.device
+    import onestream.serving.engine
+    from onestream.preprocess.backends import cvcuda as backend
+    from onestream.preprocess.backends.nvimgcodec import ImageDecoder
 
-    preprocess.device.open_device = lambda _index=0: HostDevice()
-    serving.engine.open_engine = _open_engine
+    onestream.preprocess.cuda.device.open_device = lambda _index=0: HostDevice()
+    onestream.serving.engine.open_engine = _open_engine
     backend.ImageDecoder = lambda _stream, *, options, threads: ImageDecoder(None, options=options, threads=threads)
 
 

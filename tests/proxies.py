@@ -15,7 +15,7 @@ from pathlib import Path
 import trustme
 from typer.testing import CliRunner
 
-from onestream.cli import app
+from onestream.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.server import Server
+from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -76,7 +76,7 @@ def test_classify_lines_run(server: Server) -> None:
 
 
 def test_the_pipeline_shown_is_the_pipeline_served() -> None:
-    from serving.pipeline import Pipeline
+    from onestream.serving.pipeline import Pipeline
 
     (shown,) = blocks("yaml")
     file = ROOT / "pipelines" / "classify.yaml"

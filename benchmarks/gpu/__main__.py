@@ -18,9 +18,9 @@ from benchmarks.gpu.setup import PARTS, Plan, Setup, set_up
 from benchmarks.gpu.table import full
 from benchmarks.photos import SEED, SIZES
 from benchmarks.results import commit, this_machine
-from preprocess.device import open_device
-from preprocess.errors import PreprocessError
-from serving.pipeline import Pipeline
+from onestream.preprocess.cuda.device import open_device
+from onestream.preprocess.errors import PreprocessError
+from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

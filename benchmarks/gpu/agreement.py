@@ -13,8 +13,8 @@ import numpy.typing as npt
 from benchmarks.gpu.competitors import Setting
 from benchmarks.gpu.results import Agreement
 from benchmarks.photos import Size
-from preprocess import BadImage, Definition, Limits, compile
-from preprocess.backends.base import Sample
+from onestream.preprocess import BadImage, Definition, Limits, compile
+from onestream.preprocess.backends.base import Sample
 
 TIE = 0.03
 """Two classes whose scores, 0 to 1, are closer than this count as a tie, as in ``benchmarks.agreement``."""
@@ -31,7 +31,7 @@ class Network:
     """A served network on the CPU, asked with samples that are normalized already. ``None`` where it is not built."""
 
     def __init__(self, model: Path, definition: Definition) -> None:
-        from serving.engine import OnnxRuntimeEngine
+        from onestream.serving.engine import OnnxRuntimeEngine
 
         self._engine = OnnxRuntimeEngine(model, threads=0)
         self._definition = definition

@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks.gpu.lanes import Batch
 from benchmarks.gpu.results import Family
-from preprocess import BadImage, CannotCompile, CenterCrop, Definition, Limits, Resize, compile
-from preprocess.backends.base import Compiled, DecodeOptions, Sample
-from preprocess.device import Device
+from onestream.preprocess import BadImage, CannotCompile, CenterCrop, Definition, Limits, Resize, compile
+from onestream.preprocess.backends.base import Compiled, DecodeOptions, Sample
+from onestream.preprocess.cuda.device import Device
 
 HARDWARE_SHARE = 0.9
 """Share of the images that the JPEG hardware of some GPUs gets where it is used."""
@@ -114,7 +114,7 @@ class _CvCuda:
         threads: int,
         decode: DecodeOptions,
     ) -> None:
-        from preprocess.backends.cvcuda import CvCuda
+        from onestream.preprocess.backends.cvcuda import CvCuda
 
         self._stream = device.stream()
         self._backend = CvCuda(
@@ -134,7 +134,7 @@ class _DaliOnGpu:
     def __init__(
         self, definition: Definition, limits: Limits, *, max_batch_size: int, threads: int, decode: DecodeOptions
     ) -> None:
-        from preprocess.backends.dali import Dali
+        from onestream.preprocess.backends.dali import Dali
 
         self._backend = Dali(
             definition, limits, device="gpu", max_batch_size=max_batch_size, threads=threads, decode=decode

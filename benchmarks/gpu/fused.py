@@ -17,16 +17,16 @@ from benchmarks.gpu.lanes import Batch, Lanes
 from benchmarks.gpu.measure import Photos, Point, reason
 from benchmarks.gpu.results import Agreement, Part, Rate, Steps
 from benchmarks.gpu.setup import Setup
-from preprocess.device import Device
-from preprocess.errors import BackendMissing
-from preprocess.step_timer import StepTimer
-from serving.engine import DeviceEngine, open_engine
-from serving.errors import BadPlan
-from serving.network_tail import with_postprocess
-from serving.one_stream import OneStream
-from serving.pipeline import GpuOptions
-from serving.pixel_sources import open_source
-from serving.tensors import CLASS_IDS
+from onestream.preprocess.cuda.device import Device
+from onestream.preprocess.cuda.step_timer import StepTimer
+from onestream.preprocess.errors import BackendMissing
+from onestream.serving.building.onnx_postprocess import with_postprocess
+from onestream.serving.engine import DeviceEngine, open_engine
+from onestream.serving.errors import BadPlan
+from onestream.serving.models.one_stream import OneStream
+from onestream.serving.models.pixel_sources import open_source
+from onestream.serving.pipeline import GpuOptions
+from onestream.wire.tensor_names import CLASS_IDS
 
 PRECISIONS: tuple[Literal["fp32", "fp16"], ...] = ("fp32", "fp16")
 IN_FLIGHT = (1, 2, 3)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from preprocess.device import Device
-from serving.workers import Workers
+from onestream.preprocess.cuda.device import Device
+from onestream.serving.models.workers import Workers
 
 State = TypeVar("State")
 Result = TypeVar("Result")

@@ -11,7 +11,7 @@ from benchmarks.gpu.lanes import Batch, Lanes
 from benchmarks.gpu.measure import Point, reason
 from benchmarks.gpu.results import Agreement, Rate
 from benchmarks.gpu.setup import Setup
-from preprocess.backends.base import Sample
+from onestream.preprocess.backends.base import Sample
 
 
 def measure_preprocessing(setup: Setup, opened: ExitStack) -> tuple[list[Agreement], list[Rate]]:

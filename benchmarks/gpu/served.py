@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal
 from benchmarks.gpu.measure import reason
 from benchmarks.gpu.results import Rate
 from benchmarks.gpu.setup import Setup
-from serving.server_errors import TritonNotFound
-from serving.triton import find_triton, resolve_device
+from onestream.serving.server.errors import TritonNotFound
+from onestream.serving.server.triton.installation import find_triton, resolve_device
 
 if TYPE_CHECKING:
-    from serving.server import Server
+    from onestream.serving.server.server import Server
 
 CONCURRENCY = 128
 """Requests in flight: enough for two full batches of the default size."""
@@ -40,9 +40,9 @@ def why_not() -> str | None:
 def measure_served(setup: Setup, *, device: Literal["cpu", "gpu"], concurrency: int = CONCURRENCY) -> list[Rate]:
     """Images per second of both forms by one server, in turns: by perf_analyzer, else by our own client.
 
-    Raises ``serving.server_errors.ServerError`` where the server does not start, and what a load raises.
+    Raises ``onestream.serving.server.errors.ServerError`` where the server does not start, and what a load raises.
     """
-    from serving.server import Server
+    from onestream.serving.server.server import Server
 
     name = setup.pipeline.name
     models = [name, f"{name}_fused"]
@@ -82,7 +82,7 @@ class _Load:
     """Keeps requests in flight, and tells images per second."""
 
     def __init__(self, server: Server, photos: Sequence[bytes], concurrency: int) -> None:
-        from onestream.load.perf_analyzer import PerfAnalyzerError, find_perf_analyzer
+        from onestream.measure.load.perf_analyzer import PerfAnalyzerError, find_perf_analyzer
 
         self._server, self._photos, self._concurrency = server, photos, concurrency
         try:
@@ -92,13 +92,13 @@ class _Load:
 
     def __call__(self, model: str, duration_s: float) -> float:
         if not self._command:
-            from onestream.load.in_flight import keep_in_flight
+            from onestream.measure.load.in_flight import keep_in_flight
 
             url = self._server.grpc_url
             return keep_in_flight(
                 url, model, self._photos, concurrency=self._concurrency, duration_s=duration_s
             ).images_per_s
-        from onestream.load.perf_analyzer import Load, input_data, measure
+        from onestream.measure.load.perf_analyzer import Load, input_data, measure
 
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write(input_data(self._photos))

@@ -13,8 +13,8 @@ from benchmarks.gpu.measure import Photos, Point, measure, reason
 from benchmarks.gpu.photos import make_photos
 from benchmarks.gpu.results import Rate
 from benchmarks.photos import SEED, SIZES, Size
-from preprocess.device import Device
-from serving.pipeline import Pipeline
+from onestream.preprocess.cuda.device import Device
+from onestream.serving.pipeline import Pipeline
 
 Only = Literal["preprocess", "fused", "served"]
 PARTS: tuple[Only, ...] = get_args(Only)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.gpu.results import FAMILIES, Agreement, GpuResults, Part, Rounds
 from benchmarks.photos import Size
-from onestream.load.spread import Spread, ratio
+from onestream.measure.spread import Spread, ratio
 
 NOT_MEASURED = "On a GPU: not measured.\n"
 _PRECISIONS = ("fp32", "fp16")

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as f
 from onnx import helper, numpy_helper
 
-from preprocess.device import Device, DeviceArray, Stream
-from serving import network
-from serving.engine import DeviceEngine, DeviceSession, EngineTensor
+from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
+from onestream.serving.engine import DeviceEngine, DeviceSession, EngineTensor
+from onestream.serving.engine import served as served_network
 
 _DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.INT32: torch.int32}
 
@@ -38,7 +38,8 @@ class TorchEngine(DeviceEngine):
         dims = tuple(dim.dim_value for dim in pixels.type.tensor_type.shape.dim[1:])
         self.input = EngineTensor(pixels.name, "uint8", dims)
         self.outputs = tuple(
-            EngineTensor(out.name, out.dtype, tuple(dim or 0 for dim in out.dims)) for out in network.outputs(served)
+            EngineTensor(out.name, out.dtype, tuple(dim or 0 for dim in out.dims))
+            for out in served_network.outputs(served)
         )
         self.max_batch_size = max_batch_size
         self.nodes = [

@@ -17,12 +17,12 @@ from benchmarks.hostile import broken_servers, headers, kills, requests, soak, s
 from benchmarks.hostile.results import FILE_NAME, keep
 from benchmarks.hostile.table import table
 from benchmarks.results import commit, this_machine
-from onestream.panning import write_panning
-from serving.build import build
-from serving.nginx import RunningProxy
-from serving.ports import free_port
-from serving.proxy import Proxy, public_models
-from serving.server import Server
+from onestream.measure.panning import write_panning
+from onestream.serving.building.build import build
+from onestream.serving.proxy.nginx import RunningProxy
+from onestream.serving.proxy.settings import Proxy, public_models
+from onestream.serving.server.server import Server
+from onestream.serving.server.triton.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 _HOST = "127.0.0.1"

@@ -17,7 +17,7 @@ from PIL import Image
 
 from benchmarks.hostile import headers, streams
 from benchmarks.hostile.streams import Clip
-from client import Client, OnestreamError
+from onestream.client import Client, OnestreamError
 
 _TIMEOUT_S = 30.0
 _HEAVY_SIDE, _BEYOND_SIDE = 4000, 9000

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any
 
 from benchmarks.hostile import broken_grpc, broken_http
-from client import AsyncClient, Client, OnestreamError
+from onestream.client import AsyncClient, Client, OnestreamError
 
 Case = broken_http.HttpCase | broken_grpc.GrpcCase
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from PIL import Image
 
-from preprocess.errors import BadImage
-from preprocess.header import FORMATS, read_header
+from onestream.preprocess.errors import BadImage
+from onestream.preprocess.headers.reader import FORMATS, read_header
 
 SIZE = 1_000_000
 """Bytes of a built file."""

@@ -24,11 +24,11 @@ from typing import Any
 import av
 import numpy as np
 
-from client import Client, OnestreamError
-from serving.leftovers import SHM_FOLDER
-from serving.ports import free_port
-from serving.processes import ModelProcess, find_model_processes, read_stat
-from serving.repository import warmup_photo
+from onestream.client import Client, OnestreamError
+from onestream.serving.building.repository import warmup_photo
+from onestream.serving.server.triton.model_processes import ModelProcess, find_model_processes, read_stat
+from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER
+from onestream.serving.server.triton.ports import free_port
 
 MODELS = ("classify_preprocess", "classify_model", "classify_postprocess", "classify_fused", "classify_video")
 VICTIMS = (*MODELS, "tritonserver", "guard", "serve")

@@ -18,8 +18,8 @@ from pathlib import Path
 import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2 as messages
 
-from client import Client, OnestreamError
-from serving.proxy_nginx import MOST_JSON_BYTES
+from onestream.client import Client, OnestreamError
+from onestream.serving.proxy.nginx_config import MOST_JSON_BYTES
 
 MODEL = "classify"
 STREAM_MODEL = "classify_video"

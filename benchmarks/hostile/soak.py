@@ -22,12 +22,12 @@ from PIL import Image
 from benchmarks.hostile import attackers
 from benchmarks.hostile.attackers import Addresses
 from benchmarks.hostile.streams import Clip
-from client import Client
-from client.video import PacketSource
-from onestream.panning import write_panning
-from serving.build import build
-from serving.processes import find_model_processes
-from serving.server import Server
+from onestream.client import Client
+from onestream.client.video import PacketSource
+from onestream.measure.panning import write_panning
+from onestream.serving.building.build import build
+from onestream.serving.server.server import Server
+from onestream.serving.server.triton.model_processes import find_model_processes
 
 ROOT = Path(__file__).parents[2]
 HOSTILE_SHARE = 0.25

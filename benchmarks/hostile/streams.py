@@ -21,11 +21,11 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from client import Client, OnestreamError
-from client.transports import Address
-from client.transports.grpc_calls import address, channel_options, credentials
-from client.video.demux import open_file
-from wire.video import EVENT, MESSAGE, Close, Credit, Event, Open, Packet, Packets, pack
+from onestream.client import Client, OnestreamError
+from onestream.client._transports import Address
+from onestream.client._transports.grpc_calls import address, channel_options, credentials
+from onestream.client.video.demux import open_file
+from onestream.wire.video import EVENT, MESSAGE, Close, Credit, Event, Open, Packet, Packets, pack
 
 KILLS_TRITON = (("triton_grpc_error", "true"),)
 """Metadata by which an error ends a call with a status; tritonserver 2.51 dies by it where messages are queued."""

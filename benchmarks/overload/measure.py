@@ -19,8 +19,8 @@ from benchmarks.overload.offered import capacity, offer
 from benchmarks.overload.results import VARIANTS, Capacity, Point, Results, Variant
 from benchmarks.photos import PhotoSet, photo_set
 from benchmarks.results import commit, this_machine
-from serving.build import build
-from serving.server import Server
+from onestream.serving.building.build import build
+from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.curve import draw_curve
 from benchmarks.overload.results import VARIANTS, Point, Results, Variant
-from onestream.load.spread import Spread
+from onestream.measure.spread import Spread
 
 _COLORS: dict[Variant, str] = {"bounded": "#1f6fb4", "unbounded": "#777777"}
 _LABELS: dict[Variant, str] = {"bounded": "as generated", "unbounded": "without bounds (max_queue_size: 0)"}

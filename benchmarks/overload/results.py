@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from benchmarks.overload.offered import Outcome, percentile
 from benchmarks.results import Machine
-from onestream.load.spread import Spread
+from onestream.measure.spread import Spread
 
 FILE_NAME = "overload.json"
 

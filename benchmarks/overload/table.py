@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.overload.results import VARIANTS, Point, Results, Variant
-from onestream.load.spread import Spread
+from onestream.measure.spread import Spread
 
 _NOTHING = "–"
 _LATE_WORTH_TELLING = 0.01

@@ -14,8 +14,8 @@ from benchmarks.photos import SIZES, PhotosMissing, Size, photo_set
 from benchmarks.results import commit, this_machine
 from benchmarks.training import measure, soak
 from benchmarks.training.results import FILE_NAME, CaseResult, Parity, TrainingResults, table
-from serving.fit import usable_cores
-from serving.pipeline import Pipeline
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.server.fit import usable_cores
 
 CACHE = ROOT / ".cache" / "benchmarks"
 RESULTS = ROOT / "benchmarks" / "results"

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from preprocess import CenterCrop, Decode, Definition, Normalize, Output, Resize
-from preprocess.training import Files, ImageLoader
+from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Output, Resize
+from onestream.preprocess.training import Files, ImageLoader
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLASSIFY = Definition(

@@ -22,11 +22,11 @@ from benchmarks.training.competitors import (
     plain_loader,
 )
 from benchmarks.training.results import Parity
-from preprocess import BadImage, compile
-from preprocess.backends.base import BackendName
-from preprocess.training import Files
-from serving.engine import OnnxRuntimeEngine
-from serving.pipeline import Pipeline
+from onestream.preprocess import BadImage, compile
+from onestream.preprocess.backends.base import BackendName
+from onestream.preprocess.training import Files
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.pipeline import Pipeline
 
 Loader = Iterable[Any]
 BACKENDS: tuple[BackendName, BackendName] = ("reference", "dali")

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from benchmarks.photos import Size
 from benchmarks.results import Machine
-from onestream.load.spread import Spread, ratio
+from onestream.measure.spread import Spread, ratio
 
 FILE_NAME = "training.json"
 _Frozen = ConfigDict(frozen=True, extra="forbid")

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.training.competitors import BATCH, CLASSIFY
-from preprocess.training import ImageLoader
+from onestream.preprocess.training import ImageLoader
 
 WARM_EPOCHS = 3
 """DALI's and PyTorch's memory pools grow in the first epochs."""

@@ -2,7 +2,7 @@
 
 ::
 
-    from client import Client
+    from onestream.client import Client
 
     with Client("127.0.0.1:8001") as client, client.stream("clip.mp4") as frames:
         for frame in frames:
@@ -11,12 +11,12 @@
 ``async with`` and ``async for`` work as well. ``interleave`` takes the results of many streams in one loop.
 """
 
-from client.video.interleave import StreamItem, interleave
-from client.video.reconnect import NEVER, Reconnect
-from client.video.results import EncodedFrame, FrameResult, Gap, Totals
-from client.video.sources import AnnexB, File, PacketSource, Rtsp, Source, VideoInput, Webcam, source_of
-from client.video.stream import Stream
-from client.video.writer import CannotWrite, VideoWriter
+from onestream.client.video.interleave import StreamItem, interleave
+from onestream.client.video.reconnect import NEVER, Reconnect
+from onestream.client.video.results import EncodedFrame, FrameResult, Gap, Totals
+from onestream.client.video.sources import AnnexB, File, PacketSource, Rtsp, Source, VideoInput, Webcam, source_of
+from onestream.client.video.stream import Stream
+from onestream.client.video.writer import CannotWrite, VideoWriter
 
 __all__ = [
     "NEVER",

@@ -6,16 +6,30 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from client.video.results import FrameResult
-    from client.video.stream import Stream
+from onestream.client.video.results import FrameResult
 
 _LOOK_S = 0.5
 
 
-async def opened(stream: Stream) -> None:
+class _Stream(Protocol):
+    """What is waited for: see ``stream.Stream``, which has these names."""
+
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def error(self) -> Exception | None: ...
+    def poll(self) -> FrameResult | None: ...
+    def check(self, began_s: float) -> None: ...
+    def close(self) -> None: ...
+    def listening(self, wake: Callable[[], None]) -> AbstractContextManager[None]: ...
+
+
+async def opened(stream: _Stream) -> None:
     """Return when source and server agreed. Raises what prevents it, after closing the stream."""
     try:
         await _until(stream, lambda: stream.is_open or (stream.finished and stream.error is None))
@@ -24,7 +38,7 @@ async def opened(stream: Stream) -> None:
         raise
 
 
-async def next_result(stream: Stream) -> FrameResult:
+async def next_result(stream: _Stream) -> FrameResult:
     """The next result. Raises StopAsyncIteration after the last, or what ended the stream."""
     found: list[FrameResult] = []
 
@@ -40,12 +54,12 @@ async def next_result(stream: Stream) -> FrameResult:
     return found[0]
 
 
-async def closed(stream: Stream) -> None:
+async def closed(stream: _Stream) -> None:
     """End the stream; its threads are waited for elsewhere."""
     await asyncio.get_running_loop().run_in_executor(None, stream.close)
 
 
-async def _until(stream: Stream, ready: Callable[[], bool]) -> None:
+async def _until(stream: _Stream, ready: Callable[[], bool]) -> None:
     """Wait until ``ready``. Raises what ended the stream."""
     loop = asyncio.get_running_loop()
     changed = asyncio.Event()

@@ -7,13 +7,13 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from client.errors import UnreadableInput
-from wire.video import Open, Packet
+from onestream.client.errors import UnreadableInput
+from onestream.wire.video import Open, Packet
 
 try:
     import av
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
-
-    from client.video.sources import AnnexB, Rtsp, Webcam
 
 _RAW = ("rawvideo", "wrapped_avframe")
 _ENCODED_FPS = 30
@@ -46,29 +44,29 @@ def open_file(
     return feed
 
 
-def open_rtsp(source: Rtsp) -> ContainerFeed:
+def open_rtsp(url: str, name: str, *, transport: str, open_timeout_s: float, read_timeout_s: float) -> ContainerFeed:
     """A stream by RTSP. Raises ``UnreadableInput``."""
     container = _open(
-        source.url,
-        source.name,
-        options={"rtsp_transport": source.transport, "timeout": str(round(source.read_timeout_s * 1e6))},
-        timeout=(source.open_timeout_s, source.read_timeout_s),
+        url,
+        name,
+        options={"rtsp_transport": transport, "timeout": str(round(read_timeout_s * 1e6))},
+        timeout=(open_timeout_s, read_timeout_s),
     )
     # A recording that is served by RTSP has a length, and so an end.
-    return ContainerFeed(container, source.name, endless=not container.duration)
+    return ContainerFeed(container, name, endless=not container.duration)
 
 
-def open_webcam(source: Webcam) -> ContainerFeed | EncodedFeed:
+def open_webcam(device: str, *, size: tuple[int, int] | None, fps: float | None) -> ContainerFeed | EncodedFeed:
     """A camera of this machine. Raises ``UnreadableInput``."""
-    options = {} if source.size is None else {"video_size": "{}x{}".format(*source.size)}
-    if source.fps is not None:
-        options["framerate"] = f"{source.fps:g}"
+    options = {} if size is None else {"video_size": "{}x{}".format(*size)}
+    if fps is not None:
+        options["framerate"] = f"{fps:g}"
     try:
-        container = _open(source.device, source.name, format="v4l2", options={**options, "input_format": "mjpeg"})
+        container = _open(device, device, format="v4l2", options={**options, "input_format": "mjpeg"})
     except UnreadableInput:
         # Not every camera compresses; where it is the device that is missing, the second answer says so.
-        container = _open(source.device, source.name, format="v4l2", options=options)
-    return feed_of(container, source.name)
+        container = _open(device, device, format="v4l2", options=options)
+    return feed_of(container, device)
 
 
 def feed_of(container: InputContainer, name: str) -> ContainerFeed | EncodedFeed:
@@ -277,21 +275,21 @@ class AnnexBFeed:
 
     endless = False
 
-    def __init__(self, source: AnnexB) -> None:
-        self._source, self._stopped = source, False
-        parser: Any = av.CodecContext.create(source.codec, "r")
+    def __init__(self, chunks: Iterable[bytes], name: str, *, codec: str, fps: float) -> None:
+        self._chunks, self._name, self._stopped = chunks, name, False
+        parser: Any = av.CodecContext.create(codec, "r")
         self._parser: VideoCodecContext = parser
         self._packets = self._parse()
         self._first = next(self._packets, None)
         if self._first is None:
-            raise UnreadableInput(f"{source.name}: there is no picture of {source.codec} in it")
-        step = 1 / Fraction(source.fps).limit_denominator(100_000)
+            raise UnreadableInput(f"{name}: there is no picture of {codec} in it")
+        step = 1 / Fraction(fps).limit_denominator(100_000)
         self.format = Open(
-            codec=source.codec,
+            codec=codec,
             width=self._parser.width,
             height=self._parser.height,
             time_base=step,
-            fps=source.fps,
+            fps=fps,
         )
 
     def packets(self) -> Iterator[Packet]:
@@ -308,12 +306,12 @@ class AnnexBFeed:
 
     def _parse(self) -> Iterator[Packet]:
         try:
-            for chunk in self._source.chunks:
+            for chunk in self._chunks:
                 if chunk:
                     yield from self._cut(bytes(chunk))
             yield from self._cut(None)
         except (av.FFmpegError, OSError) as error:
-            raise UnreadableInput(f"{self._source.name}: cannot be read on: {_reason(error)}") from None
+            raise UnreadableInput(f"{self._name}: cannot be read on: {_reason(error)}") from None
 
     def _cut(self, data: bytes | None) -> Iterator[Packet]:
         for packet in self._parser.parse(data):

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from wire.video import Close, Credit, Message, Mode, Packet, Packets
+from onestream.wire.video import Close, Credit, Message, Mode, Packet, Packets
 
 AHEAD_BYTES = 1024 * 1024
 """In mode *block*, how much is read ahead of what the server has room for."""

@@ -8,9 +8,9 @@ from collections.abc import Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from client.errors import OnestreamError
-from client.video.results import FrameResult
-from client.video.stream import Stream
+from onestream.client.errors import OnestreamError
+from onestream.client.video.results import FrameResult
+from onestream.client.video.stream import Stream
 
 _LOOK_S = 0.5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from client.errors import (
+from onestream.client.errors import (
     BadStream,
     CannotConnect,
     OnestreamError,

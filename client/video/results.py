@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from client.results import Label
-from client.transports.base import Tensors
+from onestream.client._transports.base import Tensors
+from onestream.client.results import Label
 
 _LISTED = 64
 """A tensor of at most so many values is written out in JSON; of a larger one only its kind."""

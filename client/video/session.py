@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from client.errors import BadStream, OnestreamError, UnexpectedResponse
-from client.transports.base import ConversingTransport, Tensors
-from client.transports.refusals import readable
-from client.video.flow import Outbox
-from client.video.results import Totals
-from wire.video import DONE, EVENT, MESSAGE, BadMessage, Event, Open, Packet, pack
+from onestream.client._transports.base import ConversingTransport, Tensors
+from onestream.client._transports.refusals import readable
+from onestream.client.errors import BadStream, OnestreamError, UnexpectedResponse
+from onestream.client.video.flow import Outbox
+from onestream.client.video.results import Totals
+from onestream.wire.video import DONE, EVENT, MESSAGE, BadMessage, Event, Open, Packet, pack
 
 _REMEMBERED = 4096
 _LEAVE_S = 1.0

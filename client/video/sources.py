@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol, cast
 
-from client.errors import UnsupportedInput
-from wire.video import Open, Packet
+from onestream.client.errors import UnsupportedInput
+from onestream.wire.video import Open, Packet
 
 
 class Feed(Protocol):
@@ -83,7 +83,7 @@ class File:
 
     def connect(self) -> Feed:
         """Open it. Raises ``UnreadableInput``."""
-        from client.video.demux import open_file
+        from onestream.client.video.demux import open_file
 
         return open_file(self.file, self.name, realtime=self.realtime, format=self.format)
 
@@ -117,9 +117,15 @@ class Rtsp:
 
     def connect(self) -> Feed:
         """Open it. Raises ``UnreadableInput``."""
-        from client.video.demux import open_rtsp
+        from onestream.client.video.demux import open_rtsp
 
-        return open_rtsp(self)
+        return open_rtsp(
+            self.url,
+            self.name,
+            transport=self.transport,
+            open_timeout_s=self.open_timeout_s,
+            read_timeout_s=self.read_timeout_s,
+        )
 
 
 @dataclass(frozen=True)
@@ -144,9 +150,9 @@ class Webcam:
 
     def connect(self) -> Feed:
         """Open it. Raises ``UnreadableInput``."""
-        from client.video.demux import open_webcam
+        from onestream.client.video.demux import open_webcam
 
-        return open_webcam(self)
+        return open_webcam(self.device, size=self.size, fps=self.fps)
 
 
 @dataclass(frozen=True)
@@ -172,9 +178,9 @@ class AnnexB:
 
     def connect(self) -> Feed:
         """Open it: reads up to the first picture. Raises ``UnreadableInput``."""
-        from client.video.demux import AnnexBFeed
+        from onestream.client.video.demux import AnnexBFeed
 
-        return AnnexBFeed(self)
+        return AnnexBFeed(self.chunks, self.name, codec=self.codec, fps=self.fps)
 
 
 @dataclass(frozen=True)
@@ -236,5 +242,5 @@ def source_of(given: VideoInput) -> Source:
         return File(given)
     raise UnsupportedInput(
         f"got {type(given).__name__} as a video source, expected a path, rtsp://…, /dev/video…, bytes, a binary file, "
-        "or a source of client.video (AnnexB for pieces of H.264 or HEVC, PacketSource for packets)"
+        "or a source of onestream.client.video (AnnexB for pieces of H.264 or HEVC, PacketSource for packets)"
     )

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 
-from client.errors import BadStream, OnestreamError, TimedOut, UnexpectedResponse, UnreadableInput
-from client.transports.base import ConversingTransport
-from client.video import aio
-from client.video.reconnect import Reconnect
-from client.video.results import FrameResult, Gap, Totals, encoded_in, labels_of
-from client.video.session import Received, Session
-from client.video.sources import Feed, Source
-from client.video.timeline import Timeline
-from wire.video import Mode, Open, Packet
+from onestream.client._transports.base import ConversingTransport
+from onestream.client.errors import BadStream, OnestreamError, TimedOut, UnexpectedResponse, UnreadableInput
+from onestream.client.video import aio
+from onestream.client.video.reconnect import Reconnect
+from onestream.client.video.results import FrameResult, Gap, Totals, encoded_in, labels_of
+from onestream.client.video.session import Received, Session
+from onestream.client.video.sources import Feed, Source
+from onestream.client.video.timeline import Timeline
+from onestream.wire.video import Mode, Open, Packet
 
 _LOOK_S = 0.5
 _CREDIT_STEP = 8
@@ -34,7 +34,7 @@ class Stream:
     it is entered, opened or iterated. One thread, or one task, may iterate; everything else may be asked by any.
 
     After the last result the iteration ends, or raises what ended the stream: ``UnreadableInput`` for the source,
-    ``BadStream`` where the server refused or ended it, or another error of ``client.errors``.
+    ``BadStream`` where the server refused or ended it, or another error of ``onestream.client.errors``.
     """
 
     def __init__(

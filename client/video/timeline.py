@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from client.video.results import Gap
+from onestream.client.video.results import Gap
 
 
 class Timeline:

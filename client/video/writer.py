@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from client.errors import OnestreamError
-from client.video.results import EncodedFrame, FrameResult
+from onestream.client.errors import OnestreamError
+from onestream.client.video.results import EncodedFrame, FrameResult
 
 if TYPE_CHECKING:
     from av.container import OutputContainer

@@ -21,14 +21,14 @@ from rich.console import Console
 from rich.progress import track
 from sklearn.datasets import load_digits
 
-from client import Classification, Client
-from preprocess.training import Augmentation, Files, ImageLoader
-from serving.build import build
-from serving.efficientnet_lite import fetch_weights
-from serving.legacy_pickle import read_legacy_checkpoint
-from serving.pipeline import Pipeline
-from serving.server import Server
-from serving.stamp import stamp_onnx
+from onestream.client import Classification, Client
+from onestream.preprocess.training import Augmentation, Files, ImageLoader
+from onestream.serving.building.build import build
+from onestream.serving.building.stamp import stamp_onnx
+from onestream.serving.networks.efficientnet_lite import fetch_weights
+from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.server.server import Server
 
 HERE = Path(__file__).parent
 PIPELINE_FILE = HERE / "digits.yaml"

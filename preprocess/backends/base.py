@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.definition import Definition
-from preprocess.errors import BadImage, CannotCompile
-from preprocess.header import Encoded
-from preprocess.limits import Limits
-from preprocess.variation import Vary, canvas_of
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import BadImage
+from onestream.preprocess.headers.reader import Encoded
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.variation import Vary
 
 BackendName = Literal["reference", "dali", "cvcuda"]
 Device = Literal["cpu", "gpu"]
@@ -54,68 +54,6 @@ class Compiled(ABC):
 
     def close(self) -> None:  # noqa: B027 (most backends hold nothing)
         """Release what the backend holds. The instance cannot be used afterwards."""
-
-
-def compile(
-    definition: Definition,
-    *,
-    backend: BackendName = "reference",
-    device: Device = "cpu",
-    limits: Limits | None = None,
-    max_batch_size: int = 8,
-    threads: int = 1,
-    varied: bool = False,
-    decode: DecodeOptions | None = None,
-) -> Compiled:
-    """Make a definition executable on a backend.
-
-    ``max_batch_size`` is the largest number of images that the backend processes at once (``run`` accepts more and
-    splits them); ``threads`` are CPU threads; ``varied`` prepares for variations (``Compiled.run``), which need an
-    output size that does not depend on the image; ``decode`` is read by GPU backends only. Raises ``CannotCompile``
-    naming what the backend cannot do exactly, and ``BackendMissing`` naming the command that installs it.
-    """
-    limits = limits or Limits()
-    if varied:
-        try:
-            canvas_of(definition)
-        except ValueError as error:
-            raise CannotCompile(f"images cannot vary: {error}") from None
-    if backend == "reference":
-        from preprocess.backends.reference import Reference
-
-        if device != "cpu":
-            raise CannotCompile("the reference backend runs on the device 'cpu' only")
-        return Reference(definition, limits)
-    if backend == "dali":
-        from preprocess.backends.dali import Dali
-
-        return Dali(
-            definition,
-            limits,
-            device=device,
-            max_batch_size=max_batch_size,
-            threads=threads,
-            varied=varied,
-            decode=decode or DecodeOptions(),
-        )
-    if backend == "cvcuda":
-        if device != "gpu":
-            raise CannotCompile("the cvcuda backend runs on the device 'gpu' only")
-        if varied:
-            raise CannotCompile("cvcuda does not vary images; dali does")
-        from preprocess.backends.cvcuda import CvCuda
-        from preprocess.device import open_device
-
-        stream = open_device().stream()
-        return CvCuda(
-            definition,
-            limits,
-            stream=stream,
-            max_batch_size=max_batch_size,
-            threads=threads,
-            decode=decode or DecodeOptions(),
-        )
-    raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali, cvcuda")
 
 
 def network_layout(definition: Definition, pixels: npt.NDArray[np.uint8]) -> Sample:

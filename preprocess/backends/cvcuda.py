@@ -16,20 +16,20 @@ from typing import Literal, cast
 
 import numpy as np
 
-from preprocess.backends.base import Compiled, DecodeOptions, Sample
-from preprocess.backends.exactness import refuse_inexact
-from preprocess.backends.gpu_plan import Planned, plan_batch
-from preprocess.backends.groups import groups
-from preprocess.backends.nvimgcodec import ImageDecoder
-from preprocess.definition import Definition, Normalize, Resize
-from preprocess.device import INSTALL_GPU, DeviceArray, Stream
-from preprocess.errors import BackendMissing, BadImage, CannotCompile
-from preprocess.geometry import fill_values
-from preprocess.header import Encoded
-from preprocess.limits import Limits
-from preprocess.memory import undecodable
-from preprocess.step_timer import StepTimer
-from preprocess.variation import Vary
+from onestream.preprocess.backends.base import Compiled, DecodeOptions, Sample
+from onestream.preprocess.backends.exactness import refuse_inexact
+from onestream.preprocess.backends.gpu_plan import Planned, plan_batch
+from onestream.preprocess.backends.groups import groups
+from onestream.preprocess.backends.nvimgcodec import ImageDecoder
+from onestream.preprocess.cuda.device import INSTALL_GPU, DeviceArray, Stream
+from onestream.preprocess.cuda.step_timer import StepTimer
+from onestream.preprocess.definition import Definition, Normalize, Resize
+from onestream.preprocess.errors import BackendMissing, BadImage, CannotCompile
+from onestream.preprocess.geometry import fill_values
+from onestream.preprocess.headers.reader import Encoded
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.memory import undecodable
+from onestream.preprocess.variation import Vary
 
 try:
     import cvcuda

@@ -15,8 +15,8 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.backends.base import Compiled, DecodeOptions, Device, Sample
-from preprocess.backends.dali_graph import (
+from onestream.preprocess.backends.base import Compiled, DecodeOptions, Device, Sample
+from onestream.preprocess.backends.dali_graph import (
     DECODE_INPUTS,
     VARIED_INPUTS,
     build_graph,
@@ -28,17 +28,17 @@ from preprocess.backends.dali_graph import (
     new_pipeline,
     varied_values,
 )
-from preprocess.backends.exactness import refuse_inexact
-from preprocess.backends.finish import CpuFinish
-from preprocess.backends.groups import DECODED_PIXELS_AT_ONCE, DECODED_PIXELS_AT_ONCE_ON_CPU, groups
-from preprocess.definition import Definition
-from preprocess.errors import BadImage
-from preprocess.geometry import Placement, Region, place, region
-from preprocess.header import Encoded, Header
-from preprocess.limits import Limits
-from preprocess.memory import undecodable
-from preprocess.rewrite import for_decoders
-from preprocess.variation import Variation, Vary, box_region
+from onestream.preprocess.backends.exactness import refuse_inexact
+from onestream.preprocess.backends.finish import CpuFinish
+from onestream.preprocess.backends.groups import DECODED_PIXELS_AT_ONCE, DECODED_PIXELS_AT_ONCE_ON_CPU, groups
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import BadImage
+from onestream.preprocess.geometry import Placement, Region, place, region
+from onestream.preprocess.headers.reader import Encoded, Header
+from onestream.preprocess.headers.rewrite import for_decoders
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.memory import undecodable
+from onestream.preprocess.variation import Variation, Vary, box_region
 
 
 @dataclass(frozen=True, slots=True)

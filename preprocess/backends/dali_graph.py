@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.backends.base import DecodeOptions, Device
-from preprocess.definition import Definition, Resize
-from preprocess.device import driver_visible
-from preprocess.errors import BackendMissing, CannotCompile
-from preprocess.geometry import Placement, Region, fill_values
-from preprocess.variation import Variation, canvas_of, resize_of
+from onestream.preprocess.backends.base import DecodeOptions, Device
+from onestream.preprocess.cuda.device import driver_visible
+from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.errors import BackendMissing, CannotCompile
+from onestream.preprocess.geometry import Placement, Region, fill_values
+from onestream.preprocess.variation import Variation, canvas_of, resize_of
 
 try:
     from nvidia.dali import Pipeline, fn, types

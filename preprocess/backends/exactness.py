@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from preprocess.backends.base import Device
-from preprocess.definition import Definition, Resize
-from preprocess.errors import CannotCompile
-from preprocess.geometry import always_visible, fill_values, single_resize
+from onestream.preprocess.backends.base import Device
+from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.errors import CannotCompile
+from onestream.preprocess.geometry import always_visible, fill_values, single_resize
 
 
 def refuse_inexact(definition: Definition, *, backend: str, device: Device) -> None:

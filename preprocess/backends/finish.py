@@ -6,14 +6,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from preprocess.backends.base import Sample, network_layout
-from preprocess.definition import Definition, Filter, Resize
-from preprocess.filters import SUPPORT
-from preprocess.geometry import Placement, Region, fill_values, region
-from preprocess.kernels import look_up_interleaved, look_up_planar, recolor
-from preprocess.pillow_window import columns_first
-from preprocess.resample import resample
-from preprocess.variation import Variation, canvas_of, resize_of
+from onestream.preprocess.backends.base import Sample, network_layout
+from onestream.preprocess.cpu.filters import SUPPORT
+from onestream.preprocess.cpu.pillow_window import columns_first
+from onestream.preprocess.cpu.resample import resample
+from onestream.preprocess.cuda.kernels import look_up_interleaved, look_up_planar, recolor
+from onestream.preprocess.definition import Definition, Filter, Resize
+from onestream.preprocess.geometry import Placement, Region, fill_values, region
+from onestream.preprocess.variation import Variation, canvas_of, resize_of
 
 Pixels = npt.NDArray[np.uint8]
 

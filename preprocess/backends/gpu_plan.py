@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from preprocess.definition import Definition
-from preprocess.errors import BadImage
-from preprocess.geometry import Placement, Size, Window, place
-from preprocess.header import Encoded, Header
-from preprocess.limits import Limits
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import BadImage
+from onestream.preprocess.geometry import Placement, Size, Window, place
+from onestream.preprocess.headers.reader import Encoded, Header
+from onestream.preprocess.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.backends.base import DecodeOptions
-from preprocess.device import INSTALL_GPU, Stream
-from preprocess.errors import BackendMissing
-from preprocess.header import Encoded, Header, byte_view
-from preprocess.rewrite import for_decoders
+from onestream.preprocess.backends.base import DecodeOptions
+from onestream.preprocess.cuda.device import INSTALL_GPU, Stream
+from onestream.preprocess.errors import BackendMissing
+from onestream.preprocess.headers.reader import Encoded, Header, byte_view
+from onestream.preprocess.headers.rewrite import for_decoders
 
 try:
     from nvidia import nvimgcodec

@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from preprocess.backends.base import Compiled, Sample, network_layout
-from preprocess.definition import Color, Geometric, Pad, Resize
-from preprocess.errors import BadImage
-from preprocess.filters import PILLOW_FILTERS
-from preprocess.geometry import Size, crop_window, resized_size
-from preprocess.header import FORMATS, Encoded, Header, byte_view
-from preprocess.memory import undecodable
-from preprocess.rewrite import for_decoders
-from preprocess.variation import Vary, recolored, resize_of
+from onestream.preprocess.backends.base import Compiled, Sample, network_layout
+from onestream.preprocess.cpu.filters import PILLOW_FILTERS
+from onestream.preprocess.definition import Color, Geometric, Pad, Resize
+from onestream.preprocess.errors import BadImage
+from onestream.preprocess.geometry import Size, crop_window, resized_size
+from onestream.preprocess.headers.reader import FORMATS, Encoded, Header, byte_view
+from onestream.preprocess.headers.rewrite import for_decoders
+from onestream.preprocess.memory import undecodable
+from onestream.preprocess.variation import Vary, recolored, resize_of
 
 
 class Reference(Compiled):

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from preprocess.geometry import Size, Window
-from preprocess.variation import Variation
+from onestream.preprocess.geometry import Size, Window
+from onestream.preprocess.variation import Variation
 
 Strength = Annotated[float, Field(ge=0, le=1)]
 Pair = tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]

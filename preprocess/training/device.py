@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
-from preprocess.definition import Definition
-
-if TYPE_CHECKING:
-    from preprocess.training.loader import Batch
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.training.base_loader import Batch
 
 
 def normalized(pixels: torch.Tensor, definition: Definition) -> torch.Tensor:

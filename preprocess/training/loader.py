@@ -5,37 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
-from preprocess.backends.base import BackendName, Device
-from preprocess.definition import Definition
-from preprocess.errors import BadSample, CannotCompile
-from preprocess.limits import Limits
-from preprocess.training.augmentation import Augmentation
-from preprocess.training.device import ToDevice
-from preprocess.training.epochs import Bad, Epochs, Made
-from preprocess.training.order import LastBatch, Order, Slot
-from preprocess.training.samples import Samples, Source, samples_of
-from preprocess.training.shards import this_shard
-from preprocess.training.workers import ProcessWorkers, Recipe, ThreadWorkers, Workers
-from preprocess.variation import Variation, canvas_of
+from onestream.preprocess.backends.base import BackendName, Device
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import BadSample, CannotCompile
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.training.augmentation import Augmentation
+from onestream.preprocess.training.base_loader import Bad, BaseLoader, Batch, WorkerBatch
+from onestream.preprocess.training.device import ToDevice
+from onestream.preprocess.training.order import LastBatch, Order, Slot
+from onestream.preprocess.training.samples import Samples, Source, samples_of
+from onestream.preprocess.training.shards import this_shard
+from onestream.preprocess.training.workers import ProcessWorkers, ThreadWorkers, WorkerConfig, Workers
+from onestream.preprocess.variation import Variation, canvas_of
 
 
-class Batch(NamedTuple):
-    """One batch.
-
-    ``images`` is (batch, …) as the definition's output says, ``labels`` and ``indices`` int64 (batch,). ``indices`` are
-    positions in the dataset. A sample that only fills the batch up has the index -1 and the label -100.
-    """
-
-    images: torch.Tensor
-    labels: torch.Tensor
-    indices: torch.Tensor
-
-
-class ImageLoader(Epochs[Batch]):
+class ImageLoader(BaseLoader[Batch]):
     """An iterator over batches; each ``for`` loop is one epoch.
 
     ``source``: a folder with one folder per class, a file list, or an iterable of bytes or (bytes, label).
@@ -110,7 +98,7 @@ class ImageLoader(Epochs[Batch]):
         ).check()
         super().__init__(self.samples, order, bad_files=bad_files, batch=Batch, things="images")
         self._to_device = ToDevice(definition, device=to, normalize=normalize == "torch")
-        recipe = Recipe(
+        config = WorkerConfig(
             definition=definition.pixels() if normalize == "torch" else definition,
             samples=self.samples,
             backend=backend,
@@ -123,9 +111,9 @@ class ImageLoader(Epochs[Batch]):
         )
         threads = threads or len(os.sched_getaffinity(0))
         make: Callable[..., Workers] = ProcessWorkers if backend == "reference" else ThreadWorkers
-        self._workers = make(recipe, threads=threads, prefetch=prefetch)
+        self._workers = make(config, threads=threads, prefetch=prefetch)
 
-    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[Made]:
+    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         return self._workers.run(batches, epoch)
 
     def _delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:

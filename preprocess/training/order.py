@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from preprocess.training.augmentation import generator
+from onestream.preprocess.training.augmentation import generator
 
 LastBatch = Literal["partial", "pad", "drop"]
 _SHUFFLE = 1

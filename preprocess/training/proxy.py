@@ -14,16 +14,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from preprocess.backends.base import Device
-from preprocess.backends.dali_graph import build_graph, external_inputs, graph_inputs, graph_values, new_pipeline
-from preprocess.backends.exactness import refuse_inexact
-from preprocess.definition import Definition
-from preprocess.errors import CannotCompile
-from preprocess.geometry import place, region
-from preprocess.header import Encoded
-from preprocess.limits import Limits
-from preprocess.rewrite import for_decoders
-from preprocess.variation import canvas_of
+from onestream.preprocess.backends.base import Device
+from onestream.preprocess.backends.dali_graph import (
+    build_graph,
+    external_inputs,
+    graph_inputs,
+    graph_values,
+    new_pipeline,
+)
+from onestream.preprocess.backends.exactness import refuse_inexact
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import CannotCompile
+from onestream.preprocess.geometry import place, region
+from onestream.preprocess.headers.reader import Encoded
+from onestream.preprocess.headers.rewrite import for_decoders
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.variation import canvas_of
 
 
 class DaliProxy:

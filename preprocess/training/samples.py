@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from preprocess.errors import BadDataset
-from preprocess.header import Encoded
+from onestream.preprocess.errors import BadDataset
+from onestream.preprocess.headers.reader import Encoded
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp")
 NO_LABEL = -1

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from preprocess.errors import BadDataset
-from preprocess.training.samples import NO_LABEL, Files
+from onestream.preprocess.errors import BadDataset
+from onestream.preprocess.training.samples import NO_LABEL, Files
 
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".flv", ".h264", ".hevc")
 

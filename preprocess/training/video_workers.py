@@ -12,10 +12,10 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from preprocess.errors import BadSample
-from preprocess.training.epochs import Made
-from preprocess.training.order import Slot
-from preprocess.video.maker import ClipMaker
+from onestream.preprocess.errors import BadSample
+from onestream.preprocess.training.base_loader import WorkerBatch
+from onestream.preprocess.training.order import Slot
+from onestream.preprocess.video.clips.maker import ClipMaker
 
 
 class ClipWorkers:
@@ -42,7 +42,7 @@ class ClipWorkers:
         self._local, self._lock = threading.local(), threading.Lock()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="onestream-clips", initializer=self._begin)
 
-    def run(self, batches: list[list[Slot]]) -> Iterator[Made]:
+    def run(self, batches: list[list[Slot]]) -> Iterator[WorkerBatch]:
         """The batches, in order. Closing the iterator ends the epoch."""
         running: deque[tuple[list[Slot], torch.Tensor, list[Future[BadSample | None]]]] = deque()
         todo = iter(batches)
@@ -55,7 +55,7 @@ class ClipWorkers:
                 slots, clips, tasks = running[0]
                 results = [task.result() for task in tasks]
                 running.popleft()
-                yield Made(clips, slots, {place: bad for place, bad in enumerate(results) if bad is not None})
+                yield WorkerBatch(clips, slots, {place: bad for place, bad in enumerate(results) if bad is not None})
         finally:
             for _, _, tasks in running:
                 for task in tasks:

@@ -15,15 +15,16 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from preprocess.backends.base import BackendName, Compiled, Device, Sample, compile
-from preprocess.definition import Definition
-from preprocess.errors import BadSample
-from preprocess.header import Encoded
-from preprocess.limits import Limits
-from preprocess.training.epochs import Bad, Made
-from preprocess.training.order import Slot
-from preprocess.training.samples import Samples
-from preprocess.variation import Variation, Vary
+from onestream.preprocess.backends.base import BackendName, Compiled, Device, Sample
+from onestream.preprocess.compile import compile
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import BadSample
+from onestream.preprocess.headers.reader import Encoded
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.training.base_loader import Bad, WorkerBatch
+from onestream.preprocess.training.order import Slot
+from onestream.preprocess.training.samples import Samples
+from onestream.preprocess.variation import Variation, Vary
 
 Draw = Callable[[int, int, tuple[int, int]], Variation]
 """Draws the variation of an epoch, a sample's index and an image's (height, width)."""
@@ -40,7 +41,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class WorkerConfig:
     """What every worker needs to make batches."""
 
     definition: Definition
@@ -104,7 +105,7 @@ class Recipe:
 class Workers(Protocol):
     """Makes the batches of an epoch, some of them ahead."""
 
-    def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[Made]:
+    def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         """The batches, in order. Closing the iterator ends the epoch."""
         ...
 
@@ -120,22 +121,22 @@ class ThreadWorkers:
     gets one, which has ``threads`` threads itself and leaves its batches on the device.
     """
 
-    def __init__(self, recipe: Recipe, *, threads: int, prefetch: int) -> None:
-        self._recipe, self._prefetch = recipe, prefetch
-        self._on_gpu = recipe.device == "gpu"
+    def __init__(self, config: WorkerConfig, *, threads: int, prefetch: int) -> None:
+        self._config, self._prefetch = config, prefetch
+        self._on_gpu = config.device == "gpu"
         self._parts = 1 if self._on_gpu else threads
-        part = -(-recipe.batch_size // self._parts)
+        part = -(-config.batch_size // self._parts)
         inner = threads if self._on_gpu else 1
         # Compiled once here, so that a refusal is raised where the loader is made.
-        first = recipe.compile(part, inner)
+        first = config.compile(part, inner)
         self._compiled: list[Compiled] = [first]
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._compile: Callable[[], Compiled] = partial(recipe.compile, part, inner)
+        self._compile: Callable[[], Compiled] = partial(config.compile, part, inner)
         self._spare: list[Compiled] = [first]
         self._pool = ThreadPoolExecutor(self._parts, thread_name_prefix="onestream-loader", initializer=self._begin)
 
-    def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[Made]:
+    def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         """See ``Workers.run``."""
         running: deque[tuple[list[Slot], torch.Tensor | None, list[Future[Any]]]] = deque()
         todo = iter(batches)
@@ -152,7 +153,7 @@ class ThreadWorkers:
                     images = made if images is None else images
                     bad.update(found)
                 assert images is not None
-                yield Made(images, slots, bad)
+                yield WorkerBatch(images, slots, bad)
         finally:
             for _, _, parts in running:
                 for part in parts:
@@ -179,7 +180,7 @@ class ThreadWorkers:
     def _start(self, slots: list[Slot], epoch: int) -> tuple[list[Slot], torch.Tensor | None, list[Future[Any]]]:
         if self._on_gpu:
             return slots, None, [self._pool.submit(self._on_device, slots, epoch)]
-        images = self._recipe.empty(len(slots))
+        images = self._config.empty(len(slots))
         shared = images.numpy()
         size = -(-len(slots) // self._parts)
         firsts = range(0, len(slots), size)
@@ -188,7 +189,7 @@ class ThreadWorkers:
 
     def _fill(self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int) -> tuple[None, dict[int, Bad]]:
         bad = {}
-        for place, sample in enumerate(self._recipe.make(self._local.compiled, slots, epoch), start=first):
+        for place, sample in enumerate(self._config.make(self._local.compiled, slots, epoch), start=first):
             if isinstance(sample, Bad):
                 # Never what happened to be in the memory, even if nobody looks.
                 shared[place], bad[place] = 0, sample
@@ -197,11 +198,11 @@ class ThreadWorkers:
         return None, bad
 
     def _on_device(self, slots: list[Slot], epoch: int) -> tuple[torch.Tensor, dict[int, Bad]]:
-        read = self._recipe.read(slots, epoch)
+        read = self._config.read(slots, epoch)
         made, refused = self._local.compiled.run_on_device(read.images, read.varies)
         bad: dict[int, Bad] = {**read.bad, **{read.places[index]: error for index, error in refused.items()}}
         kept = [place for place in range(len(slots)) if place not in bad]
-        images = torch.zeros((len(slots), *self._recipe.sample_shape), dtype=self._recipe.dtype, device="cuda")
+        images = torch.zeros((len(slots), *self._config.sample_shape), dtype=self._config.dtype, device="cuda")
         if kept:
             images[kept] = torch.from_dlpack(made)
             # The next call reuses the memory that is copied from.
@@ -212,24 +213,24 @@ class ThreadWorkers:
 class ProcessWorkers:
     """The processes of a ``torch.utils.data.DataLoader``, for the reference: all it needs are Pillow and PyTorch."""
 
-    def __init__(self, recipe: Recipe, *, threads: int, prefetch: int) -> None:
-        recipe.compile(1, 1).close()
+    def __init__(self, config: WorkerConfig, *, threads: int, prefetch: int) -> None:
+        config.compile(1, 1).close()
         self._batches = _Batches()
         self._loader = torch.utils.data.DataLoader(
-            _MadeInProcess(recipe),
+            _MadeInProcess(config),
             batch_size=None,
             sampler=self._batches,
             num_workers=threads,
             prefetch_factor=max(1, -(-prefetch // threads)),
             persistent_workers=True,
-            pin_memory=recipe.pin_memory,
+            pin_memory=config.pin_memory,
         )
 
-    def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[Made]:
+    def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         """See ``Workers.run``."""
         self._batches.of(batches, epoch)
         for slots, (images, bad) in zip(batches, self._loader, strict=True):
-            yield Made(images, slots, bad)
+            yield WorkerBatch(images, slots, bad)
 
     def close(self) -> None:
         """See ``Workers.close``."""
@@ -258,15 +259,15 @@ class _Batches:
 class _MadeInProcess:
     """The dataset: item (slots, epoch) is the batch made of them."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
         self._compiled: Compiled | None = None
 
     def __getitem__(self, item: tuple[list[Slot], int]) -> tuple[torch.Tensor, dict[int, Bad]]:
         slots, epoch = item
         if self._compiled is None:
-            self._compiled = self._recipe.compile(len(slots), 1)
-        made = self._recipe.make(self._compiled, slots, epoch)
+            self._compiled = self._config.compile(len(slots), 1)
+        made = self._config.make(self._compiled, slots, epoch)
         bad = {place: sample for place, sample in enumerate(made) if isinstance(sample, Bad)}
-        blank = np.zeros(self._recipe.sample_shape, self._recipe.definition.output_spec.dtype)
+        blank = np.zeros(self._config.sample_shape, self._config.definition.output_spec.dtype)
         return torch.from_numpy(np.stack([blank if isinstance(one, Bad) else one for one in made])), bad

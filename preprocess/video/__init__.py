@@ -1,6 +1,6 @@
 """Clips of video: which frames, decoding, and colour. No PyTorch in it.
 
->>> from preprocess.video import Clip, ClipMaker
+>>> from onestream.preprocess.video import Clip, ClipMaker
 >>> maker = ClipMaker(definition, Clip(num_frames=16, stride=4, pad_mode="edge"))  # doctest: +SKIP
 >>> maker.make("clip.mp4").shape                                                   # doctest: +SKIP
 (16, 3, 224, 224)
@@ -8,16 +8,16 @@
 Importing this package needs PyAV: ``pip install 'onestream[video]'``.
 """
 
-from preprocess.errors import BackendMissing
+from onestream.preprocess.errors import BackendMissing
 
 try:
     import av as _av  # noqa: F401
 except ImportError as error:
-    raise BackendMissing("preprocess.video needs PyAV: pip install 'onestream[video]'") from error
+    raise BackendMissing("onestream.preprocess.video needs PyAV: pip install 'onestream[video]'") from error
 
-from preprocess.video.clips import Clip, Timeline, choose_frames
-from preprocess.video.color import ColorRule
-from preprocess.video.decode import VideoFile
-from preprocess.video.maker import ClipMaker
+from onestream.preprocess.video.clips.choose_frames import Clip, Timeline, choose_frames
+from onestream.preprocess.video.clips.decode import VideoFile
+from onestream.preprocess.video.clips.maker import ClipMaker
+from onestream.preprocess.video.common.color import ColorRule
 
 __all__ = ["Clip", "ClipMaker", "ColorRule", "Timeline", "VideoFile", "choose_frames"]

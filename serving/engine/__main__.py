@@ -1,8 +1,9 @@
-"""Makes sure of plans, in a process of its own: ``python -m serving.engine REQUEST...``.
+"""Makes sure of plans, in a process of its own: ``python -m onestream.serving.engine REQUEST...``.
 
 What a builder holds of the GPU is gone with this process, and what can crash it crashes nothing else. A request is the
-JSON of a ``serving.plans.PlanRequest``; the answers are lines of JSON: ``{"progress": …}`` any number of times, and
-``{"plan": PATH}`` for each request in order, or ``{"error": REASON}`` and exit code 1 at the first that fails.
+JSON of a ``onestream.serving.server.tensorrt_prebuild.PlanRequest``; the answers are lines of JSON: ``{"progress": …}``
+any number of times, and ``{"plan": PATH}`` for each request in order, or ``{"error": REASON}`` and exit code 1 at the
+first that fails.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import json
 import sys
 
-from preprocess.errors import PreprocessError
-from serving.errors import ServingError
-from serving.plans import PlanRequest
+from onestream.preprocess.errors import PreprocessError
+from onestream.serving.errors import ServingError
+from onestream.serving.server.tensorrt_prebuild import PlanRequest
 
 
 def main(requests: list[str]) -> int:
@@ -28,12 +29,12 @@ def main(requests: list[str]) -> int:
 
 def _ensure(request: PlanRequest) -> str:
     # Whatever is missing for these is an answer too.
-    from serving.engine import library
-    from serving.engine.cache import ensure_plan
-    from serving.engine.fused import fused_network
-    from serving.engine.load import check_stamp
-    from serving.engine.plan import PlanOptions
-    from serving.errors import BadPlan
+    from onestream.serving.engine import library
+    from onestream.serving.engine.cache import ensure_plan
+    from onestream.serving.engine.fused import fused_network
+    from onestream.serving.engine.load import check_stamp
+    from onestream.serving.engine.plan import PlanOptions
+    from onestream.serving.errors import BadPlan
 
     if request.postprocess is not None:
         content = fused_network(request.network, request.postprocess)
@@ -53,7 +54,7 @@ def _ensure(request: PlanRequest) -> str:
 
 
 def _capability_here() -> tuple[int, int]:
-    from preprocess.device import open_device
+    from onestream.preprocess.cuda.device import open_device
 
     return open_device().compute_capability
 

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.device import DeviceArray, Stream
+from onestream.preprocess.cuda.device import DeviceArray, Stream
 
 
 class Engine(Protocol):
-    """Runs a served network (``serving.network``) on a CPU."""
+    """Runs a served network (``onestream.serving.building.onnx_graph``) on a CPU."""
 
     def run(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
         """Outputs by name for ``pixels``, uint8 (batch, height, width, channels)."""

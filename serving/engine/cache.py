@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from serving.engine import library
-from serving.engine.plan import Capability, PlanOptions, build_plan
-from serving.errors import BadPlan
+from onestream.serving.engine import library
+from onestream.serving.engine.plan import Capability, PlanOptions, build_plan
+from onestream.serving.errors import BadPlan
 
 _RECIPE = 1
 """To be raised when other plans of the same network are made: ``to_float16``, ``cast_first``, ``build_plan``."""

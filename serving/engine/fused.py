@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serving import network
-from serving.network_tail import with_postprocess
-from serving.pipeline import read_postprocess
+from onestream.serving.building import onnx_graph
+from onestream.serving.building.onnx_postprocess import with_postprocess
+from onestream.serving.pipeline import read_postprocess
 
 
 def fused_network(model: Path, postprocess_json: str) -> bytes:
@@ -16,4 +16,4 @@ def fused_network(model: Path, postprocess_json: str) -> bytes:
     configuration. Raises ``BadNetwork`` where one does not fit the other.
     """
     postprocess = read_postprocess(postprocess_json)
-    return bytes(with_postprocess(network.load(model), postprocess).SerializeToString(deterministic=True))
+    return bytes(with_postprocess(onnx_graph.load(model), postprocess).SerializeToString(deterministic=True))

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from preprocess.errors import BackendMissing
+from onestream.preprocess.errors import BackendMissing
 
 INSTALL_TENSORRT = (
     "run in Triton's container, which has it, install NVIDIA's `tensorrt` in the version of the server's TensorRT, or "

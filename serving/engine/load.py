@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from preprocess import Definition, StampMismatch
-from preprocess.device import Device
-from serving.engine.base import DeviceEngine
-from serving.errors import BadNetwork
-from serving.pipeline import GpuOptions
-from serving.stamp import check_same, read_stamp
+from onestream.preprocess import Definition, StampMismatch
+from onestream.preprocess.cuda.device import Device
+from onestream.serving.building.stamp import check_same, read_stamp
+from onestream.serving.engine.base import DeviceEngine
+from onestream.serving.errors import BadNetwork
+from onestream.serving.pipeline import GpuOptions
 
 
 def open_engine(
@@ -26,23 +26,23 @@ def open_engine(
     For TensorRT the plan comes from the cache, or is built, which can take minutes; ``progress`` hears of it.
     ``definition`` is the one that the network must have been built with, None for whichever it carries.
 
-    Raises ``BadNetwork``, ``serving.errors.BadPlan``, ``preprocess.BackendMissing`` naming the package that is missing,
-    or ``preprocess.StampMismatch`` where the network was built with another definition.
+    Raises ``BadNetwork``, ``onestream.serving.errors.BadPlan``, ``preprocess.BackendMissing`` naming the package that
+    is missing, or ``preprocess.StampMismatch`` where the network was built with another definition.
     """
     # A process that serves on a CPU imports this room too, and needs neither onnx nor an engine of a GPU.
     content = model if isinstance(model, bytes) else _read(model)
     check_stamp(content, definition)
     if options.engine == "onnxruntime":
-        from serving.engine.onnx_cuda import OnnxCudaEngine
-        from serving.engine.precision import to_float16
-        from serving.engine.served import load_served
+        from onestream.serving.engine.onnx_cuda import OnnxCudaEngine
+        from onestream.serving.engine.precision import to_float16
+        from onestream.serving.engine.served import load_served
 
         if options.precision == "fp16":
             content = to_float16(load_served(content)).SerializeToString()
         return OnnxCudaEngine(content, device, max_batch_size=options.max_batch_size, tf32=options.precision == "tf32")
-    from serving.engine.cache import ensure_plan
-    from serving.engine.plan import PlanOptions
-    from serving.engine.tensorrt import TensorRtEngine
+    from onestream.serving.engine.cache import ensure_plan
+    from onestream.serving.engine.plan import PlanOptions
+    from onestream.serving.engine.tensorrt import TensorRtEngine
 
     plan = ensure_plan(
         content,
@@ -55,7 +55,7 @@ def open_engine(
 
 def check_stamp(model: bytes, definition: Definition | None) -> None:
     """Raise ``StampMismatch`` unless a network carries this definition, or any where it is None."""
-    from serving.engine.served import load_served
+    from onestream.serving.engine.served import load_served
 
     metadata = {entry.key: entry.value for entry in load_served(model).metadata_props}
     stamped = read_stamp(metadata, where="the ONNX file")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preprocess import Definition
-from serving.stamp import read_stamp
+from onestream.preprocess import Definition
+from onestream.serving.building.stamp import read_stamp
 
 
 class OnnxRuntimeEngine:
@@ -40,7 +40,7 @@ class OnnxRuntimeEngine:
         return read_stamp(self._session.get_modelmeta().custom_metadata_map, where="the ONNX file")
 
     def run(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
-        """See ``serving.engine.Engine.run``."""
+        """See ``onestream.serving.engine.Engine.run``."""
         rows = [self._session.run(self._outputs, {self._input: pixels[i : i + 1]}) for i in range(len(pixels))]
         columns = rows[0] if len(rows) == 1 else [np.concatenate(column) for column in zip(*rows, strict=True)]
         return dict(zip(self._outputs, columns, strict=True))

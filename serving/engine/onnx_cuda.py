@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from preprocess.device import Device, DeviceArray, Stream
-from preprocess.errors import BackendMissing
-from serving.engine.base import DeviceEngine, DeviceSession, EngineTensor
-from serving.engine.served import load_served, tensors
-from serving.errors import BadNetwork
+from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
+from onestream.preprocess.errors import BackendMissing
+from onestream.serving.engine.base import DeviceEngine, DeviceSession, EngineTensor
+from onestream.serving.engine.served import load_served, tensors
+from onestream.serving.errors import BadNetwork
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -6,12 +6,11 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from serving.engine.library import IS_RTX, LOG, TITLE, capability_name, plain, trt
-from serving.engine.precision import to_float16
-from serving.engine.served import load_served
-from serving.errors import BadNetwork, BadPlan
-from serving.network import DOOR, cast_first
-from serving.pipeline import Precision
+from onestream.serving.engine.library import IS_RTX, LOG, TITLE, capability_name, plain, trt
+from onestream.serving.engine.precision import to_float16
+from onestream.serving.engine.served import DOOR, cast_first, load_served
+from onestream.serving.errors import BadNetwork, BadPlan
+from onestream.serving.pipeline import Precision
 
 Capability = tuple[int, int]
 
@@ -22,7 +21,7 @@ class PlanOptions:
 
     ``max_batch_size``: the largest batch that it takes; every size from 1 on works, and the largest is the one that
     it is tuned for. ``precision``: of weights and activations: *fp32* is float32; in *tf32* sums of products are
-    computed from 10-bit mantissas, which is NVIDIA's own default; *fp16* is ``serving.engine.precision``.
+    computed from 10-bit mantissas, which is NVIDIA's own default; *fp16* is ``onestream.serving.engine.precision``.
     ``version_compatible``: whether later TensorRT versions of the same major number can load it; TensorRT for RTX
     cannot build that.
     """
@@ -53,7 +52,7 @@ def build_plan(
     timing_cache: bytes = b"",
     progress: Callable[[str], None] = lambda _: None,
 ) -> BuiltPlan:
-    """Build the plan of a served network (``serving.network``) for one compute capability, such as (8, 9).
+    """Build the plan of a served network (``serving.building.onnx_graph``) for one compute capability, such as (8, 9).
 
     TensorRT needs a GPU of that capability in this machine; TensorRT for RTX needs none. A ``timing_cache`` of another
     version or GPU is ignored. ``progress`` is called with a line before each long step.

@@ -1,7 +1,8 @@
 """A network's float32 arithmetic turned into float16 by rewriting its ONNX graph.
 
 TensorRT 11 takes the precision of every layer from the graph. Inputs and outputs keep their types, and so do the
-definition's last steps at the door (``serving.network``). What stays in float32, with casts around it:
+definition's last steps at the door (``onestream.serving.building.onnx_graph``). What stays in float32, with casts
+around it:
 
 * operators that sum over many values, grow fast, or rank results (``KEPT_OPERATORS``);
 * nodes with a constant that float16 cannot hold: a finite value above 65504, or a single number that would become 0
@@ -20,8 +21,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from serving.errors import BadNetwork
-from serving.network import DOOR_PREFIX
+from onestream.serving.engine.served import DOOR_PREFIX
+from onestream.serving.errors import BadNetwork
 
 KEPT_OPERATORS = frozenset(
     {

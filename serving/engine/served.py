@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-import onnx
+from dataclasses import dataclass
 
-from serving.engine.base import EngineTensor
-from serving.errors import BadNetwork
-from serving.network import DOOR, outputs
+import onnx
+from onnx import helper
+
+from onestream.serving.engine.base import EngineTensor
+from onestream.serving.errors import BadNetwork
+from onestream.wire.tensor_names import PIXELS
+
+DOOR = PIXELS
+DOOR_PREFIX = "onestream/"
+"""Begins the names of the nodes that run the definition's last steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkOutput:
+    """One output of a served network; ``dims`` are without the batch, None where they depend on the input."""
+
+    name: str
+    dtype: str
+    dims: tuple[int | None, ...]
 
 
 def load_served(model: bytes) -> onnx.ModelProto:
-    """Parse a served network (``serving.network``).
+    """Parse a served network (``onestream.serving.building.onnx_graph``).
 
     Raises ``BadNetwork`` where it is not ONNX, or its input is not the pixels, uint8 (batch, height, width, channels).
     """
@@ -26,6 +42,16 @@ def load_served(model: bytes) -> onnx.ModelProto:
             "Build the pipeline again: onestream build"
         )
     return loaded
+
+
+def outputs(model: onnx.ModelProto) -> list[NetworkOutput]:
+    """The outputs of a served network, with NumPy dtype names."""
+    found = []
+    for value in model.graph.output:
+        tensor = value.type.tensor_type
+        dims = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim[1:])
+        found.append(NetworkOutput(value.name, helper.tensor_dtype_to_np_dtype(tensor.elem_type).name, dims))
+    return found
 
 
 def tensors(model: onnx.ModelProto) -> tuple[EngineTensor, tuple[EngineTensor, ...]]:
@@ -44,6 +70,40 @@ def tensors(model: onnx.ModelProto) -> tuple[EngineTensor, tuple[EngineTensor, .
         found.append(EngineTensor(output.name, output.dtype, dims))
     pixels = next(value for value in model.graph.input if value.name == DOOR)
     return EngineTensor(DOOR, "uint8", _dims(pixels)), tuple(found)
+
+
+def cast_first(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same served network with its pixels cast before they are transposed, which TensorRT asks for.
+
+    Moving values about and casting them commute, so every value stays the same. The door transposes first, since uint8
+    has a quarter of the bytes; TensorRT fuses both. The argument is not changed; a network whose pixels reach
+    something else than Transpose, Identity and Cast is returned as it is.
+    """
+    followed: list[onnx.NodeProto] = []
+    current = DOOR
+    while True:
+        readers = [node for node in model.graph.node if current in node.input]
+        if len(readers) != 1 or readers[0].op_type not in ("Transpose", "Identity"):
+            break
+        followed.append(readers[0])
+        current = readers[0].output[0]
+    types = {node.attribute[0].i for node in readers if node.op_type == "Cast"}
+    is_output = any(value.name == current for value in model.graph.output)
+    if not followed or is_output or len(types) != 1 or any(node.op_type != "Cast" for node in readers):
+        return model
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    start = DOOR_PREFIX + "cast_pixels"
+    moved = {DOOR: start} | {node.output[0]: node.output[0] + "_cast" for node in followed}
+    for node in changed.graph.node:
+        if node.op_type == "Cast" and node.input[0] == current:
+            node.op_type = "Identity"
+            del node.attribute[:]
+        node.input[:] = [moved.get(name, name) for name in node.input]
+        node.output[:] = [moved.get(name, name) for name in node.output]
+    changed.graph.node.insert(0, helper.make_node("Cast", [DOOR], [start], name=start, to=types.pop()))
+    del changed.graph.value_info[:]
+    return changed
 
 
 def _dims(value: onnx.ValueInfoProto) -> tuple[int, ...]:

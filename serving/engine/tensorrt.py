@@ -1,7 +1,7 @@
 """TensorRT on the caller's stream: addresses set once, one execution context per session, repeated sizes replayed.
 
 ``execute_async_v3`` queues and returns. It would wait on the default stream, which nobody can pass here, and fan out to
-auxiliary streams, of which plans built here have none (``serving.engine.plan``).
+auxiliary streams, of which plans built here have none (``onestream.serving.engine.plan``).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import cuda.core
 import cuda.core.graph
 import numpy as np
 
-from preprocess.device import Device, DeviceArray, Stream
-from serving.engine.base import DeviceEngine, DeviceSession, EngineTensor
-from serving.engine.cache import read_plan
-from serving.engine.library import IS_RTX, LOG, TITLE, trt
-from serving.engine.replay import Turns, record
-from serving.errors import BadPlan
+from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
+from onestream.serving.engine.base import DeviceEngine, DeviceSession, EngineTensor
+from onestream.serving.engine.cache import read_plan
+from onestream.serving.engine.library import IS_RTX, LOG, TITLE, trt
+from onestream.serving.engine.replay import Turns, record
+from onestream.serving.errors import BadPlan
 
 
 class TensorRtEngine(DeviceEngine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from wire.video import Open, Refusal
+from onestream.wire.video import Open, Refusal
 
 MOST_RESULTS = 1 << 16
 """Results that a client may ask for ahead; what it does not read would wait in Triton, which has no bound."""

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from postprocess.matte import Composer, displayed, picture_window
-from preprocess import Definition
-from preprocess.geometry import Window
-from preprocess.video.orientation import Orientation
-from preprocess.video.stream import StreamFrame
-from serving.pipeline import VideoOutput
-from serving.tensors import MATTE, VIDEO
-from serving.video.encoder import Encoder, blank
-from serving.video.parts import Tensors
+from onestream.postprocess.matte.composer import Composer, displayed, picture_window
+from onestream.preprocess import Definition
+from onestream.preprocess.geometry import Window
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.streams.stream import StreamFrame
+from onestream.serving.pipeline import VideoOutput
+from onestream.serving.video.encoder import Encoder, blank
+from onestream.serving.video.stream_types import Tensors
+from onestream.wire.tensor_names import MATTE, VIDEO
 
 
 class ComposedVideo:

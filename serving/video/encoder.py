@@ -9,10 +9,10 @@ from typing import Any
 import av
 from av.video.frame import PictureType, VideoFrame
 
-from postprocess.background import subsampled
-from preprocess.geometry import Size
-from preprocess.video.color import Planes, planes_of
-from serving.pipeline import VideoOutput
+from onestream.postprocess.matte.background import subsampled
+from onestream.preprocess.geometry import Size
+from onestream.preprocess.video.common.color import Planes, planes_of
+from onestream.serving.pipeline import VideoOutput
 
 _FORMATS = {(1, 1): "yuv420p", (0, 1): "yuv422p", (1, 0): "yuv440p", (0, 0): "yuv444p"}
 """By log2 of the chroma's vertical and horizontal subsampling."""

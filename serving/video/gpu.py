@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from preprocess import Definition, Limits
-from preprocess.backends.cvcuda import as_tensor, refuse
-from preprocess.device import Device, DeviceArray, Stream, open_device
-from preprocess.errors import BadImage, BadSample
-from preprocess.video.color import ColorRule
-from preprocess.video.sampling import Sampling
-from preprocess.video.stream import StreamDecoder, StreamFormat, StreamFrame
-from preprocess.video.stream_gpu import GpuStreamDecoder
-from preprocess.video.surfaces import prepare_colors
-from serving.adapters_gpu import usable
-from serving.tensors import PIXELS
-from wire.video import Packet
+from onestream.preprocess import Definition, Limits
+from onestream.preprocess.backends.cvcuda import as_tensor, refuse
+from onestream.preprocess.cuda.device import Device, DeviceArray, Stream, open_device
+from onestream.preprocess.errors import BadImage, BadSample
+from onestream.preprocess.video.common.color import ColorRule
+from onestream.preprocess.video.gpu.stream_gpu import GpuStreamDecoder
+from onestream.preprocess.video.gpu.surfaces import prepare_colors
+from onestream.preprocess.video.streams.sampling import Sampling
+from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
+from onestream.serving.models.image_gpu import usable
+from onestream.wire.tensor_names import PIXELS
+from onestream.wire.video import Packet
 
 
 class GpuStreams:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from importlib import import_module
 
-_DECODING = ("preprocess.backends.finish", "preprocess.video.resized", "preprocess.video.kernels")
-_COMPOSING = ("postprocess.matte_kernels", "postprocess.blur_kernels")
+_DECODING = (
+    "onestream.preprocess.backends.finish",
+    "onestream.preprocess.video.common.resized",
+    "onestream.preprocess.video.common.color_kernels",
+)
+_COMPOSING = ("onestream.postprocess.matte.kernels", "onestream.postprocess.matte.blur_kernels")
 
 
 def load_loops(*, composing: bool) -> None:

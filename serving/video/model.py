@@ -19,29 +19,29 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from preprocess import BadImage, Limits, PreprocessError
-from preprocess.errors import BadSample
-from preprocess.video.color import ColorRule
-from preprocess.video.orientation import Orientation
-from preprocess.video.sampling import Sampling
-from preprocess.video.stream import StreamDecoder, StreamFormat
-from serving import deadline
-from serving.adapters import Adapter, Tensors
-from serving.compositing import composer_of
-from serving.pipeline import Matte, VideoOptions, VideoOutput, read_postprocess
-from serving.tensors import PIXELS
-from serving.video.bounds import BadStream, Bounds
-from serving.video.composed import ComposedVideo
-from serving.video.loops import load_loops
-from serving.video.memory import MemoryWatch, resident_bytes
-from serving.video.parts import Outlet, Slot
-from serving.video.session import Session
-from serving.video.turns import Gathering, Turns
-from wire.video import EVENT, MESSAGE, BadMessage, Event, Message, Open, unpack
+from onestream.preprocess import BadImage, Limits, PreprocessError
+from onestream.preprocess.errors import BadSample
+from onestream.preprocess.video.common.color import ColorRule
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.streams.sampling import Sampling
+from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
+from onestream.serving.models import deadline
+from onestream.serving.models.base import Adapter, Tensors
+from onestream.serving.pipeline import Matte, VideoOptions, VideoOutput, read_postprocess
+from onestream.serving.video.bounds import BadStream, Bounds
+from onestream.serving.video.composed import ComposedVideo
+from onestream.serving.video.compositing import composer_of
+from onestream.serving.video.loops import load_loops
+from onestream.serving.video.memory import MemoryWatch, resident_bytes
+from onestream.serving.video.session import Session
+from onestream.serving.video.stream_types import ResponseSink, Slot
+from onestream.serving.video.thread_pools import BatchingPool, RoundRobinPool
+from onestream.wire.tensor_names import PIXELS
+from onestream.wire.video import EVENT, MESSAGE, BadMessage, Event, Message, Open, unpack
 
 if TYPE_CHECKING:
-    from preprocess.device import DeviceArray
-    from serving.video.gpu import GpuStreams
+    from onestream.preprocess.cuda.device import DeviceArray
+    from onestream.serving.video.gpu import GpuStreams
 
 _TICK_S = 0.25
 _OVERLOADED_S = 10.0
@@ -71,9 +71,11 @@ class Video(Adapter):
         self._together = max(1, min(batch, self._options.results // 4))
         # One stream may keep all instances of the network busy, of which there is one for each core.
         self._in_flight = max(4, max(2, cores) * self._together)
-        self._decoders: Turns[Session] = Turns("decode", cores, self._next_packets, surprised=self._surprised)
+        self._decoders: RoundRobinPool[Session] = RoundRobinPool(
+            "decode", cores, self._next_packets, surprised=self._surprised
+        )
         # They wait for the network most of the time: one for each of its instances, and as many that are on their way.
-        self._callers: Gathering[Session, Slot] = Gathering(
+        self._callers: BatchingPool[Session, Slot] = BatchingPool(
             "infer",
             2 * cores,
             Session.next_frames,
@@ -81,9 +83,9 @@ class Video(Adapter):
             most=batch,
             surprised=self._surprised,
         )
-        self._finishers: Turns[Session] | None = None
+        self._finishers: RoundRobinPool[Session] | None = None
         if self._options.output:
-            self._finishers = Turns("finish", cores, Session.next_result, surprised=self._surprised)
+            self._finishers = RoundRobinPool("finish", cores, Session.next_result, surprised=self._surprised)
         self._memory: MemoryWatch[Session] = MemoryWatch(resident_bytes() + self._options.max_memory_bytes)
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="tick", daemon=True)
@@ -92,18 +94,18 @@ class Video(Adapter):
     def answer(self, requests: Sequence[Any]) -> None:
         """Hand every message to its stream. Never waits."""
         for request in requests:
-            outlet = _Sender(request.get_response_sender(), partial(self.refusals.refused, request.request_id()))
+            sink = _Sender(request.get_response_sender(), partial(self.refusals.refused, request.request_id()))
             key = request.correlation_id()
             try:
                 message = unpack(memoryview(pb_utils.get_input_tensor_by_name(request, MESSAGE).as_numpy()))
                 if isinstance(message, Open):
-                    self._open(key, message, outlet)
+                    self._open(key, message, sink)
                     continue
             except Exception as error:  # whatever a hostile message makes a library raise, only its stream ends
-                self._refuse(key, error, outlet)
+                self._refuse(key, error, sink)
                 continue
             self._pass_on(key, message)
-            outlet.end(None, None)
+            sink.end(None, None)
 
     def finalize(self) -> None:
         """End every stream and the threads."""
@@ -117,8 +119,8 @@ class Video(Adapter):
             self._finishers.close()
         super().finalize()
 
-    def _open(self, key: int, opened: Open, outlet: _Sender) -> None:
-        """Begin a stream, whose results go out by ``outlet``."""
+    def _open(self, key: int, opened: Open, sink: _Sender) -> None:
+        """Begin a stream, whose results go out by ``sink``."""
         bounds = self._options.bounds
         with self._lock:
             if key in self._sessions:
@@ -131,7 +133,7 @@ class Video(Adapter):
             session = Session(
                 opened,
                 decoder,
-                outlet,
+                sink,
                 bounds=bounds,
                 wake_decoder=self._decoders.wake,
                 wake_network=self._callers.wake,
@@ -144,17 +146,17 @@ class Video(Adapter):
             self._sessions[key] = session
             self.metrics.level("onestream_video_streams", len(self._sessions))
 
-    def _refuse(self, key: int, error: Exception, outlet: _Sender) -> None:
+    def _refuse(self, key: int, error: Exception, sink: _Sender) -> None:
         """End the stream of a message that cannot be read; where none is open, the message itself is answered."""
         refused = error if isinstance(error, BadStream) else BadStream("bad_message", _text(error))
         self.metrics.bad_image(refused.code)
         session = None if isinstance(error, BadStream) else self._sessions.get(key)
         if session is not None:
             session.end(refused)
-            outlet.end(None, None)
+            sink.end(None, None)
         else:
             fields = {"code": refused.code, "reason": refused.reason}
-            outlet.end(Event(type="ended", fields=fields), refused)
+            sink.end(Event(type="ended", fields=fields), refused)
 
     def _pass_on(self, key: int, message: Message) -> None:
         session = self._sessions.get(key)
@@ -167,7 +169,7 @@ class Video(Adapter):
         if self.device != "gpu" or self._options.decode == "cpu":
             return None
         try:
-            from serving.video.gpu import GpuStreams
+            from onestream.serving.video.gpu import GpuStreams
 
             return GpuStreams(self.definition, log=lambda line: pb_utils.Logger.log_info(f"{self.name}: {line}"))
         except PreprocessError as error:
@@ -340,7 +342,7 @@ class _Overloaded(RuntimeError):
     """The network's queue is full, or the frames waited in it for too long."""
 
 
-class _Sender(Outlet):
+class _Sender(ResponseSink):
     """The response sender of the request that opened a stream; a stream that ends with an error is logged."""
 
     def __init__(self, sender: Any, log_refusal: Callable[[BadStream], None]) -> None:

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from preprocess.errors import BadImage, BadSample
-from serving.video.bounds import MOST_RESULTS, BadStream, Bounds, Rate
-from serving.video.parts import Decoder, Outlet, Queues, Slot, Tensors, Totals
-from wire.video import DONE, Close, Credit, Event, Message, Open, Packet, Packets
+from onestream.preprocess.errors import BadImage, BadSample
+from onestream.serving.video.bounds import MOST_RESULTS, BadStream, Bounds, Rate
+from onestream.serving.video.stream_types import Decoder, Queues, ResponseSink, Slot, Tensors, Totals
+from onestream.wire.video import DONE, Close, Credit, Event, Message, Open, Packet, Packets
 
 Finish = Callable[[Any, Tensors], tuple[Tensors, dict[str, Any]]]
 """From a frame and its results to the tensors that leave, and what their event says of it beside the usual fields."""
@@ -55,7 +55,7 @@ class Session:
         self,
         opened: Open,
         decoder: Decoder,
-        outlet: Outlet,
+        sink: ResponseSink,
         *,
         bounds: Bounds,
         wake_decoder: Callable[[Session], None],
@@ -66,7 +66,7 @@ class Session:
         finish: Finish | None = None,
         wake_finisher: Callable[[Session], None] = lambda _session: None,
     ) -> None:
-        self._opened, self._decoder, self._outlet, self._bounds = opened, decoder, outlet, bounds
+        self._opened, self._decoder, self._sink, self._bounds = opened, decoder, sink, bounds
         self._on_end, self._most_in_flight, self._together = on_end, in_flight, together
         self._wake_decoder, self._wake_network = wake_decoder, wake_network
         self._finish, self._wake_finisher = finish, wake_finisher
@@ -78,7 +78,7 @@ class Session:
         self._heard_s = self._said_s = time.monotonic()
         self._reported_bytes = 0
         self._rate = Rate(bounds.max_bitrate if opened.mode == "drop_oldest" else None)
-        outlet.send(self._event("opened", buffer_bytes=bounds.buffer_bytes, results=bounds.results), {})
+        sink.send(self._event("opened", buffer_bytes=bounds.buffer_bytes, results=bounds.results), {})
 
     @property
     def ended(self) -> bool:
@@ -182,7 +182,7 @@ class Session:
             # After the last word Triton knows the sender no more.
             if self._ended:
                 return
-            gone = self._outlet.is_gone()
+            gone = self._sink.is_gone()
         if gone:
             self.end(None)
             return
@@ -378,7 +378,7 @@ class Session:
         ]
         results = [slot.tensors or {} for slot in slots]
         stacked = {name: np.stack([result[name] for result in results]) for name in results[0]}
-        self._outlet.send(self._event("results", frames=frames), stacked)
+        self._sink.send(self._event("results", frames=frames), stacked)
 
     def _report(self) -> None:
         """Tell what was consumed where no result does it soon enough."""
@@ -388,7 +388,7 @@ class Session:
                 late = time.monotonic() - self._said_s > _REPORT_S
                 if self._ended or not unsaid or (not late and unsaid < self._bounds.buffer_bytes // 4):
                     return
-            self._outlet.send(self._event("consumed"), {})
+            self._sink.send(self._event("consumed"), {})
 
     def _wake(self) -> None:
         """Wake threads that have something to do here: waking one for nothing costs as much as handling a frame."""
@@ -437,7 +437,7 @@ class Session:
             self._queues = Queues()
         try:
             with self._sending:
-                self._outlet.end(event, error)
+                self._sink.end(event, error)
         finally:
             self._on_end(self)
 

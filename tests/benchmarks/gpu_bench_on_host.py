@@ -22,9 +22,9 @@ def main(scenario: str) -> int:
     import host_gpu
 
     host_gpu.install()
-    import serving.engine
-    from preprocess.backends import dali
-    from preprocess.errors import BackendMissing
+    import onestream.serving.engine
+    from onestream.preprocess.backends import dali
+    from onestream.preprocess.errors import BackendMissing
 
     class HostDali(dali.Dali):
         def __init__(self, *arguments: Any, device: str, **options: Any) -> None:
@@ -45,8 +45,8 @@ def main(scenario: str) -> int:
         def no_engine(*_: Any, **__: Any) -> Any:
             raise BackendMissing("there is no engine here")
 
-        serving.engine.open_engine = no_engine
-        sys.modules["cv2"] = sys.modules["preprocess.backends.cvcuda"] = None  # type: ignore[assignment]
+        onestream.serving.engine.open_engine = no_engine
+        sys.modules["cv2"] = sys.modules["onestream.preprocess.backends.cvcuda"] = None  # type: ignore[assignment]
     from benchmarks.gpu.__main__ import main as measure
 
     return measure()

@@ -21,8 +21,8 @@ from benchmarks.gpu.photos import make_photos
 from benchmarks.gpu.results import FAMILIES, GpuResults, PhotoSet, Rate
 from benchmarks.gpu.table import full, readme, summary
 from benchmarks.results import Machine
-from preprocess import compile
-from serving.pipeline import Pipeline
+from onestream.preprocess import compile
+from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "examples" / "photos").glob("*.jpg"))

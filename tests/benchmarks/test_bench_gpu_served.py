@@ -10,9 +10,9 @@ from host_gpu import HostDevice
 
 from benchmarks.gpu.served import measure_served, why_not
 from benchmarks.gpu.setup import Plan, set_up
-from onestream.load.perf_analyzer import VARIABLE
-from preprocess.device import driver_visible
-from serving.pipeline import Pipeline
+from onestream.measure.load.perf_analyzer import VARIABLE
+from onestream.preprocess.cuda.device import driver_visible
+from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[2]
 

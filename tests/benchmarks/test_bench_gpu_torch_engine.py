@@ -14,7 +14,7 @@ from gpu_network import fused
 from host_gpu import HostDevice, view
 
 from benchmarks.gpu.torch_engine import TorchEngine
-from serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import OnnxRuntimeEngine
 
 
 @pytest.mark.usefixtures("repository")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks.competitors import PIPELINE, make_repository, plain_settings
-from preprocess import compile
-from serving.pipeline import Pipeline
-from serving.repository import warmup_photo
-from serving.triton_config import from_text
+from onestream.preprocess import compile
+from onestream.serving.building.repository import warmup_photo
+from onestream.serving.building.triton_config import from_text
+from onestream.serving.pipeline import Pipeline
 
 
 def test_its_preprocessing_is_the_references(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.plan import AT_MAIN_LOAD, COMPETITORS, FULL, points, rotated
 from benchmarks.usage import Usage
-from onestream.load.perf_analyzer import Load
+from onestream.measure.load.perf_analyzer import Load
 
 
 def test_every_load_is_put_on_every_competitor() -> None:

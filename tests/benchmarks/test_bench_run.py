@@ -12,9 +12,9 @@ from PIL import Image
 from benchmarks import photos, run
 from benchmarks.plan import AT_MAIN_LOAD, QUICK, Plan
 from benchmarks.tables import full
-from onestream.load.perf_analyzer import PerfAnalyzerError
+from onestream.measure.load.perf_analyzer import PerfAnalyzerError
 
-EXPORT = (Path(__file__).parents[1] / "load" / "exports" / "concurrency.csv").read_text()
+EXPORT = (Path(__file__).parents[1] / "measure" / "load" / "exports" / "concurrency.csv").read_text()
 WARMUP = Path(__file__).parents[2] / "serving" / "data" / "warmup.jpg"
 TINY = Plan(
     quick=True,

@@ -11,7 +11,7 @@ from benchmarks.results import Machine
 from benchmarks.training import measure
 from benchmarks.training.results import CaseResult, Parity, TrainingResults, read, table
 from benchmarks.training.soak import growth, soak
-from serving.pipeline import Pipeline
+from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[2]
 PARITY = Parity(images=9, largest_level=1, share_equal=0.9, share_within_one=1, flipped=2)

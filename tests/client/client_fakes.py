@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from client.errors import ClientClosed, ServerRefused
-from client.transports.base import InferRequest, Region, RegionSlice, Tensors
-from client.transports.refusals import RegionForgotten, refusal
+from onestream.client._transports.base import InferRequest, Region, RegionSlice, Tensors
+from onestream.client._transports.refusals import RegionForgotten, refusal
+from onestream.client.errors import ClientClosed, ServerRefused
 
 
 def classification(*labels: tuple[str, int, float]) -> Tensors:

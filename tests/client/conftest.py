@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from toy_models import write_toys
 
-from serving.server import Server
+from onestream.serving.server.server import Server
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from async_fakes import AsyncFakeTransport, Held, refuse_bad
 from client_fakes import FakeTransport, echo_size
 from PIL import Image
 
-from client import (
+from onestream.client import (
     AsyncClient,
     BadImage,
     CannotConnect,
@@ -31,7 +31,7 @@ from client import (
     TimedOut,
     UnsupportedInput,
 )
-from client.transports.base import Tensors
+from onestream.client._transports.base import Tensors
 
 Call = Callable[[Any], Any]
 
@@ -157,7 +157,7 @@ def test_what_is_tried_again(
     async def wait(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("client.retries.asyncio.sleep", wait)
+    monkeypatch.setattr("onestream.client.retries.asyncio.sleep", wait)
     left = list(errors)
 
     def answer(model: str, data: bytes) -> Tensors:

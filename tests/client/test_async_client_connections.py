@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 from test_client_connections import always, answer, listening, read_request, silence, tensors
 
-from client import (
+from onestream.client import (
     AsyncClient,
     BadImage,
     CannotConnect,
@@ -225,7 +225,7 @@ def test_http_without_aiohttp_names_what_to_install() -> None:
     script = """
         import sys
         sys.modules["aiohttp"] = None
-        from client import AsyncClient
+        from onestream.client import AsyncClient
         AsyncClient("127.0.0.1:8001")
         try:
             AsyncClient("http://127.0.0.1:8000")

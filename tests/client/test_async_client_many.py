@@ -13,8 +13,8 @@ from client_fakes import echo_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client import AsyncClient, ClientClosed
-from client.transports.base import Tensors
+from onestream.client import AsyncClient, ClientClosed
+from onestream.client._transports.base import Tensors
 
 
 @settings(deadline=None, max_examples=60)

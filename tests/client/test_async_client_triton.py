@@ -17,7 +17,7 @@ import pytest
 from clip_files import write_video
 from toy_models import TOY_LIMIT
 
-from client import (
+from onestream.client import (
     AsyncClient,
     BadImage,
     CannotConnect,
@@ -27,7 +27,7 @@ from client import (
     ServerUnavailable,
     TimedOut,
 )
-from serving.server import Server
+from onestream.serving.server.server import Server
 
 pytestmark = pytest.mark.needs_triton
 

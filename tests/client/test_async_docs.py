@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.server import Server
+from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "async.md").read_text(encoding="utf-8")

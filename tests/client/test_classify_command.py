@@ -18,15 +18,15 @@ import typer
 from client_fakes import FakeTransport, classification
 from typer.testing import CliRunner, Result
 
-import onestream.classify as command
-from client import BadImage, Client, ModelNotFound
-from client.transports.base import Tensors
-from serving.server import Server
+import onestream.cli.classify as command
+from onestream.client import BadImage, Client, ModelNotFound
+from onestream.client._transports.base import Tensors
+from onestream.serving.server.server import Server
 
 app = typer.Typer()
 app.command()(command.classify)
 
-SCRIPT = "import typer; from onestream.classify import classify; typer.run(classify)"
+SCRIPT = "import typer; from onestream.cli.classify import classify; typer.run(classify)"
 COMMAND = (sys.executable, "-c", SCRIPT, "--pipeline", "toy_pipeline")
 LABELS = classification(("espresso", 967, 0.953), ("[red]cup", 968, 0.02))
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from test_client_connections import answer, listening, read_request, tensors
 from tritonclient.grpc import service_pb2 as messages
 
-from client import Client, OnestreamError, UnexpectedResponse
-from client.calls import limits_of
-from client.transports import grpc_calls, http_calls
-from client.transports.answers import MAX_DOCUMENT_BYTES
-from client.transports.base import InferRequest, Tag
+from onestream.client import Client, OnestreamError, UnexpectedResponse
+from onestream.client._transports import grpc_calls, http_calls
+from onestream.client._transports.answers import MAX_DOCUMENT_BYTES
+from onestream.client._transports.base import InferRequest, RequestMetadata
+from onestream.client.calls import limits_of
 
 MOST = 1000
 
@@ -54,7 +54,7 @@ def test_what_is_no_configuration(config: Mapping[str, Any]) -> None:
 
 def test_an_answer_of_an_inference_is_bounded() -> None:
     """One byte more than allowed is refused before it is looked at."""
-    request = InferRequest("m", Tag("id"), b"image", max_answer_bytes=MOST)
+    request = InferRequest("m", RequestMetadata("id"), b"image", max_answer_bytes=MOST)
     most = MOST + MAX_DOCUMENT_BYTES
     assert http_calls.infer(request, timeout_s=1).allowed_bytes(200) == most
     assert http_calls.infer(request, timeout_s=1).allowed_bytes(500) == MAX_DOCUMENT_BYTES
@@ -63,7 +63,7 @@ def test_an_answer_of_an_inference_is_bounded() -> None:
 
 
 def test_only_tensors_may_be_large() -> None:
-    request = InferRequest("m", Tag("id"), b"image")
+    request = InferRequest("m", RequestMetadata("id"), b"image")
     large = messages.ModelInferResponse(raw_output_contents=[bytes(3 * MAX_DOCUMENT_BYTES)])
     large.outputs.add(name="x", datatype="UINT8", shape=[3 * MAX_DOCUMENT_BYTES])
     call = grpc_calls.infer(request, timeout_s=1)
@@ -135,7 +135,7 @@ def seen(call: Any, *arguments: Any, **options: Any) -> str:
 @given(st.lists(FIELDS | JSON, max_size=3) | JSON, st.binary(max_size=40))
 def test_any_head_over_http_is_tensors_or_refused_by_what_is_checked(outputs: object, data: bytes) -> None:
     head = json.dumps({"outputs": outputs}).encode()
-    call = http_calls.infer(InferRequest("m", Tag("id"), b"image"), timeout_s=1)
+    call = http_calls.infer(InferRequest("m", RequestMetadata("id"), b"image"), timeout_s=1)
     headers = {"Inference-Header-Content-Length": str(len(head))}
     assert "cannot be read" not in seen(call, http_calls.Answer("http://x", 200, headers, head + data))
 
@@ -143,5 +143,5 @@ def test_any_head_over_http_is_tensors_or_refused_by_what_is_checked(outputs: ob
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_over_grpc_are_tensors_or_refused_by_what_is_checked(data: bytes) -> None:
-    call = grpc_calls.infer(InferRequest("m", Tag("id"), b"image"), timeout_s=1)
+    call = grpc_calls.infer(InferRequest("m", RequestMetadata("id"), b"image"), timeout_s=1)
     assert "cannot be read" not in seen(call, data, url="grpc://x")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from client_fakes import FakeTransport, classification, echo_size
 
-from client import (
+from onestream.client import (
     DEFAULT_MAX_BODY_BYTES,
     BadImage,
     CannotConnect,
@@ -23,7 +23,7 @@ from client import (
     TimedOut,
     UnexpectedResponse,
 )
-from client.transports.base import Tensors
+from onestream.client._transports.base import Tensors
 
 ESPRESSO = classification(("espresso", 967, 0.95), ("café au lait", 1, 0.03))
 
@@ -61,7 +61,7 @@ def test_every_request_has_its_own_id_and_the_result_carries_it() -> None:
     transport = FakeTransport()
     with Client(transport=transport) as client:
         results = [client.classify(b"image") for _ in range(3)]
-    sent = [request.tag.request_id for request, _ in transport.inferences]
+    sent = [request.metadata.request_id for request, _ in transport.inferences]
     assert [result.request_id for result in results] == sent
     assert len(set(sent)) == 3
 

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from client import (
+from onestream.client import (
     BadImage,
     CannotConnect,
     Client,

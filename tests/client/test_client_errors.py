@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import client
-from client import (
+import onestream.client
+from onestream.client import (
     BadImage,
     CannotConnect,
     InvalidRequest,
@@ -24,20 +24,20 @@ from client import (
     UnreadableInput,
     UnsupportedInput,
 )
-from client.transports import http_calls
-from client.transports.base import InferRequest, Tag
-from client.transports.refusals import readable, refusal
+from onestream.client._transports import http_calls
+from onestream.client._transports.base import InferRequest, RequestMetadata
+from onestream.client._transports.refusals import readable, refusal
 
 URL = "grpc://127.0.0.1:8001"
 
 
 def error_classes() -> list[type[OnestreamError]]:
-    exported = [getattr(client, name) for name in client.__all__]
+    exported = [getattr(onestream.client, name) for name in onestream.client.__all__]
     return [kind for kind in exported if isinstance(kind, type) and issubclass(kind, OnestreamError)]
 
 
 def test_every_error_is_drawn_in_the_tree() -> None:
-    drawn = client.errors.__doc__
+    drawn = onestream.client.errors.__doc__
     assert drawn is not None
     assert len(error_classes()) == 16
     for kind in error_classes():
@@ -97,7 +97,7 @@ def test_a_refusal_says_what_can_be_done(status: str, message: str, kind: type[O
     ("http_status", "kind"), [(401, ServerRefused), (422, InvalidRequest), (429, ServerOverloaded), (413, BadImage)]
 )
 def test_a_proxy_s_refusal_has_its_error(http_status: int, kind: type[OnestreamError]) -> None:
-    call = http_calls.infer(InferRequest("toy", Tag("1"), b"abc"), timeout_s=1.0)
+    call = http_calls.infer(InferRequest("toy", RequestMetadata("1"), b"abc"), timeout_s=1.0)
     with pytest.raises(OnestreamError) as failure:
         call.read(http_calls.Answer(URL, http_status, {}, b'{"error":"because"}'))
     assert type(failure.value) is kind

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image, ImageOps
 
-from client import BadImage, UnreadableInput, UnsupportedInput
-from client.images import encode
+from onestream.client import BadImage, UnreadableInput, UnsupportedInput
+from onestream.client.images import encode
 
 LIMIT = 1 << 20
 FILE = b"\xff\xd8 an encoded file, as far as the client knows"

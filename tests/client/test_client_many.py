@@ -12,8 +12,8 @@ from client_fakes import FakeTransport, echo_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client import BadImage, Client, ClientClosed, UnsupportedInput
-from client.transports.base import Tensors
+from onestream.client import BadImage, Client, ClientClosed, UnsupportedInput
+from onestream.client._transports.base import Tensors
 
 
 def refuse_bad(model: str, data: bytes) -> Tensors:

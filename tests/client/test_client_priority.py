@@ -20,8 +20,8 @@ from test_client_connections import answer, listening, read_request, tensors
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
 
-from client import AsyncClient, Client, Priority, ServerOverloaded
-from client.transports.base import microseconds
+from onestream.client import AsyncClient, Client, Priority, ServerOverloaded
+from onestream.client._transports.base import microseconds
 
 FULL = "Exceeds maximum queue size"
 Seen = list[tuple[int, int]]
@@ -127,7 +127,7 @@ def test_images_in_shared_memory_have_their_client_s_priority_too() -> None:
     transport = FakeTransport()
     with Client(transport=transport, shared_memory=True, priority="low") as client:
         client.classify(b"image")
-    assert {request.tag.priority for request, _ in transport.inferences} == {"low"}
+    assert {request.metadata.priority for request, _ in transport.inferences} == {"low"}
 
 
 @given(st.floats(min_value=0, max_value=1e6))

@@ -14,9 +14,9 @@ from client_fakes import FakeTransport
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client import AsyncClient, BadImage, Client, OnestreamError, ServerOverloaded, UnreadableInput
-from client.transports import grpc_calls, http_calls
-from client.transports.base import InferRequest, Tag
+from onestream.client import AsyncClient, BadImage, Client, OnestreamError, ServerOverloaded, UnreadableInput
+from onestream.client._transports import grpc_calls, http_calls
+from onestream.client._transports.base import InferRequest, RequestMetadata
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ALLOWED = "abcXYZ019._~:/+=@-"
@@ -51,9 +51,9 @@ def outcomes(call: Call) -> list[tuple[Any, list[InferRequest]]]:
 def test_the_callers_id_and_parent_are_sent_and_the_id_comes_back() -> None:
     for result, sent in outcomes(lambda client: client.classify(b"image", request_id="order-7/3", traceparent=PARENT)):
         assert result.request_id == "order-7/3"
-        assert [request.tag for request in sent] == [Tag("order-7/3", PARENT)]
+        assert [request.metadata for request in sent] == [RequestMetadata("order-7/3", PARENT)]
     for _, sent in outcomes(lambda client: client.infer("any", b"image", request_id="raw:1")):
-        assert [request.tag for request in sent] == [Tag("raw:1")]
+        assert [request.metadata for request in sent] == [RequestMetadata("raw:1")]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_every_error_of_a_call_names_its_request(
     for error, sent in outcomes(lambda client: client.classify(image, request_id="mine")):
         assert type(error) is kind
         assert error.request_id == "mine"
-        assert [request.tag.request_id for request in sent] == (["mine"] if reaches_the_server else [])
+        assert [request.metadata.request_id for request in sent] == (["mine"] if reaches_the_server else [])
 
 
 def test_an_answer_of_another_kind_names_its_request() -> None:
@@ -78,7 +78,7 @@ def test_an_item_of_many_names_the_request_that_failed() -> None:
     transport = FakeTransport(refuse_bad)
     with Client(transport=transport) as client:
         good, bad = client.classify_many([b"image", b"bad"], in_flight=1)
-    sent = [request.tag.request_id for request, _ in transport.inferences]
+    sent = [request.metadata.request_id for request, _ in transport.inferences]
     assert bad.error is not None
     assert [good.unwrap().request_id, bad.error.request_id] == sent
 
@@ -114,8 +114,8 @@ def test_other_parents_are_refused_before_anything_is_sent(parent: str) -> None:
 
 
 def test_a_parent_is_a_header_over_both_protocols() -> None:
-    for tag, headers in ((Tag("7", PARENT), {"traceparent": PARENT}), (Tag("7"), {})):
-        request = InferRequest("any", tag, b"image")
+    for metadata, headers in ((RequestMetadata("7", PARENT), {"traceparent": PARENT}), (RequestMetadata("7"), {})):
+        request = InferRequest("any", metadata, b"image")
         metadata = dict(grpc_calls.infer(request, timeout_s=1).metadata)
         # With a parent, the id is a header too.
         assert metadata == (headers | {"x-request-id": "7"} if headers else {})

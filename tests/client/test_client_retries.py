@@ -7,7 +7,7 @@ import time
 import pytest
 from client_fakes import FakeTransport, echo_size
 
-from client import (
+from onestream.client import (
     BadImage,
     CannotConnect,
     Client,
@@ -20,7 +20,7 @@ from client import (
     TimedOut,
     UnexpectedResponse,
 )
-from client.transports.base import Tensors
+from onestream.client._transports.base import Tensors
 
 LOST = CannotConnect("gone")
 RESTARTING = ServerUnavailable("back soon", status="INTERNAL")
@@ -31,7 +31,7 @@ FULL = ServerOverloaded("full", status="UNAVAILABLE")
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that the client wanted to wait; nothing really waits."""
     seconds: list[float] = []
-    monkeypatch.setattr("client.retries.sleep", seconds.append)
+    monkeypatch.setattr("onestream.client.retries.sleep", seconds.append)
     return seconds
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from client_fakes import FakeTransport, classification, echo_size
 
-from client import BadImage, CannotConnect, Client, SharedMemoryUnavailable, TimedOut, UnreadableInput
-from client.transports.base import RegionSlice, Tensors
+from onestream.client import BadImage, CannotConnect, Client, SharedMemoryUnavailable, TimedOut, UnreadableInput
+from onestream.client._transports.base import RegionSlice, Tensors
 
 MIB = 1 << 20
 
@@ -179,7 +179,7 @@ def test_memory_that_does_not_exist_is_an_error_and_not_a_crash() -> None:
     class Huge:
         byte_size = too_much
 
-    from client.transports.shared_memory import RegionPool
+    from onestream.client._transports.shared_memory import RegionPool
 
     pool = RegionPool(FakeTransport())
     with pytest.raises(SharedMemoryUnavailable, match="shared memory"), pool.filled(Huge()):  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ def test_nothing_stays_behind_when_the_process_ends(ending: str) -> None:
         import sys, time
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from client_fakes import FakeTransport
-        from client import Client
+        from onestream.client import Client
         client = Client(transport=FakeTransport(), shared_memory=True)
         for item in client.classify_many([b"image"] * 10, in_flight=3):
             item.unwrap()

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from client import UnexpectedResponse
-from client.transports.tensors import decode_tensor
+from onestream.client import UnexpectedResponse
+from onestream.client._transports.tensors import decode_tensor
 
 DATATYPES = {
     "BOOL": "?",

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from toy_models import TOY_LIMIT
 
-from client import (
+from onestream.client import (
     BadImage,
     CannotConnect,
     Client,
@@ -29,7 +29,7 @@ from client import (
     ServerUnavailable,
     TimedOut,
 )
-from serving.server import Server
+from onestream.serving.server.server import Server
 
 pytestmark = pytest.mark.needs_triton
 
@@ -155,7 +155,7 @@ def test_regions_are_gone_after_close(toy_server: Server) -> None:
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_regions_are_gone_after_a_process_that_did_not_close(toy_server: Server, protocol: str) -> None:
     script = f"""
-        from client import Client
+        from onestream.client import Client
         client = Client({url_of(toy_server, protocol)!r}, shared_memory=True)
         for item in client.classify_many([b"image"] * 10, pipeline="toy", in_flight=3):
             item.unwrap()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from serving.pipeline import ServingOptions
-from serving.server import Server
+from onestream.serving.pipeline import ServingOptions
+from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "overload.md").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ import pytest
 from docker.utils.build import exclude_paths
 from resolved_compose import ROOT
 
-from serving.known_holes import LAST_MEND_CONTAINER
+from onestream.serving.server.known_holes import LAST_MEND_CONTAINER
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 TARGETS = ("cpu", "gpu")

@@ -18,10 +18,10 @@ import kserve_schema
 import pytest
 import yaml
 
-from preprocess.memory import decoding_bytes
-from serving.fit import instances_for
-from serving.pipeline import Pipeline
-from serving.server import Server
+from onestream.preprocess.memory import decoding_bytes
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.server.fit import instances_for
+from onestream.serving.server.server import Server
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 promql_parser = pytest.importorskip("promql_parser")

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from resolved_compose import ROOT, services
 
-from client import Client
-from serving.server import Server
+from onestream.client import Client
+from onestream.serving.server.server import Server
 
 DEPLOY = ROOT / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboards" / "onestream.json").read_text(encoding="utf-8"))

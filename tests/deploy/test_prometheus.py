@@ -20,9 +20,9 @@ import pytest
 import yaml
 from test_monitoring import ALERTS, DEPLOY, EXPRESSIONS, GPU_METRICS, parse, selectors
 
-from client import BadImage, Client
-from serving.ports import free_port
-from serving.server import Server
+from onestream.client import BadImage, Client
+from onestream.serving.server.server import Server
+from onestream.serving.server.triton.ports import free_port
 
 pytestmark = pytest.mark.needs_prometheus
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from resolved_compose import ROOT
 
-from serving.server import Server
+from onestream.serving.server.server import Server
 
 PHOTOS = ROOT / "examples" / "photos"
 

@@ -17,8 +17,8 @@ import pytest
 from gpu_files import encoded
 from PIL import Image
 
-from preprocess import Definition
-from preprocess.device import Device, open_device
+from onestream.preprocess import Definition
+from onestream.preprocess.cuda.device import Device, open_device
 
 ROOT = Path(__file__).parents[2]
 RESULTS = "ONESTREAM_GPU_RESULTS"
@@ -93,7 +93,7 @@ def network() -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     """Logits of one image's pixels, uint8 (height, width, channels), by ONNX Runtime on the CPU."""
     from gpu_network import served_network
 
-    from serving.engine import OnnxRuntimeEngine
+    from onestream.serving.engine import OnnxRuntimeEngine
 
     engine = OnnxRuntimeEngine(served_network(), threads=0)
     return lambda pixels: engine.run(pixels[None])["logits"][0]

@@ -14,14 +14,14 @@ def served_network() -> bytes:
     built = ROOT / "model_repository" / "classify_fused" / "1" / "model.onnx"
     if built.exists():
         return built.read_bytes()
-    from serving import network
-    from serving.efficientnet_lite import export_efficientnet_lite0, fetch_weights
-    from serving.legacy_pickle import read_legacy_checkpoint
-    from serving.pipeline import Pipeline
+    from onestream.serving.building import onnx_graph
+    from onestream.serving.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
+    from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
+    from onestream.serving.pipeline import Pipeline
 
     definition = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml").preprocess
     exported = export_efficientnet_lite0(read_legacy_checkpoint(fetch_weights()))
-    return bytes(network.prepare(exported, definition).SerializeToString())
+    return bytes(onnx_graph.prepare(exported, definition).SerializeToString())
 
 
 @cache
@@ -29,8 +29,8 @@ def fused() -> bytes:
     """The same with the pipeline's postprocessing at its end."""
     import onnx
 
-    from serving.network_tail import with_postprocess
-    from serving.pipeline import Pipeline
+    from onestream.serving.building.onnx_postprocess import with_postprocess
+    from onestream.serving.pipeline import Pipeline
 
     postprocess = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml").postprocess
     extended = with_postprocess(onnx.load_from_string(served_network()), postprocess)

@@ -11,8 +11,8 @@ import pytest
 from composed_rgb import composed
 from PIL import Image
 
-from preprocess.device import Device
-from serving.pipeline import BlurBackground, ColorBackground, Matte, PictureBackground, Pipeline
+from onestream.preprocess.cuda.device import Device
+from onestream.serving.pipeline import BlurBackground, ColorBackground, Matte, PictureBackground, Pipeline
 
 ROOT = Path(__file__).parents[2]
 FRAME_HW = (1080, 1920)
@@ -30,7 +30,7 @@ FRAME_HW = (1080, 1920)
 def test_a_frame_is_composed_within_the_roundings(
     background: Any, tolerance: float, device: Device, photos: dict[str, Image.Image], record: Any
 ) -> None:
-    from serving.matte_gpu import GpuComposer
+    from onestream.serving.video.matte_gpu import GpuComposer
 
     definition = Pipeline.from_file(ROOT / "pipelines" / "matte.yaml").preprocess
     device.enter()

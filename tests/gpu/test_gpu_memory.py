@@ -10,8 +10,8 @@ import pytest
 from gpu_files import encoded
 from PIL import Image
 
-from preprocess import BadImage, Definition, compile
-from preprocess.device import Device
+from onestream.preprocess import BadImage, Definition, compile
+from onestream.preprocess.cuda.device import Device
 
 BATCHES = 2000
 KINDS = ("cvcuda", "dali")

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from gpu_network import fused
 
-from preprocess import Definition, Limits, PreprocessError, compile
-from preprocess.device import Device, Stream
-from serving.engine import DeviceEngine, open_engine
-from serving.errors import ServingError
-from serving.one_stream import OneStream
-from serving.pipeline import GpuOptions
-from serving.workers import Workers
+from onestream.preprocess import Definition, Limits, PreprocessError, compile
+from onestream.preprocess.cuda.device import Device, Stream
+from onestream.serving.engine import DeviceEngine, open_engine
+from onestream.serving.errors import ServingError
+from onestream.serving.models.one_stream import OneStream
+from onestream.serving.models.workers import Workers
+from onestream.serving.pipeline import GpuOptions
 
 BATCH = 8
 OPTIONS = GpuOptions(max_batch_size=BATCH)
@@ -55,8 +55,8 @@ def test_our_code_waits_once_for_a_batch_and_the_libraries_by_name(
     definition: Definition, engine: DeviceEngine, device: Device, batch: list[bytes], record: Any, monkeypatch: Any
 ) -> None:
     tracer = pytest.importorskip("cuda_waits", reason="cupti-python is not installed").Tracer()
-    from preprocess.backends.cvcuda import CvCuda
-    from preprocess.backends.nvimgcodec import ImageDecoder
+    from onestream.preprocess.backends.cvcuda import CvCuda
+    from onestream.preprocess.backends.nvimgcodec import ImageDecoder
 
     monkeypatch.setattr(Stream, "sync", tracer.named("onestream", Stream.sync))
     monkeypatch.setattr(ImageDecoder, "decode", tracer.named("nvImageCodec", ImageDecoder.decode))

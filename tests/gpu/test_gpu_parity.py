@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from preprocess import BadImage, Decode, Definition, Letterbox, Output, compile
-from preprocess.backends.base import BackendName, DecodeOptions, Sample
-from preprocess.tolerances import Stage, compare, tolerance
+from onestream.preprocess import BadImage, Decode, Definition, Letterbox, Output, compile
+from onestream.preprocess.backends.base import BackendName, DecodeOptions, Sample
+from onestream.preprocess.tolerances import Stage, compare, tolerance
 
 STAGES: tuple[Stage, ...] = ("decode", "resize", "crop", "normalize")
 FORMS: dict[str, tuple[BackendName, DecodeOptions]] = {

@@ -13,12 +13,12 @@ import pytest
 from clip_files import number_in, write_video
 from test_gpu_memory import free_mib
 
-from preprocess import Definition
-from preprocess.definition import Decode, Output
-from preprocess.device import Device, DeviceArray
-from preprocess.video.stream import StreamDecoder, StreamFormat
-from preprocess.video.tolerances import tolerance
-from wire.video import Packet
+from onestream.preprocess import Definition
+from onestream.preprocess.cuda.device import Device, DeviceArray
+from onestream.preprocess.definition import Decode, Output
+from onestream.preprocess.video.common.tolerances import tolerance
+from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
+from onestream.wire.video import Packet
 
 FRAMES = 48
 SIZE = (180, 320)
@@ -71,7 +71,7 @@ def _packets(path: Path) -> tuple[StreamFormat, list[Packet]]:
 @pytest.fixture
 def decoder(device: Device) -> Make:
     """Makes a decoder on the GPU."""
-    from preprocess.video.stream_gpu import GpuStreamDecoder
+    from onestream.preprocess.video.gpu.stream_gpu import GpuStreamDecoder
 
     return lambda definition, format, **options: GpuStreamDecoder(definition, format, stream=device.stream(), **options)
 

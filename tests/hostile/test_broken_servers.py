@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.hostile.broken_http import HttpCase
 from benchmarks.hostile.broken_servers import Case, all_cases, call, options
-from client import AsyncClient, CannotConnect, Client, OnestreamError, TimedOut, UnexpectedResponse
+from onestream.client import AsyncClient, CannotConnect, Client, OnestreamError, TimedOut, UnexpectedResponse
 
 CASES = all_cases()
 WAITING = [case for case in CASES if case.waits]

@@ -14,11 +14,11 @@ import psutil
 import pytest
 from PIL import Image
 
-from client import BadImage, Client, ServerUnavailable
-from preprocess.header import read_header
-from preprocess.limits import HEAVY_WORK
-from serving.processes import find_model_processes
-from serving.server import Server
+from onestream.client import BadImage, Client, ServerUnavailable
+from onestream.preprocess.headers.reader import read_header
+from onestream.preprocess.limits import HEAVY_WORK
+from onestream.serving.server.server import Server
+from onestream.serving.server.triton.model_processes import find_model_processes
 
 pytestmark = pytest.mark.needs_triton
 FORMS = ("classify", "classify_fused")

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.hostile.headers import BUILT, measure, mutated, tiff
-from preprocess import BadImage, Limits
-from preprocess.errors import LONGEST_REASON
-from preprocess.formats import base
-from preprocess.header import FORMATS, Header, read_header
+from onestream.preprocess import BadImage, Limits
+from onestream.preprocess.errors import LONGEST_REASON
+from onestream.preprocess.headers import base
+from onestream.preprocess.headers.reader import FORMATS, Header, read_header
 
 SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
 WORK_OF_A_BYTE = 8
@@ -56,7 +56,7 @@ class Counted:
             sys.settrace(before)
 
     def _trace(self, frame: FrameType, event: str, _argument: Any) -> Any:
-        if "preprocess/formats" not in frame.f_code.co_filename:
+        if "preprocess/headers" not in frame.f_code.co_filename:
             return None
         self.work += event == "line"
         return self._trace

@@ -28,9 +28,9 @@ from benchmarks.hostile.requests import (
     send_http,
     slow_bodies,
 )
-from client import Client, ServerOverloaded
-from serving.ports import free_port
-from serving.server import Server
+from onestream.client import Client, ServerOverloaded
+from onestream.serving.server.server import Server
+from onestream.serving.server.triton.ports import free_port
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx]
 

@@ -11,9 +11,9 @@ from PIL import Image
 from proxies import proxy_command
 
 from benchmarks.hostile.streams import KINDS, measure
-from onestream.panning import write_panning
-from serving.ports import free_port
-from serving.server import Server
+from onestream.measure.panning import write_panning
+from onestream.serving.server.server import Server
+from onestream.serving.server.triton.ports import free_port
 
 pytestmark = pytest.mark.needs_triton
 

@@ -23,13 +23,13 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-import serving.triton_process
-from client import Client
-from serving import hidden_arguments, private_memory
-from serving.leftovers import SHM_FOLDER, region_folder
-from serving.processes import find_model_processes
-from serving.server import Server
-from serving.supervisor import RestartPolicy
+import onestream.serving.server.triton.process
+from onestream.client import Client
+from onestream.serving.server.server import Server
+from onestream.serving.server.supervisor import RestartPolicy
+from onestream.serving.server.triton import hidden_arguments, private_memory
+from onestream.serving.server.triton.model_processes import find_model_processes
+from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER, region_folder
 
 FREE_PORTS: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(
     repository: Path, monkeypatch: pytest.MonkeyPatch, shared_memory: bool
 ) -> None:
     """Where the kernel refuses a private one, and where callers may use shared memory; of later processes too."""
-    monkeypatch.setattr(serving.triton_process, "with_private_memory", lambda *command: list(command))
+    monkeypatch.setattr(onestream.serving.server.triton.process, "with_private_memory", lambda *command: list(command))
     events: list[str] = []
     policy = RestartPolicy(drain_s=1)
     with fused(repository, shared_memory=shared_memory, on_event=events.append, policy=policy) as server:

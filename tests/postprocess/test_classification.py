@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postprocess import top_k
+from onestream.postprocess import top_k
 
 ROWS = st.integers(1, 4)
 LOGITS = st.floats(-80, 80, width=32)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postprocess.background import Background, Blur, Color, Picture
-from postprocess.matte import Composer, alpha, displayed, picture_window
-from postprocess.stretch import mixed, steps
-from preprocess import CenterCrop, Decode, Definition, Letterbox, Output, Resize
-from preprocess.geometry import Window
-from preprocess.video.color import ColorRule, Planes, to_rgb
-from preprocess.video.orientation import Orientation
+from onestream.postprocess.matte.background import Background, Blur, Color, Picture
+from onestream.postprocess.matte.composer import Composer, alpha, displayed, picture_window
+from onestream.postprocess.matte.stretch import mixed, steps
+from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Output, Resize
+from onestream.preprocess.geometry import Window
+from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb
+from onestream.preprocess.video.common.orientation import Orientation
 
 FORMATS = {"420": (1, 1), "422": (0, 1), "444": (0, 0)}
 PICTURE = np.random.default_rng(3).integers(0, 256, (50, 70, 3), dtype=np.uint8)

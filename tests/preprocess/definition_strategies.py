@@ -6,8 +6,8 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from preprocess import CenterCrop, Decode, Definition, Letterbox, Normalize, Output, Pad, Resize
-from preprocess.definition import Operation
+from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Normalize, Output, Pad, Resize
+from onestream.preprocess.definition import Operation
 
 SIDES = st.integers(1, 48)
 BOXES = st.tuples(SIDES, SIDES)

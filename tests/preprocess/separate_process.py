@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from preprocess import BadImage, Definition, Limits, compile
+from onestream.preprocess import BadImage, Definition, Limits, compile
 
 Outcome = npt.NDArray[np.uint8] | BadImage
 

@@ -18,7 +18,7 @@ from sample_images import CONVERTED, PLAIN, card, noise, photo, portrait
 from test_isolation import BAD, good_files
 from test_parity import CLASSIFY, VARIANTS
 
-from preprocess import (
+from onestream.preprocess import (
     BadImage,
     CannotCompile,
     CenterCrop,
@@ -31,13 +31,13 @@ from preprocess import (
     Resize,
     compile,
 )
-from preprocess.backends.base import DecodeOptions
-from preprocess.backends.exactness import refuse_inexact
-from preprocess.backends.gpu_plan import Resample, plan_batch
-from preprocess.backends.groups import groups
-from preprocess.errors import BackendMissing
-from preprocess.geometry import place
-from preprocess.step_timer import StepTimer
+from onestream.preprocess.backends.base import DecodeOptions
+from onestream.preprocess.backends.exactness import refuse_inexact
+from onestream.preprocess.backends.gpu_plan import Resample, plan_batch
+from onestream.preprocess.backends.groups import groups
+from onestream.preprocess.cuda.step_timer import StepTimer
+from onestream.preprocess.errors import BackendMissing
+from onestream.preprocess.geometry import place
 
 Compile = Callable[..., Any]
 
@@ -46,9 +46,9 @@ Compile = Callable[..., Any]
 def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
     """Compiles a definition for CV-CUDA on a stream of host memory."""
     monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
-    monkeypatch.delitem(sys.modules, "preprocess.backends.cvcuda", raising=False)
-    from preprocess.backends import cvcuda as backend
-    from preprocess.backends.nvimgcodec import ImageDecoder
+    monkeypatch.delitem(sys.modules, "onestream.preprocess.backends.cvcuda", raising=False)
+    from onestream.preprocess.backends import cvcuda as backend
+    from onestream.preprocess.backends.nvimgcodec import ImageDecoder
 
     def decoder(_stream: HostStream, *, options: DecodeOptions, threads: int) -> ImageDecoder:
         return ImageDecoder(None, options=options, threads=threads)
@@ -68,7 +68,7 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
         )
 
     yield compile_on_host
-    sys.modules.pop("preprocess.backends.cvcuda", None)
+    sys.modules.pop("onestream.preprocess.backends.cvcuda", None)
 
 
 SUPPORTED = {
@@ -232,8 +232,8 @@ def test_groups_keep_order_and_bounds(sizes: list[tuple[int, int]], most: int, p
 
 
 def _planned(index: int, size: tuple[int, int]) -> Any:
-    from preprocess.backends.gpu_plan import Planned
-    from preprocess.header import Header
+    from onestream.preprocess.backends.gpu_plan import Planned
+    from onestream.preprocess.headers.reader import Header
 
     resample = Resample.of(place(CLASSIFY, size))
     return Planned(index, b"", Header("JPEG", *size), resample)

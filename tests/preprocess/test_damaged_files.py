@@ -14,7 +14,7 @@ import pytest
 from sample_images import CONVERTED, PLAIN, photo
 from separate_process import Outcome, run_separately
 
-from preprocess import BadImage, CenterCrop, Decode, Definition, Output, Resize
+from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Output, Resize
 
 BACKENDS = ("reference", "dali")
 WHOLE = Definition(operations=[Decode(), Output(layout="NHWC", dtype="uint8")])

@@ -14,7 +14,7 @@ from image_files import encode, png_of
 from pydantic import ValidationError
 from sample_images import card, photo
 
-from preprocess import (
+from onestream.preprocess import (
     BadImage,
     CenterCrop,
     Decode,
@@ -28,7 +28,7 @@ from preprocess import (
     compile,
     first_difference,
 )
-from preprocess.definition import ENCODED
+from onestream.preprocess.definition import ENCODED
 
 CLASSIFY = Definition(
     operations=[

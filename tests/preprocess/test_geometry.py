@@ -14,9 +14,9 @@ from definition_strategies import ALIGNMENTS, BOXES, FILTERS, ROUNDINGS, SIDES, 
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from preprocess import BadImage, CenterCrop, Decode, Definition, Letterbox, Pad, Resize
-from preprocess.filters import SUPPORT
-from preprocess.geometry import (
+from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Letterbox, Pad, Resize
+from onestream.preprocess.cpu.filters import SUPPORT
+from onestream.preprocess.geometry import (
     Placement,
     Window,
     always_visible,

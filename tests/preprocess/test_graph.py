@@ -12,11 +12,22 @@ from image_files import encode
 from nvidia.dali import Pipeline
 from sample_images import PHOTOS, photo, portrait
 
-from preprocess import CenterCrop, Decode, Definition, Letterbox, Limits, Normalize, Output, Pad, Resize, compile
-from preprocess.backends.base import Sample
-from preprocess.backends.dali_graph import build_graph, external_inputs, graph_inputs, graph_values
-from preprocess.geometry import place, region
-from preprocess.tolerances import compare
+from onestream.preprocess import (
+    CenterCrop,
+    Decode,
+    Definition,
+    Letterbox,
+    Limits,
+    Normalize,
+    Output,
+    Pad,
+    Resize,
+    compile,
+)
+from onestream.preprocess.backends.base import Sample
+from onestream.preprocess.backends.dali_graph import build_graph, external_inputs, graph_inputs, graph_values
+from onestream.preprocess.geometry import place, region
+from onestream.preprocess.tolerances import compare
 
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 

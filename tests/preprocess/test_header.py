@@ -34,9 +34,9 @@ from oriented_files import (
 from PIL import Image
 from sample_images import CONVERTED, PLAIN, photo, pillow_oriented
 
-from preprocess import BadImage
-from preprocess.header import Header, read_header
-from preprocess.rewrite import for_decoders
+from onestream.preprocess import BadImage
+from onestream.preprocess.headers.reader import Header, read_header
+from onestream.preprocess.headers.rewrite import for_decoders
 
 
 @pytest.mark.parametrize("form", ORIENTED)

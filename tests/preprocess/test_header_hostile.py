@@ -13,10 +13,10 @@ from image_files import png_of, webp_extended
 from oriented_files import HEIGHT, JPEG, ORIENTED, PIXELS, WIDTH
 from sample_images import CONVERTED, PLAIN, photo, pillow_oriented
 
-from preprocess import BadImage
-from preprocess.formats.base import MAX_PARTS
-from preprocess.header import Header, read_header
-from preprocess.rewrite import for_decoders
+from onestream.preprocess import BadImage
+from onestream.preprocess.headers.base import MAX_PARTS
+from onestream.preprocess.headers.reader import Header, read_header
+from onestream.preprocess.headers.rewrite import for_decoders
 
 ALL_FILES = [make(photo("chelsea").resize((61, 47))) for make in (PLAIN | CONVERTED).values()] + [
     make(6, "<") for make in ORIENTED.values()

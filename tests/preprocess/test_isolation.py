@@ -12,7 +12,17 @@ from image_files import encode, jpeg_declaring
 from sample_images import PHOTOS, PLAIN, noise, photo, portrait
 from separate_process import run_separately
 
-from preprocess import BadImage, CenterCrop, Compiled, Decode, Definition, Letterbox, Normalize, Resize, compile
+from onestream.preprocess import (
+    BadImage,
+    CenterCrop,
+    Compiled,
+    Decode,
+    Definition,
+    Letterbox,
+    Normalize,
+    Resize,
+    compile,
+)
 
 BACKENDS = ("reference", "dali")
 CLASSIFY = Definition(

@@ -26,10 +26,10 @@ from pydantic import ValidationError
 from sample_images import card
 from separate_process import run_separately
 
-from preprocess import BadImage, CenterCrop, Decode, Definition, Limits, Output, Pad, Resize, compile
-from preprocess.geometry import Region
-from preprocess.limits import MAX_SIDE, PILLOW_MAX_PIXELS
-from preprocess.resample import resample
+from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Limits, Output, Pad, Resize, compile
+from onestream.preprocess.cpu.resample import resample
+from onestream.preprocess.geometry import Region
+from onestream.preprocess.limits import MAX_SIDE, PILLOW_MAX_PIXELS
 
 BACKENDS = ("reference", "dali")
 CLASSIFY = Definition(

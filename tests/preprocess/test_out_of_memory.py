@@ -11,7 +11,7 @@ from image_files import encode, png_of
 from sample_images import photo
 from separate_process import Outcome, run_separately
 
-from preprocess import BadImage, CenterCrop, Decode, Definition, OutOfMemory, Resize
+from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, OutOfMemory, Resize
 
 CLASSIFY = Definition(operations=[Decode(), Resize(mode="shorter", size=64), CenterCrop(size=(64, 64))])
 SMALL = encode(photo("coffee"), "JPEG")

@@ -15,7 +15,7 @@ from oriented_files import JPEG, LOSSY, NOT_EXIF, ORIENTED, PIXELS, UNCLEAR_EXIF
 from PIL import Image
 from sample_images import CONVERTED, PHOTOS, PLAIN, card, edges, noise, photo, pillow_oriented, portrait
 
-from preprocess import (
+from onestream.preprocess import (
     BadImage,
     CannotCompile,
     CenterCrop,
@@ -29,10 +29,10 @@ from preprocess import (
     Resize,
     compile,
 )
-from preprocess.backends.finish import CpuFinish
-from preprocess.geometry import Window, place
-from preprocess.tolerances import Comparison, Source, Stage, compare
-from preprocess.variation import Variation
+from onestream.preprocess.backends.finish import CpuFinish
+from onestream.preprocess.geometry import Window, place
+from onestream.preprocess.tolerances import Comparison, Source, Stage, compare
+from onestream.preprocess.variation import Variation
 
 STAGES: tuple[Stage, ...] = ("decode", "resize", "crop", "normalize")
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

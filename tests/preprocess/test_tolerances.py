@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from preprocess import Decode, Definition, Normalize, Output
-from preprocess.tolerances import TOLERANCES, Source, compare, tolerance
+from onestream.preprocess import Decode, Definition, Normalize, Output
+from onestream.preprocess.tolerances import TOLERANCES, Source, compare, tolerance
 
 PIXELS = Definition(operations=[Decode(), Output(layout="NHWC", dtype="uint8")])
 LEVELS = np.random.default_rng(0).integers(10, 240, (40, 50, 3)).astype(np.uint8)

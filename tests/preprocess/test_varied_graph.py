@@ -7,17 +7,17 @@ import pytest
 from image_files import encode
 from sample_images import PHOTOS, photo, portrait
 
-from preprocess import CannotCompile, CenterCrop, Decode, Definition, Normalize, Output, Resize, compile
-from preprocess.backends.base import Sample
-from preprocess.backends.dali_graph import (
+from onestream.preprocess import CannotCompile, CenterCrop, Decode, Definition, Normalize, Output, Resize, compile
+from onestream.preprocess.backends.base import Sample
+from onestream.preprocess.backends.dali_graph import (
     VARIED_INPUTS,
     build_varied_graph,
     external_inputs,
     new_pipeline,
     varied_values,
 )
-from preprocess.training.augmentation import Augmentation
-from preprocess.variation import Variation
+from onestream.preprocess.training.augmentation import Augmentation
+from onestream.preprocess.variation import Variation
 
 SIDES = (96, 112)
 RGB = Definition(

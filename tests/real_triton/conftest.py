@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from client import Client
-from serving.server import Server
+from onestream.client import Client
+from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,9 +21,9 @@ from google.protobuf.empty_pb2 import Empty
 from proxies import Certificates, RunningCommand, make_certificates, proxy_command
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from serving.ports import free_port
-from serving.proxy_tokens import add_token
-from serving.server import Server
+from onestream.serving.proxy.tokens import add_token
+from onestream.serving.server.server import Server
+from onestream.serving.server.triton.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 

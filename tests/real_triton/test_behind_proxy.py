@@ -23,9 +23,9 @@ from google.protobuf.descriptor import MethodDescriptor
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from client import BadImage, Client, SharedMemoryUnavailable
-from serving.proxy_tokens import add_token
-from serving.server import Server
+from onestream.client import BadImage, Client, SharedMemoryUnavailable
+from onestream.serving.proxy.tokens import add_token
+from onestream.serving.server.server import Server
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx]
 

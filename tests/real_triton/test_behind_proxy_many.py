@@ -14,8 +14,8 @@ import pytest
 from clip_files import write_video
 from gate import ROOT, Gate, gate_before
 
-from serving.proxy_tokens import add_token
-from serving.server import Server
+from onestream.serving.proxy.tokens import add_token
+from onestream.serving.server.server import Server
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx]
 
@@ -25,7 +25,7 @@ COFFEE = ROOT / "examples" / "photos" / "coffee.jpg"
 # In a process of its own: gRPC reads once whom it trusts.
 SCRIPT = """
 import asyncio, os, sys
-from client import AsyncClient, OnestreamError
+from onestream.client import AsyncClient, OnestreamError
 
 async def main(url, *files):
     async with AsyncClient(url, token=os.environ.get("ONESTREAM_TOKEN"), retries=0) as client:

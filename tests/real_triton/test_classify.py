@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client import BadImage, Client, InvalidRequest, ServerRefused
-from serving.server import Server
+from onestream.client import BadImage, Client, InvalidRequest, ServerRefused
+from onestream.serving.server.server import Server
 
 pytestmark = pytest.mark.needs_triton
 ROOT = Path(__file__).parents[2]

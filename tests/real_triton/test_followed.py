@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 from proxies import proxy_command
 
-from client import AsyncClient, BadImage, Client, InvalidRequest
-from onestream.trace_file import TracedRequest, read_traces
-from serving.ports import free_port
+from onestream.client import AsyncClient, BadImage, Client, InvalidRequest
+from onestream.measure.trace_file import TracedRequest, read_traces
+from onestream.serving.server.triton.ports import free_port
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 

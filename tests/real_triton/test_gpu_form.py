@@ -18,9 +18,9 @@ from clip_files import COUNT, write_video
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from client import BadImage, BadStream, Client
-from serving.build import build
-from serving.server import Server
+from onestream.client import BadImage, BadStream, Client
+from onestream.serving.building.build import build
+from onestream.serving.server.server import Server
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
@@ -30,7 +30,7 @@ import sys
 sys.path[:0] = [{tests!r}]
 import host_gpu
 host_gpu.install()
-from serving.adapters import {adapter}
+from onestream.serving.models.image import {adapter}
 
 
 class TritonPythonModel({adapter}):
@@ -46,8 +46,8 @@ import host_gpu
 import host_nvdec
 host_nvdec.install()
 host_gpu.install()
-from preprocess.video.picture import PictureMaker
-from serving.video.model import Video
+from onestream.preprocess.video.common.picture import PictureMaker
+from onestream.serving.video.model import Video
 
 # Pixels that the CPU would make.
 PictureMaker.pixels = None

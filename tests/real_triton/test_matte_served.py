@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client import Client, UnexpectedResponse
-from postprocess.matte import alpha
-from preprocess import compile
-from serving.build import build
-from serving.engine import OnnxRuntimeEngine
-from serving.pipeline import Matte, Pipeline
-from serving.server import Server
+from onestream.client import Client, UnexpectedResponse
+from onestream.postprocess.matte.composer import alpha
+from onestream.preprocess import compile
+from onestream.serving.building.build import build
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.pipeline import Matte, Pipeline
+from onestream.serving.server.server import Server
 
 pytestmark = pytest.mark.needs_triton
 

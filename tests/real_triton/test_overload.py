@@ -16,9 +16,9 @@ import yaml
 from clip_files import write_video
 from networks import slow
 
-from client import Client, OnestreamError, Priority, ServerOverloaded, TimedOut
-from serving.build import build
-from serving.server import Server
+from onestream.client import Client, OnestreamError, Priority, ServerOverloaded, TimedOut
+from onestream.serving.building.build import build
+from onestream.serving.server.server import Server
 
 pytestmark = pytest.mark.needs_triton
 

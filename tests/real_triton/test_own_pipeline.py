@@ -11,11 +11,11 @@ import pytest
 import yaml
 from networks import mean_color
 
-from client import Client, ServerOverloaded
-from preprocess import Definition, compile
-from serving.build import build
-from serving.server import Server
-from serving.server_errors import ModelLoadFailed
+from onestream.client import Client, ServerOverloaded
+from onestream.preprocess import Definition, compile
+from onestream.serving.building.build import build
+from onestream.serving.server.errors import ModelLoadFailed
+from onestream.serving.server.server import Server
 
 pytestmark = pytest.mark.needs_triton
 

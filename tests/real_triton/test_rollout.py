@@ -18,14 +18,14 @@ from onnx import numpy_helper
 from proxies import proxy_command
 from typer.testing import CliRunner, Result
 
-from client import Client
-from onestream.cli import app
-from serving.build import build
-from serving.ports import free_port
-from serving.processes import find_model_processes
-from serving.rollout_service import RolloutSession
-from serving.server import Server
-from serving.versions import Pin, read_pins, version_steps, write_pin
+from onestream.cli.main import app
+from onestream.client import Client
+from onestream.serving.building.build import build
+from onestream.serving.building.versions import Pin, read_pins, version_steps, write_pin
+from onestream.serving.server.rollout_service import RolloutSession
+from onestream.serving.server.server import Server
+from onestream.serving.server.triton.model_processes import find_model_processes
+from onestream.serving.server.triton.ports import free_port
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 

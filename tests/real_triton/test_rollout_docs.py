@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from onestream.cli import app
-from serving.server import Server
+from onestream.cli.main import app
+from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "rollout.md").read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from client import Client, OnestreamError
-from serving.server import Server
+from onestream.client import Client, OnestreamError
+from onestream.serving.server.server import Server
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 DEADLINE_S = 5.0

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from serving.server import Server
+from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[2]
 PHOTO = ROOT / "examples" / "photos" / "coffee.jpg"

@@ -11,13 +11,13 @@ import pytest
 import trustme
 from test_tls import PHOTO, ROOT, tls_proxy
 
-from serving.server import Server
+from onestream.serving.server.server import Server
 
 pytestmark = pytest.mark.needs_triton
 
 SCRIPT = """
 import asyncio, sys
-from client import AsyncClient, CannotConnect
+from onestream.client import AsyncClient, CannotConnect
 
 async def main(url, photo):
     async with AsyncClient(url, retries=0) as client:

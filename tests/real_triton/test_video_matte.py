@@ -19,17 +19,17 @@ import yaml
 from clip_files import every_frame, turn
 from PIL import Image
 
-from client import Client
-from client.video import FrameResult, VideoWriter
-from postprocess.matte import Composer, alpha, displayed, picture_window
-from preprocess.video.color import ColorRule, Planes, planes_of, to_rgb
-from preprocess.video.orientation import Orientation
-from preprocess.video.stream import StreamDecoder, StreamFormat
-from serving.build import build
-from serving.compositing import background_of
-from serving.engine import OnnxRuntimeEngine
-from serving.pipeline import Matte, Pipeline
-from serving.server import Server
+from onestream.client import Client
+from onestream.client.video import FrameResult, VideoWriter
+from onestream.postprocess.matte.composer import Composer, alpha, displayed, picture_window
+from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of, to_rgb
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
+from onestream.serving.building.build import build
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.pipeline import Matte, Pipeline
+from onestream.serving.server.server import Server
+from onestream.serving.video.compositing import background_of
 
 pytestmark = pytest.mark.needs_triton
 
@@ -98,7 +98,7 @@ def expected(pipeline_file: Path, clip: Path, orientation: Orientation) -> list[
             ),
             pictures=True,
         )
-        from wire.video import Packet
+        from onestream.wire.video import Packet
 
         packets = [Packet(bytes(p), p.pts, p.dts, p.duration or 0, p.is_keyframe) for p in container.demux(stream)]
     frames = [frame for packet in [*(p for p in packets if p.data), None] for frame in decoder.feed(packet)]

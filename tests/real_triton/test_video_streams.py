@@ -21,13 +21,13 @@ import yaml
 from networks import CLASSES, mean_color
 from PIL import Image
 
-from client import BadStream, Client, ModelNotFound, OnestreamError
-from onestream.panning import write_panning
-from preprocess import Definition
-from preprocess.video.clips import Clip
-from preprocess.video.maker import ClipMaker
-from serving.build import build
-from serving.server import Server
+from onestream.client import BadStream, Client, ModelNotFound, OnestreamError
+from onestream.measure.panning import write_panning
+from onestream.preprocess import Definition
+from onestream.preprocess.video.clips.choose_frames import Clip
+from onestream.preprocess.video.clips.maker import ClipMaker
+from onestream.serving.building.build import build
+from onestream.serving.server.server import Server
 
 pytestmark = pytest.mark.needs_triton
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serving.processes import ModelProcess, find_model_processes
-from serving.server import Server
+from onestream.serving.server.server import Server
+from onestream.serving.server.triton.model_processes import ModelProcess, find_model_processes
 
 FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 

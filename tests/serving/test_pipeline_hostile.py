@@ -13,10 +13,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preprocess.plain_yaml import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, BadYaml, read_plain_yaml
-from serving.build import build
-from serving.errors import BadPipeline
-from serving.pipeline import Pipeline
+from onestream.preprocess.plain_yaml import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, BadYaml, read_plain_yaml
+from onestream.serving.building.build import build
+from onestream.serving.errors import BadPipeline
+from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[2]
 CLASSIFY = (ROOT / "pipelines" / "classify.yaml").read_text()
@@ -42,7 +42,7 @@ HOSTILE = {
     "two documents": ("a: 1\n---\nb: 2", "not YAML"),
     "a long name": (f"name: {'n' * 300}\n" + CLASSIFY, "name"),
 }
-BUILD = "import sys; from onestream.cli import main; sys.argv = ['onestream', 'build', *sys.argv[1:]]; main()"
+BUILD = "import sys; from onestream.cli.main import main; sys.argv = ['onestream', 'build', *sys.argv[1:]]; main()"
 
 
 def bounded() -> None:

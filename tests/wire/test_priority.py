@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.priority import PRIORITIES, check_priority
+from onestream.wire.priority import PRIORITIES, check_priority
 
 
 def test_a_lower_level_goes_first_and_there_is_no_gap() -> None:

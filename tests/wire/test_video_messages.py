@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire.video import VERSION, BadMessage, Close, Credit, Event, Open, Packet, Packets, pack, unpack
+from onestream.wire.video import VERSION, BadMessage, Close, Credit, Event, Open, Packet, Packets, pack, unpack
 
 TIMES = st.none() | st.integers(-(2**62), 2**62)
 PACKETS = st.builds(

@@ -1,5 +1,5 @@
-"""Fused of the pipeline classify; the code is in ``serving.adapters``."""
+"""Fused of the pipeline classify; the code is in ``onestream.serving.models.image``."""
 
-from serving.adapters import Fused as TritonPythonModel
+from onestream.serving.models.image import Fused as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

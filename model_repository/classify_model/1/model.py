@@ -1,5 +1,5 @@
-"""Network of the pipeline classify; the code is in ``serving.adapters``."""
+"""Network of the pipeline classify; the code is in ``onestream.serving.models.image``."""
 
-from serving.adapters import Network as TritonPythonModel
+from onestream.serving.models.image import Network as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

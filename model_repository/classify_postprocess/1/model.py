@@ -1,5 +1,5 @@
-"""Postprocess of the pipeline classify; the code is in ``serving.adapters``."""
+"""Postprocess of the pipeline classify; the code is in ``onestream.serving.models.image``."""
 
-from serving.adapters import Postprocess as TritonPythonModel
+from onestream.serving.models.image import Postprocess as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

@@ -1,5 +1,5 @@
-"""Preprocess of the pipeline classify; the code is in ``serving.adapters``."""
+"""Preprocess of the pipeline classify; the code is in ``onestream.serving.models.image``."""
 
-from serving.adapters import Preprocess as TritonPythonModel
+from onestream.serving.models.image import Preprocess as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

@@ -1,5 +1,5 @@
-"""Video streams of the pipeline classify; the code is in ``serving.video``."""
+"""Video streams of the pipeline classify; the code is in ``onestream.serving.video``."""
 
-from serving.video.model import Video as TritonPythonModel
+from onestream.serving.video.model import Video as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from fake_server import FakeServer
 
-from client import Client
+from onestream.client import Client
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tritonclient.grpc.service_pb2_grpc import (
     add_GRPCInferenceServiceServicer_to_server,
 )
 
-from wire.video import Close, Credit, Event, Open, Packet, Packets, unpack
+from onestream.wire.video import Close, Credit, Event, Open, Packet, Packets, unpack
 
 
 @dataclass

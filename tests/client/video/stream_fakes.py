@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 
-from client import OnestreamError
-from client.video import PacketSource, Stream
-from wire.video import Open, Packet
+from onestream.client import OnestreamError
+from onestream.client.video import PacketSource, Stream
+from onestream.wire.video import Open, Packet
 
 FORMAT = Open(codec="h264", width=64, height=48, time_base=Fraction(1, 25))
 

@@ -8,7 +8,7 @@ import pytest
 from fake_server import FakeServer
 from stream_fakes import endless, packets, source, wait_for
 
-from client import BadStream, Client, TimedOut
+from onestream.client import BadStream, Client, TimedOut
 
 
 def test_every_frame_in_order(client: Client) -> None:

@@ -21,14 +21,14 @@ from clip_files import begin_at, every_frame, number_in, turn, write_video
 from fake_server import FakeServer
 from typer.testing import CliRunner, Result
 
-from client import Client
-from client.video import File, FrameResult
-from onestream.annotate import AnnotatedVideo
-from onestream.stream import stream
+from onestream.cli.annotate import AnnotatedVideo
+from onestream.cli.stream import stream
+from onestream.client import Client
+from onestream.client.video import File, FrameResult
 
 app = typer.Typer()
 app.command()(stream)
-SCRIPT = "import typer; from onestream.stream import stream; typer.run(stream)"
+SCRIPT = "import typer; from onestream.cli.stream import stream; typer.run(stream)"
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from client.video.flow import Outbox
-from wire.video import Close, Credit, Mode, Packet, Packets
+from onestream.client.video.flow import Outbox
+from onestream.wire.video import Close, Credit, Mode, Packet, Packets
 
 
 class Clock:

@@ -11,12 +11,20 @@ from fractions import Fraction
 import pytest
 from fake_server import Behaviour, FakeServer
 
-from client import BadImage, BadStream, CannotConnect, Client, OnestreamError, ServerUnavailable, UnreadableInput
-from client.video import NEVER, Reconnect, Stream
-from client.video.reconnect import may_pass
-from client.video.sources import Feed
-from client.video.timeline import Timeline
-from wire.video import Open, Packet
+from onestream.client import (
+    BadImage,
+    BadStream,
+    CannotConnect,
+    Client,
+    OnestreamError,
+    ServerUnavailable,
+    UnreadableInput,
+)
+from onestream.client.video import NEVER, Reconnect, Stream
+from onestream.client.video.reconnect import may_pass
+from onestream.client.video.sources import Feed
+from onestream.client.video.timeline import Timeline
+from onestream.wire.video import Open, Packet
 
 SOON = Reconnect(attempts=5, first_s=0.02, longest_s=0.1)
 FORMAT = Open(codec="h264", width=64, height=48, time_base=Fraction(1, 25))

@@ -11,8 +11,8 @@ from fake_server import FakeServer
 from rtsp_server import RtspServer
 from stream_fakes import collect
 
-from client import Client, UnreadableInput
-from client.video import Reconnect, Rtsp
+from onestream.client import Client, UnreadableInput
+from onestream.client.video import Reconnect, Rtsp
 
 pytestmark = pytest.mark.needs_rtsp
 

@@ -15,11 +15,11 @@ import av
 import pytest
 from clip_files import begin_at, every_frame, turn, write_video
 
-from client import UnreadableInput, UnsupportedInput
-from client.video import AnnexB, File, PacketSource, Rtsp, Source, Webcam, source_of
-from client.video.demux import EncodedFeed, feed_of
-from preprocess.video.orientation import orientation_of
-from wire.video import Open, Packet
+from onestream.client import UnreadableInput, UnsupportedInput
+from onestream.client.video import AnnexB, File, PacketSource, Rtsp, Source, Webcam, source_of
+from onestream.client.video.demux import EncodedFeed, feed_of
+from onestream.preprocess.video.common.orientation import orientation_of
+from onestream.wire.video import Open, Packet
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from fake_server import Behaviour, FakeServer
 from stream_fakes import collect, endless, packets, source, wait_for
 
-from client import (
+from onestream.client import (
     BadStream,
     CannotConnect,
     Client,
@@ -29,8 +29,8 @@ from client import (
     UnreadableInput,
     UnsupportedInput,
 )
-from client.video import Reconnect, Stream, interleave
-from wire.video import Packet
+from onestream.client.video import Reconnect, Stream, interleave
+from onestream.wire.video import Packet
 
 
 @pytest.mark.parametrize("together", [1, 7])

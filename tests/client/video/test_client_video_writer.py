@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from clip_files import every_frame, number_in, picture
 
-from client.video import CannotWrite, EncodedFrame, FrameResult, VideoWriter
-from serving.pipeline import VideoOutput
-from serving.video.encoder import Encoder
+from onestream.client.video import CannotWrite, EncodedFrame, FrameResult, VideoWriter
+from onestream.serving.pipeline import VideoOutput
+from onestream.serving.video.encoder import Encoder
 
 
 def results(

@@ -13,11 +13,11 @@ from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
-from preprocess import BadSample, Limits
-from preprocess.definition import CenterCrop, Decode, Definition, Resize
-from preprocess.video.sampling import Sampling
-from preprocess.video.stream import StreamDecoder, StreamFormat
-from wire.video import Packet
+from onestream.preprocess import BadSample, Limits
+from onestream.preprocess.definition import CenterCrop, Decode, Definition, Resize
+from onestream.preprocess.video.streams.sampling import Sampling
+from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
+from onestream.wire.video import Packet
 
 DEFINITION = Definition(operations=(Decode(), Resize(mode="shorter", size=72), CenterCrop(size=(64, 56))))
 SAMPLINGS = (Sampling(), Sampling(stride=3), Sampling(fps=7), Sampling(fps=Fraction(100, 3)), Sampling(num_frames=9))

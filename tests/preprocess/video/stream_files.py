@@ -9,10 +9,10 @@ from typing import Any
 
 import av
 
-from preprocess import Definition
-from preprocess.definition import CenterCrop, Decode, Normalize, Output, Resize
-from preprocess.video.stream import StreamDecoder, StreamFormat, StreamFrame
-from wire.video import Packet
+from onestream.preprocess import Definition
+from onestream.preprocess.definition import CenterCrop, Decode, Normalize, Output, Resize
+from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
+from onestream.wire.video import Packet
 
 CLASSIFY = Definition(
     operations=(

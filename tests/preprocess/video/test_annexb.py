@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_files import stream_of
 
-from preprocess.video.annexb import ByteStream
+from onestream.preprocess.video.gpu.annexb import ByteStream
 
 START = b"\0\0\0\1"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocess.video.clips import Clip, Timeline, choose_frames
+from onestream.preprocess.video.clips.choose_frames import Clip, Timeline, choose_frames
 
 
 def steady(count: int) -> Timeline:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from preprocess.geometry import Window
-from preprocess.video.color import ColorRule, Planes, planes_of, to_rgb, to_rgb_reference
-from preprocess.video.tolerances import tolerance
+from onestream.preprocess.geometry import Window
+from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of, to_rgb, to_rgb_reference
+from onestream.preprocess.video.common.tolerances import tolerance
 
 PHOTO = np.asarray(Image.open(Path(__file__).parents[2] / "assets" / "chelsea.jpg").convert("RGB"))[:288, :352]
 NOISE = np.random.default_rng(3).integers(0, 256, (288, 352, 3), np.uint8)

@@ -13,13 +13,13 @@ from PIL import Image
 
 pytest.importorskip("nvidia.dali")
 
-from preprocess import BadSample, CannotCompile, Definition
-from preprocess.backends.base import Device
-from preprocess.definition import CenterCrop, Decode, Output
-from preprocess.video.clips import Clip
-from preprocess.video.color import ColorRule
-from preprocess.video.maker import ClipMaker
-from preprocess.video.tolerances import tolerance
+from onestream.preprocess import BadSample, CannotCompile, Definition
+from onestream.preprocess.backends.base import Device
+from onestream.preprocess.definition import CenterCrop, Decode, Output
+from onestream.preprocess.video.clips.choose_frames import Clip
+from onestream.preprocess.video.clips.maker import ClipMaker
+from onestream.preprocess.video.common.color import ColorRule
+from onestream.preprocess.video.common.tolerances import tolerance
 
 AS_IT_IS = Definition(operations=(Decode(), Output(layout="NHWC", dtype="uint8")))
 CUT = Definition(operations=(Decode(), CenterCrop(size=(150, 170)), Output(layout="NHWC", dtype="uint8")))

@@ -12,11 +12,11 @@ from clip_files import COUNT, HEIGHT, WIDTH, every_frame, number_in, write_video
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess import BadSample, Limits
-from preprocess.video.clips import Clip, choose_frames
-from preprocess.video.color import ColorRule, planes_of, to_rgb
-from preprocess.video.decode import VideoFile
-from preprocess.video.probe import declared_bytes
+from onestream.preprocess import BadSample, Limits
+from onestream.preprocess.video.clips.choose_frames import Clip, choose_frames
+from onestream.preprocess.video.clips.decode import VideoFile
+from onestream.preprocess.video.clips.probe import declared_bytes
+from onestream.preprocess.video.common.color import ColorRule, planes_of, to_rgb
 
 KINDS = (
     "h264", "h264-open-gop", "h264-ts", "h264-avi", "h264-raw", "hevc", "av1", "vp8", "vp9", "mjpeg", "mpeg4",

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from clip_files import COUNT, HEIGHT, WIDTH, number_in, picture, turn, write_video
 
-from preprocess import BadSample, CannotCompile, Definition, Limits
-from preprocess.definition import CenterCrop, Decode, Letterbox, Normalize, Output, Pad, Resize
-from preprocess.tolerances import compare
-from preprocess.video.clips import Clip
-from preprocess.video.decode import VideoFile
-from preprocess.video.maker import ClipMaker
-from preprocess.video.orientation import Orientation, orientation_of
+from onestream.preprocess import BadSample, CannotCompile, Definition, Limits
+from onestream.preprocess.definition import CenterCrop, Decode, Letterbox, Normalize, Output, Pad, Resize
+from onestream.preprocess.tolerances import compare
+from onestream.preprocess.video.clips.choose_frames import Clip
+from onestream.preprocess.video.clips.decode import VideoFile
+from onestream.preprocess.video.clips.maker import ClipMaker
+from onestream.preprocess.video.common.orientation import Orientation, orientation_of
 
 AS_IT_IS = Definition(operations=(Decode(), Output(layout="NHWC", dtype="uint8")))
 CLASSIFY = Definition(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from preprocess.video.clips import Clip, Timeline, choose_frames
-from preprocess.video.sampling import Sampler, Sampling
+from onestream.preprocess.video.clips.choose_frames import Clip, Timeline, choose_frames
+from onestream.preprocess.video.streams.sampling import Sampler, Sampling
 
 BASE = Fraction(1, 90)
 

@@ -13,16 +13,16 @@ import pytest
 from clip_files import COUNT, begin_at, number_in, turn, write_video
 from stream_files import AS_IT_IS, CLASSIFY, decoded, stream_of
 
-from preprocess import BadSample, CannotCompile, Definition, Limits
-from preprocess.definition import CenterCrop, Decode, Letterbox, Output, Resize
-from preprocess.video.clips import Clip, choose_frames
-from preprocess.video.color import ColorRule
-from preprocess.video.decode import VideoFile
-from preprocess.video.maker import ClipMaker
-from preprocess.video.orientation import Orientation
-from preprocess.video.sampling import Sampling
-from preprocess.video.stream import StreamDecoder
-from wire.video import Packet
+from onestream.preprocess import BadSample, CannotCompile, Definition, Limits
+from onestream.preprocess.definition import CenterCrop, Decode, Letterbox, Output, Resize
+from onestream.preprocess.video.clips.choose_frames import Clip, choose_frames
+from onestream.preprocess.video.clips.decode import VideoFile
+from onestream.preprocess.video.clips.maker import ClipMaker
+from onestream.preprocess.video.common.color import ColorRule
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.streams.sampling import Sampling
+from onestream.preprocess.video.streams.stream import StreamDecoder
+from onestream.wire.video import Packet
 
 KINDS = ("h264", "h264-open-gop", "h264-ts", "h264-avi", "h264-raw", "hevc", "av1", "vp8", "vp9", "mjpeg", "mpeg4")
 NHWC8 = Output(layout="NHWC", dtype="uint8")

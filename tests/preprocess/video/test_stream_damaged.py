@@ -14,8 +14,8 @@ import pytest
 from clip_files import COUNT, number_in, write_video
 from stream_files import AS_IT_IS, decoded, stream_of
 
-from preprocess.video.stream import StreamDecoder, StreamFrame
-from wire.video import Packet
+from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFrame
+from onestream.wire.video import Packet
 
 CODECS = ("h264", "hevc", "av1", "vp8", "vp9", "mpeg4")
 INTRA = (*CODECS, "mjpeg")

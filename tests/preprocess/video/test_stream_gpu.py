@@ -19,12 +19,12 @@ from host_gpu import HostDevice, fake_cvcuda, view
 from host_nvdec import Codec, HostNvdec
 from stream_files import AS_IT_IS, CLASSIFY, decoded, stream_of
 
-from preprocess import Definition, Limits
-from preprocess.definition import CenterCrop, Decode, Output, Resize
-from preprocess.errors import BadSample, CannotCompile
-from preprocess.video.sampling import Sampling
-from preprocess.video.stream import StreamDecoder, StreamFormat
-from preprocess.video.tolerances import tolerance
+from onestream.preprocess import Definition, Limits
+from onestream.preprocess.definition import CenterCrop, Decode, Output, Resize
+from onestream.preprocess.errors import BadSample, CannotCompile
+from onestream.preprocess.video.common.tolerances import tolerance
+from onestream.preprocess.video.streams.sampling import Sampling
+from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
 
 ON_GPU = ("h264", "h264-open-gop", "h264-ts", "h264-avi", "h264-raw", "hevc", "av1", "vp9")
 ON_CPU = ("vp8", "mjpeg", "mpeg4", "mpeg4-avi")
@@ -49,7 +49,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoders]:
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", nvdec)
     for name in MODULES:
         monkeypatch.delitem(sys.modules, f"preprocess.{name}", raising=False)
-    from preprocess.video.stream_gpu import GpuStreamDecoder
+    from onestream.preprocess.video.gpu.stream_gpu import GpuStreamDecoder
 
     yield Decoders(nvdec, GpuStreamDecoder)
     for name in MODULES:

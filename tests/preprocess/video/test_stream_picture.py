@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess import BadImage, CannotCompile, Definition, Limits
-from preprocess.backends.finish import CpuFinish
-from preprocess.definition import CenterCrop, Decode, Letterbox, Output, Pad, Resize
-from preprocess.geometry import Window, place
-from preprocess.video.color import ColorRule, Planes, to_rgb_reference
-from preprocess.video.orientation import Orientation
-from preprocess.video.picture import PictureMaker
+from onestream.preprocess import BadImage, CannotCompile, Definition, Limits
+from onestream.preprocess.backends.finish import CpuFinish
+from onestream.preprocess.definition import CenterCrop, Decode, Letterbox, Output, Pad, Resize
+from onestream.preprocess.geometry import Window, place
+from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb_reference
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.common.picture import PictureMaker
 
 UPRIGHT = Orientation()
 OUTPUT = Output(layout="NHWC", dtype="uint8")

@@ -10,8 +10,8 @@ import pytest
 from clip_files import COUNT, number_in
 from stream_files import AS_IT_IS, decoded, stream_of
 
-from preprocess.video.sampling import Sampling
-from preprocess.video.stream import StreamDecoder
+from onestream.preprocess.video.streams.sampling import Sampling
+from onestream.preprocess.video.streams.stream import StreamDecoder
 
 
 def numbers(frames: list) -> list[int]:

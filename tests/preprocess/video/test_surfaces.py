@@ -12,9 +12,9 @@ from host_gpu import HostDevice, HostStream, view
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess.video.color import ColorRule, Planes, to_rgb_reference
-from preprocess.video.orientation import Orientation
-from preprocess.video.surfaces import KERNEL, LAYOUTS, Surface, surface_rgb
+from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb_reference
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.gpu.surfaces import KERNEL, LAYOUTS, Surface, surface_rgb
 
 
 def a_surface(planes: Planes, stream: Any) -> Surface:

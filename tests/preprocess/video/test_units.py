@@ -12,10 +12,10 @@ from clip_files import write_video
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocess import BadSample, Definition
-from preprocess.video.stream import StreamDecoder, StreamFormat
-from preprocess.video.units import MOST_HEADER_BYTES, MOST_SEI_BYTES, MOST_UNITS, PacketBounds
-from wire.video import Packet
+from onestream.preprocess import BadSample, Definition
+from onestream.preprocess.video.common.units import MOST_HEADER_BYTES, MOST_SEI_BYTES, MOST_UNITS, PacketBounds
+from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
+from onestream.wire.video import Packet
 
 AVCC = b"\1\x64\0\x28\xff\xe0\0" + bytes(4)
 HVCC = b"\1" + bytes(20) + b"\xff\0" + bytes(4)

@@ -11,17 +11,17 @@ def run(code: str) -> str:
 
 
 def test_no_torch_is_imported() -> None:
-    assert run("import sys, preprocess.video; print('torch' in sys.modules)") == "False"
+    assert run("import sys, onestream.preprocess.video; print('torch' in sys.modules)") == "False"
 
 
 def test_missing_packages_are_named_with_the_command() -> None:
     code = """
 import sys
 sys.modules[{missing!r}] = None
-from preprocess.errors import BackendMissing
+from onestream.preprocess.errors import BackendMissing
 try:
-    from preprocess import Decode, Definition
-    from preprocess.video import Clip, ClipMaker
+    from onestream.preprocess import Decode, Definition
+    from onestream.preprocess.video import Clip, ClipMaker
     definition = Definition(operations=(Decode(),))
     ClipMaker(definition, Clip(num_frames=1), backend="reference")
     ClipMaker(definition, Clip(num_frames=1), backend={backend!r})
@@ -29,7 +29,8 @@ except BackendMissing as error:
     print(error)
 """
     assert (
-        run(code.format(missing="av", backend="pyav")) == "preprocess.video needs PyAV: pip install 'onestream[video]'"
+        run(code.format(missing="av", backend="pyav"))
+        == "onestream.preprocess.video needs PyAV: pip install 'onestream[video]'"
     )
     expected = "the compiled resize needs numba: pip install 'onestream[cpu]'"
     assert run(code.format(missing="numba", backend="pyav")) == expected

@@ -8,8 +8,8 @@ import onnx
 from networks import mean_color
 from onnx import TensorProto, helper, numpy_helper
 
-from preprocess import Decode, Definition, Normalize, Output, Resize
-from serving import network
+from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
+from onestream.serving.building import onnx_graph
 
 ADA = (8, 9)
 """A compute capability that TensorRT for RTX builds for."""
@@ -25,7 +25,7 @@ def definition(**output: str) -> Definition:
 
 def served(model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """A network made ready to serve; class scores from the mean colour where none is given."""
-    return network.prepare(mean_color() if model is None else model, definition())
+    return onnx_graph.prepare(mean_color() if model is None else model, definition())
 
 
 def convolutional(*extra: onnx.NodeProto, output: str = "scores", seed: int = 0) -> onnx.ModelProto:

@@ -11,7 +11,8 @@ from networks import mean_color
 from onnx import TensorProto, helper
 from served_networks import convolutional, definition, random_pixels, run, served
 
-from serving import network
+from onestream.serving.building import onnx_graph
+from onestream.serving.engine import served as served_network
 
 
 def operators(model: onnx.ModelProto) -> list[str]:
@@ -21,7 +22,7 @@ def operators(model: onnx.ModelProto) -> list[str]:
 @pytest.mark.parametrize("model", [mean_color(), convolutional()], ids=["mean_color", "convolutional"])
 def test_every_bit_stays_the_same(model: onnx.ModelProto) -> None:
     ready = served(model)
-    moved = network.cast_first(ready)
+    moved = served_network.cast_first(ready)
     onnx.checker.check_model(moved, full_check=True)
     assert operators(ready)[:2] == ["Transpose", "Cast"]
     assert operators(moved)[:2] == ["Cast", "Transpose"]
@@ -30,15 +31,15 @@ def test_every_bit_stays_the_same(model: onnx.ModelProto) -> None:
 
 
 def test_every_bit_of_the_real_network_stays_the_same(repository: Path) -> None:
-    ready = network.load(repository / "classify_model" / "1" / "model.onnx")
+    ready = onnx_graph.load(repository / "classify_model" / "1" / "model.onnx")
     pixels = random_pixels(2, size=224)
-    np.testing.assert_array_equal(run(network.cast_first(ready), pixels)["logits"], run(ready, pixels)["logits"])
+    np.testing.assert_array_equal(run(served_network.cast_first(ready), pixels)["logits"], run(ready, pixels)["logits"])
 
 
 def test_the_argument_and_the_stamp_stay() -> None:
     ready = served()
     before = ready.SerializeToString()
-    assert network.cast_first(ready).metadata_props == ready.metadata_props
+    assert served_network.cast_first(ready).metadata_props == ready.metadata_props
     assert ready.SerializeToString() == before
 
 
@@ -57,8 +58,8 @@ def test_a_network_that_takes_bytes_and_casts_them_itself() -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    ready = network.prepare(model, definition(dtype="uint8"))
-    moved = network.cast_first(ready)
+    ready = onnx_graph.prepare(model, definition(dtype="uint8"))
+    moved = served_network.cast_first(ready)
     onnx.checker.check_model(moved, full_check=True)
     assert operators(moved) == ["Cast", "Transpose", "Identity", "Identity", "Add"]
     np.testing.assert_array_equal(run(moved, random_pixels(2))["y"], run(ready, random_pixels(2))["y"])
@@ -74,5 +75,5 @@ def test_pixels_that_are_used_as_bytes_are_left_alone() -> None:
         [helper.make_tensor_value_info("y", TensorProto.UINT8, shape)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    ready = network.prepare(model, definition(dtype="uint8"))
-    assert network.cast_first(ready) == ready
+    ready = onnx_graph.prepare(model, definition(dtype="uint8"))
+    assert served_network.cast_first(ready) == ready

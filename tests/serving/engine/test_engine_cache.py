@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_networks import ADA, convolutional, served
 
-from serving.engine import library
-from serving.engine.cache import PlanKey, cache_folder, ensure_plan, read_plan
-from serving.engine.plan import PlanOptions
-from serving.errors import BadNetwork, BadPlan
+from onestream.serving.engine import library
+from onestream.serving.engine.cache import PlanKey, cache_folder, ensure_plan, read_plan
+from onestream.serving.engine.plan import PlanOptions
+from onestream.serving.errors import BadNetwork, BadPlan
 
 pytestmark = pytest.mark.skipif(
     not library.IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py"

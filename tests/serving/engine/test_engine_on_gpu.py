@@ -11,17 +11,17 @@ import numpy.typing as npt
 import pytest
 from served_networks import random_pixels, run
 
-from preprocess.device import Device, Stream, open_device
-from serving import network
-from serving.engine import DeviceEngine, DeviceSession, open_engine
-from serving.pipeline import GpuOptions
+from onestream.preprocess.cuda.device import Device, Stream, open_device
+from onestream.serving.building import onnx_graph
+from onestream.serving.engine import DeviceEngine, DeviceSession, open_engine
+from onestream.serving.pipeline import GpuOptions
 
 pytestmark = pytest.mark.needs_gpu
 
 MAX_BATCH = 8
 ENGINES = ["tensorrt", "onnxruntime"]
 FLOAT32_TOLERANCE = 1e-3
-"""Of the largest logit: other orders of float32 sums, TF32 being off. The rule of ``network.prepare``."""
+"""Of the largest logit: other orders of float32 sums, TF32 being off. The rule of ``onnx_graph.prepare``."""
 FLOAT16_TOLERANCE = 1e-2
 """Of the largest logit: 0.003 was measured where every operator rounds to float16 (``test_precision``)."""
 
@@ -39,7 +39,7 @@ def model(repository: Path) -> Path:
 @pytest.fixture(scope="module")
 def expected(model: Path) -> npt.NDArray[np.float32]:
     """Logits of ``random_pixels(MAX_BATCH, 224)`` by ONNX Runtime on the CPU."""
-    return run(network.load(model), random_pixels(MAX_BATCH, size=224))["logits"]
+    return run(onnx_graph.load(model), random_pixels(MAX_BATCH, size=224))["logits"]
 
 
 @pytest.fixture(scope="module")

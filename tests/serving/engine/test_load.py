@@ -12,16 +12,16 @@ import pytest
 from onnx import TensorProto, helper
 from served_networks import convolutional, definition, served
 
-from preprocess import BackendMissing, StampMismatch
-from preprocess.device import Device, driver_visible
-from serving.engine import library
-from serving.engine.cache import ensure_plan
-from serving.engine.load import check_stamp, open_engine
-from serving.engine.onnx_cuda import provider_options
-from serving.engine.plan import PlanOptions
-from serving.engine.served import load_served, tensors
-from serving.errors import BadNetwork, BadPlan
-from serving.pipeline import GpuOptions
+from onestream.preprocess import BackendMissing, StampMismatch
+from onestream.preprocess.cuda.device import Device, driver_visible
+from onestream.serving.engine import library
+from onestream.serving.engine.cache import ensure_plan
+from onestream.serving.engine.load import check_stamp, open_engine
+from onestream.serving.engine.onnx_cuda import provider_options
+from onestream.serving.engine.plan import PlanOptions
+from onestream.serving.engine.served import load_served, tensors
+from onestream.serving.errors import BadNetwork, BadPlan
+from onestream.serving.pipeline import GpuOptions
 
 NO_DEVICE = Device.__new__(Device)
 """Stands for a GPU in calls that end before they ask it anything."""
@@ -55,7 +55,8 @@ def test_a_missing_file_is_named_without_its_folder(tmp_path: Path) -> None:
 
 
 def test_serving_on_a_cpu_imports_nothing_of_a_gpu() -> None:
-    script = "import sys, serving.engine; print(*({'onnx', 'tensorrt_rtx', 'tensorrt', 'cuda'} & set(sys.modules)))"
+    unwanted = {"onnx", "tensorrt_rtx", "tensorrt", "cuda"}
+    script = f"import sys, onestream.serving.engine; print(*({unwanted} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
@@ -64,7 +65,7 @@ def test_without_tensorrt_its_absence_is_named_with_the_way_out(monkeypatch: pyt
     for name in ("tensorrt", "tensorrt_rtx"):
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("library", "plan", "cache", "tensorrt"):
-        monkeypatch.delitem(sys.modules, f"serving.engine.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"onestream.serving.engine.{name}", raising=False)
     with pytest.raises(BackendMissing, match=r"there is no TensorRT here: .*serving\.gpu\.engine: onnxruntime"):
         open_engine(network(), GpuOptions(), NO_DEVICE, definition=definition())
 
@@ -75,18 +76,18 @@ def test_a_tensorrt_that_does_not_load_is_named_with_its_reason(
     (tmp_path / "tensorrt.py").write_text("raise ImportError('libnvinfer.so.11: cannot open shared object file')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
-    for name in ("tensorrt", "serving.engine.library"):
+    for name in ("tensorrt", "onestream.serving.engine.library"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(BackendMissing, match=r"tensorrt does not load: libnvinfer\.so\.11: cannot open shared object"):
-        import serving.engine.library  # noqa: F401
+        import onestream.serving.engine.library  # noqa: F401
 
 
 def test_the_placeholder_package_is_not_taken_for_tensorrt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tensorrt.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
-    monkeypatch.delitem(sys.modules, "serving.engine.library")
-    from serving.engine.library import NAME
+    monkeypatch.delitem(sys.modules, "onestream.serving.engine.library")
+    from onestream.serving.engine.library import NAME
 
     assert NAME == "tensorrt_rtx"
 
@@ -138,7 +139,7 @@ def test_an_output_whose_size_depends_on_the_image_is_refused() -> None:
 @pytest.mark.skipif(not library.IS_RTX, reason="TensorRT itself builds on a GPU only")
 @pytest.mark.skipif(driver_visible(), reason="with a driver the plan may well load")
 def test_a_plan_that_tensorrt_does_not_load_is_one_line_with_its_reason(tmp_path: Path) -> None:
-    from serving.engine.tensorrt import TensorRtEngine
+    from onestream.serving.engine.tensorrt import TensorRtEngine
 
     plan = ensure_plan(network(), PlanOptions(4), compute_capability=(8, 9), folder=tmp_path)
     with pytest.raises(BadPlan, match=r"cannot load \w+\.plan: .*CUDA driver version is insufficient") as error:

@@ -10,12 +10,12 @@ import pytest
 from onnx import TensorProto, helper
 from served_networks import ADA, convolutional, served
 
-from serving.engine.library import IS_RTX, LOG, VERSION, plain, trt
-from serving.engine.plan import PlanOptions, batch_profile, build_plan, configure, rtx_capabilities
-from serving.errors import BadNetwork, BadPlan
-from serving.network import cast_first
-from serving.network_tail import with_postprocess
-from serving.pipeline import Classification
+from onestream.serving.building.onnx_postprocess import with_postprocess
+from onestream.serving.engine.library import IS_RTX, LOG, VERSION, plain, trt
+from onestream.serving.engine.plan import PlanOptions, batch_profile, build_plan, configure, rtx_capabilities
+from onestream.serving.engine.served import cast_first
+from onestream.serving.errors import BadNetwork, BadPlan
+from onestream.serving.pipeline import Classification
 
 pytestmark = pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py")
 
@@ -54,7 +54,7 @@ def test_names_types_and_shapes_are_those_of_the_network() -> None:
 
 
 def test_float16_reaches_tensorrt_with_the_door_in_float32() -> None:
-    from serving.engine.precision import to_float16
+    from onestream.serving.engine.precision import to_float16
 
     network, _builder = parsed(cast_first(to_float16(served(convolutional()))))
     kinds = {network.get_layer(i).name: network.get_layer(i).get_output(0).dtype for i in range(network.num_layers)}

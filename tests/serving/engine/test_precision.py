@@ -11,10 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from served_networks import convolutional, random_pixels, run, served
 
-from preprocess import compile
-from serving.engine.precision import KEPT_OPERATORS, to_float16
-from serving.errors import BadNetwork
-from serving.pipeline import Pipeline
+from onestream.preprocess import compile
+from onestream.serving.engine.precision import KEPT_OPERATORS, to_float16
+from onestream.serving.errors import BadNetwork
+from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[3]
 

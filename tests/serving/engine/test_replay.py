@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.engine.replay import Turns
+from onestream.serving.engine.replay import Turns
 
 
 def take(turns: Turns, batch: int, *, refuse: bool = False) -> str:

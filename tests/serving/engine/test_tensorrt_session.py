@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from preprocess.device import DeviceArray
-from serving.engine import tensorrt
-from serving.engine.base import EngineTensor
-from serving.engine.replay import record
-from serving.engine.tensorrt import TensorRtSession
-from serving.errors import BadPlan
+from onestream.preprocess.cuda.device import DeviceArray
+from onestream.serving.engine import tensorrt
+from onestream.serving.engine.base import EngineTensor
+from onestream.serving.engine.replay import record
+from onestream.serving.engine.tensorrt import TensorRtSession
+from onestream.serving.errors import BadPlan
 
 Call = tuple[Any, ...]
 HANDLE = 77
@@ -73,7 +73,7 @@ class StandIn:
         if self.capture_fails and not begins:
             raise RuntimeError("CUDA_ERROR_STREAM_CAPTURE_INVALIDATED")
 
-    # preprocess.device.Stream
+    # onestream.preprocess.cuda.device.Stream
     handle = HANDLE
 
     def allocate(self, shape: tuple[int, ...], dtype: object) -> DeviceArray:

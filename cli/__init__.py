@@ -1,0 +1,1 @@
+"""The commands: one file for each, which reads options and prints; the work is done elsewhere."""

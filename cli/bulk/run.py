@@ -1,0 +1,101 @@
+"""The run itself: what is done is passed over, everything else is classified, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+from onestream.cli.bulk.rows import Row
+from onestream.cli.bulk.sources import Sample, as_text
+from onestream.client import (
+    BadImage,
+    Client,
+    InvalidRequest,
+    OnestreamError,
+    ServerFailed,
+    ServerOverloaded,
+    TimedOut,
+    UnreadableInput,
+    UnsupportedInput,
+)
+from onestream.client.images import ImageInput
+from onestream.client.ordered import map_in_order
+
+_OF_ONE_IMAGE = (
+    BadImage,
+    UnreadableInput,
+    UnsupportedInput,
+    InvalidRequest,
+    ServerFailed,
+    ServerOverloaded,
+    TimedOut,
+)
+"""After these the next image may go well. After any other none would, so the run stops and can be gone on with."""
+
+
+class SourceChanged(Exception):
+    """The sources do not begin with the images that an earlier run has done."""
+
+
+class Run:
+    """Goes through the samples once; ``done`` and ``failed`` count the rows so far, of earlier runs too."""
+
+    def __init__(self, client: Client, samples: Iterator[Sample], *, pipeline: str, top: int, in_flight: int) -> None:
+        self._client, self._samples = client, samples
+        self._pipeline, self._top, self._in_flight = pipeline, top, in_flight
+        self.done = self.failed = 0
+
+    def pass_over(self, earlier: Iterable[Row]) -> None:
+        """Take the samples of earlier rows off the front, unread. Raises SourceChanged where they are others."""
+        for row in earlier:
+            sample = next(self._samples, None)
+            if sample is None or (sample.path, sample.key) != (row.path, row.key):
+                now = "nothing" if sample is None else _name(sample.path, sample.key)
+                raise SourceChanged(
+                    f"image {self.done + 1} was {_name(row.path, row.key)}, the sources now have {now} there"
+                )
+            self._count(row)
+
+    def rows(self) -> Iterator[Row]:
+        """A row for each sample that is left. Raises errors that are not of one image alone, after the rows before."""
+        max_bytes = self._client.max_body_bytes(self._pipeline)
+        loaded = ((sample, _loaded(sample, max_bytes)) for sample in self._samples)
+        for row in map_in_order(self._classify, loaded, in_flight=self._in_flight):
+            self._count(row)
+            yield row
+
+    def _classify(self, loaded: tuple[Sample, str | bytes | OnestreamError]) -> Row:
+        sample, image = loaded
+        try:
+            if isinstance(image, OnestreamError):
+                raise image
+            with _opened(image) as opened:
+                result = self._client.classify(opened, pipeline=self._pipeline)
+        except _OF_ONE_IMAGE as error:
+            return Row.of_error(sample.path, sample.key, error)
+        return Row.of_result(sample.path, sample.key, result, self._top)
+
+    def _count(self, row: Row) -> None:
+        self.done += 1
+        self.failed += row.error is not None
+
+
+def _opened(image: str | bytes) -> AbstractContextManager[ImageInput]:
+    if isinstance(image, bytes):
+        return nullcontext(image)
+    try:
+        return open(image, "rb", buffering=0)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnreadableInput(f"cannot read {as_text(image)!r}: {reason}") from None
+
+
+def _loaded(sample: Sample, max_bytes: int) -> str | bytes | OnestreamError:
+    try:
+        return sample.load(max_bytes)
+    except OnestreamError as error:
+        return error
+
+
+def _name(path: str, key: str) -> str:
+    return f"{path!r}" + (f" {key!r}" if key else "")

@@ -1,0 +1,102 @@
+"""``onestream demo-page``: starts the page, and a server where it is asked to."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
+from onestream.client import DEFAULT_URL
+
+_SHUTDOWN_S = 2.0
+
+
+def demo_page(
+    *,
+    url: Annotated[
+        str | None, typer.Option(help=f"A running server: HOST:PORT of its gRPC service.  [default: {DEFAULT_URL}]")
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Start a server for the page, and stop it with it.")] = False,
+    repository: Annotated[Path, typer.Option(help="Folder of models, for --serve.")] = Path("model_repository"),
+    host: Annotated[
+        str, typer.Option(help="Address to bind; the default is reachable from this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")] = 8090,
+    insecure_bind: Annotated[
+        bool, typer.Option("--insecure-bind", help="Allow a --host beyond this machine, without TLS and tokens.")
+    ] = False,
+) -> None:
+    """Show a page where you drop an image and see what the network saw, its answer, and each step's milliseconds.
+
+    Exits with 0 when it is stopped (Ctrl-C), 2 when it cannot be started.
+    """
+    if url is not None and serve:
+        fail(
+            "--url and --serve exclude each other: the one asks a running server, the other starts one",
+            EXIT_CANNOT_START,
+        )
+    try:
+        from aiohttp import web
+
+        from onestream.cli.demo_page.app import Page
+        from onestream.cli.demo_page.served import Served
+        from onestream.measure.parity.heatmap import check_installed
+        from onestream.preprocess import BackendMissing
+        from onestream.serving.server.errors import ServerError
+        from onestream.serving.server.server import Server
+        from onestream.serving.server.triton.ports import is_loopback
+
+        check_installed()
+    except ImportError as error:
+        fail(f"{error.name or error} is not installed. Run: pip install 'onestream[cpu,demo]'", EXIT_CANNOT_START)
+    except BackendMissing as error:
+        fail(str(error), EXIT_CANNOT_START)
+    loopback = is_loopback(host)
+    if not (loopback or insecure_bind):
+        fail(
+            f"error: --host {host} lets other machines reach the page, which has no tokens and no TLS; leave it on "
+            "127.0.0.1, or say --insecure-bind where the network itself is private",
+            EXIT_CANNOT_START,
+        )
+    with ExitStack() as stack:
+        listening = stack.enter_context(_listen(host, port))
+        try:
+            if serve:
+                typer.echo(f"starting Triton with the models of {repository}", err=True)
+                server = stack.enter_context(Server(repository, http_port=0, grpc_port=0, metrics_port=0))
+                url = server.grpc_address
+            served = Served(url or DEFAULT_URL)
+        except (ServerError, ValueError) as error:
+            fail(f"error: {error}", EXIT_CANNOT_START)
+        except KeyboardInterrupt:
+            return
+        stack.callback(served.close)
+        if not loopback:
+            typer.secho(
+                f"warning: whoever reaches {host} can use this page, and browsers give webcams to 127.0.0.1 and https "
+                "only",
+                fg=typer.colors.YELLOW,
+                err=True,
+            )
+        name = f"[{host}]" if ":" in host else host
+        typer.echo(f"open http://{name}:{listening.getsockname()[1]}/ (server: {served.url}); Ctrl-C stops it")
+        web.run_app(
+            Page(served, loopback=loopback).application(),
+            sock=listening,
+            print=None,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_S,
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket of the page's own, so that its port is known and taken before anything is started."""
+    try:
+        family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        fail(f"error: cannot listen on {host} port {port}: {error.strerror}; choose another --port", EXIT_CANNOT_START)

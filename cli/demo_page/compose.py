@@ -1,0 +1,50 @@
+"""A person cut out of a still picture and put before the pipeline's background, as frames of a video are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from onestream.cli.demo_page.served import Form
+from onestream.postprocess.matte.background import Background, from_rgb
+from onestream.postprocess.matte.composer import Composer, picture_window
+from onestream.preprocess import compile
+from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb_reference
+from onestream.serving.pipeline import Matte, PictureBackground
+from onestream.serving.video.compositing import background_of
+
+LONGEST_SIDE = 1920
+"""A larger picture is composed at this size, in pixels: the background's blur is meant for frames of that size."""
+
+_BT709, _NOT_SUBSAMPLED = 1, (0, 0)
+
+
+def composed(form: Form, image: bytes, matte: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The picture, RGB (height, width, 3), with what is not person replaced.
+
+    ``matte`` is the form's output for it, (height, width), and ``form.postprocess`` a ``Matte``. A background picture
+    lies on the server only, so a plain colour stands in. Raises ``ValueError`` where the definition crops and parts of
+    the picture have no matte, or where the reference refuses the picture.
+    """
+    (decoded,) = compile(form.definition.stage("decode"), backend="reference", limits=form.limits).run([image])
+    if not isinstance(decoded, np.ndarray):
+        raise ValueError(str(decoded))
+    window = picture_window(form.definition, (decoded.shape[0], decoded.shape[1]))
+    picture = Image.fromarray(decoded.squeeze()).convert("RGB")
+    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+    y, u, v = from_rgb(np.asarray(picture), "bt709", "full", _NOT_SUBSAMPLED)
+    planes = Planes(y, u, v, (picture.height, picture.width), _NOT_SUBSAMPLED, 8, _BT709, full_range=True)
+    seen = matte[window.top : window.top + window.height, window.left : window.left + window.width]
+    # The plain loops: a page shows one picture at a time, and needs no compiler for it.
+    result = Composer(_background(form), rule=ColorRule()).compose_reference(planes, np.ascontiguousarray(seen))
+    return to_rgb_reference(result, ColorRule())
+
+
+def _background(form: Form) -> Background:
+    options = form.postprocess if isinstance(form.postprocess, Matte) else Matte()
+    if isinstance(options.background, PictureBackground):
+        return background_of(Matte.model_validate({"background": {"kind": "color"}}), Path())
+    return background_of(options, Path())

@@ -1,0 +1,227 @@
+"""Everything that the page shows about one image, as values ready for JSON."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from onestream.cli.demo_page.compose import composed
+from onestream.cli.demo_page.served import Answer, Form, Served
+from onestream.client import calls
+from onestream.client._transports.base import Tensors
+from onestream.measure.parity import heatmap
+from onestream.measure.parity.library_baselines import usual_code
+from onestream.measure.parity.photos import source_of
+from onestream.measure.parity.subject import Photo, Refused, Subject
+from onestream.preprocess import BackendMissing, BadImage, Definition, compile
+from onestream.wire.tensor_names import CLASS_IDS, MATTE, SCORES
+
+Json = dict[str, Any]
+Pixels = npt.NDArray[np.uint8]
+
+_JPEG_QUALITY = 90
+_LEGEND_WIDTH, _LEGEND_LEVELS = 256, (0, 1, 4, 8, 16, 32)
+_USUAL = {"OpenCV": "cv2.resize: no antialiasing", "Pillow": "Image.resize with its default filter"}
+_STEPS = {
+    "_preprocess": ("preprocess", "decode, resize, crop"),
+    "_model": ("network", "normalize, network"),
+    "_postprocess": ("postprocess", "outputs to answer"),
+}
+_IN_ONE = ("all steps", "in one process")
+
+
+def look(served: Served, form: Form, image: bytes) -> Json:
+    """Ask the server about one image and compare what it did with the reference.
+
+    Raises the errors of ``onestream.client.errors``: ``BadImage`` for an image that the server refuses.
+    """
+    answer = served.answer(form, image)
+    seen = served.pixels(form, image)
+    reference = _reference(form, image)
+    return {
+        "form": form.name,
+        "seen": _seen(form, seen, reference),
+        "answer": _answer(form, image, answer),
+        "time": _time(answer),
+        "parity": _parity(served, form, image, answer, seen, reference),
+    }
+
+
+def legend() -> Json:
+    """The colours of the heat maps, from no difference to the brightest."""
+    most = heatmap.BRIGHTEST_LEVEL
+    # Along the square root, as the colours are, so that they change evenly.
+    levels = most * np.linspace(0, 1, _LEGEND_WIDTH)[None] ** 2
+    ticks = [{"level": level, "at": (level / most) ** 0.5} for level in _LEGEND_LEVELS]
+    return {"image": _png(heatmap.paint(levels)), "ticks": ticks}
+
+
+def describe(definition: Definition) -> list[str]:
+    """The operations of a definition in words, one line each, defaults left out."""
+    lines = []
+    for operation in definition.operations:
+        fields = operation.model_dump(exclude_defaults=True, exclude={"op"})
+        words = ", ".join(f"{name} {_plain(value)}" for name, value in fields.items())
+        lines.append(f"{operation.op}: {words}" if words else operation.op)
+    return lines
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_plain, value)) if len(set(value)) > 1 else _plain(value[0])
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _reference(form: Form, image: bytes) -> Pixels | BadImage:
+    """The reference's pixels; a ``BadImage`` where it refuses what the server took."""
+    (pixels,) = compile(form.definition.pixels(), backend="reference", limits=form.limits).run([image])
+    return pixels if isinstance(pixels, BadImage) else pixels.astype(np.uint8, copy=False)
+
+
+def _seen(form: Form, seen: Pixels | None, reference: Pixels | BadImage) -> Json:
+    """The picture that the network was fed, and who showed it."""
+    found: Json = {"image": None, "operations": describe(form.definition)}
+    if seen is not None:
+        pixels, source = seen, f"the output of {form.preprocess_model} on the server"
+    elif isinstance(reference, BadImage):
+        return {**found, "source": f"not shown: the server has no model for it, and the reference says: {reference}"}
+    else:
+        pixels, source = reference, "made here by the reference: the server has no model that shows it"
+    height, width, _channels = pixels.shape
+    return {**found, "image": _png(pixels), "width": width, "height": height, "source": source}
+
+
+def _answer(form: Form, image: bytes, answer: Answer) -> Json:
+    outputs = answer.outputs
+    if SCORES in outputs and CLASS_IDS in outputs:
+        result = calls.classification(form.name, outputs, "", answer.latency_ms)
+        return {"kind": "classes", "labels": [label.to_dict() for label in result.labels]}
+    if MATTE in outputs:
+        matte: Pixels = outputs[MATTE][0]
+        found: Json = {"kind": "matte", "matte": _png(matte), "person": float((matte >= 128).mean())}
+        try:
+            return {**found, "composed": _jpeg(composed(form, image, matte))}
+        except ValueError as error:
+            return {**found, "composed": None, "why": str(error)}
+    return {"kind": "raw", "outputs": [_summary(name, value) for name, value in sorted(outputs.items())]}
+
+
+def _summary(name: str, value: npt.NDArray[Any]) -> str:
+    text = f"{name}: {value.dtype} {list(value.shape)}"
+    if value.size == 0 or not _is_numeric(value):
+        return text
+    return f"{text}, from {value.min():.4g} to {value.max():.4g}"
+
+
+def _time(answer: Answer) -> Json:
+    """Where the milliseconds of one request went; the parts sum up to what this process saw.
+
+    Of what Triton counts for a step only its queue and its model's own time are taken: a step hands out its outputs
+    while the next one begins.
+    """
+    spent = answer.spent
+    parts: list[Json] = []
+    for step in spent.steps or (spent,):
+        name, what = next((words for suffix, words in _STEPS.items() if step.model.endswith(suffix)), _IN_ONE)
+        parts.append({"name": name, "what": what, "ms": step.compute_infer_ms})
+    waited_ms = sum(step.queue_ms for step in spent.steps or (spent,))
+    parts.append({"name": "queue", "what": "before the steps", "ms": waited_ms})
+    rest_ms = answer.latency_ms - sum(part["ms"] for part in parts)
+    parts.append({"name": "transfer", "what": "gRPC, and between the steps", "ms": rest_ms})
+    return {"total_ms": answer.latency_ms, "parts": parts, "requests": spent.success.count}
+
+
+def _parity(
+    served: Served, form: Form, image: bytes, answer: Answer, seen: Pixels | None, reference: Pixels | BadImage
+) -> Json:
+    """The server's pixels and those of usual code against the reference's, and what the network makes of each."""
+    if isinstance(reference, BadImage):
+        return {"why": f"the reference refuses this image: {reference}", "rows": []}
+    expected = served.answer_to_pixels(form, reference)
+    rows = []
+    if seen is not None:
+        name = f"the server: {form.preprocess_model}"
+        rows.append({"name": name, **_difference(seen, reference), **_compared(answer.outputs, expected)})
+    photo = Photo("image", image, source_of(image))
+    for subject in _usual(form.definition):
+        name = f"{subject.name}: {_USUAL[subject.name]}"
+        try:
+            pixels = subject.observe(photo).network_pixels
+        except Refused as error:
+            rows.append({"name": name, "why": str(error)})
+            continue
+        if pixels is None or pixels.shape != reference.shape:
+            rows.append({"name": name, "why": "gives a picture of another size"})
+            continue
+        outputs = served.answer_to_pixels(form, pixels)
+        rows.append({"name": name, **_difference(pixels, reference), **_compared(outputs, expected)})
+    return {"reference": {"image": _png(reference), **_compared(expected, expected)}, "rows": rows}
+
+
+def _usual(definition: Definition) -> list[Subject]:
+    """What people often write instead, with the libraries installed; torchvision is what the reference equals."""
+    found: list[Subject] = []
+    for library in ("opencv", "pillow"):
+        try:
+            found += usual_code(library, definition)
+        except BackendMissing:
+            continue
+    return found
+
+
+def _difference(pixels: Pixels, reference: Pixels) -> Json:
+    difference = np.abs(pixels.astype(np.int16) - reference)
+    return {
+        "heat": _png(heatmap.paint(difference.max(axis=2))),
+        "max": int(difference.max()),
+        "mean": float(difference.mean()),
+        "equal": float((difference == 0).mean()),
+    }
+
+
+def _compared(outputs: Tensors | None, expected: Tensors | None) -> Json:
+    """An answer in words, beside that to the reference's pixels; ``same``: the best class, None where there is none."""
+    if outputs is None or expected is None:
+        return {"answer": "", "same": None}
+    if SCORES in outputs and CLASS_IDS in outputs:
+        one, other = (calls.classification("", tensors, "", 0.0).top for tensors in (outputs, expected))
+        return {"answer": f"{one.label} {one.score:.3f}", "same": one.class_id == other.class_id}
+    if outputs is expected:
+        return {"answer": "", "same": None}
+    numeric = [name for name in sorted(expected) if name in outputs and _is_numeric(expected[name])]
+    reshaped = [name for name in numeric if outputs[name].shape != expected[name].shape]
+    alike = [name for name in numeric if name not in reshaped and expected[name].size]
+    texts = []
+    if alike:
+        apart = np.concatenate(
+            [np.abs(np.subtract(outputs[name], expected[name], dtype=np.float64)).ravel() for name in alike]
+        )
+        unit = " levels" if MATTE in expected else ""
+        texts.append(f"{', '.join(alike)}: at most {apart.max():.3g}{unit} apart, mean {apart.mean():.2g}")
+    if reshaped:
+        texts.append(f"{', '.join(reshaped)}: outputs of another shape")
+    return {"answer": "; ".join(texts), "same": None}
+
+
+def _is_numeric(value: npt.NDArray[Any]) -> bool:
+    return np.issubdtype(value.dtype, np.number)
+
+
+def _png(pixels: Pixels) -> str:
+    return _data_url(pixels, "PNG", {"compress_level": 3})
+
+
+def _jpeg(pixels: Pixels) -> str:
+    return _data_url(pixels, "JPEG", {"quality": _JPEG_QUALITY})
+
+
+def _data_url(pixels: Pixels, kind: str, options: Mapping[str, int]) -> str:
+    file = io.BytesIO()
+    Image.fromarray(pixels.squeeze(2) if pixels.shape[2:] == (1,) else pixels).save(file, kind, **options)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,0 +1,197 @@
+"""A running server as the page sees it: which pipelines take images, and what they make of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import monotonic, perf_counter, sleep
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tritonclient.grpc as triton
+from pydantic import ValidationError
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from onestream.client import Client, ModelStatistics, OnestreamError
+from onestream.client._transports.base import IMAGE_INPUT, Tensors
+from onestream.client._transports.grpc_calls import channel_options, failure
+from onestream.client.calls import positive
+from onestream.preprocess import Definition, Limits
+from onestream.serving.pipeline import AnyPostprocess, describe, read_postprocess
+from onestream.wire.tensor_names import PIXELS
+
+_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 5.0
+_COUNTED_WITHIN_S = 0.5
+_COUNTED_PAUSE_S = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A served model that takes images, with what its configuration says.
+
+    ``preprocess_model``, ``network_model`` and ``postprocess_model`` are its steps, by name, where they can be asked
+    alone, else None. ``postprocess`` is None where no configuration states it.
+    """
+
+    name: str
+    definition: Definition
+    limits: Limits
+    max_body_bytes: int
+    postprocess: AnyPostprocess | None
+    preprocess_model: str | None
+    network_model: str | None
+    postprocess_model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The pipelines of a server by name, in order, and why others with an image as input cannot be used."""
+
+    forms: Mapping[str, Form]
+    unreadable: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a form returned for one image, each output with a batch of 1, and how long that took.
+
+    ``latency_ms`` is what this process saw. ``spent`` is what Triton counted meanwhile: this request, and those of
+    others where there were any.
+    """
+
+    outputs: Tensors
+    latency_ms: float
+    spent: ModelStatistics
+
+
+class Served:
+    """A Triton server, asked by gRPC. Raises the errors of ``onestream.client.errors``; thread-safe.
+
+    ``url`` is host:port or grpc://host:port. Raises ``ValueError`` for another kind of address.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
+        address = url.removeprefix("grpc://")
+        if "://" in address:
+            raise ValueError(f"expected host:port of Triton's gRPC service, such as 127.0.0.1:8001; got {url}")
+        self._timeout_s = positive("timeout_s", timeout_s)
+        self._client = Client(address, timeout_s=timeout_s, connect_timeout_s=_CONNECT_TIMEOUT_S)
+        self._triton = triton.InferenceServerClient(address, channel_args=channel_options(_CONNECT_TIMEOUT_S))
+
+    @property
+    def url(self) -> str:
+        """The server's address in full."""
+        return self._client.url
+
+    def offer(self) -> Offer:
+        """Every model that takes an encoded image and carries the definition it was built with."""
+        self._client.server_info()
+        try:
+            # The index of the repository is closed to callers; statistics name every model that is loaded.
+            loaded = self._triton.get_inference_statistics(client_timeout=self._timeout_s).model_stats
+            configs = {model.name: self._config(model.name) for model in loaded}
+        except InferenceServerException as error:
+            raise self._failure(error) from None
+        forms, unreadable = {}, {}
+        for name, config in sorted(configs.items()):
+            if (
+                [one.name for one in config.input] == [IMAGE_INPUT]
+                and PIXELS not in [one.name for one in config.output]
+                and "definition" in config.parameters
+            ):
+                try:
+                    forms[name] = _form(name, configs)
+                except ValidationError as error:
+                    unreadable[name] = f"model {name!r} was built by another version of onestream: {describe(error)}"
+        return Offer(forms, unreadable)
+
+    def answer(self, form: Form, image: bytes) -> Answer:
+        """Send one image through the whole pipeline."""
+        self._client.max_body_bytes(form.name)  # connects and is remembered, so that the time below is the request's
+        before = self._client.statistics(form.name)
+        began = perf_counter()
+        outputs = self._client.infer(form.name, image)
+        latency_ms = (perf_counter() - began) * 1e3
+        return Answer(outputs, latency_ms, self._spent(form.name, before))
+
+    def pixels(self, form: Form, image: bytes) -> npt.NDArray[np.uint8] | None:
+        """What the server's network is fed, (height, width, channels); None where no model shows it."""
+        if form.preprocess_model is None:
+            return None
+        pixels: npt.NDArray[np.uint8] = self._client.infer(form.preprocess_model, image)[PIXELS][0]
+        return pixels
+
+    def answer_to_pixels(self, form: Form, pixels: npt.NDArray[np.uint8]) -> Tensors | None:
+        """What the served network says about other pixels; None where its steps cannot be asked alone."""
+        if form.network_model is None or form.postprocess_model is None:
+            return None
+        return self._ask(form.postprocess_model, self._ask(form.network_model, {PIXELS: pixels[None]}))
+
+    def close(self) -> None:
+        """End both connections."""
+        self._client.close()
+        self._triton.close()
+
+    def _spent(self, model: str, before: ModelStatistics) -> ModelStatistics:
+        """What was counted since ``before``: Triton counts a request a moment after it was answered."""
+        deadline = monotonic() + _COUNTED_WITHIN_S
+        while True:
+            spent = self._client.statistics(model) - before
+            if all(one.success.count for one in (spent, *spent.steps)) or monotonic() > deadline:
+                return spent
+            sleep(_COUNTED_PAUSE_S)
+
+    def _config(self, model: str) -> Any:
+        return self._triton.get_model_config(model, client_timeout=self._timeout_s).config
+
+    def _ask(self, model: str, inputs: Tensors) -> Tensors:
+        tensors = []
+        for name, value in inputs.items():
+            value = np.ascontiguousarray(value)
+            tensor = triton.InferInput(name, list(value.shape), np_to_triton_dtype(value.dtype))
+            tensor.set_data_from_numpy(value)
+            tensors.append(tensor)
+        try:
+            result = self._triton.infer(model, tensors, client_timeout=self._timeout_s)
+        except InferenceServerException as error:
+            raise self._failure(error, model) from None
+        return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+
+    def _failure(self, error: InferenceServerException, model: str | None = None) -> OnestreamError:
+        status = str(error.status() or "UNKNOWN").removeprefix("StatusCode.")
+        return failure(status, error.message() or "", url=self.url, timeout_s=self._timeout_s, model=model)
+
+
+def _form(name: str, configs: Mapping[str, Any]) -> Form:
+    """``configs`` holds the configurations of all models that are ready. Raises ``ValidationError``."""
+    config = configs[name]
+    # After a rollout the steps have the names of another version, so the ensemble is asked first.
+    steps = [step.model_name for step in config.ensemble_scheduling.step]
+    pipeline = config.parameters["pipeline"].string_value or name
+
+    def role(suffix: str) -> str | None:
+        found = next((step for step in steps if step.endswith(suffix)), pipeline + suffix)
+        return found if found in configs else None
+
+    def parameter(key: str, *models: str | None) -> str:
+        """The first of the models that states it."""
+        stated = (configs[model].parameters[key].string_value for model in models if model is not None)
+        return next(filter(None, stated), "")
+
+    preprocess_model, postprocess_model = role("_preprocess"), role("_postprocess")
+    limits = parameter("limits", name, preprocess_model)
+    max_body_bytes = parameter("max_body_bytes", name, preprocess_model)
+    postprocess = parameter("postprocess", name, postprocess_model)
+    checked = Limits.model_validate_json(limits) if limits else Limits()
+    return Form(
+        name=name,
+        definition=Definition.from_json(config.parameters["definition"].string_value),
+        limits=checked,
+        max_body_bytes=int(max_body_bytes) if max_body_bytes.isdecimal() else checked.max_body_bytes,
+        postprocess=read_postprocess(postprocess) if postprocess else None,
+        preprocess_model=preprocess_model,
+        network_model=role("_model"),
+        postprocess_model=postprocess_model,
+    )

@@ -1,0 +1,115 @@
+"""``onestream parity``: does what runs here give what the definition says, and if not, where does it depart?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
+
+if TYPE_CHECKING:
+    from onestream.measure.parity.report import Report
+
+
+def parity(
+    pipeline: Annotated[Path, typer.Argument(help="Pipeline file.")] = Path("pipelines/classify.yaml"),
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(help="Images, folders or patterns; the photos that come with the package if left out."),
+    ] = None,
+    *,
+    repository: Annotated[Path, typer.Option(help="Where onestream build put the network.")] = Path("model_repository"),
+    url: Annotated[
+        str | None, typer.Option(help="Compare a running server too: HOST:PORT of its gRPC service.")
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Start a server, compare it too, and stop it.")] = False,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CODE",
+            help="Show what other code costs: torchvision, opencv, pillow, MODULE:NAME of your own transform, or none; "
+            "may be repeated.  [default: the libraries installed]",
+        ),
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - is stdout.")
+    ] = None,
+    heatmap: Annotated[Path | None, typer.Option(help="Write a PNG of where the differences are.")] = None,
+    fail_on_flip: Annotated[
+        bool, typer.Option("--fail-on-flip", help="Also exit with 1 where a backend or the server flips a prediction.")
+    ] = False,
+) -> None:
+    """Compare every backend, and a server, with the reference, stage by stage, and say where differences come from.
+
+    Exits with 0 when all is within the tolerances, 1 when something is outside, 2 when nothing could be judged.
+    """
+    if url is not None and serve:
+        fail(
+            "--url and --serve exclude each other: the one asks a running server, the other starts one",
+            EXIT_CANNOT_START,
+        )
+    if pipeline.is_dir() or pipeline.suffix.lower() not in (".yaml", ".yml"):
+        fail(
+            f"the first argument is the pipeline file, then come the images; got {pipeline}. "
+            f"For example: onestream parity pipelines/classify.yaml {pipeline}",
+            EXIT_CANNOT_START,
+        )
+    try:
+        from onestream.measure.parity.run import CannotCompare, Options, run
+    except ImportError as error:
+        fail(f"{error.name or error} is not installed. Run: pip install 'onestream[cpu]'", EXIT_CANNOT_START)
+    out, log = Console(), Console(stderr=True)
+    options = Options(
+        pipeline_file=pipeline,
+        images=images or [],
+        repository=repository,
+        url=url,
+        serve=serve,
+        against=against or None,
+        heatmap=heatmap,
+    )
+    # Where nobody looks at it, a progress bar would only leave empty lines.
+    with Progress(console=log, transient=True, redirect_stdout=False, disable=not log.is_terminal) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def progress(text: str, done: int, total: int | None) -> None:
+            bar.update(task, description=text, completed=done, total=total)
+
+        try:
+            report = run(options, progress=progress)
+        except (CannotCompare, OSError) as error:
+            bar.stop()
+            fail(str(error), EXIT_CANNOT_START)
+    _show(report, json_file, out)
+    if not report.judges:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in report.not_compared.items())
+        fail(f"nothing is judged, since no backend but the reference can run here: {reasons}", EXIT_CANNOT_START)
+    flips = report.flips(judged=True) if fail_on_flip else []
+    if flips or not report.within:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _show(report: Report, json_file: str | None, out: Console) -> None:
+    if json_file == "-":
+        print(report.text())
+        return
+    if json_file is not None:
+        try:
+            Path(json_file).write_text(report.text() + "\n", encoding="utf-8")
+        except OSError as error:
+            fail(f"--json: {error}", EXIT_CANNOT_START)
+    from onestream.measure.parity.explain import explain
+    from onestream.measure.parity.table import lists, tabulate
+
+    out.print(tabulate(report))
+    for heading, lines in lists(report).items():
+        if lines:
+            out.print(f"\n[bold]{heading}[/bold]")
+            for line in lines:
+                out.print(f"  {line}", highlight=False, markup=False)
+    out.print()
+    out.print(explain(report), highlight=False, markup=False)

@@ -1,0 +1,156 @@
+"""``onestream rollout``: another version of a pipeline takes the place of the served one, while clients go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.client import DEFAULT_URL, Client, OnestreamError
+from onestream.measure.image_files import expand
+
+if TYPE_CHECKING:
+    from onestream.cli.rollout_checks import Comparison, Side
+    from onestream.serving.server.rollout_service import RolloutSession
+
+
+def rollout(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline that clients call, such as classify.")],
+    *,
+    to: Annotated[
+        int | None, typer.Option(min=1, help="The version to serve; `onestream build --version` made it.")
+    ] = None,
+    back: Annotated[bool, typer.Option("--back", help="Return to the version that was served before.")] = False,
+    photos: Annotated[Path | None, typer.Option(help="Folder of images on which the versions are compared.")] = None,
+    repository: Annotated[Path, typer.Option(help="The folder that `onestream serve` serves.")] = Path(
+        "model_repository"
+    ),
+    url: Annotated[str, typer.Option(help="That server: host:port for gRPC, http://… for HTTP.")] = DEFAULT_URL,
+    least_top1: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of photos that must keep their best class.")
+    ] = 0.99,
+    watch_s: Annotated[float, typer.Option(min=0, help="Seconds to watch after the switch before it is kept.")] = 5.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Switch without asking when the checks pass.")] = False,
+) -> None:
+    """Load a version beside the served one, compare them, switch, watch, and keep it or return.
+
+    Whatever fails, the version from before is served. Exits with 0 when the new version is served and pinned, 1 when a
+    check failed or the answer was no, 2 when there is nothing to ask.
+    """
+    try:
+        from onestream.serving.errors import ServingError
+        from onestream.serving.server.rollout_service import RolloutSession
+    except ImportError as error:
+        fail(f"cannot roll out: {error.name or error} is not installed. Run: pip install 'onestream[cpu]'", EXIT_FAILED)
+    if back == (to is not None):
+        fail("say either --to VERSION or --back", EXIT_CANNOT_START)
+    files = expand([str(photos)]) if photos else []
+    if not files and not back:
+        fail("give images to compare on: --photos DIR", EXIT_CANNOT_START)
+    try:
+        session = RolloutSession(repository, pipeline)
+    except ServingError as error:
+        fail(f"cannot roll out: {error}", EXIT_CANNOT_START)
+    try:
+        with session, Client(url) as client:
+            status = session.ask("status")
+            target = status["previous"] if to is None else to
+            if target is None:
+                fail(f"{pipeline} has no version from before; version {status['serving']} is served", EXIT_FAILED)
+            _roll(
+                session,
+                client,
+                pipeline,
+                status["serving"],
+                target,
+                repository,
+                [Path(file) for file in files],
+                least_top1=least_top1,
+                watch_s=watch_s,
+                ask_first=not yes and not back,
+            )
+    except (ServingError, OnestreamError, ValueError) as error:
+        fail(f"not rolled out: {error}", EXIT_FAILED)
+    except KeyboardInterrupt:
+        fail("not rolled out: interrupted; the server returns to the version from before", EXIT_INTERRUPTED)
+
+
+def _roll(
+    session: RolloutSession,
+    client: Client,
+    pipeline: str,
+    serving: int,
+    target: int,
+    repository: Path,
+    photos: Sequence[Path],
+    *,
+    least_top1: float,
+    watch_s: float,
+    ask_first: bool,
+) -> None:
+    from onestream.cli.rollout_checks import Side, compare
+    from onestream.preprocess import Definition
+    from onestream.serving.building.versions import version_forms, version_name, version_steps
+    from onestream.serving.errors import ServingError
+
+    def side(version: int, forms: Sequence[str]) -> Side:
+        text = (repository / version_name(pipeline, version) / "definition.json").read_text(encoding="utf-8")
+        step, ensemble, fused = version_steps(pipeline, version)[0], *forms
+        return Side(version, (ensemble, fused), step, Definition.from_json(text))
+
+    began = time.monotonic()
+    session.ask("load", target)
+    typer.echo(f"version {target} is loaded beside version {serving} and warm ({time.monotonic() - began:.1f} s)")
+    comparison = None
+    if photos:
+        old, new = side(serving, [pipeline, f"{pipeline}_fused"]), side(target, version_forms(pipeline, target))
+        comparison = compare(client, old, new, photos)
+        _show(comparison, serving, target)
+        failures = comparison.failures(least_top1=least_top1)
+        if failures:
+            raise ServingError(f"{'; '.join(failures[:3])}. Version {serving} stays served")
+    if ask_first and not typer.confirm(f"serve version {target} as {pipeline}?"):
+        raise ServingError(f"version {serving} stays served")
+    session.ask("switch", target)
+    typer.echo(f"version {target} is served; watching for {watch_s:g} s")
+    if comparison is not None:
+        failure = _watch(client, pipeline, comparison, watch_s)
+        if failure:
+            raise ServingError(f"{failure}. Returning to version {serving}")
+    session.ask("keep")
+    typer.echo(f"kept: {pipeline} is version {target}, after a restart too; version {serving} is unloaded")
+
+
+def _watch(client: Client, pipeline: str, comparison: Comparison, watch_s: float) -> str | None:
+    """Ask both names until the time is over, at least each photo once; what went wrong, or None."""
+    from onestream.cli.rollout_checks import ask, best
+
+    deadline = time.monotonic() + watch_s
+    while True:
+        for photo, expected in comparison.answers.items():
+            for model in (pipeline, f"{pipeline}_fused"):
+                answer = ask(client, model, photo)
+                if isinstance(answer, OnestreamError):
+                    return f"{model} does not answer {photo.name}: {answer}"
+                if best(answer) != best(expected):
+                    return f"{model} answers {photo.name} otherwise than before the switch"
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(0.1)
+
+
+def _show(comparison: Comparison, serving: int, target: int) -> None:
+    table = Table("check", f"version {serving} → {target}", box=None)
+    refused = f" ({comparison.refused} refused)" if comparison.refused else ""
+    table.add_row("photos", f"{comparison.photos}{refused}")
+    table.add_row("same best class", "no classes" if comparison.top1 is None else f"{comparison.top1:.1%}")
+    table.add_row("score difference", f"{comparison.mean_difference:.4f} mean, {comparison.max_difference:.4f} max")
+    pixels = "another definition" if comparison.pixels is None else f"{comparison.pixels} levels of 255 apart at most"
+    table.add_row("pixels", pixels)
+    Console().print(table)

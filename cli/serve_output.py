@@ -1,0 +1,179 @@
+"""What ``onestream serve`` prints: text for people, or one JSON object a line for what collects logs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from onestream.cli.line_writer import LineWriter
+
+if TYPE_CHECKING:
+    from onestream.serving.server.log_records import LogRecord
+    from onestream.serving.server.server import Server
+
+_LOAD_EVENT = re.compile(r"\"(?P<what>successfully loaded|loading:|failed to load) ?'?(?P<model>[\w.-]+?)(?::\d+)?'?\"")
+
+
+class Output(ABC):
+    """Where a server's events and Triton's log go. Any thread may call it, and waits for no reader before the end."""
+
+    def __init__(self) -> None:
+        self._stdout = LineWriter(sys.stdout, dropped=self._dropped)
+        self._stderr = LineWriter(sys.stderr, dropped=self._dropped)
+
+    @abstractmethod
+    def event(self, line: str) -> None:
+        """Something that onestream says."""
+
+    @abstractmethod
+    def log_line(self, line: str) -> None:
+        """A line of Triton's log."""
+
+    @abstractmethod
+    def ready(self, server: Server) -> None:
+        """The server answers."""
+
+    @abstractmethod
+    def stopped(self) -> None:
+        """The server was told to stop, and did."""
+
+    @abstractmethod
+    def failed(self, message: str, code: int) -> NoReturn:
+        """End the command with its last line."""
+
+    @abstractmethod
+    def _dropped(self, count: int) -> str:
+        """The line in place of those that nobody read in time."""
+
+    def _end(self, line: str) -> None:
+        self._stdout.close()
+        self._stderr.close(line)
+
+
+class TextOutput(Output):
+    """Lines for people: events, and of Triton's log all or only which models are loading and loaded."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__()
+        self._verbose = verbose
+        self._said: set[str] = set()
+
+    def event(self, line: str) -> None:
+        """Print it on stderr."""
+        self._stderr.say(line)
+
+    def log_line(self, line: str) -> None:
+        """Print the line, or what it says about a model's loading, until that was said once."""
+        if self._verbose:
+            self.event(line)
+            return
+        event = _LOAD_EVENT.search(line)
+        if event is None:
+            return
+        what = {"loading:": "loading", "successfully loaded": "loaded"}.get(event["what"], "failed")
+        said = f"  {what} {event['model']}"
+        if said not in self._said:
+            self._said.add(said)
+            self.event(said)
+
+    def ready(self, server: Server) -> None:
+        """Print the addresses on stdout."""
+        self._stdout.say(_ready_line(server))
+
+    def stopped(self) -> None:
+        """Print it on stderr."""
+        self._end("stopped")
+
+    def failed(self, message: str, code: int) -> NoReturn:
+        """End the command with a line on stderr."""
+        line = f"error: {message}"
+        self._end(typer.style(line, fg=typer.colors.RED) if sys.stderr.isatty() else line)
+        raise typer.Exit(code)
+
+    def _dropped(self, count: int) -> str:
+        return _dropped_message(count)
+
+
+class JsonOutput(Output):
+    """One JSON object a line: events, and all of Triton's log.
+
+    Args:
+        repository: folder of models, whose names tell a model's lines from Triton's own.
+    """
+
+    def __init__(self, repository: Path) -> None:
+        from onestream.serving.server.log_records import LogReader
+
+        super().__init__()
+        self._reader = LogReader(is_model=lambda name: (repository / name).is_dir())
+
+    def event(self, line: str) -> None:
+        """Print it on stderr."""
+        self._stderr.say(_own_line("info", line))
+
+    def log_line(self, line: str) -> None:
+        """Print the records that are complete with this line."""
+        self._write_records(self._reader.read(line))
+
+    def ready(self, server: Server) -> None:
+        """Print the addresses on stdout."""
+        addresses = {"http_url": server.http_url, "grpc_url": server.grpc_url, "metrics_url": server.metrics_url}
+        self._stdout.say(_own_line("info", _ready_line(server), **addresses, models=server.models))
+
+    def stopped(self) -> None:
+        """Print it on stderr, after what is left of the log."""
+        self._write_records(self._reader.rest())
+        self._end(_own_line("info", "stopped"))
+
+    def failed(self, message: str, code: int) -> NoReturn:
+        """End the command with a line on stderr, after what is left of the log."""
+        self._write_records(self._reader.rest())
+        self._end(_own_line("error", message))
+        raise typer.Exit(code)
+
+    def _dropped(self, count: int) -> str:
+        return _own_line("warning", _dropped_message(count))
+
+    def _write_records(self, records: Iterable[LogRecord]) -> None:
+        for record in records:
+            self._stderr.say(json.dumps(_fields(record)))
+
+
+def _own_line(level: str, message: str, **more: Any) -> str:
+    now = _rfc3339(datetime.now(timezone.utc))
+    return json.dumps({"time": now, "level": level, "source": "onestream", "message": message, **more})
+
+
+def _fields(record: LogRecord) -> dict[str, str]:
+    fields = {
+        "time": _rfc3339(record.time),
+        "level": record.level,
+        "source": record.source,
+        "message": record.message,
+        "request_id": record.request_id,
+        "place": record.place,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _rfc3339(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _ready_line(server: Server) -> str:
+    return (
+        f"ready: {server.http_url} {server.grpc_url} {server.metrics_url} "
+        f"models: {', '.join(server.models)} ({server.device}; log: {server.log_path})"
+    )
+
+
+def _dropped_message(count: int) -> str:
+    return f"{count} lines were dropped here: nobody read them in time"

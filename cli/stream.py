@@ -1,0 +1,178 @@
+"""``onestream stream``: video in, results while it runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.cli.stream_board import Board
+from onestream.cli.stream_output import Output
+from onestream.cli.token_option import TokenOption
+from onestream.client import DEFAULT_URL, BadStream, Client, OnestreamError
+from onestream.client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, interleave, source_of
+
+
+class _Mode(str, Enum):
+    block = "block"
+    drop_oldest = "drop_oldest"
+
+
+class _RtspTransport(str, Enum):
+    tcp = "tcp"
+    udp = "udp"
+
+
+def stream(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCES", help="Files, rtsp://…, /dev/video…, or - for standard input.")
+    ],
+    *,
+    url: Annotated[str, typer.Option(help="The server: host:port or grpc://….")] = DEFAULT_URL,
+    token: TokenOption = None,
+    pipeline: Annotated[str, typer.Option(help="The served pipeline; its model PIPELINE_video is used.")] = "classify",
+    mode: Annotated[
+        _Mode | None,
+        typer.Option(help="block: nothing is lost; drop_oldest: latency is bounded. By default by the source."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per frame, and one at the end.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the composed video, or the video with its labels; of several sources NAME-0.mp4, ….",
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many labels to show for each frame.")] = 1,
+    realtime: Annotated[bool, typer.Option("--realtime", help="Send files as fast as a camera would.")] = False,
+    rtsp_transport: Annotated[_RtspTransport, typer.Option(help="How RTSP sends its packets.")] = _RtspTransport.tcp,
+    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds that the server may be silent.")] = 10.0,
+) -> None:
+    """Stream videos to a running server, and show the results as they come.
+
+    Exits with 0 when all streams went well, 1 when one failed (the others go on), 2 when none could be started.
+    """
+    try:
+        given = [_source(name, realtime=realtime, rtsp_transport=rtsp_transport.value) for name in sources]
+        with Client(url, token=token, timeout_s=timeout_s) as client, ExitStack() as files:
+            videos = [_video(output, number, len(given), top) for number in range(len(given))]
+            for video in videos:
+                if video is not None:
+                    files.callback(video.close)
+            streams = [
+                client.stream(
+                    source,
+                    pipeline=pipeline,
+                    mode=None if mode is None else mode.value,
+                    tap=None if video is None else video.sent,
+                )
+                for source, video in zip(given, videos, strict=True)
+            ]
+            board, failed, interrupted = Board(streams), 0, False
+            try:
+                failed = _follow(streams, board, videos, top, as_json=as_json)
+            except KeyboardInterrupt:
+                interrupted = True
+    except (OnestreamError, ValueError, OSError) as error:
+        fail(str(error), EXIT_CANNOT_START)
+    if as_json:
+        for row in board.rows:
+            typer.echo(json.dumps(_summary(row.stream, row.frames)))
+    elif any(row.frames for row in board.rows):
+        Console().print(board.table(final=True))
+    if interrupted:
+        fail("interrupted", EXIT_INTERRUPTED)
+    if failed:
+        code = EXIT_FAILED if any(one.is_open for one in streams) else EXIT_CANNOT_START
+        fail(f"{failed} of {len(streams)} streams failed", code)
+
+
+def _source(name: str, *, realtime: bool, rtsp_transport: str) -> Source:
+    source = File(sys.stdin.buffer) if name == "-" else source_of(name)
+    if isinstance(source, Rtsp):
+        return Rtsp(source.url, transport=rtsp_transport)
+    return File(source.file, realtime=realtime) if isinstance(source, File) else source
+
+
+def _video(output: Path | None, number: int, count: int, top: int) -> Output | None:
+    if output is None:
+        return None
+    path = output if count == 1 else output.with_stem(f"{output.stem}-{number}")
+    return Output(path, lambda frame: caption(frame, top))
+
+
+def caption(frame: FrameResult, top: int) -> str:
+    """The best labels, a line each; of a composed picture its size."""
+    if frame.video is not None:
+        return f"{frame.video.width}x{frame.video.height}, {len(frame.video.data) / 1000:.0f} kB"
+    return "\n".join(f"{label.label} {label.score:.2f}" for label in frame.labels[:top])
+
+
+def _follow(
+    streams: Sequence[Stream], board: Board, videos: Sequence[Output | None], top: int, *, as_json: bool
+) -> int:
+    """Take all results; the number of streams that failed."""
+    failed = 0
+    with ExitStack() as stack:
+        if sys.stderr.isatty() and not (as_json and sys.stdout.isatty()):
+            # Rich would otherwise take over stdout, which belongs to the results.
+            console = Console(stderr=True)
+            stack.enter_context(
+                Live(
+                    get_renderable=board.table,
+                    console=console,
+                    transient=True,
+                    redirect_stdout=False,
+                    redirect_stderr=False,
+                )
+            )
+        items = stack.enter_context(closing(interleave(streams)))
+        for item in items:
+            video = videos[item.index]
+            if item.frame is not None:
+                board.add(item.index, item.frame, caption(item.frame, 1))
+                if video is not None and item.stream.format is not None:
+                    video.show(item.frame, item.stream.format)
+            else:
+                failed += 1
+                typer.secho(f"{item.stream.name}: {item.error}", fg=typer.colors.RED, err=True)
+            if as_json:
+                typer.echo(json.dumps(_to_dict(item, top)))
+    return failed
+
+
+def _to_dict(item: StreamItem, top: int) -> dict[str, Any]:
+    source: dict[str, Any] = {"source": item.stream.name}
+    if item.frame is not None:
+        fields = item.frame.to_dict()
+        if "labels" in fields:
+            fields["labels"] = fields["labels"][:top]
+        return source | fields
+    error: dict[str, Any] = {"type": type(item.error).__name__, "message": str(item.error)}
+    if isinstance(item.error, BadStream):
+        error |= {"code": item.error.code, "reason": item.error.reason}
+    return source | {"error": error}
+
+
+def _summary(stream: Stream, frames: int) -> dict[str, Any]:
+    totals = stream.totals
+    return {
+        "source": stream.name,
+        "ended": stream.ended_reason,
+        "results": frames,
+        "decoded": totals.decoded,
+        "dropped": totals.dropped,
+        "concealed": totals.concealed,
+        "unshown": totals.unshown,
+        "gaps": [{"frame_index": gap.frame_index, "seconds": gap.seconds, "reason": gap.reason} for gap in stream.gaps],
+    }

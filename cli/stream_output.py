@@ -1,0 +1,42 @@
+"""What ``onestream stream -o`` writes: the frames that the pipeline composed, or the stream with its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from onestream.cli.annotate import AnnotatedVideo
+from onestream.client.video import FrameResult, VideoWriter
+from onestream.wire.video import Open, Packet
+
+
+class Output:
+    """One video file; the first result decides which kind. ``sent`` may be called by another thread than the rest."""
+
+    def __init__(self, path: Path, caption: Callable[[FrameResult], str]) -> None:
+        self._path = path
+        self._annotated: AnnotatedVideo | None = AnnotatedVideo(path, caption)
+        self._composed: VideoWriter | None = None
+
+    def sent(self, packet: Packet) -> None:
+        """A packet went to the server."""
+        annotated = self._annotated
+        if annotated is not None:
+            annotated.sent(packet)
+
+    def show(self, result: FrameResult, format: Open) -> None:
+        """A result came. Raises ValueError or ``CannotWrite`` where the file cannot be written."""
+        if result.video is not None:
+            if self._composed is None:
+                # Its packets are needed no more.
+                self._annotated, self._composed = None, VideoWriter(self._path)
+            self._composed.write(result)
+        elif self._annotated is not None:
+            self._annotated.show(result, format)
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._composed is not None:
+            self._composed.close()
+        elif self._annotated is not None:
+            self._annotated.close()

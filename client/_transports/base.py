@@ -1,0 +1,159 @@
+"""What a transport must do: carry one request to the server and bring its answer or its error back.
+
+A transport knows a protocol and nothing about images, retries or pipelines, so tests replace it by a fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy.typing as npt
+
+from onestream.wire.priority import Priority
+
+Tensors = dict[str, npt.NDArray[Any]]
+"""Output name → array with its batch dimension; BYTES outputs are object arrays of ``bytes``."""
+
+DEFAULT_MAX_ANSWER_BYTES = 128 * 1024 * 1024
+"""The largest answer with tensors unless told otherwise: 128 MiB, the 16 results that a stream takes by default, each
+with one float32 for every pixel of the largest frame that a server takes by default (1920 × 1088)."""
+
+IMAGE_INPUT = "image"
+"""Name of the one input of a pipeline: UINT8 ``[1, number_of_bytes]``, an encoded image file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A system shared memory region: its POSIX name is ``/`` + ``name``; the server knows it as ``name``."""
+
+    name: str
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSlice:
+    """The first ``byte_size`` bytes of a registered region."""
+
+    region_name: str
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetadata:
+    """What a request says beside its image: its id, the W3C ``traceparent`` of the caller's span, who goes first."""
+
+    request_id: str
+    traceparent: str | None = None
+    priority: Priority = "normal"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers (in gRPC: metadata) that carry what is no part of the message."""
+        return {} if self.traceparent is None else {"traceparent": self.traceparent}
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """One encoded image for one model, its bytes either here or in a region that the server has mapped.
+
+    ``max_answer_bytes`` is the most that its outputs may take altogether.
+    """
+
+    model: str
+    metadata: RequestMetadata
+    image: bytes | RegionSlice
+    max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the input tensor: one image of so many bytes."""
+        size = self.image.byte_size if isinstance(self.image, RegionSlice) else len(self.image)
+        return (1, size)
+
+
+def microseconds(timeout_s: float) -> int:
+    """A timeout in the unit of Triton's request parameter ``timeout``, for which 0 would mean none."""
+    return max(1, round(timeout_s * 1e6))
+
+
+class Transport(Protocol):
+    """A connection to one server. Every method may be called from many threads at once.
+
+    Methods raise the errors of ``onestream.client.errors``: CannotConnect, TimedOut, ServerRefused and its
+    subclasses, BadImage, UnexpectedResponse, ClientClosed. ``timeout_s`` bounds the whole call, connecting
+    included. Nothing is retried here, except what cannot have reached the server.
+    """
+
+    @property
+    def url(self) -> str:
+        """The address in full, such as ``grpc://127.0.0.1:8001``."""
+
+    def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
+        """All outputs of the model for this request."""
+
+    def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
+        """Whether the server (``None``) or the model says that it is ready."""
+
+    def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
+        """``name``, ``version`` and ``extensions`` of the server."""
+
+    def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
+        """The model's configuration with the field names of Triton's ``model_config.proto``."""
+
+    def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
+        """One mapping per served version, with the field names of Triton's statistics extension."""
+
+    def register_region(self, region: Region, *, timeout_s: float) -> None:
+        """Let the server map the region; ServerRefused when it cannot, or has one of this name."""
+
+    def unregister_region(self, region_name: str, *, timeout_s: float) -> None:
+        """Let the server unmap the region; ServerRefused while a request still uses it."""
+
+    def close(self) -> None:
+        """End the connection and every call in progress; these raise ClientClosed. May be called twice."""
+
+
+class AsyncTransport(Protocol):
+    """As ``Transport``, for one event loop. A task that is cancelled while it waits ends its request at once."""
+
+    @property
+    def url(self) -> str:
+        """The address in full, such as ``grpc://127.0.0.1:8001``."""
+
+    async def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
+        """All outputs of the model for this request."""
+
+    async def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
+        """Whether the server (``None``) or the model says that it is ready."""
+
+    async def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
+        """``name``, ``version`` and ``extensions`` of the server."""
+
+    async def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
+        """The model's configuration with the field names of Triton's ``model_config.proto``."""
+
+    async def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
+        """One mapping per served version, with the field names of Triton's statistics extension."""
+
+    async def close(self) -> None:
+        """End the connection and every call in progress; these raise ClientClosed. May be called twice."""
+
+
+class Conversation(Protocol):
+    """Messages to a model and its answers, which come in any number and at any time."""
+
+    def answers(self) -> Iterator[Tensors]:
+        """The answers until the server ends the conversation. Raises the errors of ``onestream.client.errors``."""
+
+    def cancel(self) -> None:
+        """End it at once, from any thread; the server is told. May be called twice."""
+
+
+@runtime_checkable
+class ConversingTransport(Protocol):
+    """A transport over which models that answer a request any number of times can be used: gRPC, not HTTP."""
+
+    def converse(self, model: str, input_name: str, contents: Iterator[bytes]) -> Conversation:
+        """Begin a conversation: ``contents`` is read by another thread, and may block, until it ends."""

@@ -1,0 +1,239 @@
+"""What is said over gRPC, without the saying: messages, how their answers are read, and what errors mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import grpc  # type: ignore[import-untyped]
+from google.protobuf.json_format import MessageToDict
+from tritonclient.grpc import service_pb2 as messages
+
+from onestream.client._transports.answers import MAX_DOCUMENT_BYTES, reading, require_id, too_large
+from onestream.client._transports.base import (
+    DEFAULT_MAX_ANSWER_BYTES,
+    IMAGE_INPUT,
+    InferRequest,
+    Region,
+    RegionSlice,
+    Tensors,
+    microseconds,
+)
+from onestream.client._transports.grpc_messages import infer_response, outputs_of, parsed
+from onestream.client._transports.refusals import readable, refusal
+from onestream.client.errors import CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
+from onestream.wire.priority import PRIORITIES
+
+_T = TypeVar("_T")
+
+_MADE_HERE = re.compile(
+    r"failed to connect|errors resolving|dns resolution|socket closed|connection reset|broken pipe|goaway"
+    r"|recvmsg|endpoint closing|end of tcp stream|keepalive|handshake",
+    re.IGNORECASE,
+)
+"""UNAVAILABLE with one of these words comes from this side's gRPC library: no server said it."""
+
+_TOO_LARGE = re.compile(
+    r"client: received message larger than max|received (?:initial |trailing )?metadata size exceeds",
+    re.IGNORECASE,
+)
+"""RESOURCE_EXHAUSTED with one of these words comes from this side's gRPC library; it says what was seen and allowed."""
+
+_MALFORMED = re.compile(
+    r"received http2 header with status|trying to connect an http1|failed parsing http/2|parsing 'grpc-status'"
+    r"|data frame with end_stream|no status received|compression algorithm '\w+' is disabled",
+    re.IGNORECASE,
+)
+"""INTERNAL or UNKNOWN with one of these words comes from there, too: what arrived is no answer of gRPC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[_T]):
+    """One call of the service's ``method``, and how the bytes of its answer are read.
+
+    ``model`` is None for calls about the server. ``max_answer_bytes`` is the most that the answer may have.
+    """
+
+    method: str
+    message: Any
+    read: Callable[[bytes], _T]
+    model: str | None = None
+    metadata: Sequence[tuple[str, str]] = ()
+    max_answer_bytes: int = MAX_DOCUMENT_BYTES
+
+    def result(self, answer: bytes, *, url: str) -> _T:
+        """What the answer of the server at ``url`` says. Raises the errors of ``onestream.client.errors``."""
+        with reading(url):
+            if len(answer) > self.max_answer_bytes:
+                raise too_large(url, f"with {len(answer)} bytes", allowed_bytes=self.max_answer_bytes)
+            return self.read(answer)
+
+
+def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
+    """All outputs of the model for this request, which the server lets go when it has waited longer than the time."""
+    tensor = messages.ModelInferRequest.InferInputTensor(name=IMAGE_INPUT, datatype="UINT8", shape=request.shape)
+    message = messages.ModelInferRequest(model_name=request.model, id=request.metadata.request_id)
+    message.parameters["timeout"].int64_param = microseconds(timeout_s)
+    message.parameters["priority"].uint64_param = PRIORITIES[request.metadata.priority]
+    if isinstance(request.image, RegionSlice):
+        tensor.parameters["shared_memory_region"].string_param = request.image.region_name
+        tensor.parameters["shared_memory_byte_size"].int64_param = request.image.byte_size
+    else:
+        message.raw_input_contents.append(request.image)
+    message.inputs.append(tensor)
+    metadata = tuple(request.metadata.headers.items())
+    if metadata:
+        # Triton 2.51 takes a header to reach up to the next zero byte, with which a further header begins.
+        metadata = (*metadata, ("x-request-id", request.metadata.request_id))
+
+    def read(answer: bytes) -> Tensors:
+        response = infer_response(answer)
+        require_id(response.id, request.metadata.request_id)
+        return outputs_of(response)
+
+    return Call(
+        "ModelInfer",
+        message,
+        read,
+        request.model,
+        metadata,
+        max_answer_bytes=request.max_answer_bytes + MAX_DOCUMENT_BYTES,
+    )
+
+
+def is_ready(model: str | None) -> Call[bool]:
+    """Whether the server (``None``) or the model says that it is ready."""
+    if model is None:
+        return Call(
+            "ServerReady",
+            messages.ServerReadyRequest(),
+            lambda answer: bool(parsed(messages.ServerReadyResponse, answer).ready),
+        )
+    return Call(
+        "ModelReady",
+        messages.ModelReadyRequest(name=model),
+        lambda answer: bool(parsed(messages.ModelReadyResponse, answer).ready),
+        model,
+    )
+
+
+def server_metadata() -> Call[Mapping[str, Any]]:
+    """``name``, ``version`` and ``extensions`` of the server."""
+    return Call(
+        "ServerMetadata",
+        messages.ServerMetadataRequest(),
+        lambda answer: _to_dict(parsed(messages.ServerMetadataResponse, answer)),
+    )
+
+
+def model_config(model: str) -> Call[Mapping[str, Any]]:
+    """The model's configuration."""
+    return Call(
+        "ModelConfig",
+        messages.ModelConfigRequest(name=model),
+        lambda answer: _to_dict(parsed(messages.ModelConfigResponse, answer).config),
+        model,
+    )
+
+
+def model_statistics(model: str) -> Call[Sequence[Mapping[str, Any]]]:
+    """One mapping per served version."""
+    request = messages.ModelStatisticsRequest(name=model)
+
+    def read(answer: bytes) -> Sequence[Mapping[str, Any]]:
+        return [_to_dict(row) for row in parsed(messages.ModelStatisticsResponse, answer).model_stats]
+
+    return Call("ModelStatistics", request, read, model)
+
+
+def register_region(region: Region) -> Call[None]:
+    """Let the server map the region."""
+    request = messages.SystemSharedMemoryRegisterRequest(
+        name=region.name, key=f"/{region.name}", offset=0, byte_size=region.byte_size
+    )
+    return Call("SystemSharedMemoryRegister", request, _nothing)
+
+
+def unregister_region(region_name: str) -> Call[None]:
+    """Let the server unmap the region."""
+    request = messages.SystemSharedMemoryUnregisterRequest(name=region_name)
+    return Call("SystemSharedMemoryUnregister", request, _nothing)
+
+
+def path(method: str) -> str:
+    """What a method of Triton's service is called on a channel."""
+    return f"/inference.GRPCInferenceService/{method}"
+
+
+def address(host: str, port: int) -> str:
+    """What a channel connects to; ``host`` is without brackets, also for IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def channel_options(
+    connect_timeout_s: float, *, max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES
+) -> list[tuple[str, int]]:
+    """How a channel connects, and how large a message may be; gRPC itself bounds the metadata to 16 KiB."""
+    return [
+        # The size limit is max_body_bytes, which the client checks; gRPC's own default is 4 MiB.
+        ("grpc.max_send_message_length", -1),
+        # gRPC counts in 32 bits.
+        ("grpc.max_receive_message_length", min(max_answer_bytes + MAX_DOCUMENT_BYTES, 2**31 - 1)),
+        # An answer that grows when it is unpacked: the server is told not to pack it, and it is not unpacked.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        ("grpc.per_message_decompression", 0),
+        # In gRPC this is also how long one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", int(connect_timeout_s * 1000)),
+        # The defaults wait up to two minutes before a restarted server is tried again. Meanwhile calls fail at once, so
+        # it must be less than what the usual two retries of a call wait, 0.375 s, with gRPC's jitter of a fifth and the
+        # time that connecting takes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 200),
+        # A proxy of the environment must not see requests for this machine; HTTP ignores it, too.
+        ("grpc.enable_http_proxy", 0),
+        # Each transport has its own connection, so closing or overloading one leaves others alone.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def credentials(token: str | None) -> grpc.ChannelCredentials:
+    """TLS that trusts the system's authorities, with a token for every call where one is given."""
+    tls = grpc.ssl_channel_credentials()
+    if token is None:
+        return tls
+    return grpc.composite_channel_credentials(tls, grpc.access_token_call_credentials(token))
+
+
+def translate(error: Any, *, url: str, timeout_s: float, model: str | None, closed: bool) -> OnestreamError:
+    """The error that the caller sees for an RpcError; ``closed``: whether the client was closed meanwhile."""
+    if closed:
+        return ClientClosed(f"the client of {url} was closed during the call")
+    return failure(error.code().name, error.details() or "", url=url, timeout_s=timeout_s, model=model)
+
+
+def failure(status: str, details: str, *, url: str, timeout_s: float, model: str | None) -> OnestreamError:
+    """The error for a call that ended with this status, a gRPC code name such as ``"UNAVAILABLE"``."""
+    if status == "DEADLINE_EXCEEDED":
+        subject = f"model {model!r} at {url}" if model else url
+        return TimedOut(f"no answer from {subject} within {timeout_s:.3g} s")
+    if status == "UNAVAILABLE" and _MADE_HERE.search(details):
+        return CannotConnect(
+            f"cannot reach {url}: {readable(details)}; expected a Triton server that speaks gRPC there "
+            "(port 8001 unless told otherwise; for its HTTP port write http://host:8000)"
+        )
+    if status == "RESOURCE_EXHAUSTED" and _TOO_LARGE.search(details):
+        return UnexpectedResponse(f"{url} answered too much: {readable(details)}")
+    if status in ("INTERNAL", "UNKNOWN") and _MALFORMED.search(details):
+        return UnexpectedResponse(f"{url} answered what is no answer of gRPC: {readable(details)}")
+    return refusal(status, details, model=model, url=url)
+
+
+def _nothing(_answer: bytes) -> None:
+    return None
+
+
+def _to_dict(message: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+    return fields

@@ -1,0 +1,85 @@
+"""From a server's status and message to the error that the caller sees, the same for both protocols."""
+
+from __future__ import annotations
+
+import re
+
+from onestream.client.errors import (
+    BadImage,
+    InvalidRequest,
+    ModelNotFound,
+    OnestreamError,
+    ServerFailed,
+    ServerOverloaded,
+    ServerRefused,
+    ServerUnavailable,
+    SharedMemoryUnavailable,
+)
+
+_BAD_IMAGE = re.compile(r"bad image \((?P<code>\w+)\): (?P<reason>.*)", re.DOTALL)
+_TRACE = re.compile(r"\s*\bAt:\s*\n.*|\s*Traceback \(most recent call last\).*", re.DOTALL)
+_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\",;:()\[\]]+/)+[^\s'\",;:()\[\]]*(?:\(\d+\))?")
+_QUEUE = re.compile(r"exceeds maximum queue size|request timeout expired", re.IGNORECASE)
+_BUSY = re.compile(r"; it may be sent again")
+_BETWEEN_VERSIONS = re.compile(
+    r"is not healthy|has no available versions|is not ready|being unloaded|server is stopping", re.IGNORECASE
+)
+_RESTRICTED = re.compile(r"(?:protocol|api) is restricted", re.IGNORECASE)
+_UNKNOWN_MODEL = re.compile(r"request for unknown model", re.IGNORECASE)
+_UNKNOWN_REGION = re.compile(r"unable to find (?:system )?shared memory region", re.IGNORECASE)
+_LONGEST_MESSAGE = 500
+_MOST_READ = 8 * _LONGEST_MESSAGE
+"""Of a message, before traces and paths are taken out: what searches them looks at some characters more than once."""
+
+
+class RegionForgotten(SharedMemoryUnavailable):
+    """The server does not know a region that was registered: it was restarted since. Register it again."""
+
+
+class ClosedToCallers(ServerRefused):
+    """Whoever runs the server keeps this to themselves."""
+
+
+def readable(message: str) -> str:
+    """The server's message without stack traces, paths of the server and signs for terminals, of bounded length."""
+    text = _PATH.sub("<server path>", _TRACE.sub("", message[:_MOST_READ])).strip()
+    text = "".join(sign if sign.isprintable() or sign in "\n\t" else "\N{REPLACEMENT CHARACTER}" for sign in text)
+    if len(text) > _LONGEST_MESSAGE:
+        text = text[:_LONGEST_MESSAGE] + " …"
+    return text or "no reason given"
+
+
+def refusal(status: str, message: str, *, model: str | None, url: str) -> OnestreamError:
+    """The error for a server's answer.
+
+    ``status`` is a gRPC code name such as ``"INVALID_ARGUMENT"``; ``model`` is None for calls about the server.
+    """
+    text = readable(message)
+    if bad_image := _BAD_IMAGE.search(text):
+        return BadImage(bad_image["code"], bad_image["reason"].strip())
+    subject = f"model {model!r} at {url}" if model else f"the server at {url}"
+    if _UNKNOWN_REGION.search(text):
+        return RegionForgotten(f"{subject}: {text}")
+    kind, advice = _kind(status, text)
+    return kind(f"{subject} refused ({status}): {text}{advice}", status=status)
+
+
+def _kind(status: str, text: str) -> tuple[type[ServerRefused], str]:
+    if status == "RESOURCE_EXHAUSTED" or _QUEUE.search(text):
+        return ServerOverloaded, "; send fewer images at once, or later"
+    if _RESTRICTED.search(text):
+        return ClosedToCallers, "; whoever runs the server closed this to callers"
+    if _BUSY.search(text):
+        return ServerUnavailable, ""
+    if status == "UNAVAILABLE" or _BETWEEN_VERSIONS.search(text):
+        return ServerUnavailable, "; it is starting, stopping or being restarted"
+    # In a conversation this has no status of its own.
+    if status == "NOT_FOUND" or _UNKNOWN_MODEL.search(text):
+        return ModelNotFound, "; expected the name of a served model"
+    if status == "UNAUTHENTICATED":
+        return ServerRefused, "; expected a token that it knows (token=…, or ONESTREAM_TOKEN for the commands)"
+    if status == "INVALID_ARGUMENT":
+        return InvalidRequest, ""
+    if status in ("INTERNAL", "UNKNOWN", "DATA_LOSS"):
+        return ServerFailed, ""
+    return ServerRefused, ""

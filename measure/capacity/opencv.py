@@ -1,0 +1,274 @@
+"""The usual way, written well: every stream decoded, resized and normalized by OpenCV in a client of its own.
+
+One ``cv2.VideoCapture`` a process, one thread in each library, since streams are what is parallel. Frames that the
+stride leaves out are grabbed and not converted; colours are converted after the resize, of fewer pixels; requests are
+asynchronous, one a frame, to a model with dynamic batching. A matte is composed by ``cv2.blendLinear`` and encoded by
+libx264 with the settings of the pipeline, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.measure.capacity.clip import FPS, due_times, wait
+from onestream.measure.capacity.playing import Played, Player, Playing, Times
+from onestream.preprocess import Definition
+from onestream.preprocess.geometry import Placement, fill_values, place
+from onestream.serving.pipeline import BlurBackground, ColorBackground, Matte, Pipeline, VideoOutput
+from onestream.serving.video.encoder import libx264_options
+
+_MOST_IN_FLIGHT = 8
+_TIMEOUT_S = 10.0
+_CELL = 8
+
+
+class Preprocessing:
+    """OpenCV's resize, crop or pad, colours and normalization of one definition, for frames of one size."""
+
+    def __init__(self, definition: Definition, size_hw: tuple[int, int]) -> None:
+        import cv2
+
+        self._cv2, self._spec = cv2, definition.output_spec
+        self.placement: Placement = place(definition, size_hw)
+        self._fill = (fill_values(definition) or (0,))[0]
+        self._planar = definition.network_input.layout == "NCHW"
+        normalize = definition.normalize
+        if normalize is None:
+            factor, offset = np.ones(1), np.zeros(1)
+        else:
+            std = np.array(normalize.std)
+            factor, offset = 1 / (normalize.scale * std), -np.array(normalize.mean) / std
+        self._factor, self._offset = factor.astype(np.float32), offset.astype(np.float32)
+
+    def pixels(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """(height, width, 3) uint8 RGB from a frame in BGR."""
+        cv2, placed = self._cv2, self.placement
+        height, width = placed.resized_hw
+        small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_LINEAR)
+        window = placed.window
+        part = small[window.top : window.top + window.height, window.left : window.left + window.width]
+        if placed.fills:
+            top, left = placed.offset
+            canvas = np.full((*placed.canvas_hw, 3), self._fill, np.uint8)
+            canvas[top : top + window.height, left : left + window.width] = part
+            part = canvas
+        rgb: npt.NDArray[np.uint8] = cv2.cvtColor(part, cv2.COLOR_BGR2RGB)
+        return rgb
+
+    def __call__(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """The network's input, with a batch dimension."""
+        values = self.pixels(frame) * self._factor + self._offset
+        return np.ascontiguousarray(values.transpose(2, 0, 1) if self._planar else values, np.float32)[None]
+
+
+class Compositing:
+    """A frame over its own blurred picture, or over a colour, by ``cv2.blendLinear``; then libx264."""
+
+    def __init__(self, matte: Matte, output: VideoOutput, placement: Placement) -> None:
+        import av
+        import cv2
+
+        self._cv2, self._matte, self._placement = cv2, matte, placement
+        height, width = placement.source_hw
+        encoder: Any = av.CodecContext.create("libx264", "w")
+        encoder.width, encoder.height, encoder.pix_fmt = width, height, "yuv420p"
+        encoder.framerate, encoder.time_base = Fraction(FPS), Fraction(1, FPS)
+        encoder.thread_count, encoder.gop_size = 1, round(output.keyframe_s * FPS)
+        encoder.options = libx264_options(output)
+        self._encoder, self._video_frame = encoder, av.VideoFrame
+
+    def compose(self, frame: npt.NDArray[np.uint8], person: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+        """The composed frame in BGR; ``person`` are the network's probabilities."""
+        cv2, placed = self._cv2, self._placement
+        (top, left), window = placed.offset, placed.window
+        part = person[top : top + window.height, left : left + window.width]
+        alpha = np.clip((part - 0.5) / self._matte.softness + 0.5, 0, 1)
+        height, width = placed.source_hw
+        wide = cv2.resize(alpha, (width, height), interpolation=cv2.INTER_LINEAR)
+        composed: npt.NDArray[np.uint8] = cv2.blendLinear(frame, self._behind(frame), wide, 1 - wide)
+        return composed
+
+    def __call__(self, frame: npt.NDArray[np.uint8], person: npt.NDArray[np.float32]) -> bytes:
+        """The encoded frame."""
+        yuv = self._cv2.cvtColor(self.compose(frame, person), self._cv2.COLOR_BGR2YUV_I420)
+        return b"".join(
+            bytes(packet) for packet in self._encoder.encode(self._video_frame.from_ndarray(yuv, format="yuv420p"))
+        )
+
+    def _behind(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        cv2, background = self._cv2, self._matte.background
+        height, width = frame.shape[:2]
+        if isinstance(background, ColorBackground):
+            return np.full_like(frame, background.rgb[::-1])
+        if not isinstance(background, BlurBackground):
+            raise ValueError(
+                "the benchmark composes over a blurred picture or a colour; a picture file is not supported"
+            )
+        # A wide blur of a small picture, which is how it is done where it must be fast.
+        small = cv2.resize(frame, (width // _CELL, height // _CELL), interpolation=cv2.INTER_AREA)
+        small = cv2.GaussianBlur(small, (0, 0), background.radius / _CELL)
+        large: npt.NDArray[np.uint8] = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
+        return large
+
+
+@dataclass(frozen=True)
+class OpenCv(Player):
+    """``model`` is the plain network's; ``pipeline_file`` says what is done."""
+
+    url: str
+    model: str
+    pipeline_file: Path
+    clip: Path
+    stride: int
+
+    own_processes = True
+
+    def open(self, rate: float) -> Playing:
+        """See ``Player.open``."""
+        pipeline = Pipeline.from_file(self.pipeline_file)
+        capture = Frames(self.clip)
+        preprocessing = Preprocessing(pipeline.preprocess, capture.size_hw)
+        composing = compositing_of(pipeline, preprocessing.placement)
+        requests = Requests(self.url, self.model, composing)
+
+        def playing(times: Times, played: Played) -> None:
+            def note(due_s: float) -> None:
+                if times.counts(due_s):
+                    played.latencies_ms.append(1000 * (time.monotonic() - due_s))
+
+            requests.note = note
+            with requests:
+                for number, due_s in due_times(rate, times.beginning_s, times.end_s):
+                    wait(due_s)
+                    if number % self.stride:
+                        capture.skip()
+                        continue
+                    played.due += times.counts(due_s)
+                    frame = capture.next()
+                    if not requests.send(preprocessing(frame), frame, due_s):
+                        played.dropped += 1
+            played.failure = requests.failure
+
+        return playing
+
+
+def compositing_of(pipeline: Pipeline, placement: Placement) -> Compositing | None:
+    """What a pipeline with a composed output does behind its network."""
+    output = pipeline.video.output if pipeline.video else None
+    if output is None or not isinstance(pipeline.postprocess, Matte):
+        return None
+    return Compositing(pipeline.postprocess, output, placement)
+
+
+class Frames:
+    """The frames of a file in BGR, again and again."""
+
+    def __init__(self, path: Path) -> None:
+        import cv2
+
+        cv2.setNumThreads(1)
+        self._cv2, self._path = cv2, path
+        self._capture: Any = self._open()
+        self.size_hw = (
+            int(self._capture.get(cv2.CAP_PROP_FRAME_HEIGHT)),
+            int(self._capture.get(cv2.CAP_PROP_FRAME_WIDTH)),
+        )
+
+    def skip(self) -> None:
+        """Decode the next frame, and no more."""
+        if not self._capture.grab():
+            self._capture = self._open()
+            self._capture.grab()
+
+    def next(self) -> npt.NDArray[np.uint8]:
+        """The next frame."""
+        self.skip()
+        found, frame = self._capture.retrieve()
+        if not found:
+            raise ValueError(f"{self._path}: OpenCV gives no frame")
+        pixels: npt.NDArray[np.uint8] = frame
+        return pixels
+
+    def _open(self) -> Any:
+        return self._cv2.VideoCapture(str(self._path), self._cv2.CAP_FFMPEG, [self._cv2.CAP_PROP_N_THREADS, 1])
+
+
+class Requests:
+    """Asynchronous requests, one a frame. A context manager that waits for the last answers.
+
+    ``note`` is called with the time at which a frame was due, when its result is there.
+    """
+
+    def __init__(self, url: str, model: str, composing: Compositing | None) -> None:
+        import tritonclient.grpc as triton
+
+        self._triton, self._client = triton, triton.InferenceServerClient(url)
+        self._model, self._composing = model, composing
+        self._name = str(self._client.get_model_metadata(model).inputs[0].name)
+        self.note: Callable[[float], None] = lambda _due_s: None
+        self._slots = threading.Semaphore(_MOST_IN_FLIGHT)
+        self._answers: queue.SimpleQueue[tuple[int, Any, float, Any] | None] = queue.SimpleQueue()
+        self._sent = 0
+        self.failure = ""
+        self._finisher = threading.Thread(target=self._finish, daemon=True)
+        self._finisher.start()
+
+    def __enter__(self) -> Requests:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _slot in range(_MOST_IN_FLIGHT):
+            self._slots.acquire(timeout=_TIMEOUT_S)
+        self._answers.put(None)
+        self._finisher.join(_TIMEOUT_S)
+        self._client.close()
+
+    def send(self, tensor: npt.NDArray[np.float32], frame: Any, due_s: float) -> bool:
+        """Ask about a frame; False where so many are on their way that it must be dropped."""
+        if not self._slots.acquire(blocking=False):
+            return False
+        given = self._triton.InferInput(self._name, list(tensor.shape), "FP32")
+        given.set_data_from_numpy(tensor)
+        number, self._sent = self._sent, self._sent + 1
+
+        def answered(result: Any, error: Any) -> None:
+            self._answers.put((number, error or result, due_s, frame))
+
+        self._client.async_infer(self._model, [given], answered, client_timeout=_TIMEOUT_S)
+        return True
+
+    def _finish(self) -> None:
+        """Results in the order of the frames."""
+        waiting: dict[int, tuple[Any, float, Any]] = {}
+        following = 0
+        while (item := self._answers.get()) is not None:
+            waiting[item[0]] = item[1:]
+            while following in waiting:
+                answer, due_s, frame = waiting.pop(following)
+                following += 1
+                try:
+                    self._one(answer, due_s, frame)
+                except Exception as error:  # whatever it is, the stream is not held
+                    self.failure = self.failure or f"{type(error).__name__}: {error}"
+                finally:
+                    self._slots.release()
+
+    def _one(self, answer: Any, due_s: float, frame: Any) -> None:
+        if isinstance(answer, Exception):
+            raise answer
+        (output,) = (answer.as_numpy(one.name) for one in answer.get_response().outputs)
+        if self._composing is not None:
+            self._composing(frame, output[0])
+        else:
+            np.argpartition(output[0], -5)
+        self.note(due_s)

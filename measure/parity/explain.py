@@ -1,0 +1,125 @@
+"""A report in one plain paragraph: is it within the tolerances, and where does the rest come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onestream.measure.parity.report import Report, SubjectReport
+from onestream.preprocess.tolerances import Stage
+from onestream.serving.building.certificate import STAGES
+
+_CAUSES: dict[Stage, str] = {
+    "decode": "another decoder, colour order or a forgotten EXIF orientation",
+    "resize": "another filter, or shrinking without the smoothing (antialiasing) that it needs",
+    "crop": "another window or border",
+    "normalize": "another mean, std or scale",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """The stage at which a subject's mean difference grows most, and by how many levels; None for another shape.
+
+    ``located`` is False where the stages before it cannot be seen, as those of a server.
+    """
+
+    stage: Stage
+    levels: float | None
+    located: bool
+
+    @property
+    def cause(self) -> str:
+        """What usually makes such a difference."""
+        return _CAUSES[self.stage] if self.located else "the stages before it cannot be seen from outside"
+
+
+def blame(subject: SubjectReport) -> Blame | None:
+    """Where a subject's difference comes from; None where it has none."""
+    other = [stage for stage in STAGES if stage in subject.other_shape]
+    if other:
+        return Blame(other[0], None, _is_located(other[0], subject))
+    before, grown = 0.0, {}
+    for stage in STAGES:
+        if stage in subject.stages:
+            mean = subject.stages[stage].mean
+            grown[stage], before = mean - before, mean
+    if not grown or not any(figures.max for figures in subject.stages.values()):
+        return None
+    worst = max(grown, key=lambda stage: grown[stage])
+    return Blame(worst, grown[worst], _is_located(worst, subject))
+
+
+def _is_located(stage: Stage, subject: SubjectReport) -> bool:
+    before = STAGES[: STAGES.index(stage)]
+    return all(earlier in subject.stages or earlier in subject.other_shape for earlier in before)
+
+
+def explain(report: Report) -> str:
+    """What the table says, for someone who reads one for the first time."""
+    sentences = [
+        f"Everything is compared with the reference, which is the definition run literally by Pillow and NumPy, on "
+        f"{_count(report.compared, 'photo')}."
+    ]
+    sentences += [f"Problem: {problem}." for problem in report.problems]
+    judged = [subject for subject in report.subjects if subject.judged]
+    others = [subject for subject in report.subjects if not subject.judged]
+    sentences.append(_verdict(judged) if judged else "Nothing is judged: no backend but the reference can run here.")
+    equal = [subject.name for subject in others if subject.photos and blame(subject) is None]
+    if equal:
+        sentences.append(f"{_listed(equal)} {'equals' if len(equal) == 1 else 'equal'} it to the last bit.")
+    by_cause: dict[tuple[Stage, str], list[str]] = {}
+    for subject in others:
+        found = blame(subject)
+        if found is not None:
+            by_cause.setdefault((found.stage, found.cause), []).append(_skew(subject, found))
+    for (stage, cause), guilty in by_cause.items():
+        sentences.append(f"At {stage}, {_listed(guilty)}: {cause}.")
+    if by_cause:
+        flips, predictions = len(report.flips(judged=False)), sum(subject.predictions for subject in others)
+        if predictions:
+            sentences.append(
+                f"That skew flips {flips} of {_count(predictions, 'prediction')}, without an error or a line in a log."
+                if flips
+                else f"It flips none of {_count(predictions, 'prediction')} here; on photos near a decision it can."
+            )
+    return " ".join(sentences)
+
+
+def _verdict(judged: list[SubjectReport]) -> str:
+    outside = [subject for subject in judged if not subject.within]
+    flips = sum(len(subject.flips) for subject in judged)
+    predictions = sum(subject.predictions for subject in judged)
+    flipped = f"; {flips or 'none'} of {_count(predictions, 'prediction')} {_flip(flips)}" if predictions else ""
+    if not outside:
+        highest = max((figures.max for subject in judged for figures in subject.stages.values()), default=0.0)
+        names = [subject.name for subject in judged]
+        verb = "stays" if len(names) == 1 else "stay"
+        within = f"at most {highest:g} of 255 levels" if highest else "no difference at all"
+        return f"{_listed(names)} {verb} within the tolerances, {within}{flipped}."
+    told = []
+    for subject in outside:
+        found = blame(subject)
+        if subject.refused:
+            told.append(f"{subject.name} refuses {_count(len(subject.refused), 'photo')} that the reference takes")
+        if found is not None:
+            told.append(f"{_skew(subject, found)} at {found.stage} ({found.cause})")
+    return f"Outside the tolerances: {'; '.join(told)}{flipped}."
+
+
+def _skew(subject: SubjectReport, found: Blame) -> str:
+    if found.levels is None:
+        return f"{subject.name} gives another size"
+    highest = max(figures.max for figures in subject.stages.values())
+    return f"{subject.name} departs by {found.levels:.2f} levels on average (at most {highest:.4g})"
+
+
+def _flip(number: int) -> str:
+    return "flips" if number <= 1 else "flip"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

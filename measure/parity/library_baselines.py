@@ -1,0 +1,187 @@
+"""What users have: torchvision, OpenCV and Pillow, each as it is usually written.
+
+Sizes and windows are the definition's own, so that only decoding, filters and normalization can differ. None of these
+applies an EXIF orientation that its usual code forgets, or refuses what its library reads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from onestream.measure.parity.subject import Observation, Photo, Pixels, Refused, Subject
+from onestream.preprocess import BackendMissing, Definition, Resize
+from onestream.preprocess.backends.base import network_layout
+from onestream.preprocess.backends.reference import move_pixels
+from onestream.preprocess.definition import Filter, Geometric, Pad
+from onestream.preprocess.geometry import crop_window, resized_size
+
+Library = Literal["torchvision", "opencv", "pillow"]
+MODULES: dict[Library, str] = {"torchvision": "torchvision", "opencv": "cv2", "pillow": "PIL"}
+"""What is imported for each library."""
+LIBRARIES: tuple[Library, ...] = tuple(MODULES)
+
+
+class _Usual(Subject):
+    """Decode, move and normalize one after the other, on whatever the library calls an image."""
+
+    def __init__(self, name: str, definition: Definition) -> None:
+        super().__init__(name, judged=False)
+        self._definition = definition
+
+    def observe(self, photo: Photo) -> Observation:
+        """All four stages; any error of the library is a refusal."""
+        definition = self._definition
+        last_resize = max((i for i, op in enumerate(definition.geometry) if isinstance(op, Resize)), default=-1)
+        try:
+            image = self.decode(photo.data)
+            decoded = resized = self.pixels(image)
+            for index, operation in enumerate(definition.geometry):
+                image = self.move(operation, image)
+                if index == last_resize:
+                    resized = self.pixels(image)
+        except Exception as error:  # libraries raise what they like on files that they cannot read
+            raise Refused(f"{type(error).__name__}: {error}") from None
+        cropped = self.pixels(image)
+        return Observation(
+            {"decode": decoded, "resize": resized, "crop": cropped, "normalize": network_layout(definition, cropped)}
+        )
+
+    def decode(self, data: bytes) -> Any:
+        """The library's image from a file's bytes."""
+        raise NotImplementedError
+
+    def move(self, operation: Geometric, image: Any) -> Any:
+        """One resize, crop or pad."""
+        raise NotImplementedError
+
+    def pixels(self, image: Any) -> Pixels:
+        """The library's image as uint8 (height, width, channels)."""
+        raise NotImplementedError
+
+
+class PlainPillow(_Usual):
+    """``Image.open(file).convert("RGB").resize(size)``: no EXIF, and Pillow's own default filter, which is bicubic."""
+
+    def __init__(self, definition: Definition) -> None:
+        super().__init__("Pillow", definition)
+
+    def decode(self, data: bytes) -> Image.Image:
+        """Pillow's pixels, not turned."""
+        return Image.open(io.BytesIO(data)).convert("RGB" if self._definition.decode.color == "rgb" else "L")
+
+    def move(self, operation: Geometric, image: Image.Image) -> Image.Image:
+        """Resize without naming a filter."""
+        if isinstance(operation, Resize):
+            height, width = resized_size(operation, (image.height, image.width))
+            return image.resize((width, height))
+        return move_pixels(operation, image)
+
+    def pixels(self, image: Image.Image) -> Pixels:
+        """See ``_Usual.pixels``."""
+        return _with_channels(np.asarray(image))
+
+
+class OpenCv(_Usual):
+    """``cv2.imread``, ``cvtColor``, ``resize`` (which does not antialias), crop."""
+
+    def __init__(self, definition: Definition) -> None:
+        super().__init__("OpenCV", definition)
+        self._cv2 = _import("cv2", "opencv", "pip install opencv-python-headless")
+
+    def decode(self, data: bytes) -> Pixels:
+        """OpenCV's decoder, in RGB order."""
+        cv2 = self._cv2
+        gray = self._definition.decode.color == "gray"
+        found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR)
+        if found is None:
+            raise ValueError("cv2.imdecode returned None")
+        image: Pixels = found if gray else cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
+        return image
+
+    def move(self, operation: Geometric, image: Pixels) -> Pixels:
+        """Resize by OpenCV with the filter of the definition's name."""
+        if isinstance(operation, Resize):
+            cv2 = self._cv2
+            height, width = resized_size(operation, (image.shape[0], image.shape[1]))
+            filters: dict[Filter, int] = {
+                "nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR,
+                "bicubic": cv2.INTER_CUBIC, "lanczos": cv2.INTER_LANCZOS4,
+            }  # fmt: skip
+            resized: Pixels = cv2.resize(image, (width, height), interpolation=filters[operation.filter])
+            return resized
+        return np.asarray(move_pixels(operation, Image.fromarray(image)))
+
+    def pixels(self, image: Pixels) -> Pixels:
+        """See ``_Usual.pixels``."""
+        return _with_channels(image)
+
+
+class Torchvision(_Usual):
+    """``transforms.v2`` on PIL images, as its documentation composes them."""
+
+    def __init__(self, definition: Definition, *, on_tensors: bool = False) -> None:
+        super().__init__("torchvision on tensors" if on_tensors else "torchvision", definition)
+        command = "pip install torchvision"
+        self._functional = _import("torchvision.transforms.v2.functional", "torchvision", command)
+        self._interpolation = _import("torchvision.transforms", "torchvision", command).InterpolationMode
+        self._on_tensors = on_tensors
+
+    def decode(self, data: bytes) -> Any:
+        """A PIL image as ``ImageFolder`` loads it, or that as a uint8 tensor."""
+        image = Image.open(io.BytesIO(data)).convert("RGB" if self._definition.decode.color == "rgb" else "L")
+        return self._functional.pil_to_tensor(image) if self._on_tensors else image
+
+    def move(self, operation: Geometric, image: Any) -> Any:
+        """Torchvision's resize; on tensors without antialiasing, which was the default for years."""
+        height, width = self._functional.get_size(image)
+        if isinstance(operation, Resize):
+            size = list(resized_size(operation, (height, width)))
+            filters: dict[Filter, str] = {
+                "nearest": "NEAREST", "bilinear": "BILINEAR", "bicubic": "BICUBIC", "lanczos": "LANCZOS",
+            }  # fmt: skip
+            interpolation = self._interpolation[filters[operation.filter]]
+            return self._functional.resize(image, size, interpolation, antialias=not self._on_tensors)
+        window = crop_window(operation, (height, width))
+        if isinstance(operation, Pad):
+            border = [-window.left, -window.top]
+            border += [window.width - width - border[0], window.height - height - border[1]]
+            return self._functional.pad(image, border, fill=operation.value)
+        return self._functional.center_crop(image, [window.height, window.width])
+
+    def pixels(self, image: Any) -> Pixels:
+        """See ``_Usual.pixels``."""
+        if self._on_tensors:
+            channels_last: Pixels = image.permute(1, 2, 0).contiguous().numpy()
+            return channels_last
+        return _with_channels(np.asarray(image))
+
+
+_MAKERS: dict[Library, tuple[Callable[[Definition], Subject], ...]] = {
+    "torchvision": (Torchvision, lambda definition: Torchvision(definition, on_tensors=True)),
+    "opencv": (OpenCv,),
+    "pillow": (PlainPillow,),
+}
+
+
+def usual_code(library: Library, definition: Definition) -> list[Subject]:
+    """The subjects of one library. Raises ``BackendMissing`` naming the command where it cannot be imported."""
+    return [make(definition) for make in _MAKERS[library]]
+
+
+def _import(module: str, library: str, command: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise BackendMissing(f"{library} is not installed: {command}") from None
+    except Exception as error:  # torchvision built for another PyTorch raises what it likes at import
+        raise BackendMissing(f"{library} cannot be imported: {error}; it must suit the installed PyTorch") from None
+
+
+def _with_channels(pixels: Pixels) -> Pixels:
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]

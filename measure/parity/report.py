@@ -1,0 +1,110 @@
+"""What was measured, as values: ready for JSON, and judged by the tolerances table."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import BaseModel, ConfigDict
+
+from onestream.preprocess.backends.base import BackendName, Device
+from onestream.preprocess.tolerances import Stage
+from onestream.serving.building.figures import Figures
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid")
+
+
+class LogitFigures(BaseModel):
+    """How far the network's outputs are from those for the reference's pixels, in the outputs' own unit."""
+
+    model_config = _FROZEN
+
+    max: float
+    mean: float
+    percentile_99_9: float
+
+
+class Flip(BaseModel):
+    """A photo whose best class is another than the reference's. ``form`` is the served model, or empty."""
+
+    model_config = _FROZEN
+
+    photo: str
+    form: str
+    expected: str
+    got: str
+
+
+class SubjectReport(BaseModel):
+    """One subject against the reference.
+
+    ``photos`` is the number compared, ``stages`` the figures of those stages that the subject shows, ``other_shape``
+    counts the photos that have another shape after a stage, ``refused`` says why a photo that the reference takes has
+    no result. ``predictions`` counts the best classes that were compared, over all ``forms`` of a served pipeline.
+    ``backend`` and ``device`` name the entries of the tolerances table that judged it.
+    """
+
+    model_config = _FROZEN
+
+    name: str
+    judged: bool
+    backend: BackendName = "dali"
+    device: Device = "cpu"
+    photos: int
+    stages: dict[Stage, Figures]
+    other_shape: dict[Stage, int]
+    refused: dict[str, str]
+    logits: LogitFigures | None
+    predictions: int
+    forms: list[str]
+    flips: list[Flip]
+
+    @property
+    def within(self) -> bool:
+        """Whether the table allows all of it; what is not judged always is."""
+        exact = not self.other_shape and not self.refused and all(one.within for one in self.stages.values())
+        return exact or not self.judged
+
+
+class Report(BaseModel):
+    """A parity report.
+
+    ``bad_images`` are those that the reference refuses, with the reason: nothing can be compared with them.
+    ``problems`` make the whole report fail, ``not_compared`` says why something is missing from it.
+    """
+
+    model_config = _FROZEN
+
+    pipeline: str
+    definition_digest: str
+    versions: dict[str, str]
+    photos: list[str]
+    bad_images: dict[str, str]
+    problems: list[str]
+    not_compared: dict[str, str]
+    subjects: list[SubjectReport]
+
+    @property
+    def within(self) -> bool:
+        """Whether everything that is judged is within the tolerances table, and there is no problem."""
+        return not self.problems and all(subject.within for subject in self.subjects)
+
+    @property
+    def judges(self) -> bool:
+        """Whether there is anything to judge: where DALI is missing and no server is asked, there is not."""
+        return any(subject.judged for subject in self.subjects)
+
+    @property
+    def compared(self) -> int:
+        """How many photos the reference takes."""
+        return len(self.photos) - len(self.bad_images)
+
+    def flips(self, *, judged: bool) -> list[Flip]:
+        """The flips of the subjects that are judged, or of the others."""
+        return [flip for subject in self.subjects if subject.judged == judged for flip in subject.flips]
+
+    def text(self) -> str:
+        """The report as JSON, with ``within`` of the whole and of each subject beside their fields."""
+        content = self.model_dump(mode="json") | {"within": self.within}
+        for subject, fields in zip(self.subjects, content["subjects"], strict=True):
+            fields["within"] = subject.within
+        return json.dumps(content, indent=2)

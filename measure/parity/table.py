@@ -1,0 +1,105 @@
+"""A report as a table and lists for the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Column, Table
+from rich.text import Text
+
+from onestream.measure.parity.report import Report, SubjectReport
+from onestream.preprocess.tolerances import Stage, tolerance
+from onestream.serving.building.certificate import STAGES
+from onestream.serving.building.figures import Figures
+
+_MOST_LISTED = 10
+"""Photos named for one subject under one heading."""
+
+
+def tabulate(report: Report) -> Table:
+    """One block for each subject: a row for each stage that it shows, the network's outputs and the predictions."""
+    table = Table(
+        Column("against the reference", overflow="fold", max_width=36, min_width=22),
+        Column("max", justify="right", no_wrap=True),
+        Column("mean", justify="right", no_wrap=True),
+        Column("99.9 %", justify="right", no_wrap=True),
+        Column("above 1", justify="right", no_wrap=True),
+        Column("verdict", overflow="fold", min_width=16),
+        title=f"{report.pipeline}, definition {report.definition_digest[:12]}, {report.compared} photos",
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
+    for subject in report.subjects:
+        table.add_section()
+        remark = ", ".join(subject.forms) if subject.judged else "not judged"
+        table.add_row(Text(subject.name, style="bold"), "", "", "", "", Text(remark, style="dim"))
+        for stage in STAGES:
+            if stage in subject.stages or stage in subject.other_shape:
+                table.add_row(*_stage_row(subject, stage))
+        if subject.logits is not None:
+            figures = subject.logits
+            columns = (f"{value:.3f}" for value in (figures.max, figures.mean, figures.percentile_99_9))
+            table.add_row("  logits", *columns, "–", "")
+        if subject.predictions:
+            flips = len(subject.flips)
+            told = Text(f"{flips} of {subject.predictions} flipped", style="yellow" if flips else "")
+            table.add_row("  top-1", "", "", "", "", told)
+    return table
+
+
+def lists(report: Report) -> dict[str, list[str]]:
+    """What a table has no room for: lines by heading."""
+    flips, refused = [], []
+    for subject in report.subjects:
+        flips += _cut(
+            [
+                f"{flip.form or subject.name}: {Path(flip.photo).name}: {flip.expected} → {flip.got}"
+                for flip in subject.flips
+            ],
+            subject,
+        )
+        refused += _cut([f"{subject.name}: {photo}: {reason}" for photo, reason in subject.refused.items()], subject)
+    return {
+        "Flipped predictions": flips,
+        "Refused, though the reference takes them": refused,
+        "Bad images": [f"{name}: {reason}" for name, reason in report.bad_images.items()],
+        "Not compared": [f"{name}: {reason}" for name, reason in report.not_compared.items()],
+    }
+
+
+def _cut(lines: list[str], subject: SubjectReport) -> list[str]:
+    more = len(lines) - _MOST_LISTED
+    return lines if more <= 0 else [*lines[:_MOST_LISTED], f"{subject.name}: {more} more; --json lists all"]
+
+
+def _stage_row(subject: SubjectReport, stage: Stage) -> tuple[str | Text, ...]:
+    figures, other = subject.stages.get(stage), subject.other_shape.get(stage, 0)
+    verdict = _verdict(subject, figures, stage) if subject.judged and figures is not None else Text()
+    if other:
+        style = "red" if subject.judged else "yellow"
+        verdict = Text(f"another size: {other} of {subject.photos} photos", style=style)
+    if figures is None:
+        return f"  {stage}", "–", "–", "–", "–", verdict
+    return (
+        f"  {stage}",
+        f"{figures.max:.3g}",
+        f"{figures.mean:.3f}",
+        f"{figures.percentile_99_9:.3g}",
+        f"{figures.share_above_one:.2%}",
+        verdict,
+    )
+
+
+def _verdict(subject: SubjectReport, figures: Figures, stage: Stage) -> Text:
+    if figures.within:
+        return Text("within", style="green")
+    allowed = tolerance(subject.backend, stage, device=subject.device)
+    return Text(
+        f"outside: allowed for 8-bit files are {allowed.max_level:g} at most, {allowed.share_different:.0%} of values "
+        f"different, {allowed.share_above_one:.0%} above 1",
+        style="red",
+    )

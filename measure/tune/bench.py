@@ -1,0 +1,196 @@
+"""Measures settings side by side: a real server for each, rounds in which every one is measured, none always first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+
+import yaml
+
+from onestream.measure.tune.decide import ROUNDS, Sample, hopeless
+from onestream.measure.tune.knobs import Device, differences, text
+from onestream.measure.tune.loads import Load, LoadFailed
+from onestream.measure.tune.search import OutOfTime, SettingFailed
+from onestream.preprocess import PreprocessError
+from onestream.serving.building.build import build
+from onestream.serving.errors import ServingError
+from onestream.serving.pipeline import Pipeline, ServingOptions
+from onestream.serving.server.server import Server
+
+_SHORTEST_S, _LONGEST_S = 0.3, 10.0
+_COMPARISONS_IN_A_BUDGET = 10
+_WARM_UP_S = 1.0
+# The first start on a GPU builds the network's engine, which takes minutes.
+_STARTUP_TIMEOUT_S: dict[Device, float] = {"cpu": 120.0, "gpu": 1200.0}
+
+
+def measurement_s(budget_s: float) -> float:
+    """Seconds of one measurement: so that ten comparisons take the whole budget, if servers took no time to start."""
+    return min(max(budget_s / (_COMPARISONS_IN_A_BUDGET * ROUNDS * 2), _SHORTEST_S), _LONGEST_S)
+
+
+class Workshop:
+    """Builds a repository for each setting, as ``onestream build`` would; the network is built once and linked.
+
+    ``folder`` takes them. ``built`` is a repository in which the network may have been built before; it is read only.
+    """
+
+    def __init__(self, pipeline_file: Path, *, onnx_file: Path | None, folder: Path, built: Path) -> None:
+        self._file, self._onnx_file, self._folder, self._built = pipeline_file, onnx_file, folder, built
+        self._name = Pipeline.from_file(pipeline_file).name
+        self._repositories: dict[ServingOptions, Path] = {}
+
+    def repository(self, options: ServingOptions, *, progress: Callable[[str], None] = lambda _: None) -> Path:
+        """The repository of a setting. Raises ``ServingError`` or ``PreprocessError``."""
+        if options not in self._repositories:
+            folder = self._folder / str(len(self._repositories))
+            repository = folder / "model_repository"
+            self._take_over_what_is_built(repository)
+            build(self._pipeline_file(options, folder), folder=repository, onnx_file=self._onnx_file, progress=progress)
+            self._repositories[options] = self._built = repository
+        return self._repositories[options]
+
+    def _pipeline_file(self, options: ServingOptions, folder: Path) -> Path:
+        data = yaml.safe_load(self._file.read_text(encoding="utf-8"))
+        data |= {"name": self._name, "serving": options.model_dump(mode="json")}
+        labels = data.get("postprocess", {}).get("labels")
+        if labels not in (None, "imagenet"):
+            data["postprocess"]["labels"] = str((self._file.parent / labels).resolve())
+        file = folder / "pipelines" / self._file.name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+        return file
+
+    def _take_over_what_is_built(self, repository: Path) -> None:
+        for model in (self._built / self._name, *self._built.glob(f"{self._name}_*")):
+            for file in (*model.glob("*/*.onnx"), *model.glob("certificate.json")):
+                copy = repository / file.relative_to(self._built)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                # A build replaces a network's file, but writes certificates in place: they must be copies.
+                if file.suffix != ".onnx":
+                    shutil.copyfile(file, copy)
+                    continue
+                try:
+                    os.link(file, copy)
+                except OSError:
+                    shutil.copyfile(file, copy)
+
+
+class Servers:
+    """Running servers by setting, each with one model and what it needs. A context manager that stops them all."""
+
+    def __init__(self, workshop: Workshop, *, model: str, device: Device) -> None:
+        self._workshop, self._model, self._device = workshop, model, device
+        self._running: dict[ServingOptions, Server] = {}
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.keep(())
+
+    def __contains__(self, options: ServingOptions) -> bool:
+        return options in self._running
+
+    def get(self, options: ServingOptions) -> Server:
+        """The server of a setting, started where it does not run. Raises ``ServingError`` or ``PreprocessError``."""
+        if options not in self._running:
+            server = Server(
+                self._workshop.repository(options),
+                http_port=0,
+                grpc_port=0,
+                metrics_port=0,
+                device=self._device,
+                models=[self._model],
+                startup_timeout_s=_STARTUP_TIMEOUT_S[self._device],
+            )
+            server.start()
+            self._running[options] = server
+        return self._running[options]
+
+    def keep(self, settings: Sequence[ServingOptions]) -> None:
+        """Stop the servers of all other settings."""
+        for options in [running for running in self._running if running not in settings]:
+            self._running.pop(options).stop()
+
+
+class Bench:
+    """Compares settings under a load until a deadline. ``say`` is told what happens, in a few words."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        load: Load,
+        *,
+        model: str,
+        budget_s: float,
+        deadline: float,
+        p99_ms: float | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._servers, self._load, self._model = servers, load, model
+        self._deadline, self._p99_ms, self._say = deadline, p99_ms, say
+        self._start_s = self._round_s = 0.0
+        self.duration_s = measurement_s(budget_s)
+
+    def warm_up(self, start: ServingOptions, *, start_s: float) -> Sample:
+        """Measure the start once, and how long that takes; ``start_s`` is what its server's start took.
+
+        Raises ``SettingFailed``.
+        """
+        self._measure(start, min(_WARM_UP_S, self.duration_s))
+        began = monotonic()
+        sample = self._measure(start)
+        self._round_s = monotonic() - began
+        self._start_s = start_s + _WARM_UP_S
+        return sample
+
+    def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
+        """Measure settings in interleaved rounds, as ``search.Compare`` describes."""
+        if not final:
+            # What is found is measured again, beside where the search began and the defaults.
+            needed_s = self._start_s + ROUNDS * len(settings) * self._round_s
+            set_aside_s = 2 * self._start_s + ROUNDS * 3 * self._round_s
+            if monotonic() + needed_s + set_aside_s > self._deadline:
+                raise OutOfTime
+        self._servers.keep(settings)
+        for options in settings:
+            if options not in self._servers:
+                self._start(options)
+        what = "what was found, again" if final else text(differences(settings[0], settings[1]))
+        samples: list[list[Sample]] = [[] for _ in settings]
+        for index in range(ROUNDS):
+            self._say(f"{what}: round {index + 1} of {ROUNDS}{_speeds(samples)}")
+            order = list(range(len(settings)))
+            for which in order if index % 2 == 0 else order[::-1]:
+                samples[which].append(self._measure(settings[which]))
+            if not final and hopeless(samples[0], samples[1], p99_ms=self._p99_ms):
+                break
+        return samples
+
+    def _start(self, options: ServingOptions) -> None:
+        self._say("starting a server")
+        try:
+            self._servers.get(options)
+        except (ServingError, PreprocessError) as error:
+            raise SettingFailed(options, str(error)) from None
+        self._measure(options, min(_WARM_UP_S, self.duration_s))
+
+    def _measure(self, options: ServingOptions, duration_s: float | None = None) -> Sample:
+        try:
+            server = self._servers.get(options)
+            return self._load.measure(server.grpc_address, self._model, duration_s=duration_s or self.duration_s)
+        except LoadFailed as error:
+            raise SettingFailed(options, str(error)) from None
+
+
+def _speeds(samples: list[list[Sample]]) -> str:
+    """The last speeds side by side; empty before the first round."""
+    speeds = " against ".join(f"{one[-1].images_per_s:.0f}" for one in samples if one)
+    return speeds and f", {speeds} images/s"

@@ -1,0 +1,141 @@
+"""The options that are tuned, and the values worth trying: a pure function of the machine and of the load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import ValidationError
+
+from onestream.serving.pipeline import GpuOptions, ServingOptions
+from onestream.serving.server.fit import instances_for
+
+Device = Literal["cpu", "gpu"]
+Value = int | str
+
+_CPU_BATCHES = (1, 2, 4, 8, 16)
+_GPU_BATCHES = (8, 16, 32, 64, 128, 256)
+_MOST_THREADS_PER_CORE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One field of ``ServingOptions`` and the values to try.
+
+    ``field`` is its name, with a dot where it is a field of a field: ``gpu.decode``. Of ``ordered`` values the search
+    tries neighbours of the best one; of others all.
+    """
+
+    field: str
+    values: tuple[Value, ...]
+    ordered: bool = True
+
+    def of(self, options: ServingOptions) -> Value:
+        """The value in these options."""
+        return value_of(options, self.field)
+
+
+def knobs_for(device: Device, *, cores: int, concurrency: int, ensemble: bool) -> tuple[Knob, ...]:
+    """The knobs of a machine, the ones that usually matter most first.
+
+    ``concurrency`` is the number of requests in flight: no batch can be larger. ``ensemble`` tells whether ``NAME`` is
+    tuned in place of ``NAME_fused``.
+    """
+    if device == "gpu":
+        knobs = [
+            Knob("gpu.decode", ("gpu", "hybrid", "cpu"), ordered=False),
+            Knob("gpu.backend", ("cvcuda", "dali"), ordered=False),
+            Knob("gpu.max_batch_size", _up_to(concurrency, _GPU_BATCHES)),
+            Knob("gpu.decode_threads", _up_to(cores, (1, 2, 4, 8))),
+        ]
+        if not ensemble:
+            knobs.append(Knob("gpu.batches_in_flight", (1, 2, 3, 4)))
+    else:
+        counts = sorted({1, max(1, cores // 2), cores, cores + 1})
+        instances = tuple("cores" if count == instances_for(cores) else count for count in counts)
+        threads = tuple(sorted({*_up_to(cores, (1, 2, 4, 8, 16)), cores}))
+        knobs = [
+            Knob("max_batch_size", _up_to(concurrency, _CPU_BATCHES)),
+            Knob("cpu_instances", instances),
+            Knob("cpu_threads", threads),
+        ]
+        if concurrency < cores:
+            knobs.reverse()
+    return tuple(knob for knob in knobs if len(knob.values) > 1)
+
+
+def sensible(options: ServingOptions, *, device: Device, cores: int) -> bool:
+    """Whether a setting is worth a measurement: a CPU with twice as many busy threads as cores only switches."""
+    if device == "gpu":
+        return True
+    return _processes(options.cpu_instances, cores) * options.cpu_threads <= _MOST_THREADS_PER_CORE * cores
+
+
+def neighbours(knob: Knob, options: ServingOptions, *, up: bool, cores: int) -> list[Value]:
+    """Of an ordered knob, the values above (or below) the one in ``options``, nearest first."""
+    current = _rank(knob.of(options), cores)
+    ranked = sorted((_rank(value, cores), value) for value in knob.values)
+    above = [value for rank, value in ranked if rank > current]
+    below = [value for rank, value in ranked if rank < current]
+    return above if up else below[::-1]
+
+
+def with_value(options: ServingOptions, field: str, value: Value) -> ServingOptions | None:
+    """The options with one field changed; None where they do not allow it."""
+    data = options.model_dump()
+    *parents, last = field.split(".")
+    target = data
+    for parent in parents:
+        target = target[parent]
+    target[last] = value
+    try:
+        return ServingOptions.model_validate(data)
+    except ValidationError:
+        return None
+
+
+def value_of(options: ServingOptions, field: str) -> Value:
+    """The value of a field, named as in ``Knob``."""
+    found = _field(options, field)
+    if not isinstance(found, (int, str)):
+        raise TypeError(f"serving.{field} is {found!r}; expected a number or a word")
+    return found
+
+
+def settings(options: ServingOptions, knobs: tuple[Knob, ...]) -> dict[str, Value]:
+    """The values of all knobs, by field."""
+    return {knob.field: knob.of(options) for knob in knobs}
+
+
+def differences(options: ServingOptions, before: ServingOptions) -> dict[str, object]:
+    """The fields, named as in ``Knob``, whose values are others than before."""
+    fields = [field for field in ServingOptions.model_fields if field != "gpu"]
+    fields += [f"gpu.{field}" for field in GpuOptions.model_fields]
+    pairs = {field: (_field(options, field), _field(before, field)) for field in fields}
+    return {field: value for field, (value, was) in pairs.items() if value != was}
+
+
+def text(values: Mapping[str, object]) -> str:
+    """Settings in one line, such as ``max_batch_size 8, cpu_instances cores``."""
+    return ", ".join(f"{field} {value}" for field, value in values.items())
+
+
+def _field(options: ServingOptions, name: str) -> object:
+    found: object = options
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _up_to(most: int, values: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(value for value in values if value <= most) or values[:1]
+
+
+def _processes(value: Value, cores: int) -> int:
+    return value if isinstance(value, int) else instances_for(cores)
+
+
+def _rank(value: Value, cores: int) -> int:
+    """A number to order values by; *cores* stands for what it means on this machine."""
+    return _processes(value, cores)

@@ -1,0 +1,1 @@
+"""Persons over another background, from a person segmentation's probabilities."""

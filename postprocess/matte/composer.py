@@ -1,0 +1,162 @@
+"""Persons over another background: from a person segmentation's probabilities to composed frames, in integers.
+
+Frames are composed as they are decoded and encoded, in planes of YUV: half the samples of RGB, and no conversion. Each
+plane is composed with the mask stretched to its own size::
+
+    alpha    = floor(255 * clip((person - 0.5) / softness + 0.5, 0, 1) + 0.5)      at the network's size, 0 to 255
+    stretch  = the mask's columns, then its rows, mixed in 256ths (``stretch.steps``), rounded half up after each
+    composed = (alpha * frame + (255 - alpha) * background + 127) // 255
+
+``Composer.compose`` is compiled; ``Composer.compose_reference`` says the same in NumPy and is equal in every bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.postprocess.matte.background import Background, subsampled
+from onestream.postprocess.matte.stretch import Levels, mixed, steps
+from onestream.preprocess import Definition
+from onestream.preprocess.geometry import Size, Window, place, single_resize
+from onestream.preprocess.video.common.color import ColorRule, Planes
+from onestream.preprocess.video.common.orientation import Orientation
+
+
+def alpha(person: npt.NDArray[np.floating[Any]], *, softness: float = 1.0) -> Levels:
+    """The probability of a person, 0 to 1, as levels of 0 to 255 of the same shape.
+
+    ``softness``, above 0 to 1, is the range of probabilities around one half that stays transparent in parts: 1 keeps
+    the probability, less makes the edge harder.
+    """
+    check_softness(softness)
+    one, half = np.float32(1), np.float32(0.5)
+    stretched = (person.astype(np.float32) - half) * np.float32(1 / softness) + half
+    levels: Levels = (np.clip(stretched, np.float32(0), one) * np.float32(255) + half).astype(np.uint8)
+    return levels
+
+
+def check_softness(softness: float) -> None:
+    """Raise ``ValueError`` where it is not above 0 and at most 1."""
+    if not 0 < softness <= 1:
+        raise ValueError(f"softness must be above 0 and at most 1, got {softness}")
+
+
+def picture_window(definition: Definition, size_hw: Size) -> Window:
+    """Where a picture of ``size_hw`` lies on the canvas that a definition makes of it: there its matte is.
+
+    Raises ``ValueError`` where the definition crops, so that a part of the picture has no matte.
+    """
+    if not single_resize(definition.geometry):
+        raise ValueError(
+            "the definition resizes more than once; a matte takes one resize, then padding, or a letterbox"
+        )
+    placed = place(definition, size_hw)
+    if (placed.window.height, placed.window.width) != placed.resized_hw:
+        raise ValueError(
+            f"the definition crops a picture of {size_hw[1]}x{size_hw[0]}; a matte takes a resize to the whole, "
+            "or a letterbox"
+        )
+    return Window(*placed.offset, placed.window.height, placed.window.width)
+
+
+class Composer:
+    """Puts the persons of frames over a background. An instance serves one stream, one frame at a time.
+
+    ``rule`` tells in which YUV the colours of the background are to be written.
+    """
+
+    def __init__(self, background: Background, *, rule: ColorRule | None = None) -> None:
+        self._background = background
+        self._rule = rule or ColorRule()
+
+    def compose(self, frame: Planes, matte: Levels, out: Planes | None = None) -> Planes:
+        """The frame with what is not person replaced; 8 bit, else in the frame's own format.
+
+        ``matte`` is the part of the ``alpha`` of the network that shows the frame (``picture_window``), of any size.
+        The planes of ``out`` are written where given: 8 bit, the size and format of the frame, rows may be padded.
+        Deeper samples are cut to 8 bit first. Raises ``ValueError`` where ``matte`` or ``out`` does not fit, or
+        the rule cannot be resolved.
+        """
+        from onestream.postprocess.matte.kernels import compose, widen
+
+        frame = _in_8_bits(frame)
+        out = _checked(out, frame) if out is not None else _empty_like(frame)
+        layers = self._background.layers(frame, self._rule)
+        if matte.ndim != 2 or matte.size == 0:
+            raise ValueError(f"a matte is (height, width), got shape {matte.shape}")
+        matte = np.ascontiguousarray(matte)
+        widened: dict[Size, Levels] = {}
+        for size_hw, plane, into, layer in zip(_sizes(frame), _planes(frame), _planes(out), layers, strict=True):
+            wide = widened.get(size_hw)
+            if wide is None:
+                wide = widened[size_hw] = np.empty((matte.shape[0], size_hw[1]), np.uint8)
+                widen(matte, *steps(size_hw[1], matte.shape[1]), wide)
+            compose(plane, into, wide, *steps(size_hw[0], matte.shape[0]), layer.rows, *layer.steps)
+        return out
+
+    def compose_reference(self, frame: Planes, matte: Levels) -> Planes:
+        """The same in NumPy: the specification of ``compose``."""
+        frame = _in_8_bits(frame)
+        layers = self._background.layers(frame, self._rule, literally=True)
+        composed = []
+        for (height, width), plane, layer in zip(_sizes(frame), _planes(frame), layers, strict=True):
+            wide = mixed(matte, steps(width, matte.shape[1]), axis=1)
+            level = mixed(wide, steps(height, matte.shape[0]), axis=0).astype(np.int32)
+            behind = mixed(layer.rows, layer.steps, axis=0).astype(np.int32)
+            before = plane[:height, :width].astype(np.int32)
+            composed.append(((level * before + (255 - level) * behind + 127) // 255).astype(np.uint8))
+        y, u, v = composed
+        return replace(frame, y=y, u=u, v=v)
+
+
+def displayed(frame: Planes, orientation: Orientation) -> Planes:
+    """The frame as a player turns it. Where a side is odd, its chroma moves by up to half a sample."""
+    y, u, v = (
+        orientation.turn(plane[:height, :width])
+        for (height, width), plane in zip(_sizes(frame), _planes(frame), strict=True)
+    )
+    shifts = (frame.shifts[1], frame.shifts[0]) if orientation.transpose else frame.shifts
+    return replace(frame, y=y, u=u, v=v, size_hw=orientation.displayed_size(frame.size_hw), shifts=shifts)
+
+
+def _planes(frame: Planes) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    return frame.y, frame.u, frame.v
+
+
+def _sizes(frame: Planes) -> tuple[Size, Size, Size]:
+    """(height, width) of the visible parts of the planes."""
+    chroma = subsampled(frame.size_hw, frame.shifts)
+    return frame.size_hw, chroma, chroma
+
+
+def _in_8_bits(frame: Planes) -> Planes:
+    _check_shapes(frame)
+    y, u, v = (
+        np.ascontiguousarray(plane) if frame.depth == 8 else (plane >> frame.depth - 8).astype(np.uint8)
+        for plane in _planes(frame)
+    )
+    return replace(frame, y=y, u=u, v=v, depth=8)
+
+
+def _check_shapes(frame: Planes) -> None:
+    """The compiled loops trust the sizes."""
+    for (height, width), plane in zip(_sizes(frame), _planes(frame), strict=True):
+        if plane.shape[0] < height or plane.shape[1] < width:
+            raise ValueError(f"a plane has shape {plane.shape}, the frame takes {height, width} or more")
+
+
+def _empty_like(frame: Planes) -> Planes:
+    y, u, v = (np.empty(size_hw, np.uint8) for size_hw in _sizes(frame))
+    return replace(frame, y=y, u=u, v=v)
+
+
+def _checked(out: Planes, frame: Planes) -> Planes:
+    seen, wanted = ((one.size_hw, one.shifts, one.depth) for one in (out, frame))
+    if seen != wanted:
+        raise ValueError(f"out has size, chroma shifts and depth {seen}, the frame {wanted}")
+    _check_shapes(out)
+    return out

@@ -1,0 +1,70 @@
+"""A definition made executable: the backend by its name, imported only when it is asked for."""
+
+from __future__ import annotations
+
+from onestream.preprocess.backends.base import BackendName, Compiled, DecodeOptions, Device
+from onestream.preprocess.backends.reference import Reference
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import CannotCompile
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.variation import canvas_of
+
+
+def compile(
+    definition: Definition,
+    *,
+    backend: BackendName = "reference",
+    device: Device = "cpu",
+    limits: Limits | None = None,
+    max_batch_size: int = 8,
+    threads: int = 1,
+    varied: bool = False,
+    decode: DecodeOptions | None = None,
+) -> Compiled:
+    """Make a definition executable on a backend.
+
+    ``max_batch_size`` is the largest number of images that the backend processes at once (``run`` accepts more and
+    splits them); ``threads`` are CPU threads; ``varied`` prepares for variations (``Compiled.run``), which need an
+    output size that does not depend on the image; ``decode`` is read by GPU backends only. Raises ``CannotCompile``
+    naming what the backend cannot do exactly, and ``BackendMissing`` naming the command that installs it.
+    """
+    limits = limits or Limits()
+    if varied:
+        try:
+            canvas_of(definition)
+        except ValueError as error:
+            raise CannotCompile(f"images cannot vary: {error}") from None
+    if backend == "reference":
+        if device != "cpu":
+            raise CannotCompile("the reference backend runs on the device 'cpu' only")
+        return Reference(definition, limits)
+    if backend == "dali":
+        from onestream.preprocess.backends.dali import Dali
+
+        return Dali(
+            definition,
+            limits,
+            device=device,
+            max_batch_size=max_batch_size,
+            threads=threads,
+            varied=varied,
+            decode=decode or DecodeOptions(),
+        )
+    if backend == "cvcuda":
+        if device != "gpu":
+            raise CannotCompile("the cvcuda backend runs on the device 'gpu' only")
+        if varied:
+            raise CannotCompile("cvcuda does not vary images; dali does")
+        from onestream.preprocess.backends.cvcuda import CvCuda
+        from onestream.preprocess.cuda.device import open_device
+
+        stream = open_device().stream()
+        return CvCuda(
+            definition,
+            limits,
+            stream=stream,
+            max_batch_size=max_batch_size,
+            threads=threads,
+            decode=decode or DecodeOptions(),
+        )
+    raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali, cvcuda")

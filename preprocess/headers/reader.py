@@ -1,0 +1,81 @@
+"""Format, size and orientation of an encoded image, read from its header without decoding it.
+
+Every backend computes its geometry from these numbers before the pixels exist. The readers (``formats/``) follow the
+published layouts and are strict: a file that is cut short, and every form that the backends would not decode alike, is
+refused here by name.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from onestream.preprocess.errors import BadImage
+from onestream.preprocess.headers import bmp, jpeg, png, tiff, webp
+from onestream.preprocess.headers.base import FORMATS, Encoded, Header, ImageFormat, SizeCheck, accept_size, byte_view
+
+__all__ = ["FORMATS", "Encoded", "Header", "ImageFormat", "byte_view", "read_header"]
+
+_READERS: tuple[tuple[bytes, ImageFormat, Callable[[memoryview, SizeCheck], Header]], ...] = (
+    (b"\xff\xd8\xff", "JPEG", jpeg.read),
+    (b"\x89PNG\r\n\x1a\n", "PNG", png.read),
+    (b"RIFF", "WebP", webp.read),
+    (b"II*\x00", "TIFF", tiff.read),
+    (b"MM\x00*", "TIFF", tiff.read),
+    (b"BM", "BMP", bmp.read),
+)
+
+
+def read_header(data: Encoded, check_size: SizeCheck = accept_size) -> Header:
+    """Read the header of an encoded image.
+
+    ``check_size`` is called with (height, width) as soon as they are known and may raise ``BadImage``, so that a file
+    that declares too much is refused for that reason, whatever else is wrong with it.
+
+    Raises ``BadImage`` with code ``unsupported_format`` for anything but JPEG, PNG, WebP, TIFF and BMP and for forms of
+    these that are not decoded, and with ``corrupt`` where the file is cut short or contradicts itself.
+    """
+    view = byte_view(data)
+    head = bytes(view[:8])
+
+    def positive(height: int, width: int) -> None:
+        if height < 1 or width < 1:
+            raise BadImage("corrupt", f"the header declares {width}x{height} pixels")
+        check_size(height, width)
+
+    for magic, name, read in _READERS:
+        if head.startswith(magic):
+            try:
+                return read(view, positive)
+            except (struct.error, IndexError, ValueError):
+                raise BadImage("corrupt", f"the {name} header is cut short at {len(view)} bytes") from None
+    raise BadImage("unsupported_format", f"got {_describe(view)}; allowed: {', '.join(FORMATS)}")
+
+
+_MAGIC_NAMES = (
+    (b"GIF8", "GIF"),
+    (b"\x00\x00\x00\x0cjP  \r\n\x87\n", "JPEG 2000"),
+    (b"\xff\x4f\xff\x51", "JPEG 2000"),
+    (b"\x00\x00\x00\x0cJXL \r\n\x87\n", "JPEG XL"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"%PDF-", "PDF"),
+    (b"II+\x00", "BigTIFF"),
+    (b"MM\x00+", "BigTIFF"),
+)
+_ISO_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF"}
+
+
+def _describe(view: memoryview) -> str:
+    """A short name for something that is none of the allowed formats. Never echoes content beyond four bytes."""
+    head = bytes(view[:256])
+    for magic, name in _MAGIC_NAMES:
+        if head.startswith(magic):
+            return name
+    if head[4:8] == b"ftyp":
+        return _ISO_BRANDS.get(head[8:12], "an ISO media file")
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if text.startswith(b"<svg") or (text.startswith(b"<?xml") and b"<svg" in bytes(view[:4096]).lower()):
+        return "SVG"
+    if head and all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in head):
+        return "text"
+    return f"an unknown format beginning with 0x{head[:4].hex()}"

@@ -1,0 +1,24 @@
+"""Definitions from and for other libraries: exactly, or refused by name.
+
+>>> from onestream.preprocess.interop import from_letterbox
+>>> from_letterbox(640).output_spec.shape
+(3, 640, 640)
+"""
+
+from onestream.preprocess.interop.huggingface_config import from_huggingface
+from onestream.preprocess.interop.letterbox import from_letterbox
+from onestream.preprocess.interop.source import FORMS, Imported, import_source
+from onestream.preprocess.interop.timm_config import from_timm
+from onestream.preprocess.interop.to_torchvision import to_torchvision
+from onestream.preprocess.interop.torchvision_transforms import from_torchvision
+
+__all__ = [
+    "FORMS",
+    "Imported",
+    "from_huggingface",
+    "from_letterbox",
+    "from_timm",
+    "from_torchvision",
+    "import_source",
+    "to_torchvision",
+]

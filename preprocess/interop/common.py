@@ -1,0 +1,85 @@
+"""What the importers share: numbers read strictly, filters by name, and normalizations that follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from onestream.preprocess.definition import Definition, Filter, Normalize, Operation, Output
+from onestream.preprocess.errors import CannotImport
+
+Channels = tuple[float, ...]
+Step = tuple[Channels, Channels]
+"""Mean and standard deviation of one ``(x - mean) / std``."""
+
+FILTERS: tuple[Filter, ...] = get_args(Filter)
+
+
+def filter_named(name: Any, *, where: str) -> Filter:
+    """A filter by its usual name. Raises ``CannotImport`` for one that definitions have not."""
+    for known in FILTERS:
+        if name == known:
+            return known
+    raise CannotImport(
+        f"{where} is {name!r}, a filter that definitions have not; they have {', '.join(FILTERS)}. The nearest is "
+        "bilinear, but its pixels differ: measure the accuracy before you write it"
+    )
+
+
+def whole(value: Any, *, where: str) -> int:
+    """A number of pixels. Raises ``CannotImport``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CannotImport(f"{where} is {value!r}, expected a whole number of pixels")
+    return value
+
+
+def pair(value: Any, *, where: str) -> tuple[int, int]:
+    """(height, width) from [height, width] or one number for both. Raises ``CannotImport``."""
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) in (1, 2):
+        return whole(value[0], where=where), whole(value[-1], where=where)
+    return (whole(value, where=where),) * 2
+
+
+def per_channel(value: Any, channels: int, *, where: str) -> Channels:
+    """One number for each channel, from as many or from one for all. Raises ``CannotImport``."""
+    values = [value] if isinstance(value, int | float) else value
+    try:
+        numbers = tuple(float(number) for number in values)
+    except (TypeError, ValueError):
+        raise CannotImport(f"{where} is {value!r}, expected numbers") from None
+    if len(numbers) not in (1, channels):
+        raise CannotImport(f"{where} has {len(numbers)} values for {channels} channels")
+    return numbers if len(numbers) == channels else numbers * channels
+
+
+def assemble(operations: Sequence[Operation], *, scale: float | None, steps: Sequence[Step], dtype: str) -> Definition:
+    """The definition of these operations, then ``x / scale``, then each step's ``(x - mean) / std``.
+
+    ``scale`` None keeps the levels 0 to 255. Steps that follow each other become one, which is equal but for float32's
+    last bits.
+    """
+    chain = list(operations)
+    if scale is not None or steps:
+        channels = 1 if getattr(operations[0], "color", "rgb") == "gray" else 3
+        mean, std = (0.0,) * channels, (1.0,) * channels
+        for next_mean, next_std in steps:
+            mean = tuple(m + s * n for m, s, n in zip(mean, std, next_mean, strict=True))
+            std = tuple(s * n for s, n in zip(std, next_std, strict=True))
+        chain.append(Normalize(mean=mean, std=std, scale=1.0 if scale is None else scale))
+    return Definition.model_validate({"operations": [*chain, Output.model_validate({"dtype": dtype})]})
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turns a definition's own ``ValidationError``, such as for a side of a million pixels, into ``CannotImport``."""
+    try:
+        yield
+    except ValidationError as error:
+        # A size may be one number or two; that it is not the other of them is no news.
+        problem = max(error.errors(), key=lambda one: one["type"] not in ("int_type", "tuple_type"))
+        field = problem["loc"][0] if problem["loc"] else "operations"
+        reason = problem["msg"].removeprefix("Value error, ")
+        raise CannotImport(f"{error.title} {field}: {reason}, got {problem['input']!r}") from None

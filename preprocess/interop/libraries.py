@@ -1,0 +1,45 @@
+"""Libraries of networks, loaded to be asked for names and numbers; nothing of them is executed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from onestream.preprocess.errors import BackendMissing
+
+Loaded = TypeVar("Loaded")
+
+_UNFIT = "operator torchvision::"
+_DECLARED: list[Any] = []
+"""Declarations go when their library does."""
+
+
+def load(module: str) -> Any:
+    """A module of torchvision or timm. Raises ``BackendMissing`` naming the command that installs it."""
+    package = module.partition(".")[0]
+    try:
+        return with_torchvision(lambda: importlib.import_module(module))
+    except ImportError as error:
+        raise BackendMissing(f"{package} cannot be imported ({error}): pip install {package}") from error
+    except RuntimeError as error:
+        raise BackendMissing(f"{package} cannot be imported: {error}; it must suit the installed PyTorch") from error
+
+
+def with_torchvision(importing: Callable[[], Loaded]) -> Loaded:
+    """What ``importing`` gives, beside a torchvision too whose own operators do not suit the installed PyTorch.
+
+    A torchvision for CUDA beside a PyTorch without it cannot load its operators and then fails at import where it
+    describes them. Weights and transforms need none, so their names are declared and it is imported again.
+    """
+    try:
+        return importing()
+    except RuntimeError as error:
+        if _UNFIT not in str(error) or _DECLARED:
+            raise
+    torch = importlib.import_module("torch")
+    operators = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _DECLARED.append(operators)
+    return importing()

@@ -1,0 +1,162 @@
+"""What a user names on the command line, as a definition: weights, a model, a file, an object in a module."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import CannotImport
+from onestream.preprocess.interop.huggingface_config import from_huggingface, read_json
+from onestream.preprocess.interop.letterbox import from_letterbox
+from onestream.preprocess.interop.libraries import load, with_torchvision
+from onestream.preprocess.interop.timm_config import from_timm, registered
+from onestream.preprocess.interop.torchvision_transforms import from_torchvision
+
+FORMS = (
+    "torchvision:ResNet50_Weights.IMAGENET1K_V2, timm:mobilenetv3_small_100.lamb_in1k, a preprocessor_config.json or a "
+    "timm config.json, a folder that holds one, letterbox:640 or letterbox:384x640, my_module:my_transform"
+)
+"""The forms of a source, by example."""
+
+_TENSORS_TOO = (
+    "Equal to transformers with Pillow: backend='pil', before version 5 use_fast=False. With torchvision, its default, "
+    "transformers resizes tensors: sizes and crops are the same, pixels differ by a level, with bicubic rarely by more."
+)
+_NO_SIZE = (
+    "The size depends on the image. A served network needs one: end the geometry with center_crop, pad, letterbox or "
+    "an exact resize."
+)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A definition, where it is from, and what its user should know of it, in sentences.
+
+    ``has_test_size``: whether it is timm's, whose configs may have another size for tests.
+    """
+
+    definition: Definition
+    origin: str
+    notes: tuple[str, ...] = ()
+    has_test_size: bool = False
+
+
+def import_source(source: str, *, use_test_size: bool = False) -> Imported:
+    """Import what ``source`` names, in one of ``FORMS``.
+
+    ``use_test_size``: of a timm model that has two sizes, take the one for tests. Raises ``CannotImport`` for what is
+    not there, or cannot be stated exactly, and ``BackendMissing`` where the library that is named is not installed.
+    """
+    imported = _import(source, use_test_size=use_test_size)
+    if use_test_size and not imported.has_test_size:
+        raise CannotImport("only configs of timm have a size for tests of its own")
+    if None in imported.definition.output_spec.size_hw:
+        return replace(imported, notes=(*imported.notes, _NO_SIZE))
+    return imported
+
+
+def _import(source: str, *, use_test_size: bool) -> Imported:
+    kind, _, rest = source.partition(":")
+    if kind == "letterbox":
+        return Imported(_letterbox(rest or "640"), f"the letterbox of YOLO detectors, {rest or 640}")
+    if kind == "torchvision" and rest:
+        return _torchvision(rest)
+    if kind == "timm" and rest and not Path(rest).exists():
+        config = registered(rest)
+        name = f"{config.architecture}.{config.tag}" if config.tag else rest
+        return _timm(config, f"timm's {name}{_version('timm')}", use_test_size=use_test_size)
+    path = Path(rest if kind == "timm" and rest else source)
+    if path.exists() or path.suffix == ".json":
+        return _file(path, use_test_size=use_test_size)
+    if re.fullmatch(r"[\w.]+:\w+", source):
+        return _own(source, use_test_size=use_test_size)
+    hub = re.fullmatch(r"[\w.-]+/[\w.-]+", source)
+    advice = f" (of a model on the Hugging Face hub: hf download {source} preprocessor_config.json)" if hub else ""
+    raise CannotImport(f"{source!r} is no file{advice} and no other source. Sources are: {FORMS}")
+
+
+def _letterbox(text: str) -> Definition:
+    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    if match is None:
+        raise CannotImport(
+            f"letterbox:{text}: expected a side or HEIGHTxWIDTH, such as letterbox:640 or letterbox:384x640"
+        )
+    return from_letterbox([int(side) for side in match.groups() if side])
+
+
+def _torchvision(name: str) -> Imported:
+    models = load("torchvision.models")
+    try:
+        weights = models.get_weight(name) if "." in name else models.get_model_weights(name).DEFAULT
+    except (ValueError, AttributeError, KeyError) as error:
+        raise CannotImport(
+            f"torchvision has no weights {name!r} ({error}); expected a name such as ResNet50_Weights.IMAGENET1K_V2 or "
+            "resnet50"
+        ) from None
+    return Imported(from_torchvision(weights), f"torchvision's {weights}{_version('torchvision')}")
+
+
+def _file(path: Path, *, use_test_size: bool) -> Imported:
+    if path.is_dir():
+        names = ("preprocessor_config.json", "processor_config.json", "config.json")
+        held = [path / name for name in names if (path / name).is_file()]
+        if not held:
+            raise CannotImport(f"the folder {path} holds none of {', '.join(names)}")
+        path = held[0]
+    return _config(read_json(path), str(path), use_test_size=use_test_size)
+
+
+def _config(config: Mapping[str, Any], origin: str, *, use_test_size: bool) -> Imported:
+    if "pretrained_cfg" in config or "input_size" in config:
+        return _timm(config, f"timm's config in {origin}", use_test_size=use_test_size)
+    if "model_type" in config and not config.keys() & {"image_processor", "image_processor_type", "image_mean"}:
+        raise CannotImport(f"{origin} is the config of a network; its preprocessor_config.json is needed")
+    return Imported(from_huggingface(config), f"the image processor in {origin}", (_TENSORS_TOO,))
+
+
+def named_object(where: str) -> Any:
+    """The object ``MODULE:NAME``, imported from the working directory or the environment.
+
+    Raises ``CannotImport`` with what importing raised.
+    """
+    module, _, name = where.partition(":")
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        return getattr(with_torchvision(lambda: importlib.import_module(module)), name)
+    except Exception as error:  # importing runs code that is not ours
+        raise CannotImport(f"{where}: {type(error).__name__}: {error}") from None
+    finally:
+        sys.path.remove(folder)
+
+
+def _timm(config: Any, origin: str, *, use_test_size: bool) -> Imported:
+    origin += ", with the size for tests" if use_test_size else ""
+    return Imported(from_timm(config, use_test_size=use_test_size), origin, has_test_size=True)
+
+
+def _own(where: str, *, use_test_size: bool) -> Imported:
+    found = named_object(where)
+    if isinstance(found, Definition):
+        return Imported(found, where)
+    if isinstance(found, Mapping):
+        return _config(found, where, use_test_size=use_test_size)
+    if hasattr(found, "image_processor_type") or hasattr(found, "image_mean"):
+        return Imported(from_huggingface(found), where, (_TENSORS_TOO,))
+    if hasattr(found, "crop_mode"):
+        return _timm(found, where, use_test_size=use_test_size)
+    return Imported(from_torchvision(found), where)
+
+
+def _version(package: str) -> str:
+    try:
+        return f" ({package} {metadata.version(package)})"
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,99 @@
+"""A definition as a torchvision transform, for code that has a torchvision dataset and its own loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from onestream.preprocess.backends.reference import move_pixels, to_8_bit
+from onestream.preprocess.definition import CenterCrop, Color, Definition, Filter, Geometric, Resize
+from onestream.preprocess.errors import BackendMissing
+
+if TYPE_CHECKING:
+    from torchvision.transforms import v2
+
+_INTERPOLATION: dict[Filter, str] = {
+    "nearest": "NEAREST", "bilinear": "BILINEAR", "bicubic": "BICUBIC", "lanczos": "LANCZOS",
+}  # fmt: skip
+
+
+def to_torchvision(definition: Definition) -> v2.Compose:
+    """The definition as a ``transforms.v2.Compose`` from a PIL image to a tensor, equal to the reference backend.
+
+    Where torchvision has the operation it is torchvision's own; what it has not (a longer side, a box to fit, a pad to
+    a size, another rounding) is a small callable of ours. Raises ``BackendMissing`` where torchvision is not installed.
+    """
+    try:
+        import torch
+        from torchvision.transforms import v2
+    except ImportError as error:
+        raise BackendMissing("to_torchvision needs torchvision: pip install torchvision") from error
+
+    steps: list[Any] = [_To8Bit(definition.decode.color)]
+    for operation in definition.geometry:
+        if not _is_torchvisions(operation):
+            steps.append(_Move(operation))
+        elif isinstance(operation, Resize):
+            interpolation = v2.InterpolationMode[_INTERPOLATION[operation.filter]]
+            steps.append(v2.Resize(operation.size, interpolation=interpolation, antialias=True))
+        else:
+            steps.append(v2.CenterCrop(operation.size))
+    steps.append(v2.PILToTensor())
+    output, normalize = definition.network_input, definition.normalize
+    if normalize is not None:
+        channels = len(normalize.mean)
+        steps.append(v2.ToDtype(torch.float32, scale=False))
+        # Not ToDtype(scale=True), which rounds otherwise in the last bit.
+        steps.append(v2.Normalize([0.0] * channels, [normalize.scale] * channels))
+        steps.append(v2.Normalize(list(normalize.mean), list(normalize.std)))
+    if output.layout == "NHWC":
+        steps.append(_ChannelsLast())
+    steps.append(v2.ToDtype(getattr(torch, output.dtype), scale=False))
+    return v2.Compose(steps)
+
+
+def _is_torchvisions(operation: Geometric) -> bool:
+    if isinstance(operation, CenterCrop):
+        return operation.rounding == "nearest"
+    if not isinstance(operation, Resize) or not operation.antialias:
+        return False
+    return operation.mode == "exact" or (operation.mode == "shorter" and operation.rounding == "truncate")
+
+
+class _To8Bit:
+    """The decoded picture as the definition sees it: oriented, 8 bit, RGB or gray, without alpha."""
+
+    def __init__(self, color: Color) -> None:
+        self.color = color
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        if not isinstance(image, Image.Image):
+            raise TypeError(f"expected a PIL image, got {type(image).__name__}; decode with PIL.Image.open")
+        return to_8_bit(image, self.color)
+
+    def __repr__(self) -> str:
+        return f"To8Bit(color={self.color!r})"
+
+
+class _Move:
+    """A resize, crop or pad that torchvision has not."""
+
+    def __init__(self, operation: Geometric) -> None:
+        self.operation = operation
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return move_pixels(self.operation, image)
+
+    def __repr__(self) -> str:
+        return repr(self.operation)
+
+
+class _ChannelsLast:
+    """(channels, height, width) to (height, width, channels)."""
+
+    def __call__(self, image: Any) -> Any:
+        return image.permute(1, 2, 0).contiguous()
+
+    def __repr__(self) -> str:
+        return "ChannelsLast()"

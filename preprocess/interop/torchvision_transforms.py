@@ -1,0 +1,236 @@
+"""Definitions from torchvision transforms: a ``Compose`` of either generation, a preset, or the weights of a model.
+
+Transforms are known by their class and read by their attributes, so torchvision itself is not needed here.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from onestream.preprocess.definition import CenterCrop, Decode, Definition, Operation, Resize
+from onestream.preprocess.errors import CannotImport
+from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
+
+
+@refusing()
+def from_torchvision(transform: Any) -> Definition:
+    """The definition of a torchvision evaluation transform, as it treats PIL images.
+
+    ``transform`` is a ``transforms.Compose`` or ``v2.Compose``, one of the presets that ``weights.transforms()``
+    returns, that function, or the weights, such as ``ResNet50_Weights.IMAGENET1K_V2``. Images are decoded to RGB first.
+
+    Raises ``CannotImport`` naming the step that a definition cannot state exactly, and what is nearest.
+    """
+    if isinstance(transform, enum.Enum) and hasattr(transform, "transforms"):
+        transform = transform.transforms
+    if isinstance(transform, functools.partial | type):
+        transform = transform()
+    chain = _Chain()
+    for step in _flat(transform):
+        chain.add(step)
+    return chain.definition()
+
+
+def _flat(transform: Any) -> Iterator[Any]:
+    """The steps of a transform, those inside compositions among them."""
+    if _class(transform) in (("torchvision", "Compose"), ("torch", "Sequential")):
+        for step in transform.transforms if hasattr(transform, "transforms") else transform:
+            yield from _flat(step)
+    else:
+        yield transform
+
+
+def _class(step: Any) -> tuple[str, str]:
+    """The library and the name of an object's class; a class derived from a library's own is not the library's."""
+    return type(step).__module__.partition(".")[0], type(step).__name__
+
+
+class _Chain:
+    """The definition so far, and what an image is by then: PIL or tensor, levels or floats."""
+
+    def __init__(self) -> None:
+        self._decode = Decode()
+        self._geometry: list[Operation] = []
+        self._steps: list[Step] = []
+        self._tensor_since: str | None = None
+        self._dtype = "uint8"
+        self._scale: float | None = None
+
+    def add(self, step: Any) -> None:
+        """Take one step. Raises ``CannotImport``."""
+        library, name = _class(step)
+        if library == "torchvision" and type(step).__module__.endswith("._presets"):
+            return self._preset(step, name)
+        take = _TAKE.get(name) if library == "torchvision" or (library, name) == ("timm", "MaybeToTensor") else None
+        if (library, name) == ("torch", "Identity"):
+            return None
+        if take is None:
+            raise CannotImport(_why_not(step, library, name))
+        if self._dtype == "float16" and name not in ("Identity", "ToPureTensor"):
+            raise CannotImport(
+                f"{name} after a conversion to float16 computes in half precision; make that the last step"
+            )
+        return take(self, step)
+
+    def definition(self) -> Definition:
+        """What was taken. Raises ``CannotImport`` where that is no network's input."""
+        if self._tensor_since is None:
+            raise CannotImport("it ends in a PIL image; a network takes a tensor: end it with ToTensor or PILToTensor")
+        return assemble([self._decode, *self._geometry], scale=self._scale, steps=self._steps, dtype=self._dtype)
+
+    def _preset(self, step: Any, name: str) -> None:
+        if name in ("ImageClassification", "SemanticSegmentation"):
+            # The size is [None] where the network takes images as they are.
+            if step.resize_size and step.resize_size[0] is not None:
+                self.resize(step)
+            if name == "ImageClassification":
+                self._geometry.append(CenterCrop(size=pair(step.crop_size, where="crop_size")))
+        elif name != "ObjectDetection":
+            raise CannotImport(f"{name} works on videos or pairs of images; definitions are for single images")
+        self.to_tensor(step)
+        self._to("float32", scale=True)
+        if name != "ObjectDetection":
+            self.normalize(step)
+
+    def resize(self, step: Any) -> None:
+        """Resize: one side or two, on PIL images."""
+        if self._tensor_since is not None:
+            raise CannotImport(
+                f"Resize comes after {self._tensor_since} and so works on tensors, whose pixels differ from those of "
+                f"PIL images by a level and more. The nearest exact is Resize before {self._tensor_since}"
+            )
+        if self._geometry:
+            before = type(self._geometry[-1]).__name__
+            raise CannotImport(
+                f"Resize comes after {before}; served images are resized once, first. Make it one Resize"
+            )
+        if step.antialias is False:
+            raise CannotImport(
+                "Resize has antialias=False, which tensors follow and PIL images ignore. The nearest exact is "
+                "antialias=True"
+            )
+        mode = getattr(step.interpolation, "value", step.interpolation)
+        # PIL has one kind of nearest.
+        filter = filter_named("nearest" if mode == "nearest-exact" else mode, where="the interpolation of Resize")
+        size, longest = getattr(step, "size", None), getattr(step, "max_size", None)
+        size = getattr(step, "resize_size", size)
+        if size is None:
+            size = whole(longest, where="max_size of Resize")
+            self._geometry.append(Resize(mode="longer", size=size, filter=filter))
+        elif longest is not None:
+            raise CannotImport(
+                f"Resize has size={size} and max_size={longest}, which bounds both sides. The nearest exact is one of "
+                "them: size alone, or v2.Resize(None, max_size=...)"
+            )
+        elif isinstance(size, int) or len(size) == 1:
+            side = whole(size if isinstance(size, int) else size[0], where="size of Resize")
+            self._geometry.append(Resize(mode="shorter", size=side, filter=filter))
+        else:
+            self._geometry.append(Resize(mode="exact", size=pair(size, where="size of Resize"), filter=filter))
+
+    def center_crop(self, step: Any) -> None:
+        """CenterCrop, of a PIL image or of levels in a tensor."""
+        if self._steps:
+            raise CannotImport("CenterCrop comes after Normalize and pads with its zeros. Put it before Normalize")
+        self._geometry.append(CenterCrop(size=pair(step.size, where="size of CenterCrop")))
+
+    def gray(self, step: Any) -> None:
+        """Grayscale to one channel, which is how the image is decoded."""
+        if self._geometry or self._tensor_since is not None or step.num_output_channels != 1:
+            raise CannotImport(
+                f"Grayscale(num_output_channels={step.num_output_channels}) is exact only with 1 channel and as the "
+                "first step, before any resize"
+            )
+        self._decode = Decode(color="gray")
+
+    def rgb(self, _step: Any) -> None:
+        """RGB, which decoded images are; gray ones would become three equal channels."""
+        if self._decode.color == "gray":
+            raise CannotImport("RGB after Grayscale makes three equal channels; a definition has one gray channel")
+
+    def to_tensor(self, step: Any) -> None:
+        """PIL to a tensor of levels; what is a tensor stays one."""
+        self._tensor_since = self._tensor_since or type(step).__name__
+
+    def scaled_tensor(self, step: Any) -> None:
+        """PIL to a tensor of 0 to 1."""
+        self.to_tensor(step)
+        self._to("float32", scale=True)
+
+    def dtype(self, step: Any) -> None:
+        """ToDtype and ConvertImageDtype."""
+        if self._tensor_since is None:
+            raise CannotImport(f"{type(step).__name__} comes before the image is a tensor; put PILToTensor before it")
+        self._to(str(step.dtype).removeprefix("torch."), scale=getattr(step, "scale", True))
+
+    def _to(self, dtype: str, *, scale: bool) -> None:
+        if dtype not in ("uint8", "float16", "float32"):
+            raise CannotImport(f"a conversion to {dtype}; definitions compute in float32 and give it, float16 or uint8")
+        if dtype == "uint8" and self._dtype != "uint8":
+            raise CannotImport("a conversion of floats back to uint8, which a definition has not")
+        if dtype == "float16" and self._dtype == "uint8" and scale:
+            raise CannotImport("levels scaled in float16; convert to float32 first and to float16 last")
+        if self._dtype == "uint8" and dtype == "float32" and scale:
+            self._scale = 255.0
+        self._dtype = dtype
+
+    def normalize(self, step: Any) -> None:
+        """Normalize, of floats."""
+        if self._dtype == "uint8":
+            raise CannotImport(
+                "Normalize comes before floats are made of the levels; put ToDtype or ToTensor before it"
+            )
+        channels = 1 if self._decode.color == "gray" else 3
+        mean, std = (per_channel(_numbers(value), channels, where="Normalize") for value in (step.mean, step.std))
+        self._steps.append((mean, std))
+
+    def nothing(self, _step: Any) -> None:
+        """A step that changes no value."""
+
+
+_TAKE: dict[str, Callable[[_Chain, Any], None]] = {
+    "Resize": _Chain.resize,
+    "CenterCrop": _Chain.center_crop,
+    "Grayscale": _Chain.gray,
+    "RGB": _Chain.rgb,
+    "PILToTensor": _Chain.to_tensor,
+    "ToImage": _Chain.to_tensor,
+    "ToImageTensor": _Chain.to_tensor,
+    "ToTensor": _Chain.scaled_tensor,
+    "MaybeToTensor": _Chain.scaled_tensor,
+    "ToDtype": _Chain.dtype,
+    "ConvertImageDtype": _Chain.dtype,
+    "Normalize": _Chain.normalize,
+    "Identity": _Chain.nothing,
+    "ToPureTensor": _Chain.nothing,
+}
+"""What is done with torchvision's classes of these names, of both generations."""
+
+
+def _numbers(values: Any) -> Any:
+    """The numbers of a float32 tensor, which timm's Normalize holds, in the fewest digits that mean the same."""
+    if str(getattr(values, "dtype", "")) != "torch.float32":
+        return values
+    return [float(str(np.float32(value))) for value in values.flatten().tolist()]
+
+
+def _why_not(step: Any, library: str, name: str) -> str:
+    if library == "torchvision" and ("Random" in name or "Aug" in name or name in _RANDOM):
+        return f"{name} is random, for training. The nearest exact is the transform of the evaluation"
+    if library == "torchvision" and name == "Pad":
+        return "Pad adds a border of fixed width. The nearest exact is pad or letterbox, which fill up to a size"
+    if library == "torchvision" and name != "Lambda":
+        return f"{name} has no operation in a definition that equals it; known are {', '.join(_TAKE)}"
+    what = getattr(step, "__qualname__", None) or f"{type(step).__module__}.{name}"
+    return (
+        f"{what} is code of its own, which cannot be looked into. Where it only converts to RGB leave it out: images "
+        "are decoded to RGB first"
+    )
+
+
+_RANDOM = ("ColorJitter", "AugMix", "GaussianNoise", "MixUp", "CutMix", "ScaleJitter", "ElasticTransform", "JPEG")

@@ -1,0 +1,194 @@
+"""What all loaders share: epochs one after the other, bad samples failed or skipped, labels, padding, and an end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import torch
+
+from onestream.preprocess.errors import BadImage, BadSample
+from onestream.preprocess.training.order import Order, Slot
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+PADDING_LABEL = -100
+"""The label of a sample that only fills a batch up: PyTorch's losses ignore it (``ignore_index`` of cross entropy)."""
+PADDING_INDEX = -1
+
+Bad = BadImage | BadSample
+"""Why a sample cannot be used."""
+BatchT = TypeVar("BatchT")
+
+
+class Batch(NamedTuple):
+    """One batch.
+
+    ``images`` is (batch, …) as the definition's output says, ``labels`` and ``indices`` int64 (batch,). ``indices`` are
+    positions in the dataset. A sample that only fills the batch up has the index -1 and the label -100.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    indices: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBatch:
+    """A batch as it comes from the workers: (batch, …), what it holds, and by place why samples are bad."""
+
+    samples: torch.Tensor
+    slots: Sequence[Slot]
+    bad: dict[int, Bad]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A sample that could not be used: its position in the dataset, its name, and why."""
+
+    index: int
+    name: str
+    reason: str
+
+
+class Labelled(Protocol):
+    """A dataset's labels and names; see ``samples.Samples``."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the labels 0, 1, …; empty where they have none."""
+        ...
+
+    def label(self, index: int) -> int:
+        """The label of a sample."""
+        ...
+
+    def name(self, index: int) -> str:
+        """What to call a sample in messages."""
+        ...
+
+
+class BaseLoader(ABC, Generic[BatchT]):
+    """An iterator over batches; each ``for`` loop is one epoch.
+
+    ``batch`` makes a batch of samples, labels and indices; ``things`` is what to call samples in a message.
+    """
+
+    def __init__(
+        self,
+        dataset: Labelled,
+        order: Order,
+        *,
+        bad_files: Literal["fail", "skip"],
+        batch: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], BatchT],
+        things: str,
+    ) -> None:
+        self.order = order
+        self.skipped: list[Skipped] = []
+        self._dataset, self._batch, self._things = dataset, batch, things
+        self._skip, self._skipped_indices = bad_files == "skip", set[int]()
+        self._epoch = 0
+        self._running: Iterator[WorkerBatch] | None = None
+
+    @abstractmethod
+    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
+        """Begin to make the batches of an epoch; closing the iterator ends it."""
+
+    @abstractmethod
+    def _named(self, slot: Slot, error: Bad) -> BadSample:
+        """The error of a bad sample, naming it."""
+
+    @abstractmethod
+    def _close_workers(self) -> None:
+        """End the workers and release all they hold."""
+
+    def _delivered(self, batches: Iterator[BatchT]) -> Iterator[BatchT]:
+        """What a loop gets of the finished batches."""
+        return batches
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the labels 0, 1, …; empty where the source gives none."""
+        return self._dataset.classes
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that the next ``for`` loop runs, from 0."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next loop runs, for a run that is resumed."""
+        if epoch < 0:
+            raise ValueError(f"epoch must be 0 or more, got {epoch}")
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return self.order.batches_per_epoch
+
+    def __iter__(self) -> Iterator[BatchT]:
+        """Run the next epoch. One that still runs is ended: the workers serve one at a time."""
+        self.reset()
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        self._running = self._make(self.order.batches(epoch), epoch)
+        return self._delivered(map(self._finished, self._running))
+
+    def reset(self) -> None:
+        """End the running epoch, if there is one, and drop what was made ahead."""
+        if self._running is not None:
+            close = getattr(self._running, "close", None)
+            if close is not None:
+                close()
+            self._running = None
+
+    def close(self) -> None:
+        """End the workers and release all they hold. The loader cannot be used afterwards."""
+        self.reset()
+        self._close_workers()
+
+    def __enter__(self) -> Self:
+        """The loader itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def __del__(self) -> None:
+        """Close a loader that was forgotten."""
+        with suppress(Exception):
+            self.close()
+
+    def _finished(self, made: WorkerBatch) -> BatchT:
+        """Check what the workers made, and add labels and indices."""
+        slots, samples = list(made.slots), made.samples
+        for place, error in sorted(made.bad.items()):
+            self._note(slots[place], error)
+        if made.bad:
+            good = [place for place in range(len(slots)) if place not in made.bad]
+            if not good:
+                first = self._named(slots[0], made.bad[0])
+                raise BadSample(f"all {len(slots)} {self._things} of a batch are bad, the first is {first}")
+            if self.order.last_batch == "partial":
+                samples, slots = samples[good], [slots[place] for place in good]
+            else:
+                for place in made.bad:
+                    samples[place], slots[place] = samples[good[0]], Slot(slots[good[0]].index, is_padding=True)
+        indices = [PADDING_INDEX if slot.is_padding else slot.index for slot in slots]
+        labels = [PADDING_LABEL if slot.is_padding else self._dataset.label(slot.index) for slot in slots]
+        return self._batch(samples, torch.tensor(labels, dtype=torch.int64), torch.tensor(indices, dtype=torch.int64))
+
+    def _note(self, slot: Slot, error: Bad) -> None:
+        """Raise the error, or list the sample as skipped, once."""
+        if not self._skip:
+            raise self._named(slot, error)
+        if slot.index not in self._skipped_indices:
+            self._skipped_indices.add(slot.index)
+            self.skipped.append(Skipped(slot.index, self._dataset.name(slot.index), str(error)))

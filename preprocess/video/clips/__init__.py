@@ -1,0 +1,1 @@
+"""Chosen frames of video files, for training."""

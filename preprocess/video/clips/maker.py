@@ -1,0 +1,178 @@
+"""From a video to a network's input: the frames of a clip, each by the same definition as a still image."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from onestream.preprocess.backends.base import Device, Sample, network_layout
+from onestream.preprocess.backends.reference import move_pixels
+from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.errors import BackendMissing, BadImage, BadSample, CannotCompile
+from onestream.preprocess.geometry import (
+    Placement,
+    Region,
+    Size,
+    Window,
+    fill_values,
+    place,
+    resized_size,
+    single_resize,
+)
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.video.clips.choose_frames import Chosen, Clip, choose_frames
+from onestream.preprocess.video.clips.decode import VideoFile
+from onestream.preprocess.video.clips.frames import Frames, PyavFrames, VideoBackend
+from onestream.preprocess.video.clips.probe import VideoSource
+from onestream.preprocess.video.common.color import ColorRule, Pixels
+
+
+class ClipMaker:
+    """A definition and a choice of frames, made executable on videos.
+
+    Each frame is decoded to RGB by ``color``, turned as the video says, and then goes through the definition's
+    geometry and normalization as a decoded image does. ``backend`` *reference* is the specification, in NumPy and
+    Pillow; *pyav* decodes on the CPU and converts only what the crop keeps; *dali* decodes VP8, VP9 and MJPEG on the
+    CPU and more on a GPU. ``threads``: of the decoder.
+
+    Raises ``CannotCompile`` naming what the backend cannot do exactly. An instance is not thread-safe.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        clip: Clip,
+        *,
+        backend: VideoBackend = "pyav",
+        device: Device = "cpu",
+        color: ColorRule | None = None,
+        threads: int = 1,
+        limits: Limits | None = None,
+    ) -> None:
+        if backend != "reference" and (not single_resize(definition.geometry) or len(fill_values(definition)) > 1):
+            raise CannotCompile(
+                f"the video backend {backend} does one resize, before any crop or pad, and fills with one value; "
+                "only 'reference' does this definition"
+            )
+        self.definition, self.clip, self.limits = definition, clip, limits or Limits()
+        self._threads = threads
+        self._frames = _frames_by(backend, color or ColorRule(), device=device, threads=threads)
+        self._finish: _Finish = _Literally(definition) if backend == "reference" else _Compiled(definition)
+
+    def make(self, source: VideoSource, *, name: str | None = None, out: npt.NDArray[Any] | None = None) -> Sample:
+        """The clip of a video, (frames, …) as the definition's output says, written to ``out`` where it is given.
+
+        Raises ``BadSample`` naming the video, and the frame where there is one to name.
+        """
+        with VideoFile(source, name=name, threads=self._threads, limits=self.limits) as video:
+            try:
+                chosen = choose_frames(self.clip, video.index.timeline)
+                self._check_length(chosen, out)
+                return self._fill(video, chosen, out)
+            except (ValueError, BadImage) as error:
+                reason = error.reason if isinstance(error, BadImage) else error
+                raise BadSample(f"{video.name}: {reason}") from None
+
+    def close(self) -> None:
+        """Release what the backend holds."""
+        self._frames.close()
+
+    def _check_length(self, chosen: Chosen, out: npt.NDArray[Any] | None) -> None:
+        if out is not None and len(out) != len(chosen):
+            raise ValueError(
+                f"gives {len(chosen)} frames of {len(out)}; "
+                "choose a pad_mode (constant, edge, reflect) to fill clips up"
+            )
+
+    def _fill(self, video: VideoFile, chosen: Chosen, out: npt.NDArray[Any] | None) -> Sample:
+        places: defaultdict[int | None, list[int]] = defaultdict(list)
+        for place_, number in enumerate(chosen):
+            places[number].append(place_)
+        numbers = sorted(number for number in places if number is not None)
+        shape: Size | None = None
+        for number, pixels, size_hw in self._frames.read(video, numbers, self._window):
+            sample = self._finish.finish(pixels, size_hw)
+            if out is None:
+                out = np.empty((len(chosen), *sample.shape), sample.dtype)
+            out[places[number]] = sample
+            shape = size_hw
+        assert out is not None
+        assert shape is not None
+        if None in places:
+            window = self._window(shape)
+            level = np.full((window.height, window.width, 3), self.clip.pad_level, np.uint8)
+            out[places[None]] = self._finish.finish(level, shape)
+        return out
+
+    def _window(self, size_hw: Size) -> Window:
+        for operation in self.definition.geometry:
+            if isinstance(operation, Resize):
+                self.limits.check_resized(resized_size(operation, size_hw))
+        return self._finish.window(size_hw)
+
+
+class _Finish(ABC):
+    """What happens to the RGB of a frame: which window of it is needed, and what becomes of that."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
+
+    def window(self, size_hw: Size) -> Window:
+        return Window(0, 0, *size_hw)
+
+    @abstractmethod
+    def finish(self, pixels: Pixels, size_hw: Size) -> Sample: ...
+
+
+class _Literally(_Finish):
+    """One operation after the other on the whole frame, by Pillow."""
+
+    def finish(self, pixels: Pixels, size_hw: Size) -> Sample:  # noqa: ARG002 (the frame is whole)
+        image = Image.fromarray(pixels)
+        if self._definition.decode.color == "gray":
+            image = image.convert("L")
+        for operation in self._definition.geometry:
+            image = move_pixels(operation, image)
+        array = np.asarray(image)
+        return network_layout(self._definition, array if array.ndim == 3 else array[:, :, None])
+
+
+class _Compiled(_Finish):
+    """The compiled resize and tables of the image backends, on the region that the crop keeps."""
+
+    def __init__(self, definition: Definition) -> None:
+        super().__init__(definition)
+        try:
+            from onestream.preprocess.backends.finish import CpuFinish
+        except ImportError as error:
+            raise BackendMissing("the compiled resize needs numba: pip install 'onestream[cpu]'") from error
+        self._finish = CpuFinish(definition)
+
+    def window(self, size_hw: Size) -> Window:
+        _, part = self._placed(size_hw)
+        return Window(*part.anchor, *part.shape)
+
+    def finish(self, pixels: Pixels, size_hw: Size) -> Sample:
+        return self._finish.finish(pixels, *self._placed(size_hw))
+
+    def _placed(self, size_hw: Size) -> tuple[Placement, Region]:
+        placement = place(self._definition, size_hw)
+        return placement, self._finish.region(placement)
+
+
+def _frames_by(backend: VideoBackend, rule: ColorRule, *, device: Device, threads: int) -> Frames:
+    """The backend by name. Raises ``CannotCompile`` or ``BackendMissing``."""
+    if backend == "dali":
+        from onestream.preprocess.video.clips.dali import DaliFrames
+
+        return DaliFrames(rule, device=device, threads=threads)
+    if backend not in ("reference", "pyav"):
+        raise CannotCompile(f"unknown video backend {backend!r}; available: reference, pyav, dali")
+    if device != "cpu":
+        raise CannotCompile(f"the video backend {backend} runs on the device 'cpu' only")
+    return PyavFrames(rule, literally=backend == "reference")

@@ -1,0 +1,67 @@
+"""The pixels of a definition from one decoded frame: equal, bit by bit, to those of ``ClipMaker``."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.errors import BackendMissing, CannotCompile
+from onestream.preprocess.geometry import (
+    Placement,
+    Region,
+    Size,
+    Window,
+    fill_values,
+    place,
+    resized_size,
+    single_resize,
+)
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb
+from onestream.preprocess.video.common.orientation import Orientation
+
+
+class PictureMaker:
+    """Makes the pixels of one definition from frames of any size.
+
+    Raises ``CannotCompile`` for a definition that resizes twice, or not first.
+    """
+
+    def __init__(self, definition: Definition, color: ColorRule, limits: Limits) -> None:
+        try:
+            from onestream.preprocess.backends.finish import CpuFinish
+        except ImportError as error:
+            raise BackendMissing("the compiled resize needs numba: pip install 'onestream[cpu]'") from error
+        if not single_resize(definition.geometry) or len(fill_values(definition)) > 1:
+            raise CannotCompile("streams are resized once, before any crop or pad, and filled with one value")
+        self._definition, self._color, self._limits = definition.pixels(), color, limits
+        self._finish = CpuFinish(self._definition)
+        self._placed_hw: Size | None = None
+        self._placed: tuple[Placement, Region] | None = None
+
+    def pixels(self, planes: Planes, orientation: Orientation) -> npt.NDArray[np.uint8]:
+        """(height, width, channels) uint8, as ``definition.pixels()`` says.
+
+        Raises ``BadImage`` where the definition cannot be applied to a frame of this size, ``ValueError`` where its
+        colours cannot be converted.
+        """
+        placement, part = self._place(orientation.displayed_size(planes.size_hw))
+        window = placement.window
+        if orientation == Orientation() and self._finish.is_plain and window.height:
+            from onestream.preprocess.video.common.resized import resized_rgb
+
+            placed = resized_rgb(planes, self._color, part, (window.height, window.width))
+            return self._finish.put(placed, placement)
+        stored = orientation.stored_window(Window(*part.anchor, *part.shape), planes.size_hw)
+        return self._finish.finish(orientation.turn(to_rgb(planes, self._color, stored)), placement, part)
+
+    def _place(self, displayed_hw: Size) -> tuple[Placement, Region]:
+        """Where things lie, worked out anew where the size changes."""
+        if self._placed is None or self._placed_hw != displayed_hw:
+            for operation in self._definition.geometry:
+                if isinstance(operation, Resize):
+                    self._limits.check_resized(resized_size(operation, displayed_hw))
+            placement = place(self._definition, displayed_hw)
+            self._placed_hw, self._placed = displayed_hw, (placement, self._finish.region(placement))
+        return self._placed

@@ -1,0 +1,196 @@
+"""From YUV to the resized picture in one pass over the rows, compiled by Numba and cached on disk.
+
+It does what ``color.to_rgb`` and then ``resample.resample`` do, with the same sums in the same order, so that every bit
+is equal. The RGB of a row stays in the processor's cache until the rows that are made of it are done, and its channels
+lie one after the other, for which all loops over a row vectorize.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.preprocess.cpu.loops import compiled
+from onestream.preprocess.cpu.resample import column_weights, row_weights
+from onestream.preprocess.geometry import Region, Size, Window
+from onestream.preprocess.video.common.color import ColorRule, Pixels, Planes, prepared
+
+_int32, _float32 = np.int32, np.float32
+_Samples = npt.NDArray[Any]
+_Bytes = npt.NDArray[np.uint8]
+_Integers = npt.NDArray[np.int32]
+_Floats = npt.NDArray[np.float32]
+_Positions = npt.NDArray[np.uint64]
+
+
+def resized_rgb(planes: Planes, rule: ColorRule, part: Region, size_hw: Size) -> Pixels:
+    """Resample a region of a frame with the triangle filter, (size_hw[0], size_hw[1], 3) uint8 RGB.
+
+    The region lies in the stored frame; as in ``resample``, the window is ``part.start`` to ``part.end`` of it. Raises
+    ``ValueError`` where ``rule`` cannot be resolved.
+    """
+    window, factors = prepared(planes, rule, Window(*part.anchor, *part.shape))
+    rows = row_weights(size_hw[0], part.start[0], part.end[0], window.height)
+    columns = column_weights(size_hw[1], part.start[1], part.end[1], window.width)
+    out = np.empty((*size_hw, 3), np.uint8)
+    _resize(
+        planes.y,
+        planes.u,
+        planes.v,
+        out,
+        window.top,
+        window.left,
+        window.width,
+        planes.shifts[0],
+        planes.shifts[1],
+        factors,
+        rows[0],
+        rows[1],
+        rows[2],
+        columns[0],
+        columns[1],
+    )
+    return out
+
+
+def _by_depth(signature: str) -> list[str]:
+    return [
+        signature.replace("plane", f"{samples}[:,::1]").replace("line", f"{samples}[::1]")
+        for samples in ("uint8", "uint16")
+    ]
+
+
+@compiled(*_by_depth("void(line, line, int32[:,::1], int64, int64, int32[::1])"))
+def _spread_chroma(u: _Samples, v: _Samples, chroma: _Integers, left: int, shift: int, factors: _Integers) -> None:
+    """``chroma`` (3, width): what a row of chroma adds to red, green and blue of the pixels from ``left`` on."""
+    v_red, u_green, v_green, u_blue, offset = factors[1], factors[2], factors[3], factors[4], factors[6]
+    half = _int32(1 << (factors[7] - 1))
+    width = chroma.shape[1]
+    first = left >> shift
+    count = ((left + width - 1) >> shift) - first + 1
+    sums = np.empty((3, count), np.int32)
+    line_u, line_v = u[first:], v[first:]
+    for at in range(count):
+        from_u, from_v = _int32(_int32(line_u[at]) - offset), _int32(_int32(line_v[at]) - offset)
+        sums[0, at] = _int32(_int32(v_red * from_v) + half)
+        sums[1, at] = _int32(_int32(u_green * from_u) + _int32(v_green * from_v) + half)
+        sums[2, at] = _int32(_int32(u_blue * from_u) + half)
+    odd = left & shift
+    for channel in range(3):
+        shared, spread = sums[channel], chroma[channel]
+        if shift == 0:
+            for at in range(count):
+                spread[at] = shared[at]
+        else:
+            if odd:
+                spread[0] = shared[0]
+            pairs, ahead = spread[odd:], shared[odd:]
+            for at in range((width - odd) >> 1):
+                pairs[2 * at] = ahead[at]
+                pairs[2 * at + 1] = ahead[at]
+            if (width - odd) & 1:
+                spread[width - 1] = shared[count - 1]
+
+
+@compiled(*_by_depth("void(line, int32[:,::1], uint8[::1], int32[::1])"))
+def _to_levels(y: _Samples, chroma: _Integers, levels: _Bytes, factors: _Integers) -> None:
+    """``levels`` (3 x width): red, green and blue of a row whose first sample is ``y[0]``."""
+    luma, offset, bits = factors[0], factors[5], factors[7]
+    zero, highest = _int32(0), _int32(255)
+    width = chroma.shape[1]
+    for channel in range(3):
+        added, level = chroma[channel], levels[channel * width : (channel + 1) * width]
+        for x in range(width):
+            product = _int32(_int32(_int32(y[x]) - offset) * luma)
+            value = _int32(_int32(product + added[x]) >> bits)
+            level[x] = np.uint8(min(max(value, zero), highest))
+
+
+@compiled("void(uint8[:,::1], int64, int64, float32[::1], float32[::1])")
+def _blend(ring: _Bytes, first: int, count: int, weights: _Floats, line: _Floats) -> None:
+    """``kernels.blend_rows``, of rows that lie in a ring."""
+    for x in range(line.size):
+        line[x] = _float32(0.0)
+    tap, length = 0, ring.shape[0]
+    # Three rows at once, added one after the other: the same sums, and a third of the passes over ``line``.
+    while tap + 3 <= count:
+        one, two, three = (
+            ring[(first + tap) % length],
+            ring[(first + tap + 1) % length],
+            ring[(first + tap + 2) % length],
+        )
+        by_one, by_two, by_three = weights[tap], weights[tap + 1], weights[tap + 2]
+        for x in range(line.size):
+            value = line[x] + by_one * _float32(one[x])
+            value += by_two * _float32(two[x])
+            line[x] = value + by_three * _float32(three[x])
+        tap += 3
+    while tap < count:
+        row, weight = ring[(first + tap) % length], weights[tap]
+        for x in range(line.size):
+            line[x] += weight * _float32(row[x])
+        tap += 1
+
+
+_ONE = np.uint64(1)
+
+
+@compiled(
+    *_by_depth(
+        "void(plane, plane, plane, uint8[:,:,::1], int64, int64, int64, int64, int64, int32[::1], "
+        "int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1])"
+    )
+)
+def _resize(
+    y: _Samples,
+    u: _Samples,
+    v: _Samples,
+    out: _Bytes,
+    top: int,
+    left: int,
+    width: int,
+    vertical_shift: int,
+    horizontal_shift: int,
+    factors: _Integers,
+    row_first: _Integers,
+    row_count: _Integers,
+    row_weights: _Floats,
+    column_first: _Positions,
+    column_weights: _Floats,
+) -> None:
+    """Rows have the weights of ``resample.triangle_weights``, columns those of ``resample.padded_weights``."""
+    ring = np.empty((row_weights.shape[1], 3 * width), np.uint8)
+    line = np.empty(3 * width, np.float32)
+    chroma = np.empty((3, width), np.int32)
+    levels = np.empty(out.shape[1] * 3, np.float32)
+    green_at, blue_at = np.uint64(width), np.uint64(2 * width)
+    # The next row to convert, and the row of chroma that ``chroma`` holds.
+    ready, spread = row_first[0], -1
+    for row in range(out.shape[0]):
+        ready = max(ready, row_first[row])
+        while ready < row_first[row] + row_count[row]:
+            shared = (top + ready) >> vertical_shift
+            if shared != spread:
+                _spread_chroma(u[shared], v[shared], chroma, left, horizontal_shift, factors)
+                spread = shared
+            _to_levels(y[top + ready, left:], chroma, ring[ready % ring.shape[0]], factors)
+            ready += 1
+        _blend(ring, row_first[row], row_count[row], row_weights[row], line)
+        place = np.uint64(0)
+        for x in range(out.shape[1]):
+            # Half a level, then cut: rounds to nearest.
+            red, green, blue = _float32(0.5), _float32(0.5), _float32(0.5)
+            at = column_first[x]
+            for tap in range(column_weights.shape[1]):
+                weight = column_weights[x, tap]
+                red += weight * line[at]
+                green += weight * line[at + green_at]
+                blue += weight * line[at + blue_at]
+                at += _ONE
+            levels[place], levels[place + _ONE], levels[place + _ONE + _ONE] = red, green, blue
+            place += np.uint64(3)
+        pixels = out[row].reshape(levels.size)
+        for x in range(levels.size):
+            pixels[x] = np.uint8(levels[x])

@@ -1,0 +1,1 @@
+"""Video on a GPU: NVDEC decodes, and the pixels stay there."""

@@ -1,0 +1,180 @@
+"""Decode a stream of packets on a GPU while it comes: NVDEC, and CV-CUDA for the definition; pixels stay there.
+
+Order, times, sampling, skipping and counts are those of ``stream.StreamDecoder``, by the same code. NVDEC's samples are
+FFmpeg's in every bit, and so are the colours; the resize is CV-CUDA's (*nvdec-resized* in ``tolerances``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import cvcuda
+import numpy as np
+
+from onestream.preprocess.backends.cvcuda import CACHE_BYTES, external, refuse, resample_into
+from onestream.preprocess.backends.gpu_plan import Resample
+from onestream.preprocess.cuda.device import DeviceArray, Stream
+from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.errors import BadImage, BadSample
+from onestream.preprocess.geometry import Size, fill_values, place, resized_size
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.video.common.color import ColorRule, Planes
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.gpu.nvdec import SurfaceDecoder
+from onestream.preprocess.video.gpu.surfaces import Surface, prepare_colors, surface_rgb
+from onestream.preprocess.video.streams.sampling import Sampling
+from onestream.preprocess.video.streams.stream import Shown, StreamDecoder, StreamFormat, StreamFrame, open_decoder
+
+if TYPE_CHECKING:
+    from onestream.wire.video import Packet
+
+
+@dataclass(slots=True)
+class GpuStreamFrame(StreamFrame):
+    """A frame whose ``pixels`` are (1, height, width, channels) uint8 on the GPU, done."""
+
+    _surface: Surface | None
+    _stream: Stream
+
+    def planes(self) -> Planes:
+        """The stored picture in YUV on the host, not turned; waits for the GPU. Raises as ``StreamFrame.planes``."""
+        if self._surface is None:
+            raise ValueError("the decoder keeps no pictures; make it with pictures=True")
+        self._stream.device.enter()
+        return self._surface.to_host(self._stream)
+
+
+class GpuStreamDecoder(StreamDecoder):
+    """Decodes one stream, packet by packet, on ``stream``; other arguments are those of ``StreamDecoder``.
+
+    ``stream`` is this decoder's alone: frames of one video follow each other anyway, and none waits for another's. On
+    the GPU it holds what NVDEC needs for the size, at most the ``limits``, and one surface for each frame that is not
+    taken yet. A video that NVDEC cannot decode exactly goes on with FFmpeg, which ``log`` is told; its frames are plain
+    ``StreamFrame``.
+
+    NVDEC conceals damage in silence: ``concealed`` counts packets whose picture never came, not pictures that came
+    damaged.
+
+    Raises ``BadSample`` and ``CannotCompile`` as ``StreamDecoder`` does, and ``CannotCompile`` for a definition that
+    CV-CUDA refuses. Belongs to one thread at a time.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        format: StreamFormat,
+        *,
+        stream: Stream,
+        sampling: Sampling | None = None,
+        color: ColorRule | None = None,
+        limits: Limits | None = None,
+        pictures: bool = False,
+        log: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        super().__init__(definition, format, sampling=sampling, color=color, limits=limits, pictures=pictures)
+        stream.device.enter()
+        prepare_colors(stream.device)
+        self._stream = stream
+        self._pixels_of = _GpuPictureMaker(definition.pixels(), self._color, self._limits, stream)
+        self._surfaces = SurfaceDecoder(
+            format.codec,
+            format.extradata,
+            stream,
+            open_on_cpu=lambda: open_decoder(format, self._limits, 1),
+            check_size=self._check_size,
+            log=log,
+        )
+        self._context = self._surfaces
+        self._lost = 0
+
+    @property
+    def on_cpu(self) -> str | None:
+        """Why FFmpeg decodes this video; None while NVDEC does."""
+        return self._surfaces.reason
+
+    def feed(self, packet: Packet | None) -> list[StreamFrame]:
+        """As ``StreamDecoder.feed``. Waits for the GPU where frames are ready, so that any stream may read them."""
+        self._stream.device.enter()
+        try:
+            frames = super().feed(packet)
+            if any(isinstance(frame, GpuStreamFrame) for frame in frames):
+                self._stream.sync()
+            return frames
+        finally:
+            self.concealed += self._surfaces.lost - self._lost
+            self._lost = self._surfaces.lost
+            if self.done:
+                self._surfaces.close()
+
+    def _made(self, shown: Shown) -> StreamFrame:
+        surface = shown.frame
+        if not isinstance(surface, Surface):
+            return super()._made(shown)
+        if self._orientation is None:
+            self._orientation = surface.orientation
+        try:
+            pixels = self._pixels_of(surface, self._orientation)
+        except BadImage as error:
+            raise BadSample(f"frame {shown.index}: {error.reason}") from None
+        except ValueError as error:
+            raise BadSample(f"frame {shown.index}: {error}") from None
+        return GpuStreamFrame(
+            shown.index,
+            shown.pts,
+            self._seconds(shown.pts),
+            pixels,
+            self._orientation.displayed_size(surface.like.size_hw),
+            self._orientation,
+            self._color,
+            None,
+            surface if self._pictures else None,
+            self._stream,
+        )
+
+
+class _GpuPictureMaker:
+    """``picture.PictureMaker`` on a GPU: a surface to RGB, and its window by one resize to its place."""
+
+    def __init__(self, definition: Definition, color: ColorRule, limits: Limits, stream: Stream) -> None:
+        refuse(definition)
+        cvcuda.set_cache_limit_inbytes(CACHE_BYTES)
+        self._definition, self._color, self._limits, self._stream = definition, color, limits, stream
+        self._queue = cvcuda.as_stream(stream.handle)
+        self._channels = definition.output_spec.channels
+        self._format = cvcuda.Format.RGB8 if self._channels == 3 else cvcuda.Format.U8
+        self._fill = next(iter(fill_values(definition)), None)
+        resizes = any(isinstance(operation, Resize) for operation in definition.geometry)
+        self._interpolation = cvcuda.Interp.LINEAR if resizes else cvcuda.Interp.NEAREST
+        self._planned: tuple[Size, Resample] | None = None
+
+    def __call__(self, surface: Surface, orientation: Orientation) -> DeviceArray:
+        """Queue it: (1, height, width, channels) uint8.
+
+        Raises ``BadImage`` where the definition cannot be applied to this size, ``ValueError`` where the colours cannot
+        be converted.
+        """
+        resample = self._plan(orientation.displayed_size(surface.like.size_hw))
+        rgb = surface_rgb(surface, self._color, orientation, self._stream)
+        canvas = self._stream.allocate((1, *resample.canvas_hw, self._channels), np.uint8)
+        target = resample.target
+        if self._fill is not None:
+            self._stream.fill(canvas, self._fill)
+        batch = cvcuda.as_images([external(rgb)], cvcuda.Format.RGB8)
+        if self._channels == 1:
+            gray = cvcuda.cvtcolor(batch, cvcuda.ColorConversion.RGB2GRAY, stream=self._queue)
+            batch.clear()
+            batch = gray
+        window = canvas.at(0).window(target.top, target.left, target.height, target.width)
+        image = cvcuda.as_image(external(window), self._format)
+        resample_into([image], batch, [resample.source], interpolation=self._interpolation, queue=self._queue)
+        return canvas
+
+    def _plan(self, displayed_hw: Size) -> Resample:
+        if self._planned is None or self._planned[0] != displayed_hw:
+            for operation in self._definition.geometry:
+                if isinstance(operation, Resize):
+                    self._limits.check_resized(resized_size(operation, displayed_hw))
+            self._planned = displayed_hw, Resample.of(place(self._definition, displayed_hw))
+        return self._planned[1]

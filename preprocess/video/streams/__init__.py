@@ -1,0 +1,1 @@
+"""Streams decoded while they come, for serving."""

@@ -1,0 +1,211 @@
+"""From a pipeline file to a repository that Triton can serve."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import onnx
+
+from onestream.postprocess.matte.background import read_picture
+from onestream.preprocess import Definition
+from onestream.serving.building import certificate, onnx_graph, repository
+from onestream.serving.building.onnx_process import prepare_file
+from onestream.serving.building.versions import built_versions, read_pins, version_name, version_of
+from onestream.serving.dali_backend import repository as stock
+from onestream.serving.engine import served as served_network
+from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
+from onestream.serving.pipeline import Classification, Matte, PictureBackground, Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a build did.
+
+    ``written`` holds the files that changed; empty when everything was there already. ``models`` are the names of the
+    Triton models.
+    """
+
+    pipeline: Pipeline
+    folder: Path
+    written: list[Path]
+    models: list[str]
+
+
+def build(
+    pipeline_file: Path,
+    *,
+    folder: Path,
+    onnx_file: Path | None = None,
+    form: stock.Form = "python",
+    version: int = 1,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Built:
+    """Build the repository of a pipeline in ``folder``.
+
+    ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``form`` *dali-backend* is for the
+    unmodified Triton container (``onestream.serving.dali_backend.repository``). A ``version`` above 1 is written beside
+    version 1, which must be there, under names of its own (``onestream.serving.building.versions``). ``progress`` is
+    called with a line before each long step. A network built from the same sources is kept. Raises ``BadPipeline``,
+    ``BadNetwork``, ``BadVersion``, ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot
+    do the definition exactly.
+    """
+    pipeline = Pipeline.from_file(pipeline_file)
+    stock.check_folder(folder, form)
+    first = pipeline.name if version > 1 else None
+    if version > 1:
+        pipeline = _later_version(pipeline, version, folder=folder, form=form)
+    labels, background = _labels(pipeline, pipeline_file.parent), _background(pipeline, pipeline_file.parent)
+    source = _Source.of(pipeline, onnx_file)
+    named = f"{pipeline_file.parent.name}/{pipeline_file.name}"
+    if form == "dali-backend":
+        progress(f"preparing the network {source.name}")
+        served = source.prepare(pipeline.preprocess, progress)
+        for_stock = stock.plan(pipeline, served, labels=labels)
+        return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names)
+    network_path = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
+    served = _built_before(network_path, source.key(pipeline))
+    fresh = served is None
+    if served is None:
+        progress(f"preparing the network {source.name}")
+        served = source.prepare(pipeline.preprocess, progress)
+        entry = served.metadata_props.add()
+        entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
+    planned = repository.plan(
+        pipeline, served_network.outputs(served), labels=labels, background=background, version_of=first
+    )
+    written = repository.write(planned, folder, source=named)
+    if fresh or not (folder / f"{pipeline.name}_fused" / "1" / "model.onnx").exists():
+        written += repository.install_network(served.SerializeToString(), pipeline, folder)
+    progress("measuring parity with the reference")
+    written += certificate.install(pipeline.preprocess, [folder / name for name in planned.model_names])
+    return Built(pipeline, folder, written, planned.model_names)
+
+
+def _later_version(pipeline: Pipeline, version: int, *, folder: Path, form: stock.Form) -> Pipeline:
+    """The pipeline under the name of a version. Raises ``BadVersion`` where it has no place in the folder."""
+    if form != "python":
+        raise BadVersion(f"versions are for `onestream serve`, which the form {form} does without")
+    if 1 not in built_versions(folder, pipeline.name):
+        raise BadVersion(f"{folder} holds no {pipeline.name} to be version 1; build that first, without --version")
+    name = version_name(pipeline.name, version)
+    if (folder / name).exists() and version_of(folder, name) != pipeline.name:
+        raise BadVersion(f"{folder / name} is a pipeline of its own, not version {version} of {pipeline.name}")
+    pin = read_pins(folder).get(pipeline.name)
+    if pin is not None and pin.version == version:
+        raise BadVersion(f"version {version} of {pipeline.name} is served; build another: --version {version + 1}")
+    return pipeline.model_copy(update={"name": name})
+
+
+_SOURCE_KEY = "onestream.source"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where the network comes from, and a key that changes when it does."""
+
+    name: str
+    file: Path | None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, onnx_file: Path | None) -> _Source:
+        if onnx_file is not None:
+            if not onnx_file.is_file():
+                raise BadNetwork(f"{onnx_file}: no such file")
+            if onnx_file.stat().st_size > _MOST_NETWORK_BYTES:
+                raise BadNetwork(
+                    f"{onnx_file}: above 2 GiB, which ONNX does not take; keep its weights in files beside it"
+                )
+            return cls(str(onnx_file), onnx_file)
+        if pipeline.network is None:
+            raise BadPipeline(f"pipeline {pipeline.name} names no built-in network; give its file: --onnx FILE")
+        return cls(pipeline.network, None)
+
+    def key(self, pipeline: Pipeline) -> str:
+        content = self.name.encode() if self.file is None else self.file.read_bytes()
+        return hashlib.sha256(content + pipeline.preprocess.digest.encode()).hexdigest()
+
+    def prepare(self, definition: Definition, progress: Callable[[str], None]) -> onnx.ModelProto:
+        if self.file is not None:
+            return prepare_file(self.file, definition)
+        return onnx_graph.prepare(_BUILT_IN[self.name](progress), definition)
+
+
+def _efficientnet_lite0(progress: Callable[[str], None]) -> onnx.ModelProto:
+    from onestream.serving.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
+    from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
+
+    progress("fetching the weights of EfficientNet-Lite0 (18 MB, once)")
+    return export_efficientnet_lite0(read_legacy_checkpoint(fetch_weights()))
+
+
+def _selfie_segmentation(progress: Callable[[str], None]) -> onnx.ModelProto:
+    from onestream.serving.networks.selfie_segmentation import export_selfie_segmentation, fetch_selfie_segmentation
+    from onestream.serving.networks.tflite import read_tflite
+
+    progress("fetching the network selfie-segmentation (36 MB, once)")
+    return export_selfie_segmentation(read_tflite(fetch_selfie_segmentation().read_bytes()))
+
+
+_BUILT_IN = {"efficientnet-lite0": _efficientnet_lite0, "selfie-segmentation": _selfie_segmentation}
+
+
+def _built_before(path: Path, key: str) -> onnx.ModelProto | None:
+    if not path.exists():
+        return None
+    try:
+        model = onnx_graph.load(path)
+    except BadNetwork:
+        return None
+    found = {entry.key: entry.value for entry in model.metadata_props}
+    return model if found.get(_SOURCE_KEY) == key else None
+
+
+def _labels(pipeline: Pipeline, beside: Path) -> str | None:
+    options = pipeline.postprocess
+    if not isinstance(options, Classification) or options.labels is None:
+        return None
+    if options.labels == "imagenet":
+        return (resources.files("onestream.serving") / "data" / "imagenet_labels.txt").read_text(encoding="utf-8")
+    path = beside / options.labels
+    try:
+        return _read(path, "postprocess.labels", most=_MOST_LABEL_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise BadPipeline(f"postprocess.labels: {path}: not UTF-8 at byte {error.start}") from None
+
+
+def _background(pipeline: Pipeline, beside: Path) -> bytes | None:
+    options = pipeline.postprocess
+    if not isinstance(options, Matte) or not isinstance(options.background, PictureBackground):
+        return None
+    path = beside / options.background.path
+    content = _read(path, "postprocess.background.path", most=pipeline.limits.max_body_bytes)
+    try:
+        read_picture(content)
+    except ValueError as error:
+        raise BadPipeline(f"postprocess.background.path: {path}: {error}") from None
+    return content
+
+
+_MOST_NETWORK_BYTES = 2**31 - 1
+_MOST_LABEL_BYTES = 1 << 24
+"""Of a file of labels; the 1000 of ImageNet take 11 kB."""
+
+
+def _read(path: Path, field: str, *, most: int) -> bytes:
+    """The content of a file that a pipeline names. Raises ``BadPipeline``."""
+    try:
+        if path.exists() and not path.is_file():
+            raise BadPipeline(f"{field}: {path}: expected a file")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise BadPipeline(f"{field}: {path}: {error.strerror}; expected a file") from None
+    except ValueError as error:
+        raise BadPipeline(f"{field}: {str(path)[:60]!r} is no path: {error}") from None
+    if len(content) > most:
+        raise BadPipeline(f"{field}: {path} has more than {most} bytes")
+    return content

@@ -1,0 +1,163 @@
+"""The parity certificate: what the build measured about a definition, on which library versions.
+
+``certificate.json`` lies beside every generated model. It holds no time and no machine, so the same definition and
+versions give the same file. A model refuses to load beside a certificate of another definition; other versions, under
+which the figures may not hold, and a certificate that is missing are only warned about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata, resources
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from onestream.preprocess import BackendMissing, BadImage, CannotCompile, Definition, StampMismatch, compile
+from onestream.preprocess.tolerances import Stage, compare
+from onestream.serving.building.figures import Figures
+
+FILE_NAME = "certificate.json"
+STAGES: tuple[Stage, ...] = ("decode", "resize", "crop", "normalize")
+
+_DISTRIBUTIONS = {
+    "onestream": ("onestream",),
+    "numpy": ("numpy",),
+    "pillow": ("pillow",),
+    "dali": ("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
+    "numba": ("numba",),
+    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
+}
+
+
+class Certificate(BaseModel):
+    """What was measured: DALI on a CPU against the reference, by stage, over the photos that come with the package.
+
+    ``versions`` leaves out what is not installed. ``stages`` is empty where DALI could not run, and ``unmeasured`` then
+    says why.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    definition_digest: str
+    versions: dict[str, str]
+    photos: int
+    stages: dict[Stage, Figures] = {}
+    unmeasured: str = ""
+
+    @property
+    def within(self) -> bool:
+        """Whether the tolerances table allows every figure."""
+        return all(figures.within for figures in self.stages.values())
+
+    def text(self) -> str:
+        """The content of the file."""
+        return self.model_dump_json(indent=2) + "\n"
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that compute results, by the names that certificates use."""
+    return {name: version for name, options in _DISTRIBUTIONS.items() if (version := _version(options))}
+
+
+def bundled_photos() -> dict[str, bytes]:
+    """The real photos that come with the package, by file name."""
+    folder = resources.files("onestream.serving") / "data" / "photos"
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".jpg")), key=lambda file: file.name)
+    return {file.name: file.read_bytes() for file in files}
+
+
+def issue(definition: Definition) -> Certificate:
+    """Measure a definition, which takes about a second."""
+    photos = list(bundled_photos().values())
+    versions = library_versions()
+    stages, unmeasured = {}, ""
+    try:
+        stages = {stage: _measure(definition, stage, photos) for stage in STAGES}
+    except (BackendMissing, CannotCompile, BadImage) as error:
+        unmeasured = str(error)
+    return Certificate(
+        definition_digest=definition.digest,
+        versions=versions,
+        photos=len(photos),
+        stages=stages,
+        unmeasured=unmeasured,
+    )
+
+
+def read(folder: Path) -> Certificate | None:
+    """The certificate in a model's folder; None where there is none that can be read."""
+    try:
+        return Certificate.model_validate_json((folder / FILE_NAME).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def install(definition: Definition, folders: Sequence[Path]) -> list[Path]:
+    """Put the definition's certificate into models' folders; returns the files that changed.
+
+    A certificate that is there and still true is kept, and nothing is measured again.
+    """
+    found = read(folders[0])
+    if found is None or found.definition_digest != definition.digest or found.versions != library_versions():
+        found = issue(definition)
+    written = []
+    for path in (folder / FILE_NAME for folder in folders):
+        if not path.exists() or path.read_text() != found.text():
+            path.write_text(found.text())
+            written.append(path)
+    return written
+
+
+def check(folder: Path, definition: Definition, *, model: str) -> list[str]:
+    """What a model's certificate warns of, one line each; empty where all is well.
+
+    Raises ``StampMismatch`` where it was issued for another definition.
+    """
+    certificate = read(folder)
+    if certificate is None:
+        return [f"model {model} has no readable {FILE_NAME}; onestream build writes it"]
+    if certificate.definition_digest != definition.digest:
+        raise StampMismatch(
+            f"model {model}: {FILE_NAME} was issued for definition {certificate.definition_digest[:12]}, the "
+            f"definition.json beside it is {definition.digest[:12]}. Build the pipeline again: onestream build"
+        )
+    warnings = []
+    before, now = certificate.versions, library_versions()
+    changed = [name for name in _DISTRIBUTIONS if before.get(name) != now.get(name)]
+    if changed:
+        listed = ", ".join(f"{name} {before.get(name, 'none')} (now {now.get(name, 'none')})" for name in changed)
+        warnings.append(f"model {model}: parity was certified with {listed}; measure again: onestream build")
+    if certificate.unmeasured:
+        warnings.append(f"model {model}: parity was not measured: {certificate.unmeasured}")
+    if not certificate.within:
+        outside = ", ".join(stage for stage, figures in certificate.stages.items() if not figures.within)
+        warnings.append(f"model {model}: its certificate has figures outside the tolerances: {outside}")
+    return warnings
+
+
+def _measure(definition: Definition, stage: Stage, photos: Sequence[bytes]) -> Figures:
+    """Raises ``BadImage`` where the definition refuses a photo, as one that pads to less than the photo's size does."""
+    cut = definition.stage(stage)
+    reference, dali = compile(cut), compile(cut, backend="dali", max_batch_size=len(photos))
+    try:
+        expected, seen = reference.run(photos), dali.run(photos)
+    finally:
+        dali.close()
+    comparisons = []
+    for one, other in zip(expected, seen, strict=True):
+        if isinstance(one, BadImage):
+            raise one
+        if isinstance(other, BadImage):
+            raise other
+        comparisons.append(compare(one, other, definition=cut, stage=stage, backend="dali"))
+    return Figures.of(comparisons)
+
+
+def _version(distributions: Sequence[str]) -> str | None:
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None

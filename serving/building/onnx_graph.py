@@ -1,0 +1,245 @@
+"""An ONNX file made ready to serve: dynamic batch, the definition's last steps at its door, the stamp inside.
+
+The served graph takes ``pixels``, uint8 (batch, height, width, channels), and begins with the definition's normalize,
+layout and dtype. A quarter of the bytes travel between the steps, and both forms of a pipeline feed the same graph.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from onestream.preprocess import Definition
+from onestream.serving.building.stamp import check_same, read_stamp, stamp_of
+from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
+from onestream.serving.engine.served import DOOR, DOOR_PREFIX
+from onestream.serving.errors import BadNetwork
+
+_BATCH = "batch"
+_MOST_METADATA_BYTES = 1 << 22
+"""The characters of a text recognizer, which some keep there, take some 100 kB."""
+_OUTPUT_NAME = r"[\w.:/@+-]{1,200}"
+"""The names of outputs are joined by commas in a parameter of the configuration."""
+_OUTPUT_DTYPES = (
+    TensorProto.UINT8,
+    TensorProto.INT32,
+    TensorProto.INT64,
+    TensorProto.BOOL,
+    TensorProto.FLOAT16,
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+    TensorProto.STRING,
+)
+_DTYPES = {"uint8": TensorProto.UINT8, "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
+
+
+def prepare(model: onnx.ModelProto, definition: Definition) -> onnx.ModelProto:
+    """Make a network servable with a definition; the argument is not changed.
+
+    Raises ``BadNetwork`` where the file does not fit the definition, or its batch cannot be made dynamic, and
+    ``StampMismatch`` where the file was stamped with another definition.
+    """
+    served = onnx.ModelProto()
+    served.CopyFrom(model)
+    metadata_bytes = sum(entry.ByteSize() for entry in served.metadata_props)
+    if metadata_bytes > _MOST_METADATA_BYTES:
+        raise BadNetwork(f"it carries {metadata_bytes} bytes of metadata; at most {_MOST_METADATA_BYTES} are taken")
+    stamped = read_stamp({entry.key: entry.value for entry in served.metadata_props}, where="the ONNX file")
+    if stamped is not None:
+        check_same(stamped, definition, one_is="the ONNX file", other_is="the pipeline")
+    if _has_door(served):
+        return served
+    _check_input(served, definition)
+    _make_batch_dynamic(served)
+    _build_door(served, definition)
+    helper.set_model_props(served, {entry.key: entry.value for entry in model.metadata_props} | stamp_of(definition))
+    try:
+        onnx.checker.check_model(served)
+    except onnx.checker.ValidationError as error:
+        raise BadNetwork(f"it is no valid ONNX: {str(error).splitlines()[0][:200]}") from None
+    _check_outputs(served)
+    _check_batches_agree(served, definition)
+    return served
+
+
+def load(path: Path) -> onnx.ModelProto:
+    """Read an ONNX file. Raises ``BadNetwork`` where it is missing or not ONNX."""
+    try:
+        return onnx.load(str(path))
+    except OSError as error:
+        raise BadNetwork(f"{path}: {error.strerror or error}") from None
+    except Exception as error:  # the parser's exception type differs between protobuf versions
+        raise BadNetwork(f"{path} is not an ONNX file ({type(error).__name__})") from None
+
+
+def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in constants]
+
+
+def _has_door(model: onnx.ModelProto) -> bool:
+    return any(node.name.startswith(DOOR_PREFIX) for node in model.graph.node)
+
+
+def _check_outputs(model: onnx.ModelProto) -> None:
+    """Refuse outputs that Triton's configuration cannot name."""
+    if not model.graph.output:
+        raise BadNetwork("it has no output")
+    for value in model.graph.output:
+        if not re.fullmatch(_OUTPUT_NAME, value.name):
+            raise BadNetwork(
+                f"the output {value.name[:60]!r} has a name that cannot be served; allowed: {_OUTPUT_NAME}"
+            )
+        if value.type.tensor_type.elem_type not in _OUTPUT_DTYPES:
+            names = ", ".join(TensorProto.DataType.Name(dtype).lower() for dtype in _OUTPUT_DTYPES)
+            raise BadNetwork(f"the output {value.name!r} is of a type that cannot be served; allowed: {names}")
+        if any(dim.HasField("dim_value") and dim.dim_value < 1 for dim in value.type.tensor_type.shape.dim):
+            raise BadNetwork(f"the output {value.name!r} has a size below 1")
+
+
+def _check_input(model: onnx.ModelProto, definition: Definition) -> None:
+    inputs = _real_inputs(model)
+    if len(inputs) != 1:
+        raise BadNetwork(f"expected one input, the image; got {len(inputs)}: {', '.join(v.name for v in inputs)}")
+    tensor, spec = inputs[0].type.tensor_type, definition.output_spec
+    if None in spec.shape:
+        raise BadNetwork(
+            f"the definition's output size {spec.shape} depends on the image, and images are batched; "
+            "end its geometry with center_crop, pad, letterbox or an exact resize"
+        )
+    if tensor.elem_type != _DTYPES[spec.dtype]:
+        seen = TensorProto.DataType.Name(tensor.elem_type).lower()
+        raise BadNetwork(
+            f"input {inputs[0].name!r} takes {seen}, the definition gives {spec.dtype}; see its output.dtype"
+        )
+    dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+    fits = len(dims) == 4 and all(seen in (None, given) for seen, given in zip(dims[1:], spec.shape, strict=True))
+    if not fits:
+        raise BadNetwork(
+            f"input {inputs[0].name!r} takes {_shape(dims)}, the definition gives {_shape([None, *spec.shape])} "
+            f"({definition.network_input.layout})"
+        )
+
+
+def _shape(dims: list[int | None]) -> str:
+    return "[" + ", ".join("batch" if i == 0 and d is None else str(d or "any") for i, d in enumerate(dims)) + "]"
+
+
+def _make_batch_dynamic(model: onnx.ModelProto) -> None:
+    """Relabel a fixed batch and let the constants of Reshape nodes follow it; ``_check_batches_agree`` is the judge."""
+    first = _real_inputs(model)[0].type.tensor_type.shape.dim[0]
+    fixed = first.dim_value if first.HasField("dim_value") else None
+    for value in (*_real_inputs(model), *model.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if not dims:
+            raise BadNetwork(f"{value.name!r} is a scalar; every output must have a batch dimension first")
+        dims[0].ClearField("dim_value")
+        dims[0].dim_param = _BATCH
+    del model.graph.value_info[:]
+    if fixed is None:
+        return
+    shapes = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
+    for tensor in model.graph.initializer:
+        if tensor.name in shapes:
+            tensor.CopyFrom(
+                numpy_helper.from_array(_following_batch(numpy_helper.to_array(tensor), fixed), tensor.name)
+            )
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.output[0] in shapes and node.attribute[0].name == "value":
+            value = numpy_helper.to_array(node.attribute[0].t)
+            node.attribute[0].t.CopyFrom(numpy_helper.from_array(_following_batch(value, fixed)))
+
+
+def _following_batch(shape: npt.NDArray[np.int64], fixed: int) -> npt.NDArray[np.int64]:
+    """A Reshape target whose leading fixed batch is inferred instead."""
+    if shape.ndim != 1 or shape.size == 0 or shape[0] != fixed:
+        return shape
+    followed = shape.copy()
+    followed[0] = 0 if -1 in shape else -1
+    return followed
+
+
+def _build_door(model: onnx.ModelProto, definition: Definition) -> None:
+    """Prepend the definition's elementwise steps, in its own order of float32 operations."""
+    graph, spec = model.graph, definition.output_spec
+    network_input = _real_inputs(model)[0]
+    height, width = spec.size_hw
+    nodes: list[onnx.NodeProto] = []
+    current = DOOR
+    if network_input.name == DOOR or any(DOOR in node.output for node in graph.node):
+        _rename(model, DOOR, DOOR_PREFIX + "network_input")
+
+    def add(op: str, *inputs: str, **attributes: object) -> None:
+        nonlocal current
+        name = f"{DOOR_PREFIX}{op.lower()}_{len(nodes)}"
+        nodes.append(helper.make_node(op, [current, *inputs], [name], name=name, **attributes))
+        current = name
+
+    def constant(name: str, values: object, shape: tuple[int, ...]) -> str:
+        array = np.asarray(values, np.float32).reshape(shape)
+        graph.initializer.append(numpy_helper.from_array(array, DOOR_PREFIX + name))
+        return DOOR_PREFIX + name
+
+    # Transposed while still uint8: fewer bytes move, and whole planes then meet one constant each.
+    planar = definition.network_input.layout == "NCHW"
+    if planar:
+        add("Transpose", perm=[0, 3, 1, 2])
+    normalize = definition.normalize
+    if spec.dtype != "uint8":
+        add("Cast", to=TensorProto.FLOAT)
+    if normalize is not None:
+        per_channel = (1, spec.channels, 1, 1) if planar else (1, 1, 1, spec.channels)
+        add("Div", constant("scale", normalize.scale, ()))
+        add("Sub", constant("mean", normalize.mean, per_channel))
+        add("Div", constant("std", normalize.std, per_channel))
+    if spec.dtype == "float16":
+        add("Cast", to=TensorProto.FLOAT16)
+    if not nodes:
+        add("Identity")
+    nodes[-1].output[0] = _real_inputs(model)[0].name
+    own = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*nodes, *own])
+    kept = [value for value in graph.input if value.name != nodes[-1].output[0]]
+    door = helper.make_tensor_value_info(DOOR, TensorProto.UINT8, [_BATCH, height, width, spec.channels])
+    del graph.input[:]
+    graph.input.extend([door, *kept])
+
+
+def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
+    for value in (*model.graph.input, *model.graph.output):
+        if value.name == old:
+            value.name = new
+    for node in model.graph.node:
+        node.input[:] = [new if name == old else name for name in node.input]
+        node.output[:] = [new if name == old else name for name in node.output]
+
+
+def _check_batches_agree(model: onnx.ModelProto, definition: Definition) -> None:
+    """Run batches of 1 and 3 and compare: a graph that mixes its samples, or cannot take them, is refused."""
+    height, width = definition.output_spec.size_hw
+    assert height is not None
+    assert width is not None
+    shape = (3, height, width, definition.output_spec.channels)
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    try:
+        engine = OnnxRuntimeEngine(model.SerializeToString(), threads=0)
+        together = engine.run_together(pixels)
+        alone = engine.run(pixels)
+    except Exception as error:  # ONNX Runtime's exceptions share no public base class
+        reason = str(error).splitlines()[0][:200]
+        raise BadNetwork(f"the network does not run with a dynamic batch: {reason}") from None
+    for name, batch in together.items():
+        if batch.shape[:1] != (3,) or alone[name].shape != batch.shape:
+            raise BadNetwork(
+                f"output {name!r} of 3 images has shape {batch.shape}; its first dimension must be the batch"
+            )
+        # Batch size changes the order of float sums, hence not equal but close to a thousandth of the largest value.
+        tolerance = 1e-3 * max(1.0, float(np.abs(batch).max()))
+        if batch.dtype.kind == "f" and not np.allclose(batch, alone[name], rtol=0, atol=tolerance):
+            raise BadNetwork(f"output {name!r} of an image depends on the other images of its batch")

@@ -1,0 +1,85 @@
+"""Prepares an ONNX file in a process of its own (``python -m`` this module): a request in, a network out.
+
+A file from elsewhere may make ONNX or ONNX Runtime crash, take all memory or run for ever: a loop of 2**63 rounds is a
+valid network. The request is one JSON object on standard input; the answer is one on standard output, ``{}`` where the
+network was written to the file that the request names, or ``{"error": CLASS, "reason": TEXT}``.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import onnx
+
+from onestream.preprocess import Definition, StampMismatch
+from onestream.serving.building import onnx_graph
+from onestream.serving.errors import BadNetwork
+from onestream.serving.server.triton.exec_child import tied
+from onestream.serving.server.triton.model_processes import describe_exit
+
+PREPARE_S = 300.0
+"""EfficientNet-Lite0 takes 3 s, nearly all of it to import; one run of 4 images is what a large network takes."""
+_LEAST_MEMORY, _MEMORY_A_BYTE = 8 << 30, 16
+"""What the process may take: so much, and so often the file's size, of which about 6 copies are made."""
+_LONGEST_REASON = 500
+_ERRORS = {error.__name__: error for error in (BadNetwork, StampMismatch)}
+
+
+def prepare_file(path: Path, definition: Definition, *, timeout_s: float = PREPARE_S) -> onnx.ModelProto:
+    """``onnx_graph.load`` and ``onnx_graph.prepare`` of a file that nobody vouches for.
+
+    Raises as they do; also ``BadNetwork`` where they crash, take too much memory or more than ``timeout_s`` seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="onestream-network-") as folder:
+        prepared = Path(folder) / "prepared.onnx"
+        request = {"network": str(path), "definition": definition.canonical_json(), "prepared": str(prepared)}
+        try:
+            done = subprocess.run(
+                tied(sys.executable, "-m", "onestream.serving.building.onnx_process"),
+                input=json.dumps(request).encode(),
+                capture_output=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise BadNetwork(f"{path}: it did not run 4 images within {timeout_s:g} s") from None
+        lines = done.stdout.splitlines()
+        if done.returncode != 0 or not lines:
+            raise BadNetwork(
+                f"{path}: the process that checks it {describe_exit(done.returncode)}: malformed, or too large"
+            )
+        answer = json.loads(lines[-1])
+        if "error" in answer:
+            raise _ERRORS[answer["error"]](answer["reason"])
+        return onnx_graph.load(prepared)
+
+
+def main() -> None:
+    """Answer the request on standard input."""
+    request = json.loads(sys.stdin.read())
+    try:
+        _prepare(Path(request["network"]), request["definition"], Path(request["prepared"]))
+        answer = {}
+    except Exception as error:  # whatever a malformed file makes a library raise, it is refused
+        kind = type(error).__name__
+        text = str(error) if kind in _ERRORS else f"{request['network']} cannot be served: {kind}: {error}"
+        line = text.strip().splitlines()[0] if text.strip() else kind
+        answer = {"error": kind if kind in _ERRORS else BadNetwork.__name__, "reason": line[:_LONGEST_REASON]}
+    print(json.dumps(answer), flush=True)
+
+
+def _prepare(path: Path, definition: str, prepared: Path) -> None:
+    size = path.stat().st_size
+    # Not the address space: threads reserve much of that and never touch it.
+    resource.setrlimit(resource.RLIMIT_DATA, (_LEAST_MEMORY + _MEMORY_A_BYTE * size,) * 2)
+    served = onnx_graph.prepare(onnx_graph.load(path), Definition.from_json(definition))
+    prepared.write_bytes(served.SerializeToString())
+
+
+if __name__ == "__main__":
+    main()

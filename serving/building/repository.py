@@ -1,0 +1,337 @@
+"""The model repository of a pipeline: every file that Triton reads, computed from the pipeline and its network.
+
+    NAME              ensemble: NAME_preprocess, NAME_model, NAME_postprocess
+    NAME_fused        the same in one process
+    each with         config.pbtxt (GPU), configs/cpu.pbtxt, definition.json, 1/model.py
+
+Networks (``1/model.onnx``) and parity certificates (``certificate.json``) are built beside these files and are not
+committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import cast
+
+from onestream.postprocess.matte.composer import picture_window
+from onestream.preprocess import Definition
+from onestream.serving.building.onnx_postprocess import check_classification
+from onestream.serving.building.triton_config import (
+    INSTANCES_PARAMETER,
+    QUEUE_PARAMETER,
+    Device,
+    Ensemble,
+    Model,
+    Placement,
+    Step,
+    StreamModel,
+    Tensor,
+    Warmup,
+    queue_for,
+    to_text,
+)
+from onestream.serving.building.versions import VERSION_OF
+from onestream.serving.engine.served import NetworkOutput
+from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.pipeline import Classification, Matte, Pipeline
+from onestream.wire.tensor_names import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES, VIDEO
+from onestream.wire.video import EVENT, MESSAGE
+
+BACKGROUND_FILE = "background"
+"""In the folder of ``NAME_video``: the image that a matte's background names."""
+_COMMITTED_CORES = 2
+_WARMUP_FILE = "photo.jpg"
+_ADAPTER = '''"""{what} of the pipeline {pipeline}; the code is in ``onestream.serving.models.image``."""
+
+from onestream.serving.models.image import {adapter} as TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+
+_VIDEO_ADAPTER = '''"""Video streams of the pipeline {pipeline}; the code is in ``onestream.serving.video``."""
+
+from onestream.serving.video.model import Video as TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The models of one pipeline, before they are written."""
+
+    pipeline: Pipeline
+    models: tuple[Model, ...]
+    ensemble: Ensemble
+    labels: str | None
+    video: StreamModel | None = field(default=None, kw_only=True)
+    background: bytes | None = field(default=None, kw_only=True)
+
+    @property
+    def model_names(self) -> list[str]:
+        """Names of the models, which are those of their folders: the ensemble, then its steps and the fused form."""
+        video = [self.video.name] if self.video else []
+        return [self.pipeline.name, *(model.name for model in self.models), *video]
+
+    def files(self, *, source: str) -> dict[str, bytes]:
+        """Every file by its path in the repository. ``source`` names the pipeline file in the headers."""
+        name, definition = self.pipeline.name, json.dumps(self.pipeline.preprocess.model_dump(mode="json"), indent=2)
+        found = {
+            f"{name}/config.pbtxt": to_text(self.ensemble.config(), source=source),
+            f"{name}/definition.json": definition + "\n",
+            f"{name}/1/.gitkeep": "",
+        }
+        for model in self.models:
+            role = model.name.removeprefix(f"{name}_")
+            adapter = {"model": "Network"}.get(role, role.capitalize())
+            found |= {
+                f"{model.name}/config.pbtxt": to_text(model.config("gpu"), source=source),
+                f"{model.name}/configs/cpu.pbtxt": to_text(model.config("cpu"), source=source),
+                f"{model.name}/definition.json": definition + "\n",
+                f"{model.name}/1/model.py": _ADAPTER.format(what=adapter, pipeline=name, adapter=adapter),
+            }
+            if self.labels is not None and role != "preprocess":
+                found[f"{model.name}/labels.txt"] = self.labels
+        if self.video:
+            found |= {
+                f"{self.video.name}/config.pbtxt": to_text(self.video.config("gpu"), source=source),
+                f"{self.video.name}/configs/cpu.pbtxt": to_text(self.video.config("cpu"), source=source),
+                f"{self.video.name}/definition.json": definition + "\n",
+                f"{self.video.name}/1/model.py": _VIDEO_ADAPTER.format(pipeline=name),
+            }
+            if self.labels is not None:
+                found[f"{self.video.name}/labels.txt"] = self.labels
+        contents = {path: text.encode() for path, text in found.items()}
+        for model in self.models:
+            if model.warmup.file:
+                contents[f"{model.name}/warmup/{model.warmup.file}"] = warmup_photo()
+        if self.video and self.background is not None:
+            contents[f"{self.video.name}/{BACKGROUND_FILE}"] = self.background
+        return contents
+
+
+def plan(
+    pipeline: Pipeline,
+    outputs: Sequence[NetworkOutput],
+    *,
+    labels: str | None,
+    background: bytes | None = None,
+    version_of: str | None = None,
+) -> Repository:
+    """Compute the repository of a pipeline from its network's outputs.
+
+    ``labels`` is the text of the labels file, ``background`` the content of the file that a matte names.
+    ``version_of`` names the pipeline that this one is a later version of (``onestream.serving.building.versions``).
+
+    Raises ``BadNetwork`` where the outputs do not suit the postprocessing, ``BadPipeline`` where the labels do not.
+    """
+    name, definition, options = pipeline.name, pipeline.preprocess, pipeline.serving
+    postprocess = pipeline.postprocess
+    network_tensors = tuple(
+        Tensor(out.name, out.dtype, tuple(-1 if dim is None else dim for dim in out.dims)) for out in outputs
+    )
+    image = Tensor(IMAGE, "uint8", (-1,), ragged=True)
+    height, width = definition.output_spec.size_hw
+    assert height is not None
+    assert width is not None
+    pixels = Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
+    results = network_tensors
+    if isinstance(postprocess, Classification):
+        results = _classification_outputs(postprocess, outputs, labels)
+    if isinstance(postprocess, Matte):
+        results = _matte_outputs(definition, outputs)
+
+    batch = options.max_batch_size
+    # One instance stalls behind a bounded queue (``Placement``): only who says a number gets one.
+    bound = 0 if options.max_queue_size == "cores" and options.cpu_instances == 1 else options.max_queue_size
+    queue = queue_for(_COMMITTED_CORES) if bound == "cores" else bound
+    instances = _COMMITTED_CORES if options.cpu_instances == "cores" else options.cpu_instances
+    stamp = {"definition": definition.canonical_json(), "definition_digest": definition.digest, "pipeline": name}
+    if version_of is not None:
+        stamp[VERSION_OF] = version_of
+    limits = {"limits": pipeline.limits.model_dump_json(), "max_body_bytes": str(pipeline.limits.max_body_bytes)}
+    per_core = {
+        INSTANCES_PARAMETER: str(options.cpu_instances),
+        QUEUE_PARAMETER: str(bound),
+        "threads": str(options.cpu_threads),
+    }
+    after = {"postprocess": postprocess.model_dump_json(), "network_outputs": ",".join(out.name for out in outputs)}
+    # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.
+    if options.gpu.engine == "onnxruntime" and options.gpu.precision == "fp16":
+        raise BadPipeline(
+            "serving.gpu: Triton's onnxruntime backend runs model.onnx as it is, which is float32; precision fp16 "
+            "needs engine tensorrt, or --form dali-backend"
+        )
+    gpu, on_gpu = options.gpu, {"gpu": options.gpu.model_dump_json()}
+    python_cpu = Placement("python", "cpu", batch, instances, queue)
+    python_gpu = Placement("python", "gpu", gpu.max_batch_size, max_queue_size=gpu.max_queue_size, parameters=on_gpu)
+    network_gpu = Placement(
+        gpu.engine,
+        "gpu",
+        gpu.max_batch_size,
+        max_queue_size=gpu.max_queue_size,
+        cuda_graphs=gpu.engine == "tensorrt",
+        parameters=on_gpu,
+    )
+    photo = Warmup((image,), _WARMUP_FILE, len(warmup_photo()))
+
+    def model(
+        role: str,
+        inputs: tuple[Tensor, ...],
+        produced: tuple[Tensor, ...],
+        placements: dict[Device, Placement],
+        warmup: Warmup,
+        parameters: dict[str, str],
+    ) -> Model:
+        return Model(
+            f"{name}_{role}",
+            inputs,
+            produced,
+            placements,
+            max_queue_ms=options.max_queue_ms,
+            warmup=warmup,
+            parameters={**stamp, **parameters},
+        )
+
+    labelled = _with_labels_file(network_tensors) if labels is not None else network_tensors
+    return Repository(
+        pipeline,
+        (
+            model("preprocess", (image,), (pixels,), {"cpu": python_cpu, "gpu": python_gpu}, photo, limits | per_core),
+            model(
+                "model",
+                (pixels,),
+                labelled,
+                {"cpu": python_cpu, "gpu": network_gpu},
+                Warmup((pixels,)),
+                per_core,
+            ),
+            model(
+                "postprocess",
+                network_tensors,
+                results,
+                # It takes what the steps before it let through, without a limit of its own.
+                {"cpu": Placement("python", "cpu", batch), "gpu": Placement("python", "cpu", gpu.max_batch_size)},
+                Warmup(network_tensors),
+                after,
+            ),
+            model(
+                "fused",
+                (image,),
+                results,
+                {"cpu": python_cpu, "gpu": python_gpu},
+                photo,
+                limits | per_core | after,
+            ),
+        ),
+        Ensemble(
+            name,
+            (Tensor(IMAGE, "uint8", (-1,)),),
+            results,
+            (
+                Step(f"{name}_preprocess", {IMAGE: IMAGE}, {PIXELS: PIXELS}),
+                Step(f"{name}_model", {PIXELS: PIXELS}, {out.name: f"network/{out.name}" for out in outputs}),
+                Step(
+                    f"{name}_postprocess",
+                    {out.name: f"network/{out.name}" for out in outputs},
+                    {tensor.name: tensor.name for tensor in results},
+                ),
+            ),
+            min(batch, gpu.max_batch_size),
+            {**stamp, "max_body_bytes": limits["max_body_bytes"]},
+        ),
+        labels,
+        video=_video(pipeline, results, stamp | after, network_batch=min(batch, gpu.max_batch_size))
+        if pipeline.video
+        else None,
+        background=background,
+    )
+
+
+def _video(
+    pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str, str], *, network_batch: int
+) -> StreamModel:
+    """The model of a pipeline's video streams. Results leave with a dimension before their own: the frames."""
+    options = pipeline.video
+    assert options is not None
+    if options.output:
+        results = (Tensor(VIDEO, "uint8", (-1,)),)
+    return StreamModel(
+        f"{pipeline.name}_video",
+        (Tensor(MESSAGE, "uint8", (-1,)),),
+        (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, (-1, *out.dims)) for out in results)),
+        {"cpu": "cpu", "gpu": "cpu" if options.decode == "cpu" else "gpu"},
+        parameters={**parameters, "video": options.model_dump_json(), "network_batch": str(network_batch)},
+    )
+
+
+def _classification_outputs(
+    options: Classification, outputs: Sequence[NetworkOutput], labels: str | None
+) -> tuple[Tensor, ...]:
+    classes = check_classification(outputs, options)
+    if labels is not None and classes is not None and len(labels.splitlines()) != classes:
+        raise BadPipeline(f"postprocess.labels has {len(labels.splitlines())} names, the network has {classes} classes")
+    k = (options.top_k,)
+    return Tensor(SCORES, "float32", k), Tensor(CLASS_IDS, "int32", k), Tensor(LABELS, "string", k)
+
+
+def _matte_outputs(definition: Definition, outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
+    try:
+        for example_hw in ((1080, 1920), (1920, 1080)):
+            picture_window(definition, example_hw)
+    except ValueError as error:
+        raise BadPipeline(f"postprocess matte: {error}") from None
+    size_hw = cast("tuple[int, int]", definition.output_spec.size_hw)
+    if len(outputs) != 1 or outputs[0].dtype != "float32" or outputs[0].dims != size_hw:
+        shapes = ", ".join(f"{out.name} {out.dtype} {[None, *out.dims]}" for out in outputs)
+        raise BadNetwork(
+            f"matte takes one output, float32 [None, {size_hw[0]}, {size_hw[1]}], the size of the definition's output; "
+            f"got {shapes}"
+        )
+    return (Tensor(MATTE, "uint8", size_hw),)
+
+
+def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    first = tensors[0]
+    return (Tensor(first.name, first.dtype, first.dims, labels_file="labels.txt"), *tensors[1:])
+
+
+def write(repository: Repository, folder: Path, *, source: str) -> list[Path]:
+    """Write the files that are missing or differ; returns their paths. Other pipelines are not touched."""
+    written = []
+    for relative, content in repository.files(source=source).items():
+        path = folder / relative
+        if path.exists() and path.read_bytes() == content:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".part")
+        temporary.write_bytes(content)
+        temporary.replace(path)
+        written.append(path)
+    return written
+
+
+def install_network(serialized: bytes, pipeline: Pipeline, folder: Path) -> list[Path]:
+    """Put the served network beside the two models that run it; the second is a hard link where that is possible."""
+    first = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
+    second = folder / f"{pipeline.name}_fused" / "1" / "model.onnx"
+    temporary = first.with_name("model.onnx.part")
+    temporary.write_bytes(serialized)
+    temporary.replace(first)
+    second.unlink(missing_ok=True)
+    try:
+        os.link(first, second)
+    except OSError:
+        shutil.copyfile(first, second)
+    return [first, second]
+
+
+def warmup_photo() -> bytes:
+    """A small real JPEG that every instance decodes before it is ready."""
+    return (resources.files("onestream.serving") / "data" / "warmup.jpg").read_bytes()

@@ -1,0 +1,140 @@
+"""Versions of a pipeline in one repository, and the pin that says which of them its name means.
+
+Version 1 is the pipeline NAME itself. A later version N is built beside it under names of its own, ``NAME_vN`` and its
+steps, so that each has its definition, stamps and limits. ``versions.json`` pins the version that is served as NAME.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from google.protobuf import text_format
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from onestream.serving.building.triton_config import from_text
+from onestream.serving.errors import BadVersion
+
+VERSIONS_FILE = "versions.json"
+VERSION_OF = "version_of"
+"""Parameter of every model of version 2 and later: the pipeline that it is a version of."""
+
+FORMS = ("", "_fused")
+STEPS = ("_preprocess", "_model", "_postprocess")
+
+
+class Pin(BaseModel):
+    """The version that is served, and the one that was served before it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Annotated[int, Field(ge=1)] = 1
+    previous: Annotated[int, Field(ge=1)] | None = None
+
+
+_PINS = TypeAdapter(dict[str, Pin])
+
+
+def version_name(pipeline: str, version: int) -> str:
+    """The name under which a version was built, with which the names of its models begin."""
+    return pipeline if version == 1 else f"{pipeline}_v{version}"
+
+
+def version_forms(pipeline: str, version: int) -> list[str]:
+    """The names by which a running server offers exactly this version, while NAME and NAME_fused mean another."""
+    return [f"{pipeline}_v{version}{form}" for form in FORMS]
+
+
+def version_steps(pipeline: str, version: int) -> list[str]:
+    """The steps of a version's ensemble."""
+    return [f"{version_name(pipeline, version)}{step}" for step in STEPS]
+
+
+def built_versions(repository: Path, pipeline: str) -> list[int]:
+    """The versions of a pipeline that a repository holds, in order; empty where it does not know the pipeline."""
+    later = re.compile(re.escape(pipeline) + r"_v(\d+)")
+    found = [
+        int(match[1]) for path in repository.glob("*/config.pbtxt") if (match := later.fullmatch(path.parent.name))
+    ]
+    first = [1] if (repository / pipeline / "config.pbtxt").exists() else []
+    return first + sorted(
+        number for number in found if number > 1 and version_of(repository, f"{pipeline}_v{number}") == pipeline
+    )
+
+
+def version_of(repository: Path, model: str) -> str | None:
+    """The pipeline that a model is a later version of; None for any other model."""
+    return _parameters(repository, model).get(VERSION_OF) or None
+
+
+def read_pins(repository: Path) -> dict[str, Pin]:
+    """The pins of a repository, by pipeline; empty where it has none.
+
+    Raises ``BadVersion`` where the file cannot be read, or pins a version that was not built.
+    """
+    path = repository / VERSIONS_FILE
+    if not path.exists():
+        return {}
+    try:
+        pins = _PINS.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        raise BadVersion(
+            f'{path} is no list of pinned versions; expected something like {{"classify": {{"version": 2}}}}'
+        ) from None
+    for pipeline, pin in pins.items():
+        check_built(repository, pipeline, pin.version)
+    return pins
+
+
+def write_pin(repository: Path, pipeline: str, pin: Pin) -> None:
+    """Pin a version, at once or not at all. Raises ``BadVersion``, or ``OSError`` where the folder takes no files."""
+    path = repository / VERSIONS_FILE
+    temporary = path.with_name(f"{VERSIONS_FILE}.part")
+    temporary.write_bytes(_PINS.dump_json(read_pins(repository) | {pipeline: pin}, indent=2) + b"\n")
+    temporary.replace(path)
+
+
+def check_built(repository: Path, pipeline: str, version: int) -> None:
+    """Raise ``BadVersion`` naming the versions that there are, unless this is one."""
+    built = built_versions(repository, pipeline)
+    if version not in built:
+        known = ", ".join(map(str, built)) or "none"
+        raise BadVersion(
+            f"{repository} holds no version {version} of {pipeline}, only: {known}; "
+            f"make it with `onestream build FILE --version {version}`"
+        )
+
+
+def models_to_load(repository: Path, pins: Mapping[str, Pin], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Names to load at a start: ``wanted``, or for ``"*"`` everything but the versions that are not pinned.
+
+    Models that an ensemble needs come with it, and are not named. A network that a video model asks by itself, of which
+    Triton knows nothing, is.
+    """
+    if "*" not in wanted:
+        needed = (name for model in wanted for name in (model, *_networks_asked(repository, pins, model)))
+        return tuple(dict.fromkeys(needed))
+    names = sorted(path.name for path in repository.iterdir() if path.is_dir())
+    unneeded = {name for name in names if version_of(repository, name)}
+    for pipeline, pin in pins.items():
+        if pin.version > 1:
+            unneeded |= set(version_steps(pipeline, 1))
+    return tuple(name for name in names if name not in unneeded) if unneeded else ("*",)
+
+
+def _networks_asked(repository: Path, pins: Mapping[str, Pin], model: str) -> list[str]:
+    """The network that a video model asks: that of the version which its name means."""
+    pinned = {f"{pipeline}_video": f"{version_name(pipeline, pin.version)}_video" for pipeline, pin in pins.items()}
+    parameters = _parameters(repository, pinned.get(model, model))
+    return [f"{parameters['pipeline']}_model"] if "video" in parameters else []
+
+
+def _parameters(repository: Path, model: str) -> dict[str, str]:
+    """The parameters in a model's configuration; none where there is no readable one."""
+    try:
+        config = from_text((repository / model / "config.pbtxt").read_text(encoding="utf-8"))
+    except (OSError, text_format.ParseError, UnicodeDecodeError):
+        return {}
+    return {name: parameter.string_value for name, parameter in config.parameters.items()}

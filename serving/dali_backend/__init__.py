@@ -1,0 +1,1 @@
+"""Repositories for unmodified Triton containers: DALI's own backend, and no Python of ours while it serves."""

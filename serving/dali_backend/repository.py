@@ -1,0 +1,223 @@
+"""A pipeline's repository for the unmodified Triton container: C++ backends, and no Python of ours while it serves.
+
+    NAME              ensemble: NAME_preprocess, NAME_model
+    NAME_preprocess   backend dali: 1/dali.py, which the backend serializes when it loads
+    NAME_model        backend tensorrt or onnxruntime, softmax and top-k in the graph
+
+    with              config.pbtxt (GPU), configs/cpu.pbtxt, definition.json
+
+What this form cannot promise is in the README.md that is written beside the models.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import onnx
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from onestream.serving.building import repository
+from onestream.serving.building.onnx_postprocess import with_labels, with_postprocess
+from onestream.serving.building.repository import Repository
+from onestream.serving.building.triton_config import (
+    Device,
+    Ensemble,
+    Model,
+    Placement,
+    Step,
+    Tensor,
+    from_text,
+    to_text,
+)
+from onestream.serving.dali_backend.readme import README
+from onestream.serving.dali_backend.serialize import pipeline_file
+from onestream.serving.engine.precision import to_float16
+from onestream.serving.engine.served import cast_first, outputs
+from onestream.serving.errors import BadPipeline
+from onestream.serving.pipeline import Classification, Pipeline
+from onestream.wire.tensor_names import IMAGE, LABELS, PIXELS
+
+Form = Literal["python", "dali-backend"]
+"""*python*: our models in Triton's Python backend. *dali-backend*: the C++ backends of the unmodified container."""
+
+_FORM_PARAMETER = "form"
+_THREADS = "num_threads"
+_CPU_NETWORK, _GPU_NETWORK = "model.onnx", "gpu.onnx"
+_PLAN_SCRIPT = """\
+#!/bin/sh
+# Makes 1/model.plan for the GPU of this machine, with the TensorRT of this container. Options of trtexec may be added.
+set -e
+cd "$(dirname "$0")/1"
+PATH="$PATH:/opt/tensorrt/bin:/usr/src/tensorrt/bin"
+exec trtexec --onnx={network} --saveEngine=model.plan --skipInference --stronglyTyped{tf32} \\
+    --minShapes={tensor}:1x{dims} --optShapes={tensor}:{batch}x{dims} --maxShapes={tensor}:{batch}x{dims} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StockRepository(Repository):
+    """The models of one pipeline for the unmodified container, before they are written.
+
+    ``networks`` are the ONNX files of ``NAME_model`` by name.
+    """
+
+    networks: dict[str, bytes]
+
+    def files(self, *, source: str) -> dict[str, bytes]:
+        """See ``Repository.files``."""
+        name, gpu = self.pipeline.name, self.pipeline.serving.gpu
+        definition = json.dumps(self.pipeline.preprocess.model_dump(mode="json"), indent=2) + "\n"
+        preprocess, network = self.models
+        found = {
+            "README.md": README,
+            f"{name}/config.pbtxt": to_text(self.ensemble.config(), source=source),
+            f"{name}/1/.gitkeep": "",
+            f"{preprocess.name}/1/dali.py": pipeline_file(self.pipeline, source=source),
+        }
+        for model in self.models:
+            found[f"{model.name}/config.pbtxt"] = to_text(self._config(model, "gpu"), source=source)
+            found[f"{model.name}/configs/cpu.pbtxt"] = to_text(self._config(model, "cpu"), source=source)
+        for model_name in self.model_names:
+            found[f"{model_name}/definition.json"] = definition
+        if self.labels is not None:
+            found[f"{network.name}/labels.txt"] = self.labels
+        if gpu.engine == "tensorrt":
+            (pixels,) = network.inputs
+            found[f"{network.name}/build_plan.sh"] = _PLAN_SCRIPT.format(
+                network=_GPU_NETWORK,
+                tensor=PIXELS,
+                dims="x".join(map(str, pixels.dims)),
+                batch=gpu.max_batch_size,
+                tf32="" if gpu.precision == "tf32" else " --noTF32",
+            )
+        return (
+            {path: text.encode() for path, text in found.items()}
+            | {f"{network.name}/1/{file}": content for file, content in self.networks.items()}
+            | {f"{preprocess.name}/warmup/{preprocess.warmup.file}": repository.warmup_photo()}
+        )
+
+    def _config(self, model: Model, device: Device) -> ModelConfig:
+        config = model.config(device)
+        if device == "cpu":
+            # The DALI backend copies the inputs of a larger batch with CUDA, which fails where there is no driver.
+            # And no image's result then depends on its batch.
+            config.dynamic_batching.preferred_batch_size.append(1)
+        elif model.placements["gpu"].backend == "onnxruntime":
+            if _GPU_NETWORK in self.networks:
+                config.default_model_filename = _GPU_NETWORK
+            cuda = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="cuda")
+            cuda.parameters["use_tf32"] = str(int(self.pipeline.serving.gpu.precision == "tf32"))
+        return config
+
+
+def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) -> StockRepository:
+    """Compute the stock form of a pipeline from its served network. ``labels`` is the text of the labels file.
+
+    Raises ``BadNetwork`` and ``BadPipeline`` as ``onestream.serving.building.repository.plan``, and ``BadNetwork``
+    where postprocessing cannot be appended to the network.
+    """
+    options, gpu = pipeline.serving, pipeline.serving.gpu
+    # The default form has the same tensors, and refuses a precision that this one can run.
+    planned = repository.plan(_with_precision(pipeline, "fp32"), outputs(network), labels=labels)
+    by_name = {model.name: model for model in planned.models}
+    preprocess, runs = by_name[f"{pipeline.name}_preprocess"], by_name[f"{pipeline.name}_model"]
+    networks, results = _networks(pipeline, planned, network)
+    stamp = {**planned.ensemble.parameters, _FORM_PARAMETER: "dali-backend"}
+    instances = preprocess.placements["cpu"].instances
+    models = (
+        replace(
+            preprocess,
+            placements={
+                "gpu": Placement(
+                    "dali", "gpu", gpu.max_batch_size, parameters={"num_threads": str(gpu.decode_threads)}
+                ),
+                "cpu": Placement("dali", "cpu", options.max_batch_size, instances, parameters={"num_threads": "1"}),
+            },
+            parameters=stamp,
+        ),
+        replace(
+            runs,
+            outputs=results,
+            placements={
+                "gpu": replace(runs.placements["gpu"], backend=gpu.engine, parameters={}),
+                "cpu": Placement(
+                    "onnxruntime",
+                    "cpu",
+                    options.max_batch_size,
+                    instances,
+                    parameters={"intra_op_thread_count": str(options.cpu_threads)},
+                ),
+            },
+            parameters=stamp,
+        ),
+    )
+    ensemble = Ensemble(
+        pipeline.name,
+        planned.ensemble.inputs,
+        results,
+        (
+            Step(preprocess.name, {IMAGE: IMAGE}, {PIXELS: PIXELS}),
+            Step(runs.name, {PIXELS: PIXELS}, {tensor.name: tensor.name for tensor in results}),
+        ),
+        # One request is one image; the steps batch those of many requests.
+        1,
+        stamp,
+    )
+    return StockRepository(pipeline, models, ensemble, planned.labels, networks)
+
+
+def _with_precision(pipeline: Pipeline, precision: Literal["fp32"]) -> Pipeline:
+    gpu = pipeline.serving.gpu.model_copy(update={"precision": precision})
+    return pipeline.model_copy(update={"serving": pipeline.serving.model_copy(update={"gpu": gpu})})
+
+
+def _networks(
+    pipeline: Pipeline, planned: Repository, served: onnx.ModelProto
+) -> tuple[dict[str, bytes], tuple[Tensor, ...]]:
+    """The ONNX files of a pipeline by name, and their outputs."""
+    gpu = pipeline.serving.gpu
+    has_labels = isinstance(pipeline.postprocess, Classification) and gpu.engine == "onnxruntime"
+
+    def finished(network: onnx.ModelProto) -> onnx.ModelProto:
+        tailed = with_postprocess(network, pipeline.postprocess)
+        names = None if planned.labels is None else planned.labels.splitlines()
+        return with_labels(tailed, names) if has_labels else tailed
+
+    found = {_CPU_NETWORK: finished(served)}
+    if gpu.engine == "tensorrt" or gpu.precision == "fp16":
+        on_gpu = finished(to_float16(served) if gpu.precision == "fp16" else served)
+        found[_GPU_NETWORK] = cast_first(on_gpu) if gpu.engine == "tensorrt" else on_gpu
+    results = planned.ensemble.outputs
+    if isinstance(pipeline.postprocess, Classification) and not has_labels:
+        results = tuple(tensor for tensor in results if tensor.name != LABELS)
+    return {name: model.SerializeToString() for name, model in found.items()}, results
+
+
+def install(stock: StockRepository, folder: Path, *, source: str) -> list[Path]:
+    """Write what is missing or differs, and remove a plan made of another network; returns what was written."""
+    written = repository.write(stock, folder, source=source)
+    version = folder / f"{stock.pipeline.name}_model" / "1"
+    if _GPU_NETWORK not in stock.networks:
+        (version / _GPU_NETWORK).unlink(missing_ok=True)
+    if _GPU_NETWORK not in stock.networks or version / _GPU_NETWORK in written:
+        (version / "model.plan").unlink(missing_ok=True)
+    return written
+
+
+def check_folder(folder: Path, form: Form) -> None:
+    """Raise ``BadPipeline`` where a folder holds pipelines of the other form: no server could load both."""
+    for path in sorted(folder.glob("*/config.pbtxt")):
+        try:
+            parameters = from_text(path.read_text(encoding="utf-8")).parameters
+        except (OSError, UnicodeDecodeError, text_format.ParseError):
+            continue
+        found = parameters[_FORM_PARAMETER].string_value or "python"
+        if parameters["pipeline"].string_value and found != form:
+            raise BadPipeline(
+                f"{folder} holds {path.parent.name}, built with --form {found}; give --form {form} another folder: "
+                "--repository DIR"
+            )

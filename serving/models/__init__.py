@@ -1,0 +1,1 @@
+"""What Triton's Python backend runs for images."""

@@ -1,0 +1,259 @@
+"""What all models share that Triton's Python backend runs: the stamped definition, requests to calls, one answer each.
+
+A class loads the definition beside it, refuses to load when the stamps differ, and turns requests into calls.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
+
+from onestream.postprocess import read_labels, top_k
+from onestream.postprocess.matte.composer import alpha
+from onestream.preprocess import (
+    BadImage,
+    Compiled,
+    Definition,
+    Limits,
+    OutOfMemory,
+    PreprocessError,
+    StampMismatch,
+    compile,
+    first_difference,
+)
+from onestream.preprocess.limits import HEAVY_WORK
+from onestream.serving.building import certificate
+from onestream.serving.building.stamp import check_same
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.models.deadline import batch_deadline
+from onestream.serving.models.heavy_pictures import HeavyLine, unavailable
+from onestream.serving.models.metrics import ModelMetrics
+from onestream.serving.models.refusal_log import RefusalLog
+from onestream.serving.pipeline import GpuOptions, Matte, Raw, read_postprocess
+from onestream.wire.tensor_names import CLASS_IDS, IMAGE, LABELS, MATTE, SCORES
+
+_LARGEST_WAITING = 2
+"""Heavy images of the largest size that a process keeps waiting, and as many bytes of smaller ones."""
+
+Image = npt.NDArray[np.uint8]
+Tensors = dict[str, npt.NDArray[Any]]
+
+
+class Adapter(ABC):
+    """Common to all models: the stamp, and one response per request whatever happens."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Called by Triton once per instance. Raises where the model must not be served."""
+        config = json.loads(args["model_config"])
+        folder = Path(args["model_repository"])
+        self.version_folder = folder / args["model_version"]
+        self.name = args["model_name"]
+        self.output_names = [output["name"] for output in config["output"]]
+        self.parameters = {key: entry["string_value"] for key, entry in config["parameters"].items()}
+        self.max_batch_size = int(config["max_batch_size"])
+        self.device = "gpu" if args["model_instance_kind"] == "GPU" else "cpu"
+        self.definition = Definition.from_json((folder / "definition.json").read_text())
+        self._check_stamp()
+        for warning in certificate.check(folder, self.definition, model=self.name):
+            # Once for all instances of the model.
+            if args["model_instance_name"].endswith("_0"):
+                pb_utils.Logger.log_warn(warning)
+        self.folder = folder
+        self.metrics = ModelMetrics(self.name)
+        self.refusals = RefusalLog(self.name, write=pb_utils.Logger.log_warn)
+        self.prepare()
+
+    def _check_stamp(self) -> None:
+        digest, stamped = self.parameters["definition_digest"], Definition.from_json(self.parameters["definition"])
+        if self.definition.digest != digest:
+            raise StampMismatch(
+                f"model {self.name}: config.pbtxt was built with definition {digest[:12]}, the definition.json beside "
+                f"it is {self.definition.digest[:12]}; first difference: "
+                f"{first_difference(stamped, self.definition) or 'the digest itself'}. "
+                "Build the pipeline again: onestream build"
+            )
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Load what the model needs; ``definition``, ``parameters`` and ``folder`` are set."""
+
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Called by Triton with the requests of one batch; a batch that takes too long ends this process."""
+        with batch_deadline():
+            return self.answer(requests)
+
+    @abstractmethod
+    def answer(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answer the requests of one batch: one response for each, in order.
+
+        None where the responses are sent by other means.
+        """
+
+    def finalize(self) -> None:
+        """Called by Triton before the instance ends."""
+        self.refusals.close()
+        self.metrics.close()
+
+    def respond(self, tensors: Tensors) -> Any:
+        """A response with these tensors, of which each has a leading batch dimension."""
+        return pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in tensors.items()])
+
+    def refuse(self, request: Any, error: BadImage) -> Any:
+        """The response to a request whose image is refused; counted and logged."""
+        self.metrics.bad_image(error.code)
+        self.refusals.refused(request.request_id(), error)
+        if isinstance(error, OutOfMemory):
+            return unavailable(error.reason)
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Count the time that its block takes as a step of a batch."""
+        began = time.perf_counter()
+        yield
+        self.metrics.step(step, 1000 * (time.perf_counter() - began))
+
+    @property
+    def gpu_options(self) -> GpuOptions:
+        """How this pipeline runs on a GPU."""
+        return GpuOptions.model_validate_json(self.parameters["gpu"])
+
+    @property
+    def limits(self) -> Limits:
+        """What is refused before it is decoded."""
+        return Limits.model_validate_json(self.parameters["limits"])
+
+    def load_engine(self) -> OnnxRuntimeEngine:
+        """The network's engine on the CPU, after its stamp was compared with the definition."""
+        engine = OnnxRuntimeEngine(self.version_folder / "model.onnx", threads=int(self.parameters["threads"]))
+        stamped = engine.definition
+        if stamped is None:
+            raise StampMismatch(f"model {self.name}: model.onnx carries no definition; build it with onestream build")
+        check_same(stamped, self.definition, one_is="model.onnx", other_is=f"model {self.name}")
+        return engine
+
+    def compile_pixels(self) -> Compiled:
+        """The definition up to its pixels, on the CPU."""
+        return compile(
+            self.definition.pixels(),
+            backend="dali",
+            limits=self.limits,
+            max_batch_size=self.max_batch_size,
+            threads=int(self.parameters["threads"]),
+        )
+
+    def load_postprocess(self) -> Callable[[Tensors], Tensors]:
+        """The function from network outputs to the pipeline's outputs, each with a leading batch dimension."""
+        return postprocess_of(self.parameters["postprocess"], self.folder)
+
+
+class FromImages(Adapter):
+    """Takes images. On a CPU the heavy ones of a batch are answered later, by another thread; the others at once."""
+
+    _heavy: HeavyLine | None = None
+
+    @abstractmethod
+    def open_work(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """A function from requests to their responses on the CPU, for one thread."""
+
+    def open_on_cpu(self) -> None:
+        """Prepare for light and for heavy images on the CPU."""
+        self._work = self.open_work()
+        self._heavy = HeavyLine(
+            self.open_work, failed=self._failed, max_waiting_bytes=_LARGEST_WAITING * self.limits.max_body_bytes
+        )
+
+    def answer_on_cpu(self, requests: Sequence[Any]) -> list[Any]:
+        """The response to each request of a batch, None where it comes later."""
+        heavy = [self._is_heavy(request) for request in requests]
+        light = [request for request, is_heavy in zip(requests, heavy, strict=True) if not is_heavy]
+        answers = iter(self._work(light) if light else ())
+        return [
+            self._take(request) if is_heavy else next(answers)
+            for request, is_heavy in zip(requests, heavy, strict=True)
+        ]
+
+    def light_first(self, requests: Sequence[Any]) -> list[list[Any]]:
+        """The batch cut up: the light images together, then each heavy one alone."""
+        light: list[Any] = []
+        heavy: list[list[Any]] = []
+        for request in requests:
+            if self._is_heavy(request):
+                heavy.append([request])
+            else:
+                light.append(request)
+        return [light, *heavy] if light else heavy
+
+    def _is_heavy(self, request: Any) -> bool:
+        """Whether the others of its batch are answered before this request's image is decoded."""
+        batch = pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy()
+        if len(batch) != 1:
+            return False
+        try:
+            return self.limits.check(batch[0]).decoding_work > HEAVY_WORK
+        except BadImage:
+            return False
+
+    def _take(self, request: Any) -> Any:
+        assert self._heavy is not None
+        if self._heavy.take(request, pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy().nbytes):
+            return None
+        reason = "too many large images wait to be decoded; it may be sent again"
+        self.refusals.refused(request.request_id(), PreprocessError(reason))
+        return unavailable(reason)
+
+    def _failed(self, error: Exception) -> Any:
+        pb_utils.Logger.log_error(f"{self.name}: a large image failed: {error}")
+        text = f"a large image failed: {type(error).__name__}"
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL))
+
+    def finalize(self) -> None:
+        """Answer the heavy images that were taken."""
+        if self._heavy is not None:
+            self._heavy.close()
+        super().finalize()
+
+
+def postprocess_of(options_json: str, folder: Path) -> Callable[[Tensors], Tensors]:
+    """The postprocessing that a pipeline's options ask for; ``folder`` holds its ``labels.txt``."""
+    options = read_postprocess(options_json)
+    if isinstance(options, Raw):
+        return lambda outputs: outputs
+    if isinstance(options, Matte):
+        softness = options.softness
+        return lambda outputs: {MATTE: alpha(next(iter(outputs.values())), softness=softness)}
+    labels_path = folder / "labels.txt"
+    names = np.array([label.encode() for label in read_labels(labels_path)], object) if labels_path.exists() else None
+
+    def classify(outputs: Tensors) -> Tensors:
+        (logits,) = outputs.values()
+        scores, class_ids = top_k(logits, options.top_k, activation=options.activation)
+        labels = names[class_ids] if names is not None else class_ids.astype(str).astype("S").astype(object)
+        return {SCORES: scores, CLASS_IDS: class_ids, LABELS: labels}
+
+    return classify
+
+
+def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
+    """What ``run`` gives for the images of a batch of requests: a sample or a ``BadImage`` for each.
+
+    Requests that carry not exactly one image become ``BadImage``.
+    """
+    batches = [pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy() for request in requests]
+    results: list[Any] = [
+        BadImage("bad_request", f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]")
+        for batch in batches
+    ]
+    single = [index for index, batch in enumerate(batches) if len(batch) == 1]
+    for index, sample in zip(single, run([batches[index][0] for index in single]), strict=True):
+        results[index] = sample
+    return results

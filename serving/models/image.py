@@ -1,0 +1,167 @@
+"""The models of an image pipeline. Each ``1/model.py`` of a generated repository names one of these classes.
+
+One request is one image and gets exactly one response.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from onestream.preprocess import (
+    BadImage,
+    Compiled,
+)
+from onestream.serving.models.base import Adapter, FromImages, Image, Tensors, run_isolated
+from onestream.wire.tensor_names import PIXELS
+
+if TYPE_CHECKING:
+    from onestream.serving.models.image_gpu import FusedOnGpu
+
+_LATER = 10
+
+
+class Preprocess(FromImages):
+    """``image`` to ``pixels``. On a GPU the pixels stay there."""
+
+    def prepare(self) -> None:
+        """Compile the definition."""
+        if self.device == "cpu":
+            others = _threads()
+            self.open_on_cpu()
+            # The network's processes go first: above capacity, work would go into pixels that the network then refuses.
+            # Not before now: under load, a replacement of this process would take far longer to be ready.
+            for thread in (_threads() - others) | {threading.get_native_id()}:
+                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _LATER)
+        else:
+            from onestream.serving.models.image_gpu import device_pixels
+
+            self._run_on_gpu = device_pixels(self)
+
+    def open_work(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """See ``FromImages.open_work``."""
+        compiled = self.compile_pixels()
+
+        def on_cpu(images: list[Image]) -> list[Any]:
+            samples = compiled.run(images)
+            return [s if isinstance(s, BadImage) else pb_utils.Tensor(PIXELS, s[None]) for s in samples]
+
+        return lambda requests: self._responses(on_cpu, requests)
+
+    def answer(self, requests: Sequence[Any]) -> list[Any]:
+        """Decode a batch; a bad image is an error of its own request only."""
+        if self.device == "cpu":
+            return self.answer_on_cpu(requests)
+        return self._responses(self._run_on_gpu, requests)
+
+    def _responses(self, run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
+        with self.timed("preprocess"):
+            samples = run_isolated(run, requests)
+        return [
+            self.refuse(request, sample) if isinstance(sample, BadImage) else pb_utils.InferenceResponse([sample])
+            for request, sample in zip(requests, samples, strict=True)
+        ]
+
+
+class Network(Adapter):
+    """``pixels`` to the network's outputs, on the CPU; on a GPU a backend of Triton's own does this."""
+
+    def prepare(self) -> None:
+        """Load the network."""
+        self._engine = self.load_engine()
+
+    def answer(self, requests: Sequence[Any]) -> list[Any]:
+        """Run the network once for the whole batch."""
+        pixels = [pb_utils.get_input_tensor_by_name(request, PIXELS).as_numpy() for request in requests]
+        with self.timed("network"):
+            outputs = self._engine.run(pixels[0] if len(pixels) == 1 else np.concatenate(pixels))
+        return [self.respond(part) for part in split(outputs, [len(part) for part in pixels])]
+
+
+class Postprocess(Adapter):
+    """The network's outputs to the pipeline's."""
+
+    def prepare(self) -> None:
+        """Load the labels."""
+        self._postprocess = self.load_postprocess()
+        self._inputs = self.parameters["network_outputs"].split(",")
+
+    def answer(self, requests: Sequence[Any]) -> list[Any]:
+        """Postprocess request by request: it is cheap, and nothing is shared."""
+        with self.timed("postprocess"):
+            return [
+                self.respond(
+                    self._postprocess(
+                        {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
+                    )
+                )
+                for request in requests
+            ]
+
+
+class Fused(FromImages):
+    """``image`` to the pipeline's outputs, in one process."""
+
+    def prepare(self) -> None:
+        """Compile the definition, load the network and the labels."""
+        self._on_gpu: FusedOnGpu | None = None
+        if self.device == "gpu":
+            from onestream.serving.models.image_gpu import FusedOnGpu
+
+            self._on_gpu = FusedOnGpu(self)
+            return
+        self._engine = self.load_engine()
+        self._postprocess = self.load_postprocess()
+        self.open_on_cpu()
+
+    def open_work(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """See ``FromImages.open_work``. The network, which threads may share, is loaded once."""
+        compiled = self.compile_pixels()
+        return lambda requests: self._responses(compiled, requests)
+
+    def answer(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Run the good images as one batch; each bad one gets its own error."""
+        if self._on_gpu is not None:
+            for batch in self.light_first(requests):
+                self._on_gpu.submit(batch)
+            return None
+        return self.answer_on_cpu(requests)
+
+    def _responses(self, compiled: Compiled, requests: Sequence[Any]) -> list[Any]:
+        with self.timed("preprocess"):
+            samples = run_isolated(compiled.run, requests)
+        good = [sample for sample in samples if not isinstance(sample, BadImage)]
+        responses = iter(())
+        if good:
+            with self.timed("network"):
+                outputs = self._engine.run(np.stack(good))
+            with self.timed("postprocess"):
+                responses = iter([self.respond(part) for part in split(self._postprocess(outputs), [1] * len(good))])
+        return [
+            self.refuse(request, sample) if isinstance(sample, BadImage) else next(responses)
+            for request, sample in zip(requests, samples, strict=True)
+        ]
+
+    def finalize(self) -> None:
+        """Finish what was begun."""
+        if self._on_gpu is not None:
+            self._on_gpu.close()
+        super().finalize()
+
+
+def split(outputs: Tensors, sizes: Sequence[int]) -> list[Tensors]:
+    """Cut batched tensors into consecutive parts of the given batch sizes."""
+    ends = np.cumsum(sizes)
+    return [
+        {name: value[end - size : end] for name, value in outputs.items()}
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+
+
+def _threads() -> set[int]:
+    return {int(thread) for thread in os.listdir("/proc/self/task")}

@@ -1,0 +1,128 @@
+"""What fills a network's input on a GPU: CV-CUDA on the network's own stream, DALI on the GPU, or the CPU."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.preprocess import BadImage, Compiled, Definition, Limits, compile
+from onestream.preprocess.backends.base import DecodeOptions
+from onestream.preprocess.cuda.device import DeviceArray, Stream
+from onestream.preprocess.cuda.step_timer import StepTimer
+from onestream.preprocess.headers.reader import Encoded
+from onestream.serving.pipeline import GpuOptions
+
+if TYPE_CHECKING:
+    from onestream.preprocess.backends.cvcuda import CvCuda
+    from onestream.preprocess.backends.dali import Dali
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Which images of a batch took the first rows of the input, in order, and by index why the others did not."""
+
+    good: tuple[int, ...]
+    bad: dict[int, BadImage]
+
+
+class PixelSource(ABC):
+    """Brings encoded images to a network's input, queued on a stream. Belongs to one thread."""
+
+    @abstractmethod
+    def fill(self, images: Sequence[Encoded]) -> Filled:
+        """Queue the pixels of at most as many images as the input has rows, ordered before the network."""
+
+
+def open_source(
+    definition: Definition,
+    limits: Limits,
+    *,
+    options: GpuOptions,
+    stream: Stream,
+    target: DeviceArray,
+    timer: StepTimer,
+) -> PixelSource:
+    """The source that ``options`` ask for. ``target`` is uint8 (max_batch_size, height, width, channels).
+
+    Raises ``CannotCompile`` where it cannot do the definition exactly.
+    """
+    pixels, rows = definition.pixels(), target.shape[0]
+    if options.decode == "cpu":
+        on_cpu = compile(pixels, backend="dali", limits=limits, max_batch_size=rows, threads=options.decode_threads)
+        return _FromCpu(on_cpu, stream, target, timer)
+    decode = DecodeOptions(options.decode, options.hw_decoder_load)
+    if options.backend == "dali":
+        from onestream.preprocess.backends.dali import Dali
+
+        dali = Dali(pixels, limits, device="gpu", max_batch_size=rows, threads=options.decode_threads, decode=decode)
+        return _FromDali(dali, stream, target, timer)
+    from onestream.preprocess.backends.cvcuda import CvCuda
+
+    return _FromCvCuda(
+        CvCuda(
+            pixels,
+            limits,
+            stream=stream,
+            max_batch_size=rows,
+            threads=options.decode_threads,
+            decode=decode,
+            output=target,
+            timer=timer,
+        )
+    )
+
+
+class _FromCvCuda(PixelSource):
+    """Writes into the target by itself."""
+
+    def __init__(self, backend: CvCuda) -> None:
+        self._backend = backend
+
+    def fill(self, images: Sequence[Encoded]) -> Filled:
+        queued = self._backend.enqueue(images)
+        return Filled(queued.good, queued.bad)
+
+
+class _FromDali(PixelSource):
+    """DALI has a stream of its own and waits for it; its samples are copied on ours."""
+
+    def __init__(self, backend: Dali, stream: Stream, target: DeviceArray, timer: StepTimer) -> None:
+        self._backend, self._stream, self._target, self._timer = backend, stream, target, timer
+
+    def fill(self, images: Sequence[Encoded]) -> Filled:
+        tensor, bad = self._backend.run_on_device(images)
+        self._timer.mark("decode")
+        good = tuple(index for index in range(len(images)) if index not in bad)
+        if good:
+            rows = self._target.first(len(good))
+            self._stream.copy(DeviceArray(tensor.data_ptr(), rows.shape, rows.dtype, self._stream.handle, tensor), rows)
+            self._timer.mark("copy")
+        return Filled(good, bad)
+
+
+class _FromCpu(PixelSource):
+    """The CPU decodes only what the crop keeps and resizes it; a network's pixels are all that crosses."""
+
+    def __init__(self, compiled: Compiled, stream: Stream, target: DeviceArray, timer: StepTimer) -> None:
+        self._compiled, self._stream, self._target, self._timer = compiled, stream, target, timer
+        self._pinned: npt.NDArray[np.uint8] = stream.pinned(target.shape, np.uint8)
+
+    def fill(self, images: Sequence[Encoded]) -> Filled:
+        good: list[int] = []
+        bad: dict[int, BadImage] = {}
+        for index, sample in enumerate(self._compiled.run(images)):
+            if isinstance(sample, BadImage):
+                bad[index] = sample
+            else:
+                self._pinned[len(good)] = sample
+                good.append(index)
+        self._timer.mark("decode")
+        if good:
+            self._stream.upload(self._pinned[: len(good)], self._target)
+            self._timer.mark("copy")
+        return Filled(tuple(good), bad)

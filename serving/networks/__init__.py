@@ -1,0 +1,1 @@
+"""The built-in networks, and how their weights become ONNX files."""

@@ -1,0 +1,1 @@
+"""A server on this machine: started, watched, rolled out, diagnosed and stopped."""

@@ -1,0 +1,81 @@
+"""Instance counts and queues that fit the machine that serves.
+
+A committed repository cannot know how many cores it will meet. Models whose ``cpu_instances`` parameter says *cores*
+get one process per core, those whose ``cpu_queue`` says so a queue in proportion, so that it is worked off in the same
+time everywhere: in a view of the repository, which has links to its files, and own configurations.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from onestream.serving.building.triton_config import INSTANCES_PARAMETER, QUEUE_PARAMETER, from_text, queue_for, to_text
+from onestream.serving.server.links import link_entries
+
+_CPU_CONFIG = Path("configs") / "cpu.pbtxt"
+
+
+def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores that this process may use, which in a container can be fewer than the machine has.
+
+    ``quota`` is where the kernel says how much time it gives (cgroup v2): a container with a limit of 4 CPUs on a
+    machine of 64 may run on all of them, for 4 seconds a second.
+    """
+    cores = len(os.sched_getaffinity(0))
+    try:
+        allowed_us, period_us = map(int, quota.read_text().split())
+    except (OSError, ValueError):
+        # No such file, or "max" for no limit.
+        return cores
+    return max(1, min(cores, math.ceil(allowed_us / period_us)))
+
+
+def instances_for(cores: int) -> int:
+    """One per core, and two on a single core: one with a bounded queue can stall (``triton_config.Placement``)."""
+    return max(2, cores)
+
+
+def fit_instances(repository: Path, view: Path, *, cores: int) -> Path:
+    """The folder to serve from: ``repository`` itself where its counts fit, else ``view``, which is then filled.
+
+    ``view`` must not exist. The repository is not changed.
+    """
+    read = {path.parents[1].name: _read(path) for path in repository.glob(f"*/{_CPU_CONFIG}")}
+    unfit = {name: config for name, config in read.items() if config is not None and _adapt(config, cores)}
+    if not unfit:
+        return repository
+    for model in sorted(path for path in repository.iterdir() if path.is_dir()):
+        copy = view / model.name
+        link_entries(model, copy, but=[_CPU_CONFIG.parent.name] if model.name in unfit else [])
+        if model.name in unfit:
+            (copy / _CPU_CONFIG).parent.mkdir()
+            (copy / _CPU_CONFIG).write_text(to_text(unfit[model.name], source=f"{model.name}, for {cores} cores"))
+    return view
+
+
+def _read(path: Path) -> ModelConfig | None:
+    try:
+        return from_text(path.read_text())
+    except text_format.ParseError:
+        # Triton reads it next and says what is wrong with it.
+        return None
+
+
+def _adapt(config: ModelConfig, cores: int) -> bool:
+    """Change what asks for it to fit the cores; tell whether anything had to be changed."""
+    before = ModelConfig()
+    before.CopyFrom(config)
+    if _says_cores(config, INSTANCES_PARAMETER):
+        config.instance_group[0].count = instances_for(cores)
+    if _says_cores(config, QUEUE_PARAMETER):
+        config.dynamic_batching.default_queue_policy.max_queue_size = queue_for(cores)
+    return bool(config != before)
+
+
+def _says_cores(config: ModelConfig, parameter: str) -> bool:
+    return parameter in config.parameters and config.parameters[parameter].string_value == "cores"

@@ -1,0 +1,169 @@
+"""What a running server does in a rollout: load a version beside the served one, switch, keep or return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onestream.serving.building.versions import Pin, built_versions, read_pins, version_forms, version_steps, write_pin
+from onestream.serving.errors import ServingError
+from onestream.serving.server.errors import ServerError
+from onestream.serving.server.triton.control import ControlError
+from onestream.serving.server.triton.process import TritonProcess
+
+_LOAD_TIMEOUT_S = 120.0
+
+
+class Rollout:
+    """One rollout of one pipeline. ``end`` it, however it went: what was not kept is undone.
+
+    Args:
+        triton: gives the tritonserver that runs now.
+        pipeline: its name.
+        announce: receives one line for every change of what is served.
+    """
+
+    def __init__(self, triton: Callable[[], TritonProcess], pipeline: str, *, announce: Callable[[str], None]) -> None:
+        self._triton = triton
+        self._pipeline = pipeline
+        self._announce = announce
+        self._before = self.serving
+
+    @property
+    def serving(self) -> int:
+        """The version that clients get now."""
+        return self._triton().view.served(self._pipeline)
+
+    def status(self) -> dict[str, object]:
+        """What is served, what was before it, and what there is."""
+        repository = self._triton().view.repository
+        pin = read_pins(repository).get(self._pipeline, Pin())
+        built = built_versions(repository, self._pipeline)
+        if not built:
+            raise ServingError(f"{repository} holds no pipeline {self._pipeline}")
+        return {
+            "serving": self.serving,
+            "previous": pin.previous,
+            "built": built,
+            "repository": str(repository.resolve()),
+        }
+
+    def load(self, version: int) -> None:
+        """Load a version beside the one that is served, and wait until Triton has warmed it up.
+
+        Raises:
+            ServingError: it was not built or does not load; then nothing of it stays.
+        """
+        if version == self.serving:
+            raise ServingError(f"version {version} of {self._pipeline} is what is served now")
+        try:
+            self._load(version)
+        except ServingError:
+            self._unload(version)
+            self._clear_failures(version)
+            raise
+
+    def switch(self, version: int) -> None:
+        """Let the pipeline's name mean a version that was loaded.
+
+        Raises:
+            ServingError: it could not; the version from before is served.
+        """
+        old = self.serving
+        try:
+            self._switch(version)
+        except ServingError as error:
+            self._switch(old)
+            raise ServingError(f"the switch failed, version {old} is served again: {error}") from None
+
+    def keep(self) -> None:
+        """Pin the version that is served, for the next start too, and unload the others.
+
+        Raises:
+            ServingError: the pin cannot be written; then nothing is changed.
+        """
+        pin = Pin(version=self.serving, previous=self._before if self._before != self.serving else None)
+        try:
+            write_pin(self._triton().view.repository, self._pipeline, pin)
+        except OSError as error:
+            raise ServingError(f"the pin cannot be written into the repository: {error.strerror}") from None
+        self._before = self.serving
+        self._unload_others()
+
+    def end(self) -> None:
+        """Return to the version from before where the new one was not kept, and unload what is not served."""
+        try:
+            if self.serving != self._before:
+                self._switch(self._before)
+            self._unload_others()
+        except ServingError as error:
+            self._announce(f"{self._pipeline}: could not return to version {self._before}: {error}")
+
+    def _switch(self, version: int) -> None:
+        self._load(version)
+        triton = self._triton()
+        for model in triton.view.point(self._pipeline, version):
+            self._control(triton.control.load, model)
+        self._announce(f"{self._pipeline}: version {version} is served")
+
+    def _load(self, version: int) -> None:
+        triton = self._triton()
+        models = [*version_forms(self._pipeline, version), *version_steps(self._pipeline, version)]
+        if self._loaded(models) == models:
+            return
+        failure: ServingError | None = None
+        for form in triton.view.add(self._pipeline, version):
+            try:
+                self._control(triton.control.load, form)
+            except ServerError as error:
+                failure = failure or error
+        triton.check_loaded(models)
+        if failure:
+            raise failure
+
+    def _unload_others(self) -> None:
+        for version in built_versions(self._triton().view.repository, self._pipeline):
+            if version != self.serving:
+                self._unload(version)
+
+    def _unload(self, version: int) -> None:
+        """Ensembles first, then what they need."""
+        triton = self._triton()
+        models = [*version_forms(self._pipeline, version), *version_steps(self._pipeline, version)]
+        steps_are_served = version == self.serving
+        for model in self._known(models[:2] if steps_are_served else models):
+            try:
+                triton.control.unload(model)
+            except ControlError as error:
+                raise ServerError(str(error)) from None
+
+    def _clear_failures(self, version: int) -> None:
+        """Make the server ready again, which for Triton it is not while a load has failed, even of an unloaded model.
+
+        Something that loads, in the place of what does not, is the only way to make Triton forget that.
+        """
+        triton = self._triton()
+        models = [*version_forms(self._pipeline, version), *version_steps(self._pipeline, version)]
+        for model in self._known(models):
+            triton.view.stand_in(model, self._pipeline)
+            self._control(triton.control.load, model)
+        self._unload(version)
+
+    def _loaded(self, models: list[str]) -> list[str]:
+        states = self._control_states()
+        return [model for model in models if states.get(model) == "READY"]
+
+    def _known(self, models: list[str]) -> list[str]:
+        states = self._control_states()
+        return [model for model in models if states.get(model)]
+
+    def _control_states(self) -> dict[str, str]:
+        try:
+            return {name: state.state for name, state in self._triton().control.model_states().items()}
+        except ControlError as error:
+            raise ServerError(f"the server does not answer: {error}") from None
+
+    def _control(self, method: Callable[..., None], model: str) -> None:
+        try:
+            method(model, timeout_s=_LOAD_TIMEOUT_S)
+        except ControlError as error:
+            raise ServerError(f"model '{model}' failed to load: {error}") from None

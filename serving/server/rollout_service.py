@@ -1,0 +1,172 @@
+"""Where `onestream rollout` reaches the server of a repository: a socket in the repository's folder, one JSON a line.
+
+Who may write the repository may run anything in its server, so the folder's permissions are the only lock. A rollout
+lasts as long as its connection: when that ends early, the server returns to the version from before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from onestream.serving.errors import ServingError
+from onestream.serving.server.rollout import Rollout
+from onestream.serving.server.triton.process import TritonProcess
+
+SOCKET_FILE = ".rollout.sock"
+_POLL_S = 0.2
+
+
+class RolloutService:
+    """Listens from ``start`` until ``close``, in a thread, to one rollout at a time.
+
+    Args:
+        repository: the folder whose server this is.
+        triton: gives the tritonserver that runs now.
+        announce: receives one line for every change of what is served; called from the thread.
+    """
+
+    def __init__(
+        self, repository: Path, triton: Callable[[], TritonProcess], *, announce: Callable[[str], None]
+    ) -> None:
+        self._repository = repository
+        self._triton = triton
+        self._announce = announce
+        self._stopping = threading.Event()
+        self._socket: socket.socket | None = None
+        self._thread = threading.Thread(target=self._listen, name="rollouts", daemon=True)
+
+    def start(self) -> None:
+        """Listen. A folder that takes no files, or that another server listens in, is left without rollouts."""
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            with _address(self._repository) as address:
+                with contextlib.suppress(OSError):
+                    with socket.socket(socket.AF_UNIX) as other:
+                        other.connect(address)
+                    self._announce(f"another server of {self._repository} takes its rollouts; this one takes none")
+                    listening.close()
+                    return
+                (self._repository / SOCKET_FILE).unlink(missing_ok=True)
+                listening.bind(address)
+                os.chmod(self._repository / SOCKET_FILE, 0o600)
+        except OSError:
+            listening.close()
+            return
+        listening.listen(4)
+        listening.settimeout(_POLL_S)
+        self._socket = listening
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no more rollouts. One under way is undone by the next start, which goes by the pin."""
+        self._stopping.set()
+        if self._socket is not None:
+            self._thread.join(2 * _POLL_S)
+            self._socket.close()
+            with contextlib.suppress(OSError):
+                (self._repository / SOCKET_FILE).unlink()
+
+    def _listen(self) -> None:
+        assert self._socket is not None
+        while not self._stopping.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.setblocking(True)
+                self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        rollout: Rollout | None = None
+        try:
+            with connection.makefile("r", encoding="utf-8") as lines:
+                for line in lines:
+                    command = json.loads(line)
+                    try:
+                        if rollout is None:
+                            rollout = Rollout(self._triton, command["pipeline"], announce=self._announce)
+                        answer = {"result": _do(rollout, command)}
+                    except ServingError as error:
+                        answer = {"error": str(error)}
+                    connection.sendall(json.dumps(answer).encode() + b"\n")
+        finally:
+            if rollout is not None and not self._stopping.is_set():
+                rollout.end()
+
+
+class RolloutSession:
+    """One rollout, asked for from another process. A context manager; what is not kept is undone at its end.
+
+    Args:
+        repository: the folder of models that a server runs on this machine.
+        pipeline: what is rolled out.
+
+    Raises:
+        ServingError: no server there takes rollouts.
+    """
+
+    def __init__(self, repository: Path, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            with _address(repository) as address:
+                self._socket.connect(address)
+        except OSError:
+            self._socket.close()
+            raise ServingError(
+                f"no server takes rollouts of {repository}; start `onestream serve` with it, on this machine and by "
+                "a user who may write there"
+            ) from None
+        self._lines = self._socket.makefile("r", encoding="utf-8")
+
+    def __enter__(self) -> RolloutSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def ask(self, do: str, version: int | None = None) -> Any:
+        """Have the server do one thing: *status*, *load*, *switch* or *keep* (``rollout.Rollout``).
+
+        Raises:
+            ServingError: it says why not, or has ended.
+        """
+        try:
+            command = {"pipeline": self._pipeline, "do": do, "version": version}
+            self._socket.sendall(json.dumps(command).encode() + b"\n")
+            line = self._lines.readline()
+        except OSError:
+            line = ""
+        if not line:
+            raise ServingError("the server ended meanwhile; its next start serves the version that is pinned")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise ServingError(answer["error"])
+        return answer["result"]
+
+
+def _do(rollout: Rollout, command: dict[str, Any]) -> Any:
+    if command["do"] in ("load", "switch"):
+        return getattr(rollout, command["do"])(int(command["version"]))
+    return rollout.keep() if command["do"] == "keep" else rollout.status()
+
+
+@contextlib.contextmanager
+def _address(repository: Path) -> Iterator[str]:
+    """The socket's address by way of its open folder: a path of more than 107 bytes is none."""
+    folder = os.open(repository, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{SOCKET_FILE}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,466 @@
+"""A Triton server that is started, watched and stopped as one thing."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from onestream.serving.server.errors import (
+    ModelLoadFailed,
+    PortInUse,
+    RepositoryMissing,
+    ServerError,
+    StopRequested,
+    TritonDied,
+    TritonHung,
+)
+from onestream.serving.server.log_file import LogFile
+from onestream.serving.server.rollout_service import RolloutService
+from onestream.serving.server.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
+from onestream.serving.server.tracing import TraceFile, Tracing, collector_complaint, is_collector
+from onestream.serving.server.triton.control import ControlError, TritonControl
+from onestream.serving.server.triton.installation import (
+    Device,
+    Endpoints,
+    TritonInstallation,
+    find_triton,
+    resolve_device,
+)
+from onestream.serving.server.triton.ports import free_port
+from onestream.serving.server.triton.process import TritonProcess
+
+_POLL_S = 0.05
+_WAKE_UP_S = 0.5
+_LAUNCH_ATTEMPTS = 3
+# A start takes several seconds, so the window is longer than that of a model.
+_TRITON_POLICY = RestartPolicy(window_s=120.0)
+_TRITON = "tritonserver"
+
+
+class Server:
+    """Triton over a model repository, with its model processes supervised. A context manager.
+
+    Models whose processes die or hang are restarted, and so is tritonserver, on the same ports; ``on_event`` hears of
+    it. When that happens too often the server is finished: ``wait`` raises the reason. Nothing outlives this process,
+    however it ends.
+
+    Args:
+        repository: folder of models.
+        host: address to bind, for all three services. Only this machine can reach the default.
+        http_port: 1 to 65535, or 0 for a free one; so are the other two.
+        grpc_port: port of the gRPC service.
+        metrics_port: port of the metrics service.
+        device: *cpu* reads ``configs/cpu.pbtxt`` of every model that has one; *gpu* reads ``config.pbtxt``; *auto*
+            is *gpu* where an NVIDIA driver is visible and Triton is not the embedded one.
+        models: names to load, with what they need; None loads all.
+        shared_memory: callers on this machine may make Triton read and write regions of /dev/shm that this user may:
+            those of clients, and its own, by which a caller can end it.
+        triton: a tritonserver binary; None searches for one.
+        log_path: file for Triton's own log, overwritten; what exceeds 16 MiB goes on in it, and the two files before
+            are kept beside it. None makes a temporary one, which is removed by a stop
+            and kept after a failure.
+        trace: where the spans of requests go: a file, or the address of an OTLP/HTTP collector; None traces nothing.
+        trace_rate: one of so many requests is traced, >= 1; those that come with a ``traceparent`` always are.
+        startup_timeout_s: seconds until all models must be ready, > 0.
+        stop_timeout_s: seconds that a stop may take before Triton is killed, >= 1.
+        policy: how persistently a dead model is restarted.
+        triton_policy: how persistently tritonserver is; None means 10 times in two minutes.
+        on_event: receives one line for every event after the start, and for every TensorRT plan that is made before
+            it, from any thread; None ignores them.
+        on_log: receives every line of Triton's log, from the server's thread; None ignores them.
+
+    Raises:
+        ValueError: the ports are no ports, or two are equal; ``trace`` is the address of no collector.
+    """
+
+    def __init__(
+        self,
+        repository: Path | str = "model_repository",
+        *,
+        host: str = "127.0.0.1",
+        http_port: int = 8000,
+        grpc_port: int = 8001,
+        metrics_port: int = 8002,
+        device: Device = "auto",
+        models: Sequence[str] | None = None,
+        shared_memory: bool = False,
+        triton: Path | None = None,
+        log_path: Path | None = None,
+        trace: Path | str | None = None,
+        trace_rate: int = 1,
+        startup_timeout_s: float = 120.0,
+        stop_timeout_s: float = 10.0,
+        policy: RestartPolicy | None = None,
+        triton_policy: RestartPolicy | None = None,
+        on_event: Callable[[str], None] | None = None,
+        on_log: Callable[[str], None] | None = None,
+    ) -> None:
+        chosen = [port for port in (http_port, grpc_port, metrics_port) if port != 0]
+        if len(set(chosen)) != len(chosen) or not all(0 < port < 65536 for port in chosen):
+            raise ValueError(
+                f"the ports must be different numbers up to 65535, or 0 for free ones; "
+                f"got {http_port} (http), {grpc_port} (grpc), {metrics_port} (metrics)"
+            )
+        self.repository = Path(repository)
+        self._host = host
+        self._ports = (http_port, grpc_port, metrics_port)
+        self._device: Device = device
+        self._wanted_models = ("*",) if models is None else tuple(models)
+        self._shared_memory = shared_memory
+        self._given_triton = triton
+        self._log_folder: Path | None = None
+        self._log_path = log_path
+        self._log_file: LogFile | None = None
+        if trace_rate < 1:
+            raise ValueError(f"trace_rate={trace_rate}, expected 1 or more: one of so many requests is traced")
+        self._trace_rate = trace_rate
+        self._trace = trace
+        self._trace_is_collector = trace is not None and is_collector(str(trace))
+        self._startup_timeout_s = startup_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._policy = policy or RestartPolicy()
+        self._triton_policy = triton_policy or _TRITON_POLICY
+        self._on_event = on_event or _ignore
+        self._on_log = on_log or _ignore
+        self._history = RestartHistory()
+        self._triton_history = RestartHistory()
+        # No events: their locks would block a signal handler that interrupts another one.
+        self._stopping = self._hurried = False
+        self._started_or_finished = threading.Event()
+        self._finished = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._triton: TritonProcess | None = None
+        self._models: list[str] = []
+        self._installation: TritonInstallation | None = None
+        self._tracing: Tracing | None = None
+        self._trace_file: TraceFile | None = None
+
+    def start(self) -> None:
+        """Start Triton and wait until every model is ready.
+
+        Returns early, with ``is_running`` false, if ``request_stop`` is called meanwhile.
+
+        Raises:
+            ServerError: it did not start; the class says why, and nothing is left behind but the log.
+        """
+        _check_repository(self.repository)
+        self._installation = find_triton(self._given_triton)
+        if self._log_path is None:
+            self._log_folder = Path(tempfile.mkdtemp(prefix="onestream-log-"))
+            self._log_path = self._log_folder / "triton.log"
+        self._log_file = LogFile(self._log_path, announce=self._on_event)
+        try:
+            self._tracing = self._open_tracing()
+        except ServerError:
+            self._log_file.close()
+            self.stop()
+            raise
+        # Triton dies with the thread that starts it, so that thread must live as long as the server.
+        self._thread = threading.Thread(target=self._run, name="onestream-server", daemon=True)
+        self._thread.start()
+        try:
+            _wait_for(self._started_or_finished)
+        except BaseException:
+            self.stop()
+            raise
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the server is finished; tell whether it is.
+
+        Args:
+            timeout_s: how long to wait; None for ever.
+
+        Raises:
+            ServerError: Triton ended by itself too often, or could not be started again.
+        """
+        finished = self._finished.wait(timeout_s) if timeout_s is not None else _wait_for(self._finished)
+        if finished and self._failure is not None:
+            raise self._failure
+        return finished
+
+    def request_stop(self) -> None:
+        """Ask for a stop and return at once; a second call kills Triton. Safe in a signal handler."""
+        if self._stopping:
+            self._hurried = True
+        self._stopping = True
+
+    def stop(self) -> None:
+        """Stop, and remove everything the server made. Does nothing if it is not running."""
+        self._stopping = True
+        if self._thread is not None:
+            self._thread.join()
+        if self._log_folder is not None and self._failure is None:
+            shutil.rmtree(self._log_folder, ignore_errors=True)
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has started and not finished."""
+        return self._started_or_finished.is_set() and not self._finished.is_set()
+
+    @property
+    def http_address(self) -> str:
+        """``host:port`` of the HTTP service, for tools that want no scheme."""
+        return self._address("http")
+
+    @property
+    def grpc_address(self) -> str:
+        """``host:port`` of the gRPC service, for tools that want no scheme."""
+        return self._address("grpc")
+
+    @property
+    def http_url(self) -> str:
+        """``http://host:port``."""
+        return f"http://{self.http_address}"
+
+    @property
+    def grpc_url(self) -> str:
+        """``grpc://host:port``."""
+        return f"grpc://{self.grpc_address}"
+
+    @property
+    def metrics_url(self) -> str:
+        """``http://host:port/metrics``."""
+        return f"http://{self._address('metrics')}/metrics"
+
+    @property
+    def log_path(self) -> Path:
+        """Triton's own log."""
+        assert self._log_path is not None, "the server was not started"
+        return self._log_path
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models that were ready at the start, sorted."""
+        return list(self._models)
+
+    @property
+    def pid(self) -> int:
+        """The tritonserver's process id."""
+        return self._running_triton().pid
+
+    @property
+    def control(self) -> TritonControl:
+        """Loads and unloads models; nobody else may."""
+        return self._running_triton().control
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often each model was restarted; models never restarted are absent."""
+        return self._history.totals()
+
+    @property
+    def installation(self) -> TritonInstallation:
+        """Which Triton runs."""
+        assert self._installation is not None, "the server was not started"
+        return self._installation
+
+    @property
+    def device(self) -> Literal["cpu", "gpu"]:
+        """Which configurations the models were loaded with."""
+        return resolve_device(self._device, self.installation)
+
+    def _address(self, service: str) -> str:
+        endpoints = self._running_triton().endpoints
+        return f"{endpoints.reachable_host}:{endpoints.ports[service]}"
+
+    def _running_triton(self) -> TritonProcess:
+        assert self._triton is not None, "the server was not started"
+        return self._triton
+
+    def _run(self) -> None:
+        """Do everything from start to end. Runs in the server's thread."""
+        rollouts = RolloutService(self.repository, self._running_triton, announce=self._on_event)
+        try:
+            self._triton = self._launch()
+            rollouts.start()
+            self._started_or_finished.set()
+            self._supervise()
+            self._triton.stop(hurried=lambda: self._hurried, leaks=bool(self.restarts))
+        except StopRequested:
+            pass
+        except BaseException as error:  # handed to the thread that waits
+            self._failure = error
+        finally:
+            try:
+                rollouts.close()
+                if self._triton is not None:
+                    self._triton.kill()
+                if self._trace_file is not None:
+                    self._trace_file.close()
+                if self._log_file is not None:
+                    self._log_file.close()
+            except Exception as error:  # whoever waits for the end must hear of it all the same
+                self._failure = self._failure or error
+            self._finished.set()
+            self._started_or_finished.set()
+
+    def _open_tracing(self) -> Tracing | None:
+        if self._trace is None:
+            return None
+        if self._trace_is_collector:
+            complaint = collector_complaint(str(self._trace))
+            if complaint is not None:
+                self._on_event(f"the collector {self._trace} takes no traces now, they are lost: {complaint}")
+            return Tracing(url=str(self._trace), rate=self._trace_rate)
+        self._trace_file = TraceFile(Path(self._trace), announce=self._on_event)
+        return Tracing(url=self._trace_file.url, rate=self._trace_rate)
+
+    def _launch(self) -> TritonProcess:
+        """Start Triton on the chosen ports; on other free ports if a port chosen freely was taken meanwhile.
+
+        On a busy machine its Python backend may abort while it starts model processes
+        (triton-inference-server/server#8882); then it is started again.
+        """
+        for _ in range(_LAUNCH_ATTEMPTS - 1):
+            try:
+                return self._start_triton(self._choose_endpoints())
+            except PortInUse as error:
+                if error.port in self._ports:
+                    raise
+            except TritonDied as error:
+                if error.returncode != -signal.SIGABRT:
+                    raise
+                self._on_event("tritonserver aborted while it started; starting it again")
+        return self._start_triton(self._choose_endpoints())
+
+    def _choose_endpoints(self) -> Endpoints:
+        chosen: list[int] = []
+        for port in self._ports:
+            chosen.append(port or free_port(self._host, but={*self._ports, *chosen}))
+        http_port, grpc_port, metrics_port = chosen
+        return Endpoints(host=self._host, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
+
+    def _start_triton(self, endpoints: Endpoints) -> TritonProcess:
+        assert self._log_file is not None, "start opens it"
+        triton = TritonProcess(
+            installation=self.installation,
+            repository=self.repository,
+            endpoints=endpoints,
+            device=self.device,
+            models=self._wanted_models,
+            shared_memory=self._shared_memory,
+            log_file=self._log_file,
+            stop_timeout_s=self._stop_timeout_s,
+            tracing=self._tracing,
+            on_log=self._on_log,
+            on_event=self._on_event,
+            stopping=lambda: self._stopping,
+        )
+        try:
+            self._models = triton.wait_until_ready(timeout_s=self._startup_timeout_s, stopping=lambda: self._stopping)
+            self._say_who_reads(triton)
+        except BaseException:
+            triton.kill()
+            raise
+        return triton
+
+    def _say_who_reads(self, triton: TritonProcess) -> None:
+        """Say which protection from other users of this machine could not be had."""
+        if not triton.hides_admin_token:
+            self._on_event(
+                "other users of this machine can read the administration's token among Triton's arguments: "
+                "the kernel does not let this user hide it"
+            )
+        if not (self._shared_memory or triton.has_private_memory):
+            self._on_event(
+                "the kernel does not let this user have a /dev/shm of its own; the models' regions lie in that of this "
+                "machine or container, closed to other users as soon as they are there"
+            )
+
+    def _supervise(self) -> None:
+        """Keep Triton and the models running until a stop is asked for.
+
+        Raises:
+            ServerError: Triton ended too often, or could not be started again.
+        """
+        while not self._stopping:
+            triton = self._running_triton()
+            supervisor = Supervisor(triton, policy=self._policy, history=self._history, announce=self._on_event)
+            try:
+                while not self._stopping:
+                    triton.check_running()
+                    triton.follow_log()
+                    triton.hide_regions()
+                    supervisor.poll()
+                    time.sleep(_POLL_S)
+            except (TritonStuck, ServerError) as error:
+                supervisor.close()
+                self._triton = self._replace_triton(triton, str(error))
+            finally:
+                supervisor.close()
+
+    def _replace_triton(self, ended: TritonProcess, reason: str) -> TritonProcess:
+        """Start a new Triton on the same ports, in place of one that has ended or must end."""
+        began = time.monotonic()
+        ended.kill()
+        policy, history = self._triton_policy, self._triton_history
+        attempts = _LAUNCH_ATTEMPTS
+        while True:
+            recent = history.recent(_TRITON, policy.window_s)
+            if recent >= policy.max_restarts:
+                raise ServerError(f"{reason}; given up after {recent} restarts in {policy.window_s:g} s")
+            self._on_event(f"{reason}; starting it again")
+            self._pause(policy.delay_s(recent))
+            history.add(_TRITON)
+            try:
+                triton = self._start_triton(ended.endpoints)
+            except (ModelLoadFailed, TritonDied, TritonHung, PortInUse) as error:
+                attempts -= 1
+                if attempts == 0:
+                    raise
+                reason = str(error)
+            else:
+                # A model that it does not even know, because its files are gone, is missing all the same.
+                for model in self._history.given_up.keys() - set(self._models):
+                    with contextlib.suppress(ControlError):
+                        triton.control.keep_unready(model)
+                self._on_event(f"restarted tritonserver in {time.monotonic() - began:.1f} s")
+                return triton
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self._stopping:
+                raise StopRequested
+            time.sleep(_POLL_S)
+
+
+def _wait_for(event: threading.Event) -> bool:
+    """Wait for an event, and wake up now and then: a signal just before Python's wait is handled only after it."""
+    while not event.wait(_WAKE_UP_S):
+        pass
+    return True
+
+
+def _ignore(_line: str) -> None:
+    """Drop a line."""
+
+
+def _check_repository(repository: Path) -> None:
+    """Refuse a repository in which Triton would find nothing."""
+    build = "run `onestream build pipelines/classify.yaml` to make one"
+    if not repository.is_dir():
+        raise RepositoryMissing(f"the model repository {repository} does not exist; {build}")
+    if not any(repository.glob("*/config.pbtxt")) and not any(repository.glob("*/configs/*.pbtxt")):
+        raise RepositoryMissing(f"the model repository {repository} holds no model (NAME/config.pbtxt); {build}")

@@ -1,0 +1,218 @@
+"""TensorRT plans that fit this machine's GPU, made sure of before Triton starts.
+
+Triton's TensorRT backend loads whatever ``model.plan`` it finds, and crashes or fails on one of another GPU or version.
+So it is given a view of the repository, links to its files, in which each ``1/model.plan`` is one of the engine cache.
+The plans of fused forms, which their own processes find there, are built too: a build takes longer than a start may.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from google.protobuf import text_format
+from pydantic import ValidationError
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+from onestream.serving.building.triton_config import from_text
+from onestream.serving.pipeline import GpuOptions, Precision, describe
+from onestream.serving.server.errors import ModelLoadFailed, StopRequested
+from onestream.serving.server.links import link_entries
+from onestream.serving.server.triton.exec_child import tied
+from onestream.serving.server.triton.model_processes import describe_exit
+
+PLAN_FILE = "model.plan"
+_NETWORK_FILE = "model.onnx"
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """One plan that a repository needs.
+
+    ``model`` and ``version`` are the folders that hold ``network``. ``postprocess`` is the parameter of a fused form,
+    None for a model that Triton's TensorRT backend runs. ``compute_capability`` is that of this machine's GPU where it
+    is None; with TensorRT for RTX any other can be asked for.
+    """
+
+    model: str
+    version: str
+    network: Path
+    max_batch_size: int
+    precision: Precision = "fp32"
+    postprocess: str | None = None
+    compute_capability: tuple[int, int] | None = None
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps({**asdict(self), "network": str(self.network)})
+
+    @classmethod
+    def from_json(cls, text: str) -> PlanRequest:
+        """The inverse of ``to_json``."""
+        fields = json.loads(text)
+        capability = fields.pop("compute_capability")
+        network = Path(fields.pop("network"))
+        return cls(**fields, network=network, compute_capability=None if capability is None else tuple(capability))
+
+
+Build = Callable[[Sequence[PlanRequest], Callable[[str], None], Callable[[], bool]], Sequence[Path]]
+"""Makes sure of plans: requests, progress, whether to stop; returns their paths in order."""
+
+
+def fit_plans(
+    repository: Path,
+    view: Path,
+    *,
+    models: Sequence[str] = ("*",),
+    progress: Callable[[str], None] = lambda _: None,
+    stopping: Callable[[], bool] = lambda: False,
+    build: Build | None = None,
+) -> Path:
+    """The folder to serve from on a GPU: ``repository`` itself where Triton needs no plan, else ``view``, then filled.
+
+    ``view`` must not exist. The repository is not changed, and may be read-only. ``models`` are those to be loaded;
+    ``build`` is ``build_apart`` where it is None. Raises ``ModelLoadFailed`` naming the model whose plan cannot be had,
+    and ``StopRequested`` soon after ``stopping`` says so.
+    """
+    requests = plans_needed(repository, models)
+    if not requests:
+        return repository
+    plans = (build or build_apart)(requests, progress, stopping)
+    loaded_by_triton = {
+        (request.model, request.version): plan
+        for request, plan in zip(requests, plans, strict=True)
+        if request.postprocess is None
+    }
+    if not loaded_by_triton:
+        return repository
+    for model in sorted(path for path in repository.iterdir() if path.is_dir()):
+        plans_of = {version: plan for (name, version), plan in loaded_by_triton.items() if name == model.name}
+        link_entries(model, view / model.name, but=plans_of)
+        for version, plan in plans_of.items():
+            link_entries(model / version, view / model.name / version, but=[PLAN_FILE])
+            (view / model.name / version / PLAN_FILE).symlink_to(plan.resolve())
+    return view
+
+
+def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanRequest]:
+    """What the GPU configurations of a repository ask TensorRT for.
+
+    A model that onestream did not generate keeps the plan that it brings, and so does one without a network.
+    Configurations that Triton cannot read are left to it.
+    """
+    configs = {path.parent.name: _read(path) for path in sorted(repository.glob("*/config.pbtxt"))}
+    found = []
+    for name in _with_steps(configs, models):
+        config = configs[name]
+        options = _options(name, config)
+        fused = config.parameters["postprocess"].string_value or None
+        on_gpu = any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group)
+        by_triton = config.backend == "tensorrt" or config.platform == "tensorrt_plan"
+        by_python = config.backend == "python" and on_gpu and fused is not None and options.engine == "tensorrt"
+        if not by_triton and not by_python:
+            continue
+        ours = "definition_digest" in config.parameters
+        found += [
+            PlanRequest(
+                model=name,
+                version=network.parent.name,
+                network=network.resolve(),
+                max_batch_size=max(1, config.max_batch_size),
+                precision=options.precision,
+                postprocess=fused if by_python else None,
+            )
+            for network in sorted((repository / name).glob(f"*/{_NETWORK_FILE}"))
+            if network.parent.name.isdigit() and (ours or not network.with_name(PLAN_FILE).exists())
+        ]
+    return found
+
+
+def build_apart(
+    requests: Sequence[PlanRequest], progress: Callable[[str], None], stopping: Callable[[], bool]
+) -> list[Path]:
+    """Make sure of plans in another process (``onestream.serving.engine.__main__``), which ends with this thread.
+
+    Raises ``ModelLoadFailed`` or ``StopRequested``.
+    """
+    command = tied(sys.executable, "-m", "onestream.serving.engine", *(request.to_json() for request in requests))
+    with tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints)
+        try:
+            plans = _read_answers(process, requests, progress, stopping)
+            returncode = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        if len(plans) < len(requests):
+            complaints.seek(0)
+            last = complaints.read().decode(errors="replace").strip().splitlines()[-1:]
+            reason = f"the TensorRT build {describe_exit(returncode)}"
+            raise ModelLoadFailed({requests[len(plans)].model: ": ".join([reason, *last])})
+    return plans
+
+
+def _read_answers(
+    process: subprocess.Popen[bytes],
+    requests: Sequence[PlanRequest],
+    progress: Callable[[str], None],
+    stopping: Callable[[], bool],
+) -> list[Path]:
+    """The plans that a building process names until it ends."""
+    assert process.stdout is not None
+    plans: list[Path] = []
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            if stopping():
+                raise StopRequested
+            if not selector.select(_POLL_S):
+                continue
+            content = os.read(process.stdout.fileno(), 1 << 16)
+            if not content:
+                return plans
+            *lines, rest = (rest + content).split(b"\n")
+            for line in lines:
+                answer = json.loads(line)
+                model = requests[min(len(plans), len(requests) - 1)].model
+                if "error" in answer:
+                    raise ModelLoadFailed({model: answer["error"]})
+                if "plan" in answer:
+                    plans.append(Path(answer["plan"]))
+                else:
+                    progress(f"{model}: {answer['progress']}")
+
+
+def _options(name: str, config: ModelConfig) -> GpuOptions:
+    try:
+        return GpuOptions.model_validate_json(config.parameters["gpu"].string_value or "{}")
+    except ValidationError as error:
+        raise ModelLoadFailed({name: f"its parameter 'gpu' is none of this version: {describe(error)}"}) from None
+
+
+def _with_steps(configs: dict[str, ModelConfig], models: Sequence[str]) -> list[str]:
+    """Names of the models that are loaded when these are asked for: an ensemble brings its steps."""
+    names = list(configs) if "*" in models else [name for name in models if name in configs]
+    for name in names:
+        for step in configs[name].ensemble_scheduling.step:
+            if step.model_name in configs and step.model_name not in names:
+                # The loop goes on over what is appended.
+                names.append(step.model_name)
+    return names
+
+
+def _read(path: Path) -> ModelConfig:
+    try:
+        return from_text(path.read_text(encoding="utf-8"))
+    except (text_format.ParseError, UnicodeDecodeError):
+        return ModelConfig()

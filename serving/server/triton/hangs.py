@@ -1,0 +1,92 @@
+"""Finds model processes that have not ended and do not run.
+
+Triton takes a process for unhealthy that gives no sign of life for a second: it fails the process's requests and takes
+back the memory that they shared. When such a process goes on, it writes into that memory, which ends tritonserver. The
+sign is a thread of the process that wakes up every 0.3 s (python_backend, ``Stub::UpdateHealth``), so a process whose
+threads the kernel has not run for a second is one of these.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from onestream.serving.server.triton.model_processes import ModelProcess, read_stat
+
+_SILENT_S = 1.0
+_LOOK_S = 0.1
+# After two waits of the thread with the sign, some other thread may have been the one that was looked at.
+_LOOK_AROUND_S = 0.6
+# A watcher that was stopped itself, or starved, has not looked often enough to tell.
+_LOOKS = 5
+
+
+@dataclass(slots=True)
+class _Pulse:
+    """How often threads of a process were run, and when that was last seen to grow.
+
+    ``thread`` is the one that was seen to run last, and the first to be looked at; ``looks`` counts looks since then.
+    """
+
+    seen_at: float
+    looked_at: float
+    switches: dict[int, int]
+    thread: int
+    looks: int = 0
+
+    def look(self, pid: int, now: float) -> None:
+        """Compare with what the kernel says now."""
+        self.looked_at = now
+        self.looks += 1
+        current = {self.thread: _switches(pid, self.thread)}
+        if now - self.seen_at > _LOOK_AROUND_S and current[self.thread] == self.switches.get(self.thread):
+            current = _all_switches(pid)
+        ran = [thread for thread, count in current.items() if count != self.switches.get(thread)]
+        if ran:
+            self.seen_at, self.looks, self.thread = now, 0, ran[-1]
+            self.switches.update(current)
+
+
+class HangWatch:
+    """Watches processes that it is asked about often. For one thread."""
+
+    def __init__(self) -> None:
+        self._pulses: dict[int, _Pulse] = {}
+
+    def why_hung(self, process: ModelProcess) -> str | None:
+        """Say how a process that has not ended came to do nothing; None for one that runs or has ended."""
+        stat = read_stat(process.pid)
+        if stat is None or stat.start_ticks != process.start_ticks or stat.is_zombie:
+            self._pulses.pop(process.pid, None)
+            return None
+        if stat.is_stopped:
+            return "was stopped by a signal"
+        return f"gave no sign of life for {_SILENT_S:g} s" if self._is_silent(process.pid) else None
+
+    def _is_silent(self, pid: int) -> bool:
+        now = time.monotonic()
+        pulse = self._pulses.get(pid)
+        if pulse is None:
+            pulse = self._pulses[pid] = _Pulse(seen_at=now, looked_at=now, switches=_all_switches(pid), thread=pid)
+        if now - pulse.looked_at >= _LOOK_S:
+            pulse.look(pid, now)
+        return now - pulse.seen_at > _SILENT_S and pulse.looks >= _LOOKS
+
+
+def _all_switches(pid: int) -> dict[int, int]:
+    try:
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return {}
+    return {thread: _switches(pid, thread) for thread in threads}
+
+
+def _switches(pid: int, thread: int) -> int:
+    """How often the kernel has run a thread and stopped running it; 0 where it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace")
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in status.splitlines() if "ctxt_switches:" in line)

@@ -1,0 +1,112 @@
+"""Reads Triton's log and error texts, and says in one line what went wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from onestream.serving.server.errors import MissingLibrary, PortInUse, ServerError, TritonDied
+from onestream.serving.server.triton.model_processes import describe_exit
+
+_MISSING_LIBRARY = re.compile(
+    r"([\w.+-]+\.so[\w.]*): cannot open shared object file|version [`'](GLIBC\w*_[\d.]+)' not found"
+)
+_PORT_IN_USE = re.compile(r"failed to start (HTTP|GRPC|Metrics) service: .*already in use")
+_STATUS_PREFIX = re.compile(
+    r"^(?:version \d+ is at UNAVAILABLE state: )?"
+    r"(?:(?:Internal|Invalid argument|Not found|Unavailable|Unsupported|Unknown|Already exists): )?"
+)
+_STUB_DIED = re.compile(r"Stub process '[^']*' is not healthy\.?")
+_POLL_FAILED = re.compile(r"Poll failed for model directory '(?P<model>[^']+)': (?P<reason>[^\"]*)")
+_PARSE_ERROR = re.compile(r"Error parsing text-format inference\.ModelConfig: (?P<reason>.*)")
+_ENSEMBLE_FAILED = re.compile(r"Invalid argument: (?P<reason>ensemble '?(?P<model>[\w.-]+)'? [^\"]*)")
+
+
+def one_line(text: str) -> str:
+    """Cut the trace ("At: …") from a message of Triton's Python backend, and join its lines."""
+    text = text.replace("\\n", "\n").split("\n\nAt:\n")[0]
+    text = " ".join(text.split())
+    text = re.sub(r"^\[StatusCode\.\w+\] ", "", text)
+    text = re.sub(r"^load failed for model '[^']*': ", "", text)
+    text = _STATUS_PREFIX.sub("", text).rstrip("; ")
+    return _STUB_DIED.sub("its process died while it was loading", text)
+
+
+def missing_library(text: str) -> str | None:
+    """Find the name of a shared library (or a version of glibc) that a text says is not there."""
+    found = _MISSING_LIBRARY.search(text)
+    return (found[1] or found[2]) if found else None
+
+
+def model_reason(model: str, reason: str, log: str, folders: Sequence[Path]) -> str:
+    """Say in one line why a model is not ready.
+
+    Args:
+        model: its name.
+        reason: what Triton's index says; empty for a model whose configuration Triton could not read.
+        log: Triton's log, searched where the index says nothing.
+        folders: their paths are cut from the text.
+    """
+    if not reason:
+        reason = _poll_failure(model, log)
+    if not reason:
+        reason = next((m["reason"] for m in _ENSEMBLE_FAILED.finditer(log) if m["model"] == model), "")
+    cleaned = one_line(reason or "Triton gave no reason")
+    for folder in folders:
+        cleaned = cleaned.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
+    return cleaned
+
+
+def _poll_failure(model: str, log: str) -> str:
+    """Find why Triton could not read a model's configuration; the parser's complaint is a line of its own before."""
+    for failure in _POLL_FAILED.finditer(log):
+        if failure["model"] == model:
+            complaints = _PARSE_ERROR.findall(log, 0, failure.start())
+            if "failed to read text proto" in failure["reason"] and complaints:
+                return f"config.pbtxt is malformed: {complaints[-1]}"
+            return failure["reason"]
+    return ""
+
+
+def explain_exit(log: str, *, returncode: int, host: str, ports: Mapping[str, int], log_path: Path) -> ServerError:
+    """Say why Triton ended, from its log: a port, a library, or just how it ended.
+
+    Args:
+        log: the text of its log.
+        returncode: its exit code, or minus the signal's number.
+        host: the address it was told to bind.
+        ports: port by service: *http*, *grpc*, *metrics*.
+        log_path: named in the message where nothing better is known.
+    """
+    taken = _PORT_IN_USE.search(log)
+    if taken is not None:
+        service = taken[1].lower()
+        return PortInUse(host, ports[service], service)
+    library = missing_library(log)
+    if library is not None:
+        return MissingLibrary(library, "tritonserver")
+    return TritonDied(describe_exit(returncode), returncode, log_path)
+
+
+def process_complaint(log: str) -> str:
+    """Find what a model process said before it ended too early for Triton to hear of it; empty if nothing."""
+    complaint = re.search(r"Failed to preinitialize Python stub: (.*)", log)
+    return complaint[1] if complaint else ""
+
+
+def services_started(log: str) -> bool:
+    """Tell whether the HTTP, gRPC and metrics services listen. They start when all models are loaded or refused."""
+    return all(f"Started {name} at " in log for name in ("HTTPService", "GRPCInferenceService", "Metrics Service"))
+
+
+def models_unloaded(log: str) -> bool:
+    """Tell whether a Triton that was told to stop has unloaded every model: no request is left that it could answer."""
+    return "Found 0 live models and 0 in-flight non-inference requests" in log
+
+
+def pending_models(log: str) -> list[str]:
+    """Find the models that Triton began to load and has neither loaded nor refused, in order of appearance."""
+    began = dict.fromkeys(re.findall(r"\"loading: ([^\"]+):\d+\"", log))
+    done = set(re.findall(r"(?:successfully loaded|failed to load) '([^']+)'", log))
+    return [name for name in began if name not in done]

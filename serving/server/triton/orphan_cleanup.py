@@ -1,0 +1,109 @@
+"""What a server has outside its own memory: regions in /dev/shm, a temporary folder, and processes.
+
+Their names and command lines say whose they are, so that a server removes its own, and those of dead owners, and no
+others: ``onestream-NAMESPACE-PID-START-NUMBER-``. The namespace of process ids tells containers that share /dev/shm
+apart; the start time tells a process from a later one with the same id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from onestream.serving.server.triton.guard import guard_prefix
+from onestream.serving.server.triton.model_processes import KnownProcess, read_stat, region_of, running_processes
+
+SHM_FOLDER = Path("/dev/shm")
+
+_END_TIMEOUT_S = 5.0
+_POLL_S = 0.05
+_numbers = itertools.count()
+_PREFIX = re.compile(r"onestream-(?P<namespace>\d+)-(?P<pid>\d+)-(?P<start>\d+)-\d+-")
+
+
+def new_prefix() -> str:
+    """Make a prefix that belongs to this process, and to no other server in it."""
+    own = read_stat(os.getpid())
+    assert own is not None
+    return f"onestream-{_pid_namespace()}-{own.pid}-{own.start_ticks}-{next(_numbers)}-"
+
+
+def region_folder(pid: int) -> Path:
+    """The /dev/shm of a process of this user, which may have one of its own (``private_memory``)."""
+    return Path(f"/proc/{pid}/root{SHM_FOLDER}")
+
+
+def remove_regions(prefix: str) -> None:
+    """Remove every region whose name begins with ``prefix``."""
+    for path in SHM_FOLDER.glob(f"{prefix}*"):
+        remove_region(path.name, prefix=prefix)
+
+
+def remove_region(name: str, *, prefix: str, folder: Path = SHM_FOLDER) -> None:
+    """Remove one region of a folder, if it exists and its name begins with ``prefix``."""
+    if name.startswith(prefix):
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
+
+
+def hide_regions(prefix: str) -> None:
+    """Take the regions whose names begin with ``prefix`` from other users, for whom Triton makes them readable."""
+    for path in SHM_FOLDER.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            region = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                os.fchmod(region, 0o600)
+            finally:
+                os.close(region)
+
+
+def end_processes(prefix: str) -> None:
+    """Kill every model process and guard whose command line carries ``prefix``, and wait until they have ended."""
+    _end([process for process, owner in _owned_processes() if owner[0] == prefix])
+
+
+def remove_leftovers() -> None:
+    """End the processes, and remove the regions and folders, of servers whose process is gone."""
+    _end([process for process, owner in _owned_processes() if _is_dead(owner)])
+    for path in (*SHM_FOLDER.glob("onestream-*"), *Path(tempfile.gettempdir()).glob("onestream-*")):
+        owner = _PREFIX.match(path.name)
+        if owner is None or not _is_dead(owner):
+            continue
+        if path.parent == SHM_FOLDER:
+            remove_region(path.name, prefix=owner[0])
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_dead(owner: re.Match[str]) -> bool:
+    if owner["namespace"] != _pid_namespace():
+        return False
+    process = read_stat(int(owner["pid"]))
+    return process is None or process.is_zombie or process.start_ticks != int(owner["start"])
+
+
+def _owned_processes() -> Iterator[tuple[KnownProcess, re.Match[str]]]:
+    """Model processes and guards, with the prefix of their servers. tritonserver ends with its guard."""
+    for process, arguments in running_processes():
+        owner = _PREFIX.match(region_of(arguments) or guard_prefix(arguments) or "")
+        if owner is not None:
+            yield process, owner
+
+
+def _end(processes: list[KnownProcess]) -> None:
+    for process in processes:
+        process.kill()
+    deadline = time.monotonic() + _END_TIMEOUT_S
+    while any(process.ending() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+
+
+def _pid_namespace() -> str:
+    return str(Path("/proc/self/ns/pid").stat().st_ino)

@@ -1,0 +1,109 @@
+"""A server that exists only as an object, and the command run on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+import onestream.cli.bulk.command as command
+from onestream.client import BadImage, Client
+from onestream.client._transports.base import InferRequest, Region, Tensors
+
+Answer = Callable[[bytes], Tensors]
+
+LIMIT = 1000
+
+app = typer.Typer()
+app.command()(command.bulk)
+
+
+def labels(data: bytes) -> Tensors:
+    """Two labels: the bytes as text with their number, and one that is only in a longer row. *bad* is refused."""
+    if data.startswith(b"bad"):
+        raise BadImage("corrupt", "the file ends, early")
+    names = np.empty((1, 2), dtype=object)
+    names[0] = [data[:40], "café, au lait\n".encode()]
+    return {
+        "scores": np.array([[0.75, 0.25]], np.float32),
+        "class_ids": np.array([[len(data), 7]], np.int32),
+        "labels": names,
+    }
+
+
+class FakeTransport:
+    """Answers with ``answer(data)``, which may raise, and remembers what it was sent."""
+
+    url = "fake://server:1"
+
+    def __init__(self, answer: Answer = labels) -> None:
+        self.answer = answer
+        self.sent: list[bytes] = []
+        self._lock = threading.Lock()
+
+    def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
+        assert isinstance(request.image, bytes)
+        assert timeout_s > 0
+        with self._lock:
+            self.sent.append(request.image)
+        return self.answer(request.image)
+
+    def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
+        assert timeout_s > 0
+        return {"name": model, "parameters": {"max_body_bytes": {"string_value": str(LIMIT)}}}
+
+    def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
+        raise NotImplementedError
+
+    def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
+        raise NotImplementedError
+
+    def register_region(self, region: Region, *, timeout_s: float) -> None:
+        raise NotImplementedError
+
+    def unregister_region(self, region_name: str, *, timeout_s: float) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+class Bulk:
+    """Runs the command on a fake server."""
+
+    def __init__(self) -> None:
+        self.transport = FakeTransport()
+
+    def connect(self, *arguments: Any, **options: Any) -> Client:
+        return Client(*arguments, transport=self.transport, **{**options, "retries": 0})
+
+    def run(self, *arguments: object, stdin: str | bytes | None = None) -> Result:
+        self.transport.sent.clear()
+        return CliRunner().invoke(
+            app, [str(argument) for argument in arguments], input=stdin, catch_exceptions=False, env={"COLUMNS": "200"}
+        )
+
+
+def photos(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """A folder with these files."""
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder
+
+
+@pytest.fixture
+def bulk(monkeypatch: pytest.MonkeyPatch) -> Bulk:
+    fake = Bulk()
+    monkeypatch.setattr(command, "Client", fake.connect)
+    return fake

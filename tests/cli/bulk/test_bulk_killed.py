@@ -1,0 +1,149 @@
+"""``onestream bulk`` as a process, against a real server: killed, interrupted, and watched on a terminal."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+
+from onestream.serving.server.server import Server
+
+ROOT = Path(__file__).parents[3]
+PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
+COPIES = 20
+
+pytestmark = pytest.mark.needs_triton
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[str]:
+    """A folder and a shard, 240 images altogether, of which every photo's last copy is cut."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    with tarfile.open(tmp_path / "shard.tar", "w") as tar:
+        for number in range(COPIES):
+            for photo in PHOTOS:
+                path = folder / f"{number:02}-{photo.name}"
+                data = photo.read_bytes()
+                path.write_bytes(data if number < COPIES - 1 else data[:2000])
+                tar.add(path, path.name)
+    return [str(folder), str(tmp_path / "shard.tar")]
+
+
+@pytest.fixture(scope="module")
+def open_server(repository: Path) -> Iterator[Server]:
+    """A server that takes images in shared memory."""
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, shared_memory=True) as running:
+        yield running
+
+
+def command(server: Server, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "onestream", "bulk", "--url", server.grpc_address, *arguments]
+
+
+def wait_for_lines(journal: Path, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        if journal.exists() and journal.read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"the run ended with {process.returncode} before {count} lines were written")
+
+
+def labels(out: Path) -> list[tuple[str, str, str]]:
+    """Path, key and label or error of every row."""
+    if out.suffix == ".jsonl":
+        rows = map(json.loads, out.read_text().splitlines())
+        return [(row["path"], row.get("key", ""), row.get("error") or row["labels"][0]["label"]) for row in rows]
+    rows = parquet.read_table(out).to_pylist()
+    return [(row["path"], row["key"] or "", row["error"] or row["label"]) for row in rows]
+
+
+@pytest.mark.parametrize(("suffix", "moments"), [("jsonl", (1, 40, 130)), ("parquet", (90,))])
+def test_a_run_that_is_killed_again_and_again_ends_with_every_row_once(
+    server: Server, sources: list[str], tmp_path: Path, suffix: str, moments: tuple[int, ...]
+) -> None:
+    out = tmp_path / f"out.{suffix}"
+    journal = tmp_path / f"out.{suffix}.journal"
+    for lines in moments:
+        process = subprocess.Popen(
+            command(server, *sources, "--to", str(out)), cwd=ROOT, stderr=subprocess.PIPE, text=True
+        )
+        wait_for_lines(journal, lines, process)
+        process.kill()
+        process.communicate(timeout=30)
+        assert process.returncode == -signal.SIGKILL
+        assert not out.exists()
+    kept = journal.read_bytes().count(b"\n") - 1
+    done = subprocess.run(
+        command(server, *sources, "--to", str(out)), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert f"going on after {kept} images" in done.stderr
+    assert f"240 images, {2 * len(PHOTOS)} failed" in done.stderr
+    whole = tmp_path / f"whole.{suffix}"
+    subprocess.run(command(server, *sources, "--to", str(whole)), cwd=ROOT, capture_output=True, timeout=60)
+    assert labels(out) == labels(whole)
+    assert len(labels(out)) == len({row[:2] for row in labels(out)}) == 240
+    with (tmp_path / f"out.{suffix}.errors.csv").open(newline="") as file:
+        errors = list(csv.DictReader(file))
+    assert [(row["path"], row["key"], row["error"]) for row in errors] == [
+        row for row in labels(out) if row[2] == "corrupt"
+    ]
+    assert not journal.exists()
+
+
+def test_ctrl_c_ends_quickly_and_says_how_to_go_on(open_server: Server, sources: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    process = subprocess.Popen(
+        command(open_server, *sources, "--to", str(out), "--shared-memory"),
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A suite that runs in the background has Ctrl-C ignored, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    wait_for_lines(tmp_path / "out.csv.journal", 20, process)
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    _, complaints = process.communicate(timeout=60)
+    assert time.monotonic() - started < 8
+    assert process.returncode == 130
+    assert "interrupted after " in complaints
+    assert "the same command goes on" in complaints
+    assert "Traceback" not in complaints
+    assert list(Path("/dev/shm").glob(f"onestream_{process.pid}_*")) == []
+
+
+def test_a_terminal_shows_the_progress_and_the_output_stays_clean(server: Server, sources: list[str]) -> None:
+    terminal, stderr = pty.openpty()
+    process = subprocess.Popen(command(server, *sources), cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    os.close(stderr)
+    out, _ = process.communicate(timeout=60)
+    shown = b""
+    while True:
+        try:
+            part = os.read(terminal, 1 << 16)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(terminal)
+    assert process.returncode == 1
+    assert len(out.splitlines()) == 241
+    assert "\x1b" not in out
+    assert "/240" in shown.decode()
+    assert "images/s" in shown.decode()
+    assert "failed" in shown.decode()

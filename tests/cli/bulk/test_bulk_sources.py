@@ -1,0 +1,292 @@
+"""What the arguments of ``onestream bulk`` stand for, with real files, and files that lie."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from bulk_fakes import photos
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import onestream.cli.bulk.sources as module
+from onestream.cli.bulk.braces import expand_braces
+from onestream.cli.bulk.sources import Sample, is_countable, samples
+from onestream.client import BadImage, UnreadableInput
+
+
+def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for name, data in members.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            tar.addfile(header, io.BytesIO(data))
+    return path
+
+
+def loaded(sample: Sample, max_bytes: int = 10_000) -> bytes | str:
+    """The bytes of a sample, or the kind of its error."""
+    try:
+        image = sample.load(max_bytes)
+    except (BadImage, UnreadableInput) as error:
+        return type(error).__name__
+    return Path(image).read_bytes() if isinstance(image, str) else image
+
+
+def read(*arguments: object, listed: tuple[str, ...] = ()) -> list[tuple[str, str, bytes | str]]:
+    found = samples([str(argument) for argument in arguments], listed)
+    return [(sample.path, sample.key, loaded(sample)) for sample in found]
+
+
+# ---- braces ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("shard-{0008..0011}.tar", ["shard-0008.tar", "shard-0009.tar", "shard-0010.tar", "shard-0011.tar"]),
+        ("{2..0}", ["2", "1", "0"]),
+        ("{a,b}-{0..1}", ["a-0", "a-1", "b-0", "b-1"]),
+        ("{}", ["{}"]),
+        ("{a}", ["{a}"]),
+        ("plain.tar", ["plain.tar"]),
+    ],
+)
+def test_braces(text: str, expected: list[str]) -> None:
+    assert list(expand_braces(text)) == expected
+
+
+PIECES = st.one_of(
+    st.sampled_from(["a", "shard-", ".tar", "{}", "{x}", "{", "}", "..", ",", "{1..}", "{,}", "{a,,b}"]),
+    st.tuples(st.integers(-30, 30), st.integers(-30, 30), st.integers(0, 4)).map(
+        lambda ends: f"{{{ends[0]:0{ends[2]}d}..{ends[1]:0{ends[2]}d}}}"
+    ),
+    st.lists(st.text("ab0-", max_size=3), min_size=2, max_size=3).map(lambda words: "{" + ",".join(words) + "}"),
+)
+
+
+def nests(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if depth not in (0, 1):
+            return True
+    return depth != 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(PIECES, max_size=4).map("".join).filter(lambda text: not nests(text)), max_size=12))
+def test_braces_are_those_of_bash(texts: list[str]) -> None:
+    """Nested and unpaired braces aside, and letters as ends of a range, which shards do not have."""
+    script = "".join(f"printf '%s\\n' x{text}x\n" for text in texts)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=10, check=True)
+    assert [f"x{name}x" for text in texts for name in expand_braces(text)] == done.stdout.splitlines()
+
+
+def test_a_range_of_any_length_takes_no_memory() -> None:
+    assert list(itertools.islice(expand_braces("{0..999999999999}"), 3)) == ["0", "1", "2"]
+
+
+# ---- folders and files ----------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_read_sorted_and_below(tmp_path: Path) -> None:
+    folder = photos(
+        tmp_path,
+        {"b.jpg": b"1", "a/z.PNG": b"2", "a/b/c.webp": b"3", "a.jpg": b"4", "notes.txt": b"5", "x.tar": b"6"},
+    )
+    (folder / "circle").symlink_to(folder)
+    (folder / "link.jpg").symlink_to(folder / "b.jpg")
+    (folder / "nowhere.jpg").symlink_to(folder / "none.jpg")
+    os.mkfifo(folder / "would wait for ever.jpg")
+    found = [Path(path).relative_to(folder).as_posix() for path, _, _ in read(folder)]
+    assert found == ["a/b/c.webp", "a/z.PNG", "a.jpg", "b.jpg", "link.jpg"]
+    assert sorted(Path(path) for path in found) == [Path(path) for path in found]
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.sets(st.text("abcé.- 01", max_size=6).map("n{}".format), max_size=12), at_once=st.integers(1, 5))
+def test_blocks_of_names_are_the_whole_folder_in_order(
+    names: set[str], at_once: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = photos(tmp_path_factory.mktemp("names"), {f"{name}.jpg": b"x" for name in names})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_NAMES_AT_ONCE", at_once)
+        found = [Path(path).name for path, _, _ in read(folder)]
+    assert found == sorted(f"{name}.jpg" for name in names)
+
+
+def peak_bytes(source: Path) -> tuple[int, int]:
+    """How many samples there are, and the most memory taken while all are loaded, in a process of its own."""
+    script = f"""
+import tracemalloc
+import onestream.cli.bulk.sources as module
+module._NAMES_AT_ONCE = 200
+tracemalloc.start()
+count = 0
+for sample in module.samples([{str(source)!r}]):
+    sample.load(1000)
+    count += 1
+print(count, tracemalloc.get_traced_memory()[1])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    count, peak = done.stdout.split()
+    return int(count), int(peak)
+
+
+def test_a_folder_of_very_many_images_takes_bounded_memory(tmp_path: Path) -> None:
+    original = photos(tmp_path, {"0.jpg": b"x"}) / "0.jpg"
+    for number in range(1, 8000):
+        os.link(original, tmp_path / f"{number}.jpg")
+    count, peak = peak_bytes(tmp_path)
+    assert count == 8000
+    # Two blocks of 200 names take about 60 KB; 8000 would take more than a megabyte.
+    assert peak < 300_000
+
+
+def test_files_patterns_and_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(tmp_path, {"b.jpg": b"1", "a.txt": b"2", "c{0..1}.jpg": b"3", "s0.jpg": b"4", "s1.jpg": b"5"})
+    monkeypatch.chdir(tmp_path)
+    assert [path for path, _, _ in read("b.jpg", "a.txt", "*.txt")] == ["b.jpg", "a.txt", "a.txt"]
+    assert [path for path, _, _ in read("c{0..1}.jpg")] == ["c{0..1}.jpg"]
+    assert [path for path, _, _ in read("s{0..1}.jpg")] == ["s0.jpg", "s1.jpg"]
+    assert [path for path, _, _ in read("s?.jpg")] == ["s0.jpg", "s1.jpg"]
+    (missing,) = samples(["none*.jpg"])
+    assert (missing.path, missing.load(10)) == ("none*.jpg", "none*.jpg")
+
+
+def test_a_list_of_files(tmp_path: Path) -> None:
+    folder = photos(tmp_path, {"b.jpg": b"1", "with space.jpg": b"2"})
+    tar = write_tar(folder / "s.tar", {"k.jpg": b"3"})
+    listed = (f"{folder}/with space.jpg\n", "\n", f"{tar}\r\n", f"{folder}/b.jpg")
+    assert [data for _, _, data in read("-", listed=listed)] == [b"2", b"3", b"1"]
+
+
+def test_names_of_other_encodings_can_be_written(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.jpg")
+    (tmp_path / name).write_bytes(b"1")
+    ((path, _, data),) = read(tmp_path)
+    assert path.endswith("caf\\udce9.jpg")
+    assert path.encode()
+    assert data == b"1"
+
+
+def test_what_can_be_counted_beforehand() -> None:
+    assert is_countable(["a.jpg", "folder", "s-{0..9}.tar"])
+    assert not is_countable(["a.jpg", "-"])
+    assert not is_countable(["s.tar.gz"])
+    assert not is_countable(["s-{0..9}.TGZ"])
+
+
+# ---- tar files ------------------------------------------------------------------------------------------------------
+
+NAMES = st.lists(
+    st.tuples(st.text("abé/.1", min_size=1, max_size=8), st.sampled_from([".jpg", ".JPEG", ".png", ".json", ""])),
+    max_size=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    names=NAMES, sizes=st.lists(st.integers(0, 1500), min_size=8, max_size=8), kind=st.sampled_from(["", "gz", "xz"])
+)
+def test_members_are_read_in_their_order(
+    names: list[tuple[str, str]], sizes: list[int], kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("tar") / ("s.tar" + (f".{kind}" if kind else ""))
+    members = {
+        f"n{stem}n{suffix}": bytes([index]) * size
+        for index, ((stem, suffix), size) in enumerate(zip(names, sizes, strict=False))
+    }
+    write_tar(path, members, f"w:{kind}")
+    wanted = {name: data for name, data in members.items() if name.lower().endswith((".jpg", ".jpeg", ".png"))}
+    found = read(path)
+    assert [data for _, _, data in found] == list(wanted.values())
+    assert [key for _, key, _ in found] == [name[: name.rindex(".")] for name in wanted]
+
+
+def test_webdataset_keys_and_what_is_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, kind in (("d", tarfile.DIRTYPE), ("d/link.jpg", tarfile.SYMTYPE), ("d/hard.jpg", tarfile.LNKTYPE)):
+            header = tarfile.TarInfo(name)
+            header.type, header.linkname = kind, "/etc/passwd"
+            tar.addfile(header)
+        for name in ("d/000.cls", "d/000.jpg", "../up.png"):
+            tar.addfile(tarfile.TarInfo(name))
+    assert [(key, data) for _, key, data in read(path)] == [("d/000", b""), ("../up", b"")]
+
+
+@pytest.mark.parametrize("size", [-1, -512, -1024, -1536])
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_tar_that_leads_back_into_itself_ends(tmp_path: Path, size: int, mode: str) -> None:
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, mode, format=tarfile.GNU_FORMAT) as tar:  # type: ignore[call-overload]
+        for name in ("a.jpg", "b.jpg"):
+            tar.addfile(tarfile.TarInfo(name))
+        header = tarfile.TarInfo("back.jpg")
+        header.size = size
+        tar.addfile(header)
+    assert [data for _, _, data in read(path)] == [b"", b"", "UnreadableInput"]
+
+
+def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "s.tar", {"a.jpg": b"1", "large.jpg": bytes(20_000), "b.jpg": b"2"})
+    assert [data for _, _, data in read(path)] == [b"1", "BadImage", b"2"]
+
+
+def test_members_that_are_passed_over_are_not_loaded(tmp_path: Path) -> None:
+    for name, mode in (("s.tar", "w"), ("s.tar.gz", "w:gz")):
+        path = write_tar(tmp_path / name, {f"{n}.jpg": bytes([n]) * 1000 for n in range(20)}, mode)
+        found = [loaded(sample) for index, sample in enumerate(samples([str(path)])) if index % 7 == 3]
+        assert found == [bytes([n]) * 1000 for n in (3, 10, 17)]
+
+
+def test_a_tar_of_any_size_takes_bounded_memory(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "s.tar", {f"{n}.jpg": b"x" for n in range(4000)})
+    count, peak = peak_bytes(path)
+    assert count == 4000
+    # 4000 members that are kept take more than 2 MB.
+    assert peak < 500_000
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
+def test_a_tar_that_was_cut_says_so_wherever_it_was(tmp_path: Path, mode: str) -> None:
+    members = {f"{n}.jpg": bytes([n]) * 700 for n in range(3)}
+    whole = write_tar(tmp_path / "whole.tar", members, mode).read_bytes()
+    # Beyond the mark of the end there is only padding, which may be missing.
+    end = 3 * 1536 + 512 if mode == "w" else len(whole) - 12
+    cut = tmp_path / "cut.tar"
+    for length in range(0, end, 97):
+        cut.write_bytes(whole[:length])
+        found = [data for _, _, data in read(cut)]
+        whole_ones = [data for data in found if isinstance(data, bytes)]
+        assert found[-1] == "UnreadableInput", length
+        assert whole_ones == list(members.values())[: len(whole_ones)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(["", "gz", "bz2"]))
+def test_damaged_tars_give_samples_or_errors_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    content = bytearray(
+        write_tar(
+            folder / "s.tar", {"a.jpg": b"1" * 600, "é" * 120 + ".png": b"2", "b.jpg": b"3"}, f"w:{kind}"
+        ).read_bytes()
+    )
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    damaged = folder / "damaged.tar"
+    damaged.write_bytes(content)
+    for path, key, image in read(damaged):
+        assert path == str(damaged)
+        assert isinstance(image, bytes) or image in ("BadImage", "UnreadableInput")
+        assert key.encode() is not None

@@ -1,0 +1,259 @@
+"""The page in a real Chromium, before a real server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from page_browser import chromium, opened, take_picture
+from page_process import PHOTOS, ROOT, PageProcess, pixels_of
+from PIL import Image
+
+from onestream.preprocess import compile
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.server.server import Server
+from onestream.serving.server.triton.ports import free_port
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.needs_chromium, pytest.mark.needs_triton]
+
+COFFEE = PHOTOS / "coffee.jpg"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def tab(browser: Browser, page: PageProcess) -> Iterator[Page]:
+    """The page, in a browser context of its own, which may ask nobody else and must not complain."""
+    asked: list[str] = []
+    complaints: list[str] = []
+
+    def watch(opening: Page) -> None:
+        opening.on("request", lambda request: asked.append(request.url))
+        opening.on("pageerror", lambda error: complaints.append(str(error)))
+
+    tab = opened(browser, page.url, watch)
+    yield tab
+    assert page.url in asked
+    assert [url for url in asked if not url.startswith((page.url, "data:", "blob:"))] == []
+    assert complaints == []
+    tab.context.close()
+
+
+def give(tab: Page, path: Path) -> None:
+    """Choose a file as a user does, and wait for what the page says about it."""
+    with tab.expect_file_chooser() as chooser:
+        tab.get_by_role("button", name="Choose a file").click()
+    chooser.value.set_files(path)
+    wait_for(tab, path.name)
+
+
+def wait_for(tab: Page, name: str) -> None:
+    tab.get_by_text(f"{name}: done.").or_(tab.get_by_role("alert")).filter(visible=True).wait_for()
+
+
+def wait_until(tab: Page, condition: str) -> None:
+    """Ask until it holds: Playwright's own wait needs ``eval``, which the page forbids."""
+    deadline = monotonic() + 15
+    while not tab.evaluate(condition):
+        assert monotonic() < deadline, f"in vain: {condition}"
+        tab.wait_for_timeout(50)
+
+
+def shown(tab: Page, element: str) -> Any:
+    """The pixels of a picture on the page."""
+    source = tab.locator(element).get_attribute("src")
+    assert source is not None
+    return pixels_of(source)
+
+
+def milliseconds(tab: Page) -> tuple[dict[str, float], float]:
+    """Each step's, and the total."""
+    rows = tab.locator("#parts tr")
+    names = [rows.nth(i).locator("th").inner_text().split("\n")[0] for i in range(rows.count())]
+    return dict(zip(names, map(float, rows.locator("td").all_inner_texts()), strict=True)), float(
+        tab.locator("#total").inner_text()
+    )
+
+
+def test_a_photo_is_shown_as_the_network_saw_it_with_answer_steps_and_heat_maps(tab: Page) -> None:
+    give(tab, COFFEE)
+    label, score = tab.locator("#answer li").first.inner_text().split()
+    assert label == "espresso"
+    assert 0.9 < float(score) < 1
+    assert tab.locator("#original-note").inner_text() == "coffee.jpg, 600 × 400, 73 kB"
+
+    seen = shown(tab, "#seen")
+    (reference,) = compile(
+        Pipeline.from_file(ROOT / "pipelines" / "classify.yaml").preprocess.pixels(), backend="reference"
+    ).run([COFFEE.read_bytes()])
+    assert isinstance(reference, np.ndarray)
+    assert seen.shape == (224, 224, 3)
+    assert np.abs(seen.astype(int) - reference).max() <= 1, "the tolerances table allows DALI one level"
+    assert tab.locator("#seen").evaluate("image => [image.naturalWidth, image.naturalHeight]") == [224, 224]
+    assert "the output of classify_preprocess on the server" in tab.locator("#seen-note").inner_text()
+
+    steps, total = milliseconds(tab)
+    assert list(steps) == ["preprocess", "network", "postprocess", "queue", "transfer"]
+    # Each figure is rounded to a tenth.
+    assert sum(steps.values()) == pytest.approx(total, abs=0.05 * (len(steps) + 1) + 1e-9)
+    assert steps["network"] > 0
+
+    maps = tab.locator("#maps figure")
+    assert maps.count() == 4
+    assert "at most 1 level apart" in maps.nth(1).inner_text()
+    assert re.search(r"OpenCV.*at most \d\d levels apart", maps.nth(2).inner_text(), re.DOTALL)
+    loaded = "images => images.every(image => image.complete && image.naturalWidth === 224)"
+    assert tab.locator("#maps img").evaluate_all(loaded)
+
+
+def test_a_photo_can_be_dropped_and_pasted(tab: Page) -> None:
+    for kind, where in (("drop", "dataTransfer"), ("paste", "clipboardData")):
+        tab.evaluate(
+            """async ([kind, where]) => {
+              const blob = await (await fetch("api/samples/coffee.jpg")).blob();
+              const transfer = new DataTransfer();
+              transfer.items.add(new File([blob], `${kind}.jpg`, { type: blob.type }));
+              const init = { bubbles: true, cancelable: true, [where]: transfer };
+              const event = kind === "drop" ? new DragEvent(kind, init) : new ClipboardEvent(kind, init);
+              document.getElementById("drop").dispatchEvent(event);
+            }""",
+            [kind, where],
+        )
+        tab.get_by_text(f"{kind}.jpg: done.").wait_for()
+        assert "espresso" in tab.locator("#answer").inner_text()
+
+
+def test_bad_files_give_the_clients_error_and_the_next_photo_works(tab: Page, tmp_path: Path) -> None:
+    cases = {
+        "text.jpg": (b"hello", "bad image (unsupported_format): got text; allowed: JPEG"),
+        "cut.jpg": (COFFEE.read_bytes()[:30_000], "bad image (corrupt): "),
+        "empty.jpg": (b"", "bad image (empty): 0 bytes"),
+    }
+    for name, (content, text) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        give(tab, tmp_path / name)
+        assert tab.get_by_role("alert").inner_text().startswith(f"{name}: {text}")
+        assert not tab.locator("#results").is_visible()
+        assert not tab.get_by_role("button", name="Try again").is_visible(), "again would change nothing"
+    give(tab, COFFEE)
+    assert "espresso" in tab.locator("#answer").inner_text()
+    assert not tab.locator("#problem").is_visible()
+
+
+def test_a_file_of_200_mb_is_refused_with_its_size(tab: Page, tmp_path: Path) -> None:
+    large = tmp_path / "large.jpg"
+    with large.open("wb") as file:
+        file.truncate(200_000_000)
+    give(tab, large)
+    assert (
+        "bad image (too_large): 200000000 bytes, allowed are at most 33554432" in tab.get_by_role("alert").inner_text()
+    )
+
+
+def test_a_picture_of_the_webcam(tab: Page) -> None:
+    tab.get_by_role("button", name="Use the webcam").click()
+    wait_until(tab, "document.getElementById('video').videoWidth > 0")
+    size = tab.locator("#video").evaluate("video => [video.videoWidth, video.videoHeight]")
+    tab.get_by_role("button", name="Take the picture").click()
+    tab.get_by_text("webcam.png: done.").wait_for()
+    wait_until(tab, "document.getElementById('original').naturalWidth > 0")
+    assert tab.locator("#original").evaluate("image => [image.naturalWidth, image.naturalHeight]") == size
+    assert tab.locator("#answer li").count() == 5
+    assert not tab.locator("#camera").is_visible()
+    assert tab.locator("#video").evaluate("video => video.srcObject") is None, "the camera is let go"
+
+
+def test_the_matte_pipeline_shows_the_composed_picture(tab: Page) -> None:
+    tab.get_by_label("Pipeline").select_option("matte")
+    give(tab, PHOTOS / "astronaut.jpg")
+    assert shown(tab, "#composed").shape == (512, 512, 3)
+    assert shown(tab, "#matte").shape == (256, 256)
+    tab.get_by_label("Pipeline").select_option("classify_fused")
+    tab.locator("#answer li").first.wait_for()
+    assert list(milliseconds(tab)[0]) == ["all steps", "queue", "transfer"]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser, built: Path) -> None:
+    port = free_port("127.0.0.1")
+    with PageProcess("--url", f"127.0.0.1:{port}", "--port", "0") as page:
+        tab = browser.new_context().new_page()
+        tab.goto(page.url)
+        alert, again = tab.get_by_role("alert"), tab.get_by_role("button", name="Try again")
+        again.wait_for()
+        assert f"cannot reach grpc://127.0.0.1:{port}" in alert.inner_text()
+        server = Server(built, http_port=0, grpc_port=port, metrics_port=0, models=["classify_fused"])
+        with server:
+            again.click()
+            tab.get_by_text("Ready.").wait_for()
+            give(tab, COFFEE)
+            assert "espresso" in tab.locator("#answer").inner_text()
+            # This server has no model that shows its pixels, and none of the steps.
+            assert "made here by the reference" in tab.locator("#seen-note").inner_text()
+            assert "the server:" not in tab.locator("#maps").inner_text()
+        give(tab, COFFEE)
+        again.wait_for()
+        assert f"cannot reach grpc://127.0.0.1:{port}" in alert.inner_text()
+        page.stop()
+        give(tab, COFFEE)
+        assert "is onestream demo-page still running?" in alert.inner_text()
+        tab.context.close()
+
+
+def test_it_is_used_by_keyboard_on_a_narrow_screen_in_the_dark(browser: Browser, page: PageProcess) -> None:
+    tab = opened(browser, page.url, viewport={"width": 400, "height": 800}, color_scheme="dark")
+    reached = []
+    for _ in range(9):
+        tab.keyboard.press("Tab")
+        reached.append(tab.evaluate("document.activeElement.id || document.activeElement.dataset.name"))
+    assert reached[:3] == ["form", "open", "webcam"]
+    assert reached[3:] == [f"{name}.jpg" for name in ("astronaut", "cat", "coffee", "flower", "rocket", "temple")]
+    tab.keyboard.press("Enter")
+    tab.get_by_text("temple.jpg: done.").wait_for()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    named = "all => all.every(one => one.alt || one.ariaLabel || one.title || one.labels?.length || one.textContent)"
+    assert tab.locator("img, button, select, input").evaluate_all(named)
+    tab.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_the_contrast_that_wcag_asks(browser: Browser, page: PageProcess, scheme: str) -> None:
+    tab = opened(browser, page.url, color_scheme=scheme)
+    pairs = [("text", "ground"), ("quiet", "ground"), ("text", "card"), ("quiet", "card"), ("bad", "card")]
+    for text, ground in [*pairs, ("bad", "bad-ground"), ("on-accent", "accent")]:
+        one, other = sorted(_luminance(tab, name) for name in (text, ground))
+        assert (other + 0.05) / (one + 0.05) >= 4.5, (text, ground)
+    tab.context.close()
+
+
+def _luminance(tab: Page, name: str) -> float:
+    """WCAG's relative luminance of a colour of the style sheet."""
+    color = tab.evaluate(
+        """name => {
+          document.body.style.color = `var(--${name})`;
+          return getComputedStyle(document.body).color;
+        }""",
+        name,
+    )
+    levels = np.array([int(level) for level in re.findall(r"\d+", color)[:3]]) / 255
+    linear = np.where(levels <= 0.04045, levels / 12.92, ((levels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_the_picture_in_the_docs_can_be_made_anew(browser: Browser, page: PageProcess, tmp_path: Path) -> None:
+    take_picture(browser, page.url, tmp_path / "page.jpg")
+    assert (tmp_path / "page.jpg").stat().st_size < 200_000
+    with Image.open(tmp_path / "page.jpg") as now, Image.open(ROOT / "docs" / "demo-page.jpg") as committed:
+        assert now.width == committed.width == 1180

@@ -1,0 +1,257 @@
+"""What the page's program answers, over plain HTTP and before a real server."""
+
+from __future__ import annotations
+
+import io
+import re
+import socket
+import sys
+
+import numpy as np
+import psutil
+import pytest
+from page_process import ROOT, PageProcess, pixels_of
+from PIL import Image
+from typer.testing import CliRunner
+
+from onestream.cli.demo_page.inspect_image import describe, legend
+from onestream.cli.main import app
+from onestream.client import Client
+from onestream.measure.parity.heatmap import BRIGHTEST_LEVEL, paint
+from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Resize, compile
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.server.server import Server
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.needs_triton
+def test_it_offers_what_the_server_serves(page: PageProcess, photos: dict[str, bytes]) -> None:
+    status, found = page.ask("/api/pipelines")
+    assert status == 200
+    assert [one["name"] for one in found["pipelines"]] == ["classify", "classify_fused", "gray", "matte", "matte_fused"]
+    assert found["samples"] == [f"{name}.jpg" for name in sorted(photos)]
+
+
+@pytest.mark.needs_triton
+def test_the_picture_is_what_the_server_feeds_its_network(
+    page: PageProcess, served: Server, photos: dict[str, bytes]
+) -> None:
+    found = page.look("classify", photos["coffee"])
+    seen = pixels_of(found["seen"]["image"])
+    with Client(served.grpc_url) as client:
+        fed = client.infer("classify_preprocess", photos["coffee"])["pixels"][0]
+    np.testing.assert_array_equal(seen, fed)
+    assert (found["seen"]["width"], found["seen"]["height"]) == (224, 224)
+    assert found["seen"]["source"] == "the output of classify_preprocess on the server"
+    reference = pixels_of(found["parity"]["reference"]["image"])
+    definition = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml").preprocess
+    (expected,) = compile(definition.pixels(), backend="reference").run([photos["coffee"]])
+    np.testing.assert_array_equal(reference, expected)
+
+
+@pytest.mark.needs_triton
+def test_the_heat_maps_are_of_these_pixels(page: PageProcess, photos: dict[str, bytes]) -> None:
+    found = page.look("classify", photos["astronaut"])
+    seen = pixels_of(found["seen"]["image"]).astype(int)
+    reference = pixels_of(found["parity"]["reference"]["image"])
+    server, *usual = found["parity"]["rows"]
+    difference = np.abs(seen - reference)
+    assert server["name"] == "the server: classify_preprocess"
+    assert server["max"] == difference.max() <= 1, "the tolerances table allows DALI one level for such files"
+    assert server["mean"] == pytest.approx(difference.mean())
+    assert server["equal"] == pytest.approx((difference == 0).mean())
+    np.testing.assert_array_equal(pixels_of(server["heat"]), paint(difference.max(axis=2)))
+    assert server["same"] is True
+    assert server["answer"].startswith("bobsled ")
+    assert [row["name"].split(":")[0] for row in usual] == ["OpenCV", "Pillow"]
+    for row in usual:
+        # Neither antialiases as the definition does; docs/parity.md measures the same and names the flip.
+        assert row["max"] > 10
+        assert (row["same"], row["answer"].rpartition(" ")[0]) == (False, "football helmet")
+
+
+@pytest.mark.needs_triton
+def test_the_milliseconds_are_of_one_request_and_sum_up(page: PageProcess, photos: dict[str, bytes]) -> None:
+    steps = {"classify": ["preprocess", "network", "postprocess"], "classify_fused": ["all steps"]}
+    for form, names in steps.items():
+        time = page.look(form, photos["coffee"])["time"]
+        parts = {part["name"]: part["ms"] for part in time["parts"]}
+        assert list(parts) == [*names, "queue", "transfer"]
+        assert time["requests"] == 1
+        assert sum(parts.values()) == pytest.approx(time["total_ms"])
+        # Each runs for some time, and no clock of the server exceeds what its client waited.
+        assert all(0 < ms < time["total_ms"] for ms in parts.values()), parts
+
+
+@pytest.mark.needs_triton
+def test_both_forms_show_the_same(page: PageProcess, photos: dict[str, bytes]) -> None:
+    ensemble, fused = (page.look(form, photos["coffee"]) for form in ("classify", "classify_fused"))
+    assert ensemble["answer"]["labels"][0]["label"] == "espresso"
+    for part in ("seen", "answer", "parity"):
+        assert ensemble[part] == fused[part]
+
+
+@pytest.mark.needs_triton
+def test_a_matte_is_composed(page: PageProcess, photos: dict[str, bytes]) -> None:
+    found = page.look("matte", photos["astronaut"])
+    picture = np.asarray(Image.open(io.BytesIO(photos["astronaut"]))).astype(int)
+    composed = pixels_of(found["answer"]["composed"]).astype(int)
+    assert composed.shape == picture.shape
+    face, flag = np.s_[100:160, 190:250], np.s_[20:200, 0:80]
+    # Her face stays, within what JPEG loses; the flag behind her is blurred.
+    assert np.abs(composed[face] - picture[face]).mean() < 4
+    assert composed[flag].std(axis=0).mean() < 0.5 * picture[flag].std(axis=0).mean()
+    assert pixels_of(found["answer"]["matte"]).shape == (256, 256)
+    assert found["answer"]["person"] == pytest.approx(0.55, abs=0.1)
+    assert found["parity"]["rows"][0]["answer"].startswith("matte: at most ")
+
+
+@pytest.mark.needs_triton
+def test_a_raw_pipeline_in_gray_shows_its_outputs(page: PageProcess, photos: dict[str, bytes]) -> None:
+    found = page.look("gray", photos["cat"])
+    assert pixels_of(found["seen"]["image"]).shape == (48, 64)
+    details, scores = found["answer"]["outputs"]
+    assert re.fullmatch(r"details: float32 \[1, \d+\], from -?[\d.]+ to [\d.]+", details)
+    assert re.fullmatch(r"scores_out: float32 \[1, 7\], from -?[\d.]+ to [\d.]+", scores)
+    server, *usual = found["parity"]["rows"]
+    assert server["max"] <= 1, "the tolerances table allows DALI one level"
+    # The mean moves by less than a level, which is 4/255 here, times weights of about 1.
+    assert float(re.findall(r"scores_out: at most (\S+) apart", server["answer"])[0]) < 0.05
+    assert all(row["max"] > server["max"] for row in usual)
+    # Without antialiasing there is more detail.
+    assert all(row["answer"].endswith("; details: outputs of another shape") for row in usual)
+
+
+@pytest.mark.needs_triton
+def test_bad_images_are_refused_in_the_clients_words(page: PageProcess, photos: dict[str, bytes]) -> None:
+    coffee = photos["coffee"]
+    cases = {
+        b"": "bad image (empty): 0 bytes, expected an encoded image",
+        b"hello": "bad image (unsupported_format): got text; allowed: JPEG, PNG, WebP, TIFF, BMP",
+        coffee[: len(coffee) // 2]: "bad image (corrupt): ",
+    }
+    for image, text in cases.items():
+        status, found = page.ask("/api/look?form=classify", image)
+        assert status == 422
+        assert found["error"].startswith(text)
+        assert found["again"] is False
+    assert page.look("classify", coffee)["answer"]["labels"][0]["label"] == "espresso"
+
+
+@pytest.mark.needs_triton
+def test_a_file_of_200_mb_is_refused_without_being_held(page: PageProcess) -> None:
+    before = psutil.Process(page.pid).memory_info().rss
+    status, found = page.ask("/api/look?form=classify", bytes(200_000_000))
+    assert (status, found["error"]) == (
+        413,
+        "bad image (too_large): 200000000 bytes, allowed are at most 33554432",
+    )
+    # It may keep the 32 MiB that are allowed until it knows better, in a buffer that grows by copying.
+    assert psutil.Process(page.pid).memory_info().rss - before < 80 * MIB
+
+
+@pytest.mark.needs_triton
+def test_other_web_sites_cannot_use_the_page(page: PageProcess, photos: dict[str, bytes]) -> None:
+    cases = [
+        ({"Host": "attacker.example"}, "this page is at a local address, not at attacker.example"),
+        (
+            {"Host": "127.0.0.1.attacker.example:80"},
+            "this page is at a local address, not at 127.0.0.1.attacker.example:80",
+        ),
+        ({"Host": "[x"}, "this page is at a local address, not at [x"),
+        ({"Origin": "https://attacker.example"}, "a page of https://attacker.example may not ask here"),
+        ({"Origin": "null"}, "a page of null may not ask here"),
+    ]
+    for headers, text in cases:
+        assert page.ask("/api/look?form=classify", photos["coffee"], **headers) == (
+            403,
+            {"error": text, "again": False},
+        )
+    for host in (f"127.0.0.1:{page.port}", "localhost", "[::1]:1"):
+        status, _ = page.ask("/api/look?form=classify", photos["coffee"], Host=host, Origin=f"http://{host}")
+        assert status == 200
+
+
+@pytest.mark.needs_triton
+def test_what_is_not_there_is_named(page: PageProcess) -> None:
+    status, found = page.ask("/api/look?form=absent", b"x")
+    assert status == 404
+    assert "no pipeline 'absent' that takes images; it has classify, classify_fused, gray" in found["error"]
+    assert page.ask("/api/samples/absent.jpg")[0] == 404
+    assert page.ask("/../pyproject.toml")[0] == 404
+
+
+def test_a_server_that_is_not_there_is_named_and_asked_again() -> None:
+    with PageProcess("--url", f"127.0.0.1:{_unused_port()}", "--port", "0") as page:
+        status, found = page.ask("/api/pipelines")
+    assert status == 503
+    assert found["error"].startswith("cannot reach grpc://127.0.0.1:")
+    assert found["again"] is True
+
+
+def test_what_cannot_be_started_is_one_line_and_exit_status_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        cases = [
+            (["--host", "0.0.0.0"], "--host 0.0.0.0 lets other machines reach the page"),
+            (["--url", "127.0.0.1:1", "--serve"], "exclude each other"),
+            (["--url", "http://127.0.0.1:8000", "--port", "0"], "expected host:port of Triton's gRPC service"),
+            (["--port", str(taken.getsockname()[1])], "Address already in use"),
+            (["--serve", "--repository", "absent", "--port", "0"], "absent"),
+        ]
+        for arguments, text in cases:
+            result = CliRunner().invoke(app, ["demo-page", *arguments])
+            assert result.exit_code == 2, result.output
+            assert text in result.stderr.strip().splitlines()[-1]
+            assert isinstance(result.exception, SystemExit)
+
+
+def test_beyond_this_machine_it_is_allowed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is opened beyond this machine: 127.0.0.1 stands for an address that is."""
+    monkeypatch.setattr("onestream.serving.server.triton.ports.is_loopback", lambda _host: False)
+    monkeypatch.setattr("aiohttp.web.run_app", lambda *_page, **_options: None)
+    result = CliRunner().invoke(app, ["demo-page", "--insecure-bind", "--port", "0"])
+    assert result.exit_code == 0, result.output
+    assert "warning: whoever reaches 127.0.0.1 can use this page" in result.stderr
+    assert result.stdout.startswith("open http://127.0.0.1:")
+
+
+def test_without_its_libraries_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    result = CliRunner().invoke(app, ["demo-page"])
+    assert result.exit_code == 2
+    assert "aiohttp is not installed. Run: pip install 'onestream[cpu,demo]'" in result.stderr
+
+
+def test_a_definition_in_words() -> None:
+    definition = Definition(
+        operations=[
+            Decode(),
+            Resize(mode="shorter", size=256, filter="bicubic"),
+            CenterCrop(size=(224, 192)),
+            Normalize(mean=(0.5, 0.5, 0.5), std=(0.1, 0.2, 0.3)),
+        ]
+    )
+    assert describe(definition) == [
+        "decode",
+        "resize: mode shorter, size 256, filter bicubic",
+        "center_crop: size 224, 192",
+        "normalize: mean 0.5, std 0.1, 0.2, 0.3",
+        "output",
+    ]
+
+
+def test_the_legend_shows_the_colours_of_the_levels_that_it_names() -> None:
+    found = legend()
+    strip = pixels_of(found["image"])[0].astype(int)
+    for tick in found["ticks"]:
+        color = strip[round(tick["at"] * (len(strip) - 1))]
+        # Of 256 colours, the nearest pixel's may be the neighbour.
+        assert np.abs(color - paint(np.array([tick["level"]]))[0]).max() <= 6
+    assert found["ticks"][-1] == {"level": BRIGHTEST_LEVEL, "at": 1.0}
+    np.testing.assert_array_equal(paint(np.array([BRIGHTEST_LEVEL])), paint(np.array([255])))
+
+
+def _unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -1,0 +1,107 @@
+"""Lines to a pipe whose reader is slow, stuck or gone: whoever says them never waits and never fails."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+import pytest
+
+from onestream.cli.line_writer import MOST_WAITING, LineWriter
+
+
+class Pipe:
+    """A pipe, and what writes to it."""
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        self.reader = open(reading, encoding="utf-8")  # noqa: SIM115
+        self.stream = open(writing, "w", encoding="utf-8")  # noqa: SIM115
+        self.writer = LineWriter(self.stream, dropped=lambda count: f"{count} dropped")
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    made.reader.close()  # frees a writer that is stuck
+    made.writer.close()
+    made.stream.close()
+
+
+def at_once(call: Callable[[], object]) -> float:
+    """Seconds that a call takes; fails where it does not return."""
+    began = time.monotonic()
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "it waits for the reader"
+    return time.monotonic() - began
+
+
+def get_stuck(pipe: Pipe) -> None:
+    """Have a line written that is longer than what a pipe holds, and read nothing but its first byte."""
+    pipe.writer.say("x" * 1_000_000)
+    pipe.reader.read(1)
+
+
+def read_into(lines: list[str], reader: TextIO) -> threading.Thread:
+    thread = threading.Thread(target=lambda: lines.extend(reader.read().splitlines()), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_lines_come_whole_and_in_order_and_the_last_one_last(pipe: Pipe) -> None:
+    said = ["grün", "x" * 200_000, "\udcff", ""]
+    lines: list[str] = []
+    reading = read_into(lines, pipe.reader)
+    for line in said:
+        pipe.writer.say(line)
+    pipe.writer.close("last")
+    pipe.stream.close()
+    reading.join(10)
+    assert lines == [*said[:2], "\\udcff", "", "last"]
+
+
+def test_a_reader_that_stops_reading_costs_lines_that_are_counted(pipe: Pipe) -> None:
+    get_stuck(pipe)
+
+    def say() -> None:
+        for number in range(MOST_WAITING + 5):
+            pipe.writer.say(str(number))
+
+    at_once(say)
+    pipe.reader.readline()  # the one that got it stuck
+    assert [int(pipe.reader.readline()) for _ in range(MOST_WAITING)] == list(range(MOST_WAITING))
+    pipe.writer.say("again")
+    pipe.writer.close("last")
+    assert [pipe.reader.readline() for _ in range(3)] == ["5 dropped\n", "again\n", "last\n"]
+
+
+def test_the_last_line_is_never_dropped(pipe: Pipe) -> None:
+    get_stuck(pipe)
+    for number in range(MOST_WAITING + 5):
+        pipe.writer.say(str(number))
+    lines: list[str] = []
+    reading = read_into(lines, pipe.reader)
+    pipe.writer.close("last")
+    pipe.stream.close()
+    reading.join(10)
+    assert lines[-2:] == ["5 dropped", "last"]
+
+
+def test_a_stuck_reader_delays_the_end_by_seconds_only(pipe: Pipe) -> None:
+    get_stuck(pipe)
+    # It is given 2 s.
+    assert at_once(lambda: pipe.writer.close("last")) < 20
+
+
+def test_a_reader_that_went_away_stops_nothing(pipe: Pipe) -> None:
+    pipe.reader.close()
+    for number in range(3):
+        pipe.writer.say(str(number))
+    # Nothing is left that it could wait for.
+    assert at_once(pipe.writer.close) < 2

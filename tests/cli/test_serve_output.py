@@ -1,0 +1,127 @@
+"""What ``onestream serve`` prints where it does not even start, in both formats, and how Triton's log looks in each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+from onestream.cli.serve_output import JsonOutput, TextOutput
+
+REFUSED = "2026 [x] W1121 23:42:49.5 is no line of Triton"
+LOADING = 'I1121 23:42:23.723970 16950 model_lifecycle.cc:472] "loading: classify:1"'
+BAD_IMAGE = (
+    'W1121 23:42:24.000001 16950 refusal_log.py:48] "classify: request a-1: bad image (corrupt): cut \\"short\\""'
+)
+
+
+def serve(*arguments: str) -> tuple[int, list[str]]:
+    """Exit status, and the lines on stderr."""
+    result = CliRunner().invoke(app, ["serve", "--repository", "/no/such/folder", *arguments])
+    return result.exit_code, result.stderr.splitlines()
+
+
+def test_text_is_for_people() -> None:
+    status, lines = serve()
+    assert status == 2
+    assert lines[0] == "starting Triton with the models of /no/such/folder"
+    assert lines[1].startswith("error: the model repository /no/such/folder does not exist")
+
+
+def test_json_is_one_object_a_line_to_the_last() -> None:
+    status, lines = serve("--log-format", "json")
+    assert status == 2
+    started, failed = (json.loads(line) for line in lines)
+    assert (started["level"], started["source"]) == ("info", "onestream")
+    assert (failed["level"], failed["source"]) == ("error", "onestream")
+    assert failed["message"].startswith("the model repository /no/such/folder does not exist")
+    assert failed["time"].endswith("Z")
+    said = datetime.fromisoformat(failed["time"].removesuffix("Z") + "+00:00")
+    # It was said during this test.
+    assert timedelta(0) <= datetime.now(timezone.utc) - said < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--trace-rate", "5"], "--trace-rate says how often, and --trace is missing, which says where"),
+        (["--trace", "grpc://collector:4317"], "trace='grpc://collector:4317', expected a file or a collector such as"),
+        (["--host", "0.0.0.0"], "--host 0.0.0.0 lets other machines reach Triton itself"),
+    ],
+)
+def test_refusals_come_in_the_format_asked_for(arguments: list[str], reason: str) -> None:
+    status, (line,) = serve(*arguments)
+    assert status == 2
+    assert line.startswith(f"error: {reason}")
+    status, (line,) = serve(*arguments, "--log-format", "json")
+    assert status == 2
+    assert json.loads(line)["message"].startswith(reason)
+
+
+def test_tritons_log_in_text_is_as_it_is_or_what_was_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    for verbose in (True, False):
+        output = TextOutput(verbose=verbose)
+        for line in (LOADING, REFUSED, BAD_IMAGE, LOADING):
+            output.log_line(line)
+        output.stopped()
+    shown = [LOADING, REFUSED, BAD_IMAGE, LOADING, "stopped", "  loading classify", "stopped"]
+    assert capsys.readouterr().err.splitlines() == shown
+
+
+def test_tritons_log_in_json_has_a_record_for_every_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    output = JsonOutput(tmp_path)
+    for line in (LOADING, REFUSED, BAD_IMAGE, "I1121 23:42:23.000000 1 server.cc:604] ", "+--+"):
+        output.log_line(line)
+    with pytest.raises(typer.Exit):
+        output.failed("Triton ended", 1)
+    records: list[dict[str, Any]] = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(record["level"], record["source"], record["message"]) for record in records] == [
+        ("info", "triton", "loading: classify:1"),
+        ("info", "triton", REFUSED),
+        ("warning", "classify", 'bad image (corrupt): cut "short"'),
+        ("info", "triton", "+--+"),
+        ("error", "onestream", "Triton ended"),
+    ]
+    assert records[2]["request_id"] == "a-1"
+    assert records[2]["time"].endswith("-11-21T23:42:24.000001Z")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("reader", ["gone", "stuck"])
+def test_the_command_ends_as_it_should_whoever_reads_it(log_format: str, reader: str) -> None:
+    reading, writing = os.pipe()
+    if reader == "gone":
+        os.close(reading)
+    else:
+        fill(writing)
+    command = [sys.executable, "-m", "onestream", "serve", "--repository=/no/such/folder", f"--log-format={log_format}"]
+    try:
+        with subprocess.Popen(command, stderr=writing) as process:
+            try:
+                # Without help it ends within 5 s; stuck, it would not end at all.
+                assert process.wait(timeout=60) == 2
+            finally:
+                process.kill()
+    finally:
+        os.close(writing)
+        if reader == "stuck":
+            os.close(reading)
+
+
+def fill(pipe: int) -> None:
+    """Write into a pipe until it is full."""
+    os.set_blocking(pipe, False)
+    try:
+        while os.write(pipe, bytes(1)):
+            pass
+    except BlockingIOError:
+        os.set_blocking(pipe, True)

@@ -1,0 +1,187 @@
+"""`onestream top` in a terminal, in a pipe and as JSON, with a server that shows what the test wants."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from metrics_pages import Shown, of_model, page, showing
+from terminals import terminal
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+
+ROOT = Path(__file__).parents[3]
+
+
+def requests(number: int) -> str:
+    return page(
+        of_model("own", requests=number, inferences=number, executions=number, duration_us=5000 * number)
+        | {"nv_cpu_utilization": 0.5}
+    )
+
+
+@pytest.fixture
+def shown() -> Iterator[Shown]:
+    with showing(requests(1000)) as running:
+        yield running
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """`onestream top`, in pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "onestream", "top", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("end", ["q", "Q", "\x03", "SIGTERM"])
+def test_a_terminal_is_filled_and_given_back(shown: Shown, end: str) -> None:
+    with terminal("top", f"--metrics-url=127.0.0.1:{shown.port}", "--interval-s=0.2") as running:
+        running.wait_for("own")
+        assert running.in_alternate_screen
+        assert not running.echoes
+        assert running.lines[0].startswith(f"onestream top  {shown.url}")
+        assert running.lines[0].endswith("q quits")
+        assert running.lines[1].startswith("CPU 50%")
+        running.type("x")
+        running.read(0.5)
+        assert running.process.poll() is None, "other keys do nothing"
+        if end == "SIGTERM":
+            running.process.terminate()
+        else:
+            running.type(end)
+        assert running.wait() == 0
+        assert not running.in_alternate_screen
+        assert running.echoes
+
+
+def test_a_terminal_shows_the_rate_of_the_last_interval(shown: Shown) -> None:
+    with terminal("top", f"--metrics-url={shown.url}", "--interval-s=2") as running:
+        running.wait_for("own")
+        shown.text = requests(3000)
+        running.wait_for(" 5.0 ")
+        (row,) = (line.split() for line in running.lines if line.startswith("own"))
+        # 2000 requests in 2 s, and what a busy machine is late or early.
+        assert 500 < float(row[1]) < 1100
+
+
+def test_a_window_that_changes_is_filled_anew(shown: Shown) -> None:
+    with terminal("top", f"--metrics-url={shown.url}", "--interval-s=0.2", columns=80, rows=10) as running:
+        running.wait_for("share")
+        for columns in (120, 50):
+            running.resize(columns, 12)
+            running.wait_for("own")
+            # It draws four times a second: the first time it may not have known of the change yet.
+            running.read(1.0)
+            begins = [line.split()[0] if line else "" for line in running.lines]
+            assert begins == ["onestream", "CPU", "", "latency", "model", "own"], "a folded line would be one more"
+        running.type("q")
+        assert running.wait() == 0
+
+
+def test_a_terminal_says_that_the_server_is_gone_and_goes_on_when_it_is_back(shown: Shown) -> None:
+    with terminal("top", f"--metrics-url={shown.url}", "--interval-s=0.2") as running:
+        running.wait_for("own")
+        shown.stop()
+        running.wait_for("Connection refused; trying again")
+        assert not any(line.startswith("own") for line in running.lines), "old figures would look like new ones"
+        shown.text = requests(5)
+        shown.start()
+        running.wait_for("own")
+        (row,) = (line.split() for line in running.lines if line.startswith("own"))
+        assert row[1] == "0.0", "what the new server counted before is no traffic of this interval"
+        running.type("q")
+        assert running.wait() == 0
+
+
+def test_a_terminal_without_a_cursor_gets_one_table_after_another(shown: Shown) -> None:
+    with terminal("top", f"--metrics-url={shown.url}", "--interval-s=0.1", kind="dumb") as running:
+        until(lambda: shown.asked >= 4)
+        running.type("\x03")
+        assert running.wait() == 0
+        assert sum(line.startswith("own") for line in running.lines) >= 2
+
+
+def test_a_pipe_gets_one_table_after_another_without_control_codes(shown: Shown) -> None:
+    process = start(f"--metrics-url={shown.url}", "--interval-s=0.1")
+    until(lambda: shown.asked >= 4)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert err == ""
+    assert "\x1b" not in out
+    assert out.count("waiting") >= 2
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_json_is_a_line_for_each_interval_and_for_what_is_missing(shown: Shown) -> None:
+    process = start(f"--metrics-url={shown.url}", "--interval-s=0.1", "--json")
+    until(lambda: shown.asked >= 4)
+    shown.stop()
+    assert process.stdout is not None
+    lines = [json.loads(process.stdout.readline())]
+    while "error" not in lines[-1]:
+        lines.append(json.loads(process.stdout.readline()))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (0, "")
+    assert [model["name"] for model in lines[0]["models"]] == ["own"]
+    assert 0 < lines[0]["seconds"] < 5
+    assert lines[-1]["error"].startswith(f"no metrics from {shown.url}: ")
+    assert lines[0]["time"] < lines[-1]["time"]
+
+
+def test_a_server_that_is_missing_is_told_once_in_a_pipe(shown: Shown) -> None:
+    shown.status = 503
+    process = start(f"--metrics-url={shown.url}", "--interval-s=0.1")
+    until(lambda: shown.asked >= 4)
+    shown.status = 200
+    asked = shown.asked
+    until(lambda: shown.asked >= asked + 4)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert err.count("answers 503 Service Unavailable") == 1
+    assert "own" in out
+
+
+def test_once_is_one_interval(shown: Shown) -> None:
+    result = CliRunner().invoke(app, ["top", f"--metrics-url={shown.url}", "--interval-s=0.1", "--once", "--json"])
+    assert result.exit_code == 0, result.output
+    (line,) = result.stdout.splitlines()
+    assert json.loads(line)["models"][0]["inferences"] == 0
+    assert shown.asked == 2
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_once_without_a_server_is_an_error(shown: Shown, form: list[str]) -> None:
+    shown.stop()
+    result = CliRunner().invoke(app, ["top", f"--metrics-url={shown.url}", "--once", *form])
+    assert result.exit_code == 2
+    assert result.output == f"no metrics from {shown.url}: Connection refused\n"
+
+
+@pytest.mark.parametrize("url", ["grpc://127.0.0.1:8001", "127.0.0.1:metrics", "http://", ""])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    result = CliRunner().invoke(app, ["top", f"--metrics-url={url}", "--once"])
+    assert result.exit_code == 2
+    assert f"--metrics-url takes http://HOST:PORT/metrics or HOST:PORT, not {url!r}" in result.output

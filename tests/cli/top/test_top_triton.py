@@ -1,0 +1,75 @@
+"""`onestream top` beside a real server: its numbers are those of the requests that were sent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from metrics_pages import showing
+
+from onestream.client import Client
+from onestream.serving.server.server import Server
+
+pytestmark = pytest.mark.needs_triton
+
+ROOT = Path(__file__).parents[3]
+GOOD, BAD = 7, {"corrupt": 2, "unsupported_format": 3}
+
+
+def metrics(server: Server) -> str:
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def test_the_numbers_are_what_was_sent(server: Server) -> None:
+    coffee = (ROOT / "examples" / "photos" / "coffee.jpg").read_bytes()
+    sent = [coffee] * GOOD + [coffee[:3000]] * BAD["corrupt"] + [b"not an image"] * BAD["unsupported_format"]
+    # Between the command and the server, so that its two readings fall before and after the requests.
+    with showing(metrics(server)) as between:
+        between.at_once = 1
+        command = ["top", "--once", "--json", f"--metrics-url={between.url}", "--interval-s=0.5"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "onestream", *command], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        deadline = time.monotonic() + 20
+        while between.asked == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        began_s = time.monotonic()
+        with Client(server.grpc_address) as client:
+            for pipeline in ("classify", "classify_fused"):
+                answers = list(client.classify_many(sent, pipeline=pipeline, in_flight=4))
+                assert sum(item.error is None for item in answers) == GOOD
+        # Models hand over their counters once a second.
+        time.sleep(3)
+        between.text = metrics(server)
+        passed_s = time.monotonic() - began_s
+        between.go_on.set()
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    found = json.loads(out)
+    models = {model["name"]: model for model in found["models"]}
+    everything = GOOD + sum(BAD.values())
+    ensemble, fused = models["classify"], models["classify_fused"]
+    assert ensemble["inferences"] == GOOD
+    assert ensemble["failures"] == {"OTHER": sum(BAD.values())}
+    assert ensemble["bad_images"] == fused["bad_images"] == BAD
+    # To Triton, an error that a Python model answers with is a success.
+    assert fused["inferences"] == models["classify_preprocess"]["inferences"] == everything
+    assert fused["failures"] == {}
+    assert 1 <= fused["batch_size"] <= 4
+    assert fused["latency_ms"] >= fused["queue_ms"] >= 0
+    assert [step["name"] for step in fused["steps"]] == ["preprocess", "network", "postprocess"]
+    assert sum(step["share"] for step in fused["steps"]) == pytest.approx(1)
+    (preprocess,) = models["classify_preprocess"]["steps"]
+    # Batches hold up to 4.
+    assert everything / 4 <= preprocess["batches"] <= everything
+    assert models["classify_postprocess"]["pending"] == 0
+    assert 0 < found["memory_used_bytes"] < found["memory_total_bytes"]
+    assert found["seconds"] == pytest.approx(passed_s, abs=2), "two readings, and what a busy machine is late"

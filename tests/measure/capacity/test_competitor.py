@@ -1,0 +1,81 @@
+"""The usual way does what ours does: the same preprocessing but for OpenCV's filter, and the same network."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from networks import mean_color
+from PIL import Image
+
+from onestream.measure.capacity.opencv import Compositing, Preprocessing
+from onestream.measure.capacity.plain_network import without_door
+from onestream.measure.parity.library_baselines import OpenCv
+from onestream.measure.parity.subject import Photo
+from onestream.preprocess import Definition
+from onestream.serving.building.onnx_graph import prepare
+from onestream.serving.pipeline import Pipeline
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def frame() -> np.ndarray:
+    photo = Image.open(ROOT / "examples" / "photos" / "coffee.jpg").convert("RGB").resize((640, 360))
+    return np.ascontiguousarray(np.asarray(photo)[:, :, ::-1])
+
+
+@pytest.mark.parametrize("name", ["classify", "matte"])
+def test_the_network_s_input_is_that_of_opencv_step_by_step(name: str, frame: np.ndarray) -> None:
+    definition = Pipeline.from_file(ROOT / "pipelines" / f"{name}.yaml").preprocess
+    buffer = io.BytesIO()
+    Image.fromarray(frame[:, :, ::-1]).save(buffer, "PNG")
+    expected = OpenCv(definition).observe(Photo("frame", buffer.getvalue(), "plain")).stages["normalize"]
+    found = Preprocessing(definition, frame.shape[:2])(frame)[0]
+    assert found.dtype == np.float32
+    # Normalized by one product and one sum instead of three steps.
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_the_plain_network_is_the_served_one_behind_its_door() -> None:
+    definition = Definition.model_validate(
+        {
+            "operations": [
+                {"op": "decode"},
+                {"op": "resize", "mode": "exact", "size": [32, 32]},
+                {"op": "normalize", "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]},
+            ]
+        }
+    )
+    served = prepare(mean_color(("batch", 3, 32, 32)), definition)
+    plain = without_door(served)
+    onnx.checker.check_model(plain)
+    pixels = np.random.default_rng(3).integers(0, 256, (2, 32, 32, 3), np.uint8)
+    values = (pixels / np.float32(255) - np.float32([0.4, 0.5, 0.6])) / np.float32([0.2, 0.3, 0.4])
+    one, other = (
+        onnxruntime.InferenceSession(model.SerializeToString()).run(None, {model.graph.input[0].name: given})[0]
+        for model, given in (
+            (served, pixels),
+            (plain, np.ascontiguousarray(values.transpose(0, 3, 1, 2), np.float32)),
+        )
+    )
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_person_stays_and_the_rest_is_blurred(frame: np.ndarray) -> None:
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / "matte.yaml")
+    assert pipeline.video
+    assert pipeline.video.output
+    preprocessing = Preprocessing(pipeline.preprocess, frame.shape[:2])
+    composing = Compositing(pipeline.postprocess, pipeline.video.output, preprocessing.placement)  # type: ignore[arg-type]
+    person = np.zeros((256, 256), np.float32)
+    person[:, :128] = 1
+    composed = composing.compose(frame, person)
+    np.testing.assert_array_equal(composed[:, :300], frame[:, :300])
+    right = composed[:, 340:].astype(float)
+    assert np.abs(np.diff(right, axis=1)).mean() < 0.3 * np.abs(np.diff(frame[:, 340:].astype(float), axis=1)).mean()
+    assert composing(frame, person)[:4] == b"\0\0\0\1"

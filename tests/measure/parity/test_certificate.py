@@ -1,0 +1,155 @@
+"""The certificate: what the build writes, what a model and the doctor make of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from own_pipeline import OPERATIONS, Own
+
+from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Pad, Resize, StampMismatch
+from onestream.serving.building import certificate
+from onestream.serving.building.certificate import FILE_NAME, Certificate
+from onestream.serving.server.doctor import Check, run_checks
+
+DEFINITION = Definition.model_validate({"operations": OPERATIONS})
+
+
+@pytest.fixture
+def repository(own: Own) -> Path:
+    return own.repository
+
+
+def edit(folder: Path, **changes: object) -> None:
+    file = folder / FILE_NAME
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def parity_check(repository: Path) -> Check:
+    (check,) = run_checks(repository=repository, only={"parity"})
+    return check
+
+
+def test_every_model_gets_the_same_certificate_of_its_definition(repository: Path) -> None:
+    texts = {path.parent.name: path.read_text() for path in repository.glob(f"*/{FILE_NAME}")}
+    assert set(texts) == {"mine", "mine_preprocess", "mine_model", "mine_postprocess", "mine_fused"}
+    assert len(set(texts.values())) == 1
+    seen = certificate.read(repository / "mine")
+    assert seen is not None
+    assert seen.definition_digest == DEFINITION.digest
+    assert set(seen.versions) == {"onestream", "numpy", "pillow", "dali", "numba", "onnxruntime"}
+    assert list(seen.stages) == ["decode", "resize", "crop", "normalize"]
+    assert seen.within
+    assert seen.stages["decode"].max == 0
+    # DALI's triangle filter rounds once where Pillow's rounds twice: without any difference, nothing was measured.
+    assert seen.stages["crop"].max == 1
+
+
+def test_the_same_definition_gives_the_same_file() -> None:
+    assert certificate.issue(DEFINITION).text() == certificate.issue(DEFINITION).text()
+
+
+def test_a_certificate_that_is_true_is_kept_and_another_is_replaced(repository: Path) -> None:
+    folders = [repository / "mine_model", repository / "mine_fused"]
+    edit(folders[0], photos=3)
+    assert certificate.install(DEFINITION, folders[:1]) == [folders[0] / FILE_NAME]  # only written anew, in our layout
+    kept = certificate.read(folders[0])
+    assert kept is not None
+    assert kept.photos == 3, "measured again without a reason"
+    edit(folders[0], versions={**kept.versions, "pillow": "1.0"})
+    assert set(certificate.install(DEFINITION, folders)) == {folders[0] / FILE_NAME}
+    assert (folders[0] / FILE_NAME).read_text() == (folders[1] / FILE_NAME).read_text()
+    other = Definition(operations=[*DEFINITION.operations[:2], CenterCrop(size=(24, 24))])
+    assert len(certificate.install(other, folders)) == 2
+
+
+def test_what_dali_refuses_is_certified_as_unmeasured() -> None:
+    twice = Definition(operations=[Decode(), Resize(mode="exact", size=(9, 9)), Resize(mode="exact", size=(5, 5))])
+    seen = certificate.issue(twice)
+    assert seen.stages == {}
+    assert "one resize" in seen.unmeasured
+    tight = certificate.issue(Definition(operations=[Decode(), Pad(size=(8, 8))]))
+    assert "pads to 8x8" in tight.unmeasured
+
+
+def test_a_model_refuses_a_certificate_of_another_definition(repository: Path) -> None:
+    other = Definition(operations=[*DEFINITION.operations[:3], Normalize(mean=(0, 0, 0), std=(1, 1, 1))])
+    with pytest.raises(StampMismatch) as caught:
+        certificate.check(repository / "mine_model", other, model="mine_model")
+    for part in ("mine_model", DEFINITION.digest[:12], other.digest[:12], "onestream build"):
+        assert part in str(caught.value)
+
+
+def test_versions_a_missing_file_and_damage_are_only_warnings(repository: Path) -> None:
+    folder = repository / "mine_model"
+    assert certificate.check(folder, DEFINITION, model="m") == []
+    versions = {**certificate.library_versions(), "numpy": "1.0.0"}
+    del versions["pillow"]
+    edit(folder, versions=versions)
+    (warning,) = certificate.check(folder, DEFINITION, model="m")
+    assert "numpy 1.0.0 (now 1." in warning
+    assert "pillow none (now" in warning
+    assert "dali" not in warning
+    (folder / FILE_NAME).write_text("{")
+    assert "no readable certificate.json" in certificate.check(folder, DEFINITION, model="m")[0]
+    (folder / FILE_NAME).unlink()
+    assert "no readable certificate.json" in certificate.check(folder, DEFINITION, model="m")[0]
+
+
+def test_figures_outside_the_table_are_named(repository: Path) -> None:
+    folder = repository / "mine_model"
+    seen = certificate.read(folder)
+    assert seen is not None
+    stages = seen.model_dump()["stages"]
+    stages["resize"]["within"] = False
+    edit(folder, stages=stages)
+    assert "outside the tolerances: resize" in certificate.check(folder, DEFINITION, model="m")[0]
+
+
+def test_the_doctor_says_the_same(repository: Path) -> None:
+    assert parity_check(repository).status == "ok"
+    edit(repository / "mine_fused", versions={})
+    check = parity_check(repository)
+    assert check.status == "optional"
+    assert "mine_fused" in check.found
+    (repository / "mine_model" / FILE_NAME).unlink()
+    assert "(and 1 more)" in parity_check(repository).found
+    edit(repository / "mine", definition_digest="0" * 64)
+    check = parity_check(repository)
+    assert (check.status, check.fix) == ("problem", "onestream build pipelines/classify.yaml")
+    assert "000000000000" in check.found
+    assert parity_check(repository / "mine").status == "optional"
+
+
+@pytest.mark.needs_triton
+def test_the_server_refuses_another_digest_in_one_line(repository: Path) -> None:
+    from onestream.serving.server.errors import ModelLoadFailed
+    from onestream.serving.server.server import Server
+
+    edit(repository / "mine_fused", definition_digest="0" * 64)
+    one_model = Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=["mine_fused"])
+    with pytest.raises(ModelLoadFailed) as caught, one_model:
+        pass
+    message = str(caught.value)
+    assert "mine_fused: certificate.json was issued for definition 000000000000" in message
+    assert DEFINITION.digest[:12] in message
+    assert "Traceback" not in message
+    assert str(repository) not in message
+
+
+@pytest.mark.needs_triton
+def test_the_server_warns_of_other_versions_once_for_each_model(repository: Path, tmp_path: Path) -> None:
+    from onestream.serving.server.server import Server
+
+    versions = {**certificate.library_versions(), "pillow": "1.0"}
+    edit(repository / "mine_preprocess", versions=versions)
+    log = tmp_path / "triton.log"
+    models = ["mine_preprocess"]
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models, log_path=log) as server:
+        assert server.models == models
+    assert log.read_text().count("mine_preprocess: parity was certified with pillow 1.0") == 1
+
+
+def test_a_certificate_states_no_time_and_no_machine() -> None:
+    assert set(Certificate.model_fields) == {"definition_digest", "versions", "photos", "stages", "unmeasured"}

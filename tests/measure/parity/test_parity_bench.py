@@ -1,0 +1,259 @@
+"""The figures of a report are right, and it blames the stage where the difference was made."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torchvision_alone
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from own_pipeline import OPERATIONS, Own
+from PIL import Image
+
+from onestream.measure.parity import photos
+from onestream.measure.parity.backends import Backend
+from onestream.measure.parity.bench import Bench
+from onestream.measure.parity.explain import blame, explain
+from onestream.measure.parity.library_baselines import OpenCv, PlainPillow, Torchvision
+from onestream.measure.parity.network import Network
+from onestream.measure.parity.report import Report, SubjectReport
+from onestream.measure.parity.subject import Observation, Photo, Refused, Subject
+from onestream.preprocess import Definition
+from onestream.preprocess.tolerances import Source, Stage
+from onestream.serving.building.certificate import STAGES
+
+torchvision_alone.load()
+
+DEFINITION = Definition.model_validate({"operations": OPERATIONS})
+BUNDLED = photos.bundled()
+
+
+class Shifted(Subject):
+    """The reference's own samples with some values moved at a stage, and so at all stages after it."""
+
+    def __init__(self, stage: Stage, levels: int, share: float) -> None:
+        super().__init__("shifted", judged=True)
+        self._reference = Backend(DEFINITION, backend="reference")
+        self._stage, self._levels, self._share = stage, levels, share
+
+    def observe(self, photo: Photo) -> Observation:
+        stages = dict(self._reference.observe(photo).stages)
+        for stage in STAGES[STAGES.index(self._stage) :]:
+            sample = stages[stage]
+            moved = np.arange(sample.size).reshape(sample.shape) < self._share * sample.size
+            level = 1 / 255 / 0.25 if stage == "normalize" else 1
+            # Away from the nearer end of the range, so that nothing is clipped.
+            up = sample < (0 if stage == "normalize" else 128)
+            step = np.where(up, self._levels, -self._levels) * level * moved
+            stages[stage] = (sample + step).astype(sample.dtype)
+        return Observation(stages)
+
+
+class Refusing(Subject):
+    def observe(self, photo: Photo) -> Observation:
+        assert photo.data
+        raise Refused("not today")
+
+
+def measured(subject: Subject, images: list[Photo], network: Network | None = None) -> SubjectReport:
+    reference = Backend(DEFINITION, backend="reference")
+    (report,), bad = Bench(DEFINITION, reference, network).measure([subject], images)
+    assert bad == {}
+    return report
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(stage=st.sampled_from(STAGES), levels=st.integers(1, 100), share=st.sampled_from([0.01, 0.4, 1.0]))
+def test_a_known_shift_gives_its_figures_and_its_stage(stage: Stage, levels: int, share: float) -> None:
+    report = measured(Shifted(stage, levels, share), BUNDLED[:2])
+    for seen in STAGES:
+        figures = report.stages[seen]
+        if STAGES.index(seen) < STAGES.index(stage):
+            assert (figures.max, figures.mean, figures.share_different) == (0, 0, 0)
+            continue
+        # normalize is float32: a level is 0.0157 there, and a value of up to 2 is exact to 2e-7, 2e-5 of a level.
+        assert figures.max == pytest.approx(levels, abs=1e-4)
+        assert figures.percentile_99_9 == pytest.approx(levels, abs=1e-4)
+        # A sample has at least 3072 values, so a share is exact to one of them.
+        assert figures.share_different == pytest.approx(share, abs=1 / 3072)
+        assert figures.share_above_one == (0 if levels == 1 else figures.share_different)
+        assert figures.mean == pytest.approx(levels * figures.share_different, abs=levels / 3072)
+        allowed = levels == 1 and share <= 0.5 and seen != "decode"
+        assert figures.within == allowed
+    assert report.within == all(figures.within for figures in report.stages.values())
+    found = blame(report)
+    assert found is not None
+    # One level in a hundredth of the values can be hidden by the mean over a stage's other number of values.
+    assert found.stage == stage or levels * share < 0.1
+
+
+def test_figures_are_those_of_plain_numpy() -> None:
+    """Pillow's skew, computed here once more without any of our code."""
+    photo = next(one for one in BUNDLED if one.name == "coffee.jpg")
+    image = Image.open(io.BytesIO(photo.data))
+    size = (40 * image.width // image.height, 40)
+    left = round((size[0] - 32) / 2.0)
+
+    def pixels(resample: Image.Resampling) -> npt.NDArray[np.float64]:
+        return np.asarray(image.resize(size, resample).crop((left, 4, left + 32, 36)), np.float64)
+
+    difference = np.abs(pixels(Image.Resampling.BICUBIC) - pixels(Image.Resampling.BILINEAR))
+    figures = measured(PlainPillow(DEFINITION), [photo]).stages["crop"]
+    assert figures.max == difference.max() > 0
+    # Figures are rounded to six digits.
+    assert figures.mean == pytest.approx(difference.mean(), abs=1e-6)
+    assert figures.percentile_99_9 == pytest.approx(np.percentile(difference, 99.9), abs=1e-6)
+    assert figures.share_different == pytest.approx((difference > 0).mean(), abs=1e-6)
+    assert figures.share_above_one == pytest.approx((difference > 1).mean(), abs=1e-6)
+
+
+def test_dali_is_within_and_flips_nothing(own: Own) -> None:
+    network = Network.built(own.repository, "mine")
+    assert isinstance(network, Network)
+    report = measured(Backend(DEFINITION, backend="dali"), BUNDLED, network)
+    assert report.within
+    assert list(report.stages) == list(STAGES)
+    assert report.stages["crop"].max == 1
+    assert report.logits is not None
+    assert report.logits.max > 0
+    assert (report.predictions, report.flips) == (len(BUNDLED), [])
+
+
+def test_usual_code_departs_at_the_resize_only() -> None:
+    for subject in (OpenCv(DEFINITION), PlainPillow(DEFINITION), Torchvision(DEFINITION, on_tensors=True)):
+        report = measured(subject, BUNDLED)
+        found = blame(report)
+        assert found is not None
+        assert (found.stage, report.stages["decode"].max) == ("resize", 0)
+        assert report.stages["crop"].max > 10
+        assert report.within, "code of others is not judged"
+    equal = measured(Torchvision(DEFINITION), BUNDLED)
+    assert blame(equal) is None
+    assert equal.stages["normalize"].max == 0
+
+
+OTHER_DEFINITIONS = {
+    "letterbox": [{"op": "letterbox", "size": [48, 64]}],
+    "gray, padded": [{"op": "resize", "mode": "fit", "size": [50, 40]}, {"op": "pad", "size": [60, 60], "value": 7}],
+    "crop larger than the image": [
+        {"op": "resize", "mode": "longer", "size": 33, "filter": "bicubic"},
+        {"op": "center_crop", "size": [40, 20]},
+    ],
+    "no resize": [{"op": "center_crop", "size": [100, 90]}],
+    "NHWC, uint8": [
+        {"op": "resize", "mode": "exact", "size": [30, 50], "filter": "nearest"},
+        {"op": "output", "layout": "NHWC", "dtype": "uint8"},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_DEFINITIONS)
+def test_usual_code_runs_every_kind_of_definition(name: str) -> None:
+    """Shape and border are the reference's, so what differs is the filter."""
+    color = "gray" if "gray" in name else "rgb"
+    operations = [{"op": "decode", "color": color}, *OTHER_DEFINITIONS[name]]
+    definition = Definition.model_validate({"operations": operations})
+    for subject in (
+        Backend(definition, backend="dali"),
+        Torchvision(definition),
+        Torchvision(definition, on_tensors=True),
+        OpenCv(definition),
+        PlainPillow(definition),
+    ):
+        (report,), _ = Bench(definition, Backend(definition, backend="reference"), None).measure([subject], BUNDLED[:2])
+        assert (report.photos, report.refused, report.other_shape) == (2, {}, {}), subject.name
+        assert list(report.stages) == list(STAGES)
+        if subject.name in ("dali (cpu)", "torchvision"):
+            assert report.stages["normalize"].max <= 1
+        if name == "no resize" and color == "rgb":
+            assert report.stages["crop"].max == 0
+
+
+def test_what_a_library_cannot_do_is_told_in_its_own_words() -> None:
+    operations = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [30, 50], "filter": "lanczos"}]
+    definition = Definition.model_validate({"operations": operations})
+    bench = Bench(definition, Backend(definition, backend="reference"), None)
+    (report,), _ = bench.measure([Torchvision(definition, on_tensors=True)], BUNDLED[:1])
+    assert report.photos == 0
+    assert "lanczos" in report.refused[BUNDLED[0].name].lower()
+
+
+def test_a_forgotten_orientation_is_blamed_on_the_decoder() -> None:
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    Image.open(io.BytesIO(BUNDLED[0].data)).crop((0, 0, 300, 200)).save(file, "JPEG", exif=exif)
+    turned = Photo("turned.jpg", file.getvalue(), "plain")
+    for forgetful in (PlainPillow(DEFINITION), Torchvision(DEFINITION)):
+        report = measured(forgetful, [turned])
+        assert report.other_shape == {"decode": 1, "resize": 1}
+        found = blame(report)
+        assert found is not None
+        assert (found.stage, found.levels) == ("decode", None)
+    assert measured(OpenCv(DEFINITION), [turned]).stages["decode"].max == 0
+    assert measured(Backend(DEFINITION, backend="dali"), [turned]).within
+
+
+def test_a_judged_subject_that_refuses_is_outside_and_another_is_not() -> None:
+    judged = measured(Refusing("ours", judged=True), BUNDLED[:1])
+    assert not judged.within
+    assert judged.refused == {BUNDLED[0].name: "not today"}
+    assert measured(Refusing("theirs", judged=False), BUNDLED[:1]).within
+
+
+FORMS: dict[str, tuple[Source, str, str]] = {
+    "jpeg": ("plain", "RGB", "JPEG"),
+    "jpeg CMYK": ("converted", "CMYK", "JPEG"),
+    "png": ("plain", "RGB", "PNG"),
+    "png palette": ("plain", "P", "PNG"),
+    "png 16-bit gray": ("converted", "I;16", "PNG"),
+    "tiff": ("plain", "RGB", "TIFF"),
+    "tiff palette": ("converted", "P", "TIFF"),
+    "tiff 16-bit gray": ("converted", "I;16", "TIFF"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_how_a_photo_is_stored_decides_what_is_allowed(form: str) -> None:
+    source, mode, kind = FORMS[form]
+    image, file = Image.open(io.BytesIO(BUNDLED[0].data)), io.BytesIO()
+    if mode == "I;16":
+        image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257 - 100)
+    else:
+        image = image.convert(mode)
+    image.save(file, kind)
+    assert photos.source_of(file.getvalue()) == source
+    photo = Photo(form, file.getvalue(), source)
+    assert measured(Backend(DEFINITION, backend="dali"), [photo]).within
+    assert photos.source_of(b"no image") == "plain"
+
+
+def test_the_paragraph_names_stage_cause_and_flips(own: Own) -> None:
+    network = Network.built(own.repository, "mine")
+    assert isinstance(network, Network)
+    subjects = [Backend(DEFINITION, backend="dali"), OpenCv(DEFINITION), Torchvision(DEFINITION)]
+    reference = Backend(DEFINITION, backend="reference")
+    measured_subjects, bad = Bench(DEFINITION, reference, network).measure(subjects, BUNDLED)
+    report = Report(
+        pipeline="mine", definition_digest=DEFINITION.digest, versions={}, photos=[photo.name for photo in BUNDLED],
+        bad_images=bad, problems=[], not_compared={}, subjects=measured_subjects,
+    )  # fmt: skip
+    text = explain(report)
+    assert "dali (cpu) stays within the tolerances, at most 1 of 255 levels; none of 6 predictions flips." in text
+    assert "torchvision equals it to the last bit." in text
+    assert "At resize, OpenCV departs by" in text
+    assert "antialiasing" in text
+    flips = len(report.flips(judged=False))
+    assert (f"flips {flips} of 12 predictions" if flips else "flips none of 12 predictions") in text
+    assert "\n" not in text
+
+
+def test_bundled_photos_are_those_of_the_examples() -> None:
+    """The report's photos come with the package, so they are copies; a change of one must reach the other."""
+    examples = Path(__file__).parents[3] / "examples" / "photos"
+    assert {photo.name: photo.data for photo in BUNDLED} == {
+        file.name: file.read_bytes() for file in examples.glob("*.jpg")
+    }

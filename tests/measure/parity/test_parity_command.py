@@ -1,0 +1,263 @@
+"""``onestream parity`` as a user runs it: output, files, exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from own_pipeline import Own
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from onestream.cli.main import app
+from onestream.measure.parity import run as run_module
+from onestream.measure.parity.report import Flip, Report, SubjectReport
+
+ROOT = Path(__file__).parents[3]
+PHOTOS = ROOT / "examples" / "photos"
+
+
+def parity(own: Own, *arguments: object) -> Result:
+    command = ["parity", str(own.file), *map(str, arguments), "--repository", str(own.repository)]
+    return CliRunner().invoke(app, command, env={"COLUMNS": "120"})
+
+
+def test_all_within_exits_with_0_and_says_so(own: Own, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    result = parity(own, "--against", "pillow", "--json", file)
+    assert result.exit_code == 0, result.output
+    for part in ("dali (cpu)", "decode", "resize", "crop", "normalize", "logits", "top-1", "Pillow", "not judged"):
+        assert part in result.stdout
+    assert "stays within the tolerances" in result.stdout
+    report = json.loads(file.read_text())
+    assert report["within"] is True
+    assert report["definition_digest"] == own.definition.digest
+    assert len(report["photos"]) == 6
+    assert [subject["name"] for subject in report["subjects"]] == ["dali (cpu)", "Pillow"]
+    assert report["subjects"][0]["stages"]["crop"]["max"] == 1
+    assert report["subjects"][1]["stages"]["crop"]["max"] > 10
+    assert report["versions"]["numpy"] == np.__version__
+
+
+def test_json_on_stdout_is_nothing_but_json(own: Own) -> None:
+    result = parity(own, PHOTOS / "cat.jpg", "--against", "none", "--json", "-")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["photos"] == [str(PHOTOS / "cat.jpg")]
+    assert [subject["name"] for subject in report["subjects"]] == ["dali (cpu)"]
+
+
+def test_a_network_of_another_definition_exits_with_1_and_names_the_stage(own: Own) -> None:
+    own.change(1, filter="bicubic")
+    result = parity(own, "--against", "none")
+    text = " ".join(result.stdout.split())
+    assert result.exit_code == 1
+    assert "operations[1].filter: 'bilinear' != 'bicubic'" in text
+    assert "Outside the tolerances: the built network's definition departs by" in text
+    assert "at resize (another filter" in text
+    assert own.definition.digest[:12] in text
+    assert "outside: allowed for 8-bit files are 1 at most" in text
+
+
+def test_a_change_of_normalization_is_found_after_the_crop(own: Own) -> None:
+    own.change(3, std=[0.25, 0.25, 0.26])
+    result = parity(own, "--against", "none", "--json", "-")
+    assert result.exit_code == 1
+    built, dali = json.loads(result.stdout)["subjects"]
+    assert built["stages"]["crop"]["max"] == 0
+    assert not built["stages"]["normalize"]["within"]
+    assert dali["within"]
+
+
+def test_bad_images_are_listed_and_do_not_stop_the_others(own: Own, tmp_path: Path) -> None:
+    (tmp_path / "text.jpg").write_text("no image")
+    (tmp_path / "cut.jpg").write_bytes((PHOTOS / "cat.jpg").read_bytes()[:3000])
+    images = [tmp_path / "text.jpg", tmp_path / "cut.jpg", tmp_path / "absent.jpg"]
+    result = parity(own, *images, PHOTOS / "cat.jpg", "--against", "none")
+    text = " ".join(result.stdout.split())
+    assert result.exit_code == 0
+    assert "Bad images" in text
+    for reason in ("got text; allowed: JPEG", "cut short", "absent.jpg: No such file"):
+        assert reason in text
+    assert "on 1 photo." in text
+    result = parity(own, *images, "--against", "none")
+    assert result.exit_code == 2
+    assert "none of the images can be used" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--against", "opencl"], "--against opencl: allowed are torchvision, opencv, pillow, MODULE:NAME"),
+        (["--against", "json:absent"], "no attribute 'absent'"),
+        (["--against", "json:decoder"], "expected a function or a transform"),
+        (["--url", "127.0.0.1:1"], "no Triton answers at 127.0.0.1:1"),
+        (["--url", "127.0.0.1:1", "--serve"], "exclude each other"),
+        (["absent/*.jpg"], "absent/*.jpg: No such file"),
+        (["--json", "/proc/nowhere/file"], "--json: "),
+        (["--heatmap", "/proc/nowhere/file.png"], "No such file"),
+    ],
+)
+def test_what_cannot_be_done_exits_with_2_and_one_line(own: Own, arguments: list[str], reason: str) -> None:
+    arguments = arguments if "--against" in arguments else [*arguments, "--against", "none"]
+    result = parity(own, *arguments)
+    assert result.exit_code == 2, result.output
+    assert reason in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_an_image_in_place_of_the_pipeline_is_explained() -> None:
+    result = CliRunner().invoke(app, ["parity", str(PHOTOS / "cat.jpg")])
+    assert result.exit_code == 2
+    assert "the first argument is the pipeline file" in result.stderr
+
+
+def test_without_a_network_pixels_are_still_compared(own: Own) -> None:
+    (own.repository / "mine_model" / "1" / "model.onnx").unlink()
+    result = parity(own, "--against", "none")
+    assert result.exit_code == 0
+    assert "logits, top-1: no" in result.stdout
+    assert "onestream build" in result.stdout
+    assert "flipped" not in result.stdout
+
+
+def test_where_nothing_is_judged_nothing_passes(own: Own) -> None:
+    """DALI refuses a second resize; the report is shown all the same."""
+    content = yaml.safe_load(own.file.read_text())
+    content["preprocess"]["operations"][2] = {"op": "resize", "mode": "exact", "size": [32, 32]}
+    own.file.write_text(yaml.safe_dump(content))
+    (own.repository / "mine_model" / "1" / "model.onnx").unlink()
+    result = parity(own, "--against", "pillow")
+    assert result.exit_code == 2
+    assert "Nothing is judged" in " ".join(result.stdout.split())
+    assert "dali does one resize" in result.stderr
+
+
+def test_a_transform_of_ones_own(own: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "parity_own_transforms.py").write_text(
+        "import numpy as np\n"
+        "def right(image, mean=0.5):\n"
+        "    scale = 40 / min(image.size)\n"
+        "    image = image.resize((int(image.width * scale), int(image.height * scale)), 2)\n"
+        "    left, top = round((image.width - 32) / 2), round((image.height - 32) / 2)\n"
+        "    pixels = np.asarray(image.crop((left, top, left + 32, top + 32)), np.float32)\n"
+        "    return ((pixels / 255 - mean) / np.float32(0.25)).astype(np.float32).transpose(2, 0, 1)\n"
+        "def wrong(image):\n"
+        "    return right(image, mean=0.4)\n"
+        "def broken(image):\n"
+        "    raise ValueError('not this one')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    names = [f"parity_own_transforms:{name}" for name in ("right", "wrong", "broken")]
+    result = parity(own, *[word for name in names for word in ("--against", name)], "--json", "-")
+    assert result.exit_code == 0, result.output
+    _, right, wrong, broken = json.loads(result.stdout)["subjects"]
+    assert right["stages"]["normalize"]["max"] == 0
+    # 0.1 of the range is 25.5 levels; float32 rounds both sides.
+    assert wrong["stages"]["normalize"]["mean"] == pytest.approx(25.5, abs=1e-3)
+    assert (right["logits"]["max"], right["predictions"]) == (0, 6)
+    assert wrong["logits"]["max"] > 0.01
+    assert set(broken["refused"].values()) == {"ValueError: not this one"}
+
+
+def test_the_heat_map_shows_the_photos_that_differ_most(own: Own, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "heat.png"
+    assert parity(own, "--against", "pillow", "--heatmap", file).exit_code == 0
+    with_pillow = np.asarray(Image.open(file).convert("RGB")).astype(int)
+    assert parity(own, PHOTOS / "cat.jpg", "--against", "none", "--heatmap", file).exit_code == 0
+    alone = np.asarray(Image.open(file).convert("RGB")).astype(int)
+    # Four of the six photos and a subject more: taller and wider.
+    assert with_pillow.shape[0] > 2 * alone.shape[0]
+    assert with_pillow.shape[1] > alone.shape[1]
+    # Bright colours of the map stand for many levels; the colour bar alone has some in both.
+    bright = [int(((image[..., 0] > 220) & (image[..., 2] < 120)).sum()) for image in (with_pillow, alone)]
+    assert bright[0] > 2 * bright[1] > 0
+
+
+def test_a_flip_fails_only_where_that_is_asked_for(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    flip = Flip(photo="a.jpg", form="", expected="cat", got="dog")
+
+    def flipped(*, judged: bool) -> Report:
+        subject = SubjectReport(
+            name="dali (cpu)", judged=judged, photos=1, stages={}, other_shape={}, refused={}, logits=None,
+            predictions=1, forms=[], flips=[flip],
+        )  # fmt: skip
+        return Report(
+            pipeline="mine", definition_digest="0" * 64, versions={}, photos=["a.jpg"], bad_images={}, problems=[],
+            not_compared={}, subjects=[subject],
+        )  # fmt: skip
+
+    monkeypatch.setattr(run_module, "run", lambda _options, **_more: flipped(judged=True))
+    result = parity(own)
+    assert result.exit_code == 0
+    assert "cat → dog" in result.stdout
+    assert parity(own, "--fail-on-flip").exit_code == 1
+    theirs, ours = flipped(judged=False).subjects[0], flipped(judged=True).subjects[0]
+    both = flipped(judged=True).model_copy(update={"subjects": [ours.model_copy(update={"flips": []}), theirs]})
+    monkeypatch.setattr(run_module, "run", lambda _options, **_more: both)
+    assert parity(own, "--fail-on-flip").exit_code == 0
+
+
+def test_a_long_list_of_flips_is_cut(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    flips = [
+        Flip(photo=f"a/long/path/to/the/photo/{number}.jpg", form="", expected="cat", got="dog") for number in range(13)
+    ]
+    subject = SubjectReport(
+        name="dali (cpu)", judged=True, photos=13, stages={}, other_shape={}, refused={}, logits=None,
+        predictions=13, forms=[], flips=flips,
+    )  # fmt: skip
+    report = Report(
+        pipeline="mine", definition_digest="0" * 64, versions={}, photos=[flip.photo for flip in flips], bad_images={},
+        problems=[], not_compared={}, subjects=[subject],
+    )  # fmt: skip
+    monkeypatch.setattr(run_module, "run", lambda _options, **_more: report)
+    result = parity(own)
+    assert result.stdout.count("cat → dog") == 10
+    assert "dali (cpu): 0.jpg: cat → dog" in result.stdout
+    assert "dali (cpu): 3 more; --json lists all" in result.stdout
+    assert "13 of 13 predictions flip." in " ".join(result.stdout.split())
+
+
+OPTIONAL = ("torch", "torchvision", "cv2", "matplotlib")
+
+
+def test_nothing_optional_is_needed_unless_asked_for(own: Own) -> None:
+    """In a process of its own, so that no other test has imported them before."""
+    code = f"import sys; sys.modules |= dict.fromkeys({OPTIONAL}); from onestream.cli.main import app; app()"
+    command = [sys.executable, "-c", code, "parity", str(own.file), str(PHOTOS / "cat.jpg")]
+    done = subprocess.run(
+        [*command, "--repository", str(own.repository)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Pillow" in done.stdout
+    assert "OpenCV" not in done.stdout
+    assert "torchvision" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["--against", "opencv"], "pip install opencv-python-headless"),
+        (["--against", "torchvision"], "pip install torchvision"),
+        (["--against", "none", "--heatmap", "heat.png"], "pip install matplotlib"),
+    ],
+)
+def test_what_is_asked_for_and_missing_is_named_with_its_command(
+    own: Own, monkeypatch: pytest.MonkeyPatch, arguments: list[str], command: str
+) -> None:
+    for name in OPTIONAL:
+        # None in sys.modules tells Python that a module is not there; loaded submodules would hide it.
+        for loaded in [module for module in sys.modules if module.partition(".")[0] == name]:
+            monkeypatch.delitem(sys.modules, loaded)
+        monkeypatch.setitem(sys.modules, name, None)
+    result = parity(own, *arguments)
+    assert result.exit_code == 2
+    assert command in result.stderr
+    assert isinstance(result.exception, SystemExit)

@@ -1,0 +1,45 @@
+"""The commands of docs/parity.md run, and its example is today's output."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+from onestream.serving.server.server import Server
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "parity.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.needs_triton
+def test_the_commands_run_and_the_example_is_their_output(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (block,) = re.findall(r"^```bash\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in block.splitlines() if "--serve" not in line]
+    assert len(lines) == 3
+    printed = []
+    for line in lines:
+        line = line.replace("127.0.0.1:8001", server.grpc_address).replace("parity.json", str(tmp_path / "parity.json"))
+        arguments = shlex.split(line, comments=True)[1:]
+        result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+        assert result.exit_code == 0, result.output
+        printed.append(result.stdout)
+    assert (tmp_path / "parity.json").exists()
+    # Figures of the network move with ONNX Runtime's version and machine, those of pixels do not.
+    shown, now = judged_rows(TEXT), judged_rows(printed[2])
+    assert len(shown) == 5
+    assert shown == now
+
+
+def judged_rows(text: str) -> list[tuple[str, str, str]]:
+    """The words of each row that says *within*: four stages of DALI and the server's one."""
+    return [
+        line.split() for line in text.splitlines() if re.match(r"  (decode|resize|crop|normalize) .*within *$", line)
+    ]

@@ -1,0 +1,67 @@
+"""A report about a real server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from own_pipeline import Own
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+from onestream.measure.parity.explain import explain
+from onestream.measure.parity.run import CannotCompare, Options, run
+from onestream.serving.server.server import Server
+
+ROOT = Path(__file__).parents[3]
+PIPELINE = ROOT / "pipelines" / "classify.yaml"
+
+pytestmark = pytest.mark.needs_triton
+
+
+def test_a_server_gives_what_the_loader_and_the_reference_give(server: Server, repository: Path) -> None:
+    report = run(Options(pipeline_file=PIPELINE, repository=repository, url=server.grpc_address, against=["none"]))
+    assert report.within
+    dali, served = report.subjects
+    assert (dali.name, served.name) == ("dali (cpu)", "server")
+    assert served.forms == ["classify", "classify_fused"]
+    assert (served.predictions, served.flips) == (12, [])
+    # The server runs the same code on the same device: equal figures to the last digit.
+    assert served.stages == {"crop": dali.stages["crop"]}
+    assert served.logits == dali.logits
+
+
+def test_a_server_of_another_definition_is_outside(server: Server, repository: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load(PIPELINE.read_text())
+    content["preprocess"]["operations"][1]["filter"] = "bicubic"
+    skewed = tmp_path / "classify.yaml"
+    skewed.write_text(yaml.safe_dump(content))
+    report = run(Options(pipeline_file=skewed, repository=repository, url=server.grpc_address, against=["none"]))
+    assert not report.within
+    assert sum(problem.startswith("the served model") for problem in report.problems) == 4
+    served = next(subject for subject in report.subjects if subject.name == "server")
+    assert not served.within
+    assert served.stages["crop"].max > 10
+    assert "server departs by" in explain(report)
+    content["preprocess"]["operations"][2]["size"] = [160, 160]
+    skewed.write_text(yaml.safe_dump(content))
+    report = run(Options(pipeline_file=skewed, repository=repository, url=server.grpc_address, against=["none"]))
+    served = next(subject for subject in report.subjects if subject.name == "server")
+    assert served.other_shape == {"crop": 6}
+    assert "server gives another size at crop" in explain(report)
+
+
+def test_a_server_without_the_pipeline_is_named(server: Server, own: Own) -> None:
+    with pytest.raises(CannotCompare, match="none of the models mine_preprocess, mine_model, mine, mine_fused ready"):
+        run(Options(pipeline_file=own.file, repository=own.repository, url=server.grpc_address, against=["none"]))
+
+
+def test_a_server_of_its_own_is_started_and_stopped(own: Own) -> None:
+    command = ["parity", str(own.file), "--serve", "--against", "none", "--json", "-", "--repository"]
+    result = CliRunner().invoke(app, [*command, str(own.repository)])
+    assert result.exit_code == 0, result.output
+    served = json.loads(result.stdout)["subjects"][1]
+    assert (served["name"], served["forms"], served["within"]) == ("server", ["mine", "mine_fused"], True)
+    assert served["logits"]["max"] > 0

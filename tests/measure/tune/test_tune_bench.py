@@ -1,0 +1,178 @@
+"""Settings are measured side by side, in repositories that differ in their serving options only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from networks import mean_color
+
+from onestream.measure.tune.bench import Bench, Workshop, measurement_s
+from onestream.measure.tune.decide import ROUNDS, Sample
+from onestream.measure.tune.knobs import differences, knobs_for, with_value
+from onestream.measure.tune.loads import LoadFailed
+from onestream.measure.tune.pipeline_file import edited
+from onestream.measure.tune.search import OutOfTime, SettingFailed
+from onestream.serving.building.build import build
+from onestream.serving.building.triton_config import from_text
+from onestream.serving.errors import ServingError
+from onestream.serving.pipeline import ServingOptions
+
+A, B, C = (ServingOptions(max_batch_size=size) for size in (1, 2, 3))
+SPEEDS = {A: 100.0, B: 120.0, C: 110.0}
+
+
+class Servers(dict[ServingOptions, SimpleNamespace]):
+    """Servers that are started and stopped by name only; those of ``broken`` settings do not start."""
+
+    def __init__(self, broken: set[ServingOptions] | None = None) -> None:
+        super().__init__()
+        self.broken = broken or set()
+
+    def get(self, options: ServingOptions) -> SimpleNamespace:  # type: ignore[override]
+        if options in self.broken:
+            raise ServingError("the port is in use")
+        return self.setdefault(options, SimpleNamespace(grpc_address=options))
+
+    def keep(self, settings: list[ServingOptions]) -> None:
+        for options in set(self) - set(settings):
+            del self[options]
+
+
+class Load:
+    """Notes which settings are measured, in which order."""
+
+    def __init__(self, speeds: dict[ServingOptions, float] = SPEEDS, failing: ServingOptions | None = None) -> None:
+        self.speeds, self.failing = speeds, failing
+        self.measured: list[ServingOptions] = []
+
+    def measure(self, address: ServingOptions, _model: str, *, duration_s: float) -> Sample:
+        assert duration_s > 0
+        if address == self.failing:
+            raise LoadFailed("connection reset")
+        self.measured.append(address)
+        return Sample(images_per_s=self.speeds[address], p50_ms=1.0, p99_ms=2.0)
+
+
+def bench(load: Load, servers: Servers | None = None, *, left_s: float = 1000.0) -> Bench:
+    deadline = monotonic() + left_s
+    return Bench(Servers() if servers is None else servers, load, model="m", budget_s=300.0, deadline=deadline)  # type: ignore[arg-type]
+
+
+def test_every_round_has_every_setting_and_none_is_always_first() -> None:
+    load = Load()
+    found = bench(load)([B, A])
+    assert load.measured[2:10] == [B, A, A, B, B, A, A, B], "after a first measurement of each, which does not count"
+    assert [[sample.images_per_s for sample in samples] for samples in found] == [[120.0] * ROUNDS, [100.0] * ROUNDS]
+
+
+def test_a_lost_comparison_ends_after_three_rounds_but_never_the_final_one() -> None:
+    assert [len(samples) for samples in bench(Load())([A, B])] == [3, 3]
+    assert [len(samples) for samples in bench(Load())([A, B, C], final=True)] == [ROUNDS] * 3
+
+
+def test_only_the_servers_that_are_compared_run() -> None:
+    servers = Servers()
+    compare = bench(Load(), servers)
+    compare([B, A])
+    compare([C, A])
+    assert set(servers) == {A, C}
+
+
+def test_a_comparison_that_would_end_too_late_is_not_begun_but_the_final_one_is() -> None:
+    load = Load()
+    compare = bench(load, left_s=0.0)
+    with pytest.raises(OutOfTime):
+        compare([B, A])
+    assert load.measured == []
+    assert len(compare([B, A], final=True)) == 2
+
+
+def test_a_setting_that_does_not_start_or_breaks_down_is_named() -> None:
+    with pytest.raises(SettingFailed, match="the port is in use") as failed:
+        bench(Load(), Servers({B}))([B, A])
+    assert failed.value.options == B
+    with pytest.raises(SettingFailed, match="connection reset") as failed:
+        bench(Load(failing=A))([B, A])
+    assert failed.value.options == A
+
+
+def test_measurements_get_longer_with_the_budget() -> None:
+    assert measurement_s(300) == pytest.approx(2.5)
+    assert measurement_s(1) == 0.3
+    assert measurement_s(1e6) == 10
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    """A pipeline of the user's own, with labels beside it and limits of queues."""
+    operations = [
+        {"op": "decode"},
+        {"op": "letterbox", "size": [32, 32]},
+        {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
+    ]
+    content = {
+        "preprocess": {"operations": operations},
+        "postprocess": {"kind": "classification", "top_k": 3, "labels": "names.txt"},
+        "serving": {"max_queue_size": 9},
+    }
+    (tmp_path / "names.txt").write_text("\n".join("abcdefg") + "\n")
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    (tmp_path / "mine.onnx").write_bytes(mean_color((1, 3, 32, 32)).SerializeToString())
+    return tmp_path / "mine.yaml"
+
+
+def test_a_setting_has_the_repository_that_a_build_would_make(pipeline: Path, tmp_path: Path) -> None:
+    onnx_file, built = tmp_path / "mine.onnx", tmp_path / "built"
+    build(pipeline, folder=built, onnx_file=onnx_file)
+    before = {path: path.read_bytes() for path in built.rglob("*") if path.is_file()}
+    workshop = Workshop(pipeline, onnx_file=onnx_file, folder=tmp_path / "tries", built=built)
+    options = ServingOptions(max_queue_size=9, max_batch_size=2, cpu_instances=3, cpu_threads=2)
+    tried = workshop.repository(options)
+    assert workshop.repository(options) == tried
+
+    assert {path: path.read_bytes() for path in before} == before, "what the user built is only read"
+    config = from_text((tried / "mine_fused" / "configs" / "cpu.pbtxt").read_text())
+    assert config.max_batch_size == 2
+    assert config.instance_group[0].count == 3
+    assert config.parameters["threads"].string_value == "2"
+    assert config.dynamic_batching.default_queue_policy.max_queue_size == 9
+    assert (tried / "mine_fused" / "labels.txt").read_text() == "\n".join("abcdefg") + "\n"
+    networks = [folder / "mine_fused" / "1" / "model.onnx" for folder in (tried, built)]
+    assert networks[0].samefile(networks[1]), "the network is linked, not prepared again"
+    assert not (tried / "mine" / "certificate.json").samefile(built / "mine" / "certificate.json")
+
+    pipeline.write_text(edited(pipeline.read_text(), differences(options, ServingOptions(max_queue_size=9))))
+    build(pipeline, folder=built, onnx_file=onnx_file)
+    for path in (path for path in built.rglob("*") if path.suffix == ".pbtxt"):
+        ours, theirs = (from_text(file.read_text()) for file in (tried / path.relative_to(built), path))
+        for config in (ours, theirs):
+            config.parameters.pop("postprocess", None)  # names the labels file, by another path
+        assert ours == theirs, path
+    assert {path.suffix for path in before if path.read_bytes() != before[path]} == {".pbtxt"}
+
+
+def test_a_setting_is_built_where_nothing_was_built_before(pipeline: Path, tmp_path: Path) -> None:
+    workshop = Workshop(
+        pipeline, onnx_file=tmp_path / "mine.onnx", folder=tmp_path / "tries", built=tmp_path / "missing"
+    )
+    first, second = workshop.repository(ServingOptions()), workshop.repository(ServingOptions(max_batch_size=2))
+    assert (second / "mine_model" / "1" / "model.onnx").samefile(first / "mine_model" / "1" / "model.onnx")
+    assert not (tmp_path / "missing").exists()
+
+
+def test_every_setting_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else(pipeline: Path, tmp_path: Path) -> None:
+    workshop = Workshop(pipeline, onnx_file=tmp_path / "mine.onnx", folder=tmp_path / "tries", built=tmp_path / "none")
+    usual = workshop.repository(ServingOptions())
+    for knob in knobs_for("gpu", cores=16, concurrency=256, ensemble=False):
+        for value in set(knob.values) - {knob.of(ServingOptions())}:
+            options = with_value(ServingOptions(), knob.field, value)
+            assert options is not None
+            tried = workshop.repository(options)
+            files = {path.relative_to(tried) for path in tried.rglob("*") if path.is_file()}
+            changed = {path for path in files if (tried / path).read_bytes() != (usual / path).read_bytes()}
+            assert Path("mine_fused", "config.pbtxt") in changed, (knob.field, value)
+            assert {path.name for path in changed} == {"config.pbtxt"}, (knob.field, value)

@@ -1,0 +1,217 @@
+"""``onestream tune`` with a real server, a small network and a small budget."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from networks import mean_color
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+from onestream.measure.tune.images import Images
+from onestream.measure.tune.report import ImagesUsed, Report
+from onestream.measure.tune.run import Options, write
+from onestream.serving.building.build import build
+from onestream.serving.building.triton_config import from_text
+from onestream.serving.errors import BadPipeline
+
+PHOTOS = Path(__file__).parents[3] / "examples" / "photos"
+PIPELINE = """\
+# A small pipeline.
+preprocess:
+  operations:
+    - {op: decode}
+    - {op: letterbox, size: [32, 32]}
+    - {op: normalize, mean: [0, 0, 0], std: [1, 1, 1]}
+postprocess: {kind: raw}
+serving:  # how it runs
+  cpu_instances: 1  # one process
+"""
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    """A pipeline, its network, and a folder with two photos and a file that is none."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for name in ("cat.jpg", "coffee.jpg"):
+        (images / name).write_bytes((PHOTOS / name).read_bytes())
+    (images / "text.png").write_text("no image")
+    (tmp_path / "mine.yaml").write_text(PIPELINE)
+    (tmp_path / "mine.onnx").write_bytes(mean_color((1, 3, 32, 32)).SerializeToString())
+    return Options(
+        pipeline_file=tmp_path / "mine.yaml",
+        images=images,
+        repository=tmp_path / "repository",
+        onnx_file=tmp_path / "mine.onnx",
+        device="cpu",
+        concurrency=4,
+    )
+
+
+def command(options: Options, *more: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "onestream", "tune", str(options.pipeline_file), "--images", str(options.images)),
+        *("--repository", str(options.repository), "--onnx", str(options.onnx_file), "--device", "cpu"),
+        *("--concurrency", "4", *more),
+    ]
+
+
+def environment() -> dict[str, str]:
+    """Without perf_analyzer, which not every machine has, so that the test is the same on all."""
+    kept = {name: value for name, value in os.environ.items() if name != "PERF_ANALYZER"}
+    return kept | {"COLUMNS": "80"}
+
+
+def report_of(options: Options, **chosen: int | str) -> Report:
+    """A report that chooses these values."""
+    now = {"max_batch_size": 8, "cpu_instances": 1}
+    photo = PHOTOS / "cat.jpg"
+    return Report(
+        pipeline_file=str(options.pipeline_file),
+        model="mine_fused",
+        device="cpu",
+        cores=2,
+        images=ImagesUsed.of(Images({str(photo): photo.read_bytes()}, {}, 1)),
+        tool="none",
+        concurrency=4,
+        p99_limit_ms=None,
+        rounds=6,
+        measurement_s=1.0,
+        minutes=1.0,
+        start=now,
+        defaults=now | {"cpu_instances": "cores"},
+        chosen=now | chosen,
+        rows=[],
+        again=None,
+        out_of_time=False,
+        keeps_limit=None,
+    )
+
+
+@pytest.mark.needs_triton
+@pytest.mark.slow
+def test_a_short_real_run(options: Options, tmp_path: Path) -> None:
+    plot, numbers = tmp_path / "tune.png", tmp_path / "tune.json"
+    more = ["--minutes", "0.4", "--plot", str(plot), "--json", str(numbers)]
+    done = subprocess.run(command(options, *more), capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    assert "left out" in done.stderr
+    assert "text.png: bad image (unsupported_format)" in done.stderr
+    assert "mine_fused on" in done.stdout
+    assert "2 of 3 images" in done.stdout
+    assert plot.stat().st_size > 0
+
+    report = Report.model_validate(json.loads(numbers.read_text()))
+    assert report.start["cpu_instances"] == 1
+    assert all(sample.images_per_s > 0 and sample.p99_ms >= sample.p50_ms for sample in report.rows[0].samples)
+    assert all(row.samples or row.reason for row in report.rows)
+    # Whatever the machine made of it: the file says what the report chose, and the repository what the file says.
+    after = options.pipeline_file.read_text()
+    serving = {"cpu_instances": 1} | report.changes
+    assert yaml.safe_load(after) == yaml.safe_load(PIPELINE) | {"serving": serving}
+    assert "# A small pipeline." in after
+    assert options.repository.exists() == bool(report.changes)
+
+
+@pytest.mark.needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_the_file_and_no_process(options: Options, number: signal.Signals) -> None:
+    with subprocess.Popen(command(options), stderr=subprocess.PIPE, text=True, env=environment()) as running:
+        process = psutil.Process(running.pid)
+        while not any("tritonserver" in child.name() for child in process.children(recursive=True)):
+            assert running.poll() is None, running.stderr and running.stderr.read()
+            time.sleep(0.1)
+        started = process.children(recursive=True)
+        running.send_signal(number)
+        _, said = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert said.splitlines()[-1] == f"interrupted; {options.pipeline_file} is unchanged"
+    assert options.pipeline_file.read_text() == PIPELINE
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert not alive
+
+
+def test_what_was_chosen_is_written_and_built(options: Options) -> None:
+    built = write(report_of(options, max_batch_size=2, cpu_instances="cores"), options)
+    assert built.written
+    assert options.pipeline_file.read_text() == (
+        PIPELINE.replace("cpu_instances: 1  # one process", "cpu_instances: cores  # one process")
+        + "  max_batch_size: 2\n"
+    )
+    config = from_text((options.repository / "mine_fused" / "configs" / "cpu.pbtxt").read_text())
+    assert config.max_batch_size == 2
+    assert config.parameters["cpu_instances"].string_value == "cores"
+
+
+def test_where_the_build_fails_the_file_is_as_it_was(options: Options) -> None:
+    with pytest.raises(BadPipeline, match="names no built-in network"):
+        write(report_of(options, max_batch_size=2), replace(options, onnx_file=None))
+    assert options.pipeline_file.read_text() == PIPELINE
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--images", "nowhere"], "no images in nowhere"),
+        (["--plot", "nowhere/tune.png"], "nowhere/tune.png: its folder does not exist"),
+        (["--plot", "tune.txt"], "allowed are names that end in .png, .svg, .pdf"),
+        (["--json", "nowhere/tune.json"], "nowhere/tune.json: its folder does not exist"),
+        (["--repository", "model_repository"], "names no built-in network"),
+    ],
+)
+def test_what_cannot_start_is_told_in_a_line(
+    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["tune", str(options.pipeline_file), "--images", str(options.images), "--device", "cpu", *more]
+    result = CliRunner().invoke(app, given, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_repository_that_tuning_could_not_write_is_refused_before_anything_is_measured(options: Options) -> None:
+    build(options.pipeline_file, folder=options.repository, onnx_file=options.onnx_file, form="dali-backend")
+    result = CliRunner().invoke(app, command(options)[3:])
+    assert result.exit_code == 2
+    assert "built with --form dali-backend" in result.stderr
+
+
+def test_the_commands_of_the_docs_are_understood(
+    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each gets as far as to find no images."""
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[3] / "docs" / "tune.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```bash\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "empty").mkdir()
+    for line in block.splitlines():
+        words = shlex.split(line, comments=True)
+        assert words[:2] == ["onestream", "tune"]
+        words[2], words[words.index("--images") + 1] = str(options.pipeline_file), "empty"
+        result = CliRunner().invoke(app, words[1:])
+        assert (result.exit_code, result.stderr.strip()) == (
+            2,
+            "cannot tune: no images in empty; expected a folder with JPEG, PNG, WebP, TIFF or BMP files",
+        ), line
+
+
+def test_a_file_that_is_no_pipeline_is_refused(options: Options, tmp_path: Path) -> None:
+    options.pipeline_file.write_text("serving: {cpu_instances: none}\n")
+    result = CliRunner().invoke(app, ["tune", str(options.pipeline_file), "--images", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "cpu_instances" in result.stderr

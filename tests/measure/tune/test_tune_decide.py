@@ -1,0 +1,114 @@
+"""The rule: what noise cannot explain is better, everything else is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from onestream.measure.spread import Spread
+from onestream.measure.tune.decide import (
+    FIRST_LOOK,
+    MIN_GAIN,
+    ROUNDS,
+    SECOND_LOOK,
+    Sample,
+    hopeless,
+    judge,
+    needed_gain,
+)
+
+
+def samples(speeds: Sequence[float], p99_ms: float = 50.0) -> list[Sample]:
+    return [Sample(images_per_s=speed, p50_ms=10.0, p99_ms=p99_ms) for speed in speeds]
+
+
+SLOW_ROUNDS = [100.0, 50.0, 100.0, 60.0, 100.0, 100.0]
+
+
+def test_a_gain_in_every_round_is_better_however_slow_some_rounds_were() -> None:
+    judged = judge(samples([speed * 1.05 for speed in SLOW_ROUNDS]), samples(SLOW_ROUNDS))
+    assert judged.better
+    assert judged.ratio.median == pytest.approx(1.05)
+    assert "+5.0%" in judged.reason
+
+
+def test_the_same_speeds_are_not_better() -> None:
+    assert not judge(samples(SLOW_ROUNDS), samples(SLOW_ROUNDS)).better
+
+
+def test_a_gain_below_the_smallest_worth_having_is_not_better() -> None:
+    gain = 1 + MIN_GAIN / 2
+    assert not judge(samples([speed * gain for speed in SLOW_ROUNDS]), samples(SLOW_ROUNDS)).better
+
+
+def test_a_gain_within_the_noise_is_not_better() -> None:
+    other = [100.0] * 6
+    assert not judge(samples([85, 95, 102, 106, 115, 125]), samples(other)).better
+    assert judge(samples([102, 103, 104, 104, 105, 106]), samples(other)).better
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_two_rounds_prove_nothing(rounds: int) -> None:
+    assert not judge(samples([200.0] * rounds), samples([100.0] * rounds)).better
+
+
+def test_chances_are_those_that_the_rule_states() -> None:
+    """2,000 comparisons with 5 % noise, seeded; within three standard errors of such a share."""
+    rng = np.random.default_rng(0)
+
+    def share(gain: float, standard_errors: float) -> float:
+        passed = 0
+        for _ in range(2000):
+            ratios = np.exp(rng.normal(np.log(1 + gain), 0.05, ROUNDS))
+            challenger, other = samples((100 * ratios).tolist()), samples([100.0] * ROUNDS)
+            passed += judge(challenger, other, standard_errors=standard_errors).better
+        return passed / 2000
+
+    assert share(0, FIRST_LOOK) == pytest.approx(0.08, abs=0.018)
+    assert share(0, SECOND_LOOK) == pytest.approx(0.016 / 0.08, abs=0.027)
+    assert share(0.10, FIRST_LOOK) * share(0.10, SECOND_LOOK) == pytest.approx(0.95, abs=0.016)
+
+
+def test_the_needed_gain_is_in_standard_errors_of_the_median() -> None:
+    """Of a normal distribution, by simulation: the quartile estimate of so few values is within a fifth of it."""
+    rng = np.random.default_rng(1)
+    values = rng.normal(1, 0.05, (20000, 25))
+    estimated = np.mean([needed_gain(Spread.of(row), 2.0) for row in values[:2000].tolist()])
+    assert estimated == pytest.approx(2 * np.std(np.median(values, axis=1)), rel=0.2)
+    assert needed_gain(Spread(1.0, 1.0, 1.0, 6)) == MIN_GAIN
+
+
+def test_what_keeps_the_limit_beats_what_does_not_at_any_speed() -> None:
+    slower = judge(samples([50.0] * 6, p99_ms=20), samples([100.0] * 6, p99_ms=40), p99_ms=30)
+    assert slower.better
+    assert slower.reason == "p99 20 ms, within 30"
+    faster = judge(samples([200.0] * 6, p99_ms=40), samples([100.0] * 6, p99_ms=20), p99_ms=30)
+    assert not faster.better
+    assert faster.reason == "p99 40 ms, above 30"
+
+
+def test_where_neither_keeps_the_limit_the_shorter_p99_is_better() -> None:
+    assert judge(samples([90.0] * 6, p99_ms=40), samples([100.0] * 6, p99_ms=60), p99_ms=30).better
+    assert not judge(samples([110.0] * 6, p99_ms=60), samples([100.0] * 6, p99_ms=40), p99_ms=30).better
+
+
+def test_where_both_keep_the_limit_images_per_second_decide() -> None:
+    assert judge(samples([110.0] * 6, p99_ms=29), samples([100.0] * 6, p99_ms=10), p99_ms=30).better
+
+
+def test_a_comparison_ends_early_when_it_is_lost() -> None:
+    other = samples([100.0] * 4)
+    assert not hopeless(samples([90, 91]), other[:2])
+    assert hopeless(samples([90, 91, 99]), other[:3])
+    assert not hopeless(samples([90, 91, 101]), other[:3])
+    assert hopeless(samples([90, 91, 101, 99]), other)
+    assert not hopeless(samples([90, 105, 101, 99.5]), other)
+
+
+def test_a_comparison_ends_early_when_the_limit_is_broken_every_time() -> None:
+    other = samples([100.0] * 3, p99_ms=20)
+    assert hopeless(samples([120.0] * 3, p99_ms=40), other, p99_ms=30)
+    # Slower, but within a limit that the other breaks.
+    assert not hopeless(samples([80.0] * 3, p99_ms=25), samples([100.0] * 3, p99_ms=40), p99_ms=30)

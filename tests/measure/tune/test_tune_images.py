@@ -1,0 +1,99 @@
+"""A folder of images is represented by a sample, and load is put on by what there is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from onestream.measure.load.perf_analyzer import PerfAnalyzerError
+from onestream.measure.tune.images import MOST_BYTES, MOST_IMAGES, NoImages, find, read, sample
+from onestream.measure.tune.loads import LoadFailed, OwnClient, PerfAnalyzer, open_load
+
+EXPORT = (Path(__file__).parents[1] / "load" / "exports" / "concurrency.csv").read_text()
+
+
+def paths(count: int) -> list[Path]:
+    return [Path(f"{index:05d}.jpg") for index in range(count)]
+
+
+def test_few_images_are_all_taken() -> None:
+    assert set(sample(paths(7), [1000] * 7)) == set(paths(7))
+
+
+def test_a_sample_of_many_has_their_sizes() -> None:
+    """One in ten is large, as in the folder; the choice is the same every time."""
+    sizes = [900_000 if index % 10 == 0 else 10_000 for index in range(2000)]
+    chosen = sample(paths(2000), sizes)
+    assert len(chosen) == len(set(chosen)) == MOST_IMAGES
+    assert sum(int(path.stem) % 10 == 0 for path in chosen) == MOST_IMAGES // 10
+    assert chosen == sample(paths(2000), sizes)
+
+
+def test_large_images_are_fewer() -> None:
+    chosen = sample(paths(100), [9_000_000] * 100)
+    assert 1 <= len(chosen) <= MOST_BYTES // 9_000_000
+    assert len(sample(paths(2), [MOST_BYTES * 2] * 2)) == 1
+
+
+def test_images_that_cannot_be_served_are_named_and_left_out(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "good.jpg").write_bytes(b"good")
+    (tmp_path / "below" / "bad.PNG").write_bytes(b"bad")
+    (tmp_path / "notes.txt").write_bytes(b"no image")
+    found = read(find(tmp_path), lambda data: "corrupt: cut short" if data == b"bad" else None)
+    assert found.contents == {str(tmp_path / "good.jpg"): b"good"}
+    assert found.left_out == {str(tmp_path / "below" / "bad.PNG"): "corrupt: cut short"}
+    assert found.found == 2
+
+
+def test_a_folder_without_images_says_what_is_expected(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(NoImages, match="expected a folder with JPEG"):
+            find(folder)
+    (tmp_path / "a.jpg").write_bytes(b"x")
+    with pytest.raises(NoImages, match=r"none of the 1 images .*a\.jpg: corrupt"):
+        read(find(tmp_path), lambda _: "corrupt")
+
+
+def script(path: Path, *, export: str) -> Path:
+    path.write_text(
+        f"#!{sys.executable}\n"
+        "import pathlib, sys\n"
+        "if '--version' in sys.argv: sys.exit(print('Perf Analyzer Version 9'))\n"
+        f"pathlib.Path(sys.argv[sys.argv.index('-f') + 1]).write_text({export!r})\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_perf_analyzer_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERF_ANALYZER", str(script(tmp_path / "analyzer", export=EXPORT)))
+    load = open_load([b"image"], concurrency=8, folder=tmp_path)
+    assert isinstance(load, PerfAnalyzer)
+    assert load.tool == "perf_analyzer 9"
+    measured = load.measure("127.0.0.1:1", "model", duration_s=0.3)
+    assert (measured.images_per_s, measured.p50_ms, measured.p99_ms) == (208.963, 37.652, 86.749)
+
+
+def test_a_perf_analyzer_that_fails_is_a_failed_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERF_ANALYZER", str(script(tmp_path / "analyzer", export="nothing\n")))
+    load = open_load([b"image"], concurrency=8, folder=tmp_path)
+    with pytest.raises(LoadFailed, match="expected one measurement"):
+        load.measure("127.0.0.1:1", "model", duration_s=0.3)
+
+
+def test_without_perf_analyzer_our_client_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PERF_ANALYZER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    load = open_load([b"image"], concurrency=2, folder=tmp_path)
+    assert isinstance(load, OwnClient)
+    with pytest.raises(LoadFailed, match=r"127\.0\.0\.1:1"):
+        load.measure("127.0.0.1:1", "model", duration_s=0.3)
+
+
+def test_a_perf_analyzer_that_is_named_and_missing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERF_ANALYZER", str(tmp_path / "nowhere"))
+    with pytest.raises(PerfAnalyzerError, match="nowhere"):
+        open_load([b"image"], concurrency=2, folder=tmp_path)

@@ -1,0 +1,110 @@
+"""Which settings are tried on which machine."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from onestream.measure.tune.knobs import (
+    Device,
+    differences,
+    knobs_for,
+    neighbours,
+    sensible,
+    settings,
+    text,
+    value_of,
+    with_value,
+)
+from onestream.serving.pipeline import GpuOptions, ServingOptions
+
+CPU = knobs_for("cpu", cores=2, concurrency=8, ensemble=False)
+GPU = knobs_for("gpu", cores=16, concurrency=128, ensemble=False)
+
+
+def test_a_cpu_is_tuned_by_batches_processes_and_threads() -> None:
+    assert {knob.field: knob.values for knob in CPU} == {
+        "max_batch_size": (1, 2, 4, 8),
+        "cpu_instances": (1, "cores", 3),
+        "cpu_threads": (1, 2),
+    }
+
+
+def test_a_gpu_is_tuned_by_where_it_decodes_what_preprocesses_batches_and_overlap() -> None:
+    found = {knob.field: knob.values for knob in GPU}
+    assert found["gpu.decode"] == ("gpu", "hybrid", "cpu")
+    assert found["gpu.backend"] == ("cvcuda", "dali")
+    assert found["gpu.max_batch_size"] == (8, 16, 32, 64, 128)
+    assert found["gpu.batches_in_flight"] == (1, 2, 3, 4)
+
+
+def test_an_ensemble_overlaps_no_batches_of_its_own() -> None:
+    fields = {knob.field for knob in knobs_for("gpu", cores=16, concurrency=128, ensemble=True)}
+    assert fields == {knob.field for knob in GPU} - {"gpu.batches_in_flight"}
+
+
+def test_threads_come_first_where_fewer_requests_than_cores_are_in_flight() -> None:
+    assert knobs_for("cpu", cores=8, concurrency=4, ensemble=False)[0].field == "cpu_threads"
+    assert knobs_for("cpu", cores=8, concurrency=8, ensemble=False)[0].field == "max_batch_size"
+
+
+@hypothesis_settings(deadline=None)
+@given(
+    device=st.sampled_from(["cpu", "gpu"]),
+    cores=st.integers(1, 256),
+    concurrency=st.integers(1, 1000),
+    ensemble=st.booleans(),
+)
+def test_every_value_is_allowed_and_no_batch_is_larger_than_the_load(
+    device: Device, cores: int, concurrency: int, ensemble: bool
+) -> None:
+    knobs = knobs_for(device, cores=cores, concurrency=concurrency, ensemble=ensemble)
+    for knob in knobs:
+        assert len(set(knob.values)) == len(knob.values) > 1
+        for value in knob.values:
+            options = with_value(ServingOptions(), knob.field, value)
+            assert options is not None
+            assert knob.of(options) == value
+        if knob.field.endswith("max_batch_size"):
+            assert max(knob.values) <= concurrency
+
+
+def test_cores_stands_among_the_numbers_where_it_belongs() -> None:
+    instances = CPU[1]
+    assert neighbours(instances, ServingOptions(), up=True, cores=2) == [3]
+    assert neighbours(instances, ServingOptions(), up=False, cores=2) == [1]
+    assert neighbours(instances, ServingOptions(cpu_instances=1), up=True, cores=2) == ["cores", 3]
+
+
+def test_neighbours_of_a_value_that_is_not_listed() -> None:
+    batches = CPU[0]
+    odd = ServingOptions(max_batch_size=6)
+    assert neighbours(batches, odd, up=True, cores=2) == [8]
+    assert neighbours(batches, odd, up=False, cores=2) == [4, 2, 1]
+
+
+def test_a_cpu_is_not_given_more_than_twice_as_many_threads_as_cores() -> None:
+    assert sensible(ServingOptions(cpu_instances="cores", cpu_threads=2), device="cpu", cores=8)
+    assert not sensible(ServingOptions(cpu_instances="cores", cpu_threads=4), device="cpu", cores=8)
+    assert sensible(ServingOptions(cpu_instances=1, cpu_threads=8), device="cpu", cores=8)
+
+
+def test_a_value_that_the_options_refuse_is_no_setting() -> None:
+    assert with_value(ServingOptions(), "max_batch_size", 0) is None
+    assert with_value(ServingOptions(), "gpu.decode", "elsewhere") is None
+
+
+def test_other_fields_stay() -> None:
+    options = ServingOptions(max_queue_size=64, gpu=GpuOptions(precision="fp16"))
+    changed = with_value(options, "gpu.decode", "cpu")
+    assert changed is not None
+    assert (changed.max_queue_size, changed.gpu.precision, changed.gpu.decode) == (64, "fp16", "cpu")
+    assert differences(changed, options) == {"gpu.decode": "cpu"}
+
+
+def test_settings_in_words() -> None:
+    assert text(settings(ServingOptions(), CPU)) == "max_batch_size 8, cpu_instances cores, cpu_threads 1"
+    with pytest.raises(TypeError, match=r"serving\.gpu is "):
+        value_of(ServingOptions(), "gpu")

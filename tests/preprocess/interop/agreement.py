@@ -1,0 +1,73 @@
+"""Photos of many shapes, and whether a definition gives for them what the library gave from which it was imported."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from onestream.preprocess import BadImage, Definition, compile
+from onestream.preprocess.tolerances import Comparison, compare
+
+ROOT = Path(__file__).parents[3]
+SIZES = ((375, 500), (500, 375), (480, 640), (333, 251), (97, 640), (531, 67), (225, 227), (224, 224), (64, 48))
+"""(height, width): landscape, portrait, narrow, square, odd, and smaller than what networks take."""
+
+
+def png(image: Image.Image) -> bytes:
+    """A file that decodes to exactly this image."""
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def noise(height: int, width: int) -> Image.Image:
+    """Random pixels."""
+    return Image.fromarray(np.random.default_rng(height * 65536 + width).integers(0, 256, (height, width, 3), np.uint8))
+
+
+@cache
+def pictures() -> tuple[tuple[bytes, Image.Image], ...]:
+    """Files and what Pillow decodes of them: the photos of the examples, and parts of them of every size."""
+    files = [path.read_bytes() for path in sorted((ROOT / "examples" / "photos").glob("*.jpg"))]
+    photos = [Image.open(io.BytesIO(data)).convert("RGB") for data in files]
+    for number, (height, width) in enumerate(SIZES):
+        photo = photos[number % len(photos)]
+        scale = max(height / photo.height, width / photo.width, 0.5)
+        larger = photo.resize((round(photo.width * scale) + 1, round(photo.height * scale) + 1))
+        photos.append(larger.crop((1, 1, 1 + width, 1 + height)))
+        files.append(png(photos[-1]))
+    return tuple(zip(files, photos, strict=True))
+
+
+def differences(definition: Definition, source: Callable[[Image.Image], Any], *, backend: str) -> list[Comparison]:
+    """How far a backend's output is from the source's, picture by picture, judged as DALI is against the reference.
+
+    Raises ``ValueError`` where a shape differs.
+    """
+    files, photos = zip(*pictures(), strict=True)
+    found = []
+    for image, seen in zip(photos, compile(definition, backend=backend).run(files), strict=True):
+        assert not isinstance(seen, BadImage), seen
+        expected = np.asarray(source(image))
+        found.append(compare(expected, seen, definition=definition, stage="normalize", backend="dali"))
+    return found
+
+
+def assert_equal(definition: Definition, source: Callable[[Image.Image], Any]) -> None:
+    """The reference gives the source's pixels, up to float32's last bits; DALI is within its tolerance of them."""
+    # A thousandth of a level is some ten units in the last place of a float32.
+    assert max(comparison.max for comparison in differences(definition, source, backend="reference")) < 0.001
+    assert all(comparison.within for comparison in differences(definition, source, backend="dali"))
+
+
+def assert_within(definition: Definition, source: Callable[[Image.Image], Any]) -> None:
+    """Both backends are within DALI's tolerance of a source whose resize has other arithmetic."""
+    for backend in ("reference", "dali"):
+        for comparison in differences(definition, source, backend=backend):
+            assert comparison.within, (backend, comparison)

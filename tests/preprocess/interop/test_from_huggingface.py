@@ -1,0 +1,191 @@
+"""Image processors of transformers against their definitions, on real photos; configs are made in code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from agreement import assert_equal, assert_within, differences, noise, png
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from onestream.preprocess import CannotImport, compile
+from onestream.preprocess.interop import from_huggingface
+from onestream.preprocess.interop.huggingface_config import FAMILIES
+
+OF_SIZE_224 = {"size": {"shortest_edge": 224}}
+ODD: dict[str, Any] = {
+    "size": {"shortest_edge": 101}, "crop_size": {"height": 70, "width": 65}, "image_mean": [0.1, 0.2, 0.3],
+    "image_std": [0.4, 0.3, 0.2], "rescale_factor": 1 / 127.5,
+}  # fmt: skip
+PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{family: (family, {}) for family in FAMILIES},
+    "ConvNext below 384": ("ConvNext", OF_SIZE_224),
+    "ConvNext, crop_pct": ("ConvNext", {**OF_SIZE_224, "crop_pct": 0.95, "resample": 2}),
+    "DINOv2": ("Bit", {"size": {"shortest_edge": 256}, "image_mean": [0.485, 0.456, 0.406],
+                       "image_std": [0.229, 0.224, 0.225]}),
+    "CLIP, odd": ("CLIP", ODD),
+    "CLIP, uncropped": ("CLIP", {"do_center_crop": False, "size": {"height": 60, "width": 90}, "resample": 1}),
+    "EfficientNet-B0": ("EfficientNet", {"resample": 0, "size": {"height": 224, "width": 224}, "image_std":
+                                         [0.47853944, 0.4732864, 0.47434163]}),
+    "EfficientNet, shifted": ("EfficientNet", {"rescale_factor": 1 / 127.5, "rescale_offset": True,
+                                               "do_normalize": False, "include_top": False, "do_center_crop": True}),
+    "Levit, exact": ("Levit", {"size": {"height": 240, "width": 230}}),
+    "PoolFormer, square": ("PoolFormer", {"size": {"height": 200, "width": 200}, "crop_size": 200}),
+    "PoolFormer, whole": ("PoolFormer", {"crop_pct": None}),
+    "levels": ("ViT", {"do_rescale": False, "do_normalize": False}),
+    "0 to 1": ("ViT", {"do_normalize": False}),
+    "normalized levels": ("ViT", {"do_rescale": False, "image_mean": [127, 127, 127], "image_std": [128, 128, 128]}),
+    "not resized": ("Siglip", {"do_resize": False}),
+}  # fmt: skip
+
+
+def processor(family: str, options: dict[str, Any], *, backend: str) -> Any:
+    return getattr(transformers, f"{family}ImageProcessor{backend}")(**options)
+
+
+def pixels_by(made: Any) -> Callable[[Image.Image], Any]:
+    return lambda image: np.asarray(made(image, return_tensors="np")["pixel_values"][0])
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_image_processors(name: str) -> None:
+    made = processor(*PROCESSORS[name], backend="Pil")
+    definition = from_huggingface(made.to_dict())
+    assert_equal(definition, pixels_by(made))
+    assert from_huggingface(made) == definition
+
+
+@pytest.mark.parametrize("name", ["ViT", "Segformer", "MobileNetV2"])
+def test_processors_that_resize_tensors_bilinearly_are_within_a_level(name: str) -> None:
+    made = processor(name, {}, backend="")
+    assert made.backend == "torchvision"
+    assert_within(from_huggingface(made), pixels_by(made))
+
+
+@pytest.mark.parametrize("name", ["CLIP, odd", "DINOv2", "ConvNext below 384", "DeiT"])
+def test_processors_that_resize_tensors_otherwise_differ_in_rare_pixels_only(name: str) -> None:
+    """torch keeps weights of bicubic in 16 bits, Pillow in 22: four levels were seen, more than one in 0.02 %."""
+    made = processor(*PROCESSORS[name], backend="")
+    for comparison in differences(from_huggingface(made), pixels_by(made), backend="reference"):
+        assert comparison.max <= 6
+        # A crop that is one pixel off would differ in most values.
+        assert comparison.share_above_one < 0.001
+
+
+@given(
+    size_hw=st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    edge=st.integers(1, 50),
+    crop=st.tuples(st.integers(1, 50), st.integers(1, 50)),
+    resample=st.sampled_from([0, 1, 2, 3]),
+)
+def test_any_size_and_crop(size_hw: tuple[int, int], edge: int, crop: tuple[int, int], resample: int) -> None:
+    """Every pixel differs from its neighbours, so a crop that is off by one shows."""
+    height, width = (min(side, edge) for side in crop)
+    options = {"size": {"shortest_edge": edge}, "crop_size": {"height": height, "width": width}, "resample": resample}
+    made = transformers.CLIPImageProcessorPil(**options, do_rescale=False, do_normalize=False)
+    image = noise(*size_hw)
+    for backend in ("reference", "dali"):
+        (seen,) = compile(from_huggingface(made), backend=backend).run([png(image)])
+        # Only DALI's bilinear (2) has a tolerance.
+        most = 1 if (backend, resample) == ("dali", 2) else 0
+        assert np.abs(np.subtract(seen, pixels_by(made)(image), dtype=np.int16)).max() <= most
+
+
+def test_the_fields_of_old_feature_extractors() -> None:
+    vit = {
+        "do_normalize": True, "do_resize": True, "feature_extractor_type": "ViTFeatureExtractor", "resample": 2,
+        "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "size": 224,
+    }  # fmt: skip
+    assert from_huggingface(vit) == from_huggingface(processor("ViT", {}, backend="Pil"))
+    new = processor("CLIP", {}, backend="Pil").to_dict()
+    clip = {
+        **new,
+        "size": 224,
+        "crop_size": 224,
+        "image_processor_type": None,
+        "feature_extractor_type": "CLIPFeatureExtractor",
+    }
+    assert from_huggingface(clip) == from_huggingface(new)
+    # What version 4 wrote beside.
+    written = {"default_to_square": False, "data_format": "channels_first", "device": None, "return_tensors": None,
+               "_valid_processor_keys": ["images", "do_resize"], "do_pad": None, "crop_pct": None}  # fmt: skip
+    assert from_huggingface({**new, **written}) == from_huggingface(new)
+    assert from_huggingface({**vit, "default_to_square": False}).geometry[0].mode == "shorter"
+    for name in ("CLIPImageProcessorFast", "CLIPImageProcessorPil"):
+        assert from_huggingface({**new, "image_processor_type": name}) == from_huggingface(new)
+
+
+def test_files_and_folders(tmp_path: Path) -> None:
+    made = processor("CLIP", {}, backend="Pil")
+    (file,) = made.save_pretrained(tmp_path)
+    definition = from_huggingface(made)
+    assert from_huggingface(tmp_path) == from_huggingface(file) == from_huggingface(Path(file)) == definition
+    # Processors of text and images hold one for images.
+    (tmp_path / "both.json").write_text(
+        json.dumps({"image_processor": made.to_dict(), "processor_class": "CLIPProcessor"})
+    )
+    assert from_huggingface(tmp_path / "both.json") == definition
+
+
+VIT = {
+    "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": {"height": 24, "width": 24},
+    "resample": 2, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0, 0, 0],
+    "image_std": [1, 1, 1],
+}  # fmt: skip
+CLIP = {**VIT, "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 24}, "do_center_crop": True,
+        "crop_size": {"height": 24, "width": 24}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({**VIT, "image_processor_type": None}, ["does not say whose", "image_processor_type"]),
+        ({**VIT, "image_processor_type": "MobileViTImageProcessor"}, ["MobileViTImageProcessor", "ViTImageProcessor"]),
+        ({**VIT, "image_processor_type": "DetrImageProcessor"}, ["DetrImageProcessor is not among"]),
+        ({**VIT, "auto_map": {"AutoImageProcessor": "x.Y"}}, ["auto_map", "code"]),
+        ({**VIT, "resample": 4}, ["resample", "'box'"]),
+        ({**VIT, "resample": 5}, ["'hamming'"]),
+        ({**VIT, "resample": 9}, ["resample is 9"]),
+        ({**VIT, "resample": None}, ["does not state resample", "version"]),
+        ({**VIT, "size": None}, ["does not state size"]),
+        ({**VIT, "image_std": None}, ["does not state image_std"]),
+        ({**VIT, "image_mean": [0, 0]}, ["image_mean has 2 values"]),
+        ({**VIT, "size": {"shortest_edge": 8, "longest_edge": 9}}, ["longest_edge", "shortest_edge alone"]),
+        ({**VIT, "size": {"max_height": 8, "max_width": 9}}, ["max_height"]),
+        ({**VIT, "size": {"longest_edge": 9}}, ["longest_edge"]),
+        ({**VIT, "size": "large"}, ["size is 'large'"]),
+        ({**VIT, "do_pad": True}, ["do_pad is True"]),
+        ({**VIT, "do_flip_channel_order": True}, ["do_flip_channel_order"]),
+        ({**VIT, "keep_aspect_ratio": True}, ["keep_aspect_ratio"]),
+        ({**VIT, "crop_pct": 0.9}, ["crop_pct is 0.9"]),
+        ({**VIT, "do_center_crop": True}, ["do_center_crop", "version 5"]),
+        ({**VIT, "data_format": "channels_last"}, ["channels_last"]),
+        ({**VIT, "rescale_factor": 0}, ["rescale_factor is 0"]),
+        ({**CLIP, "do_center_crop": None}, ["does not state do_center_crop"]),
+        ({**CLIP, "crop_size": {"height": 24, "width": 25}}, ["crop_size 24x25", "resize to at least"]),
+        ({**CLIP, "do_resize": False}, ["crop_size 24x24 may be larger"]),
+        ({**CLIP, "crop_size": {"shortest_edge": 24}}, ["crop_size", "height and width"]),
+        ({**VIT, "image_processor_type": "ConvNextImageProcessor"}, ["shortest_edge only"]),
+        ({**VIT, "size": 20000}, ["Resize size", "16384", "20000"]),
+    ],
+)  # fmt: skip
+def test_what_is_not_exact_is_refused_by_name(config: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(CannotImport) as caught:
+        from_huggingface(config)
+    for part in named:
+        assert part in str(caught.value)
+
+
+def test_files_that_are_no_configs_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "text.json").write_text("size: 224")
+    for name, reason in (("list.json", "got list"), ("text.json", "not JSON"), ("none.json", "No such file")):
+        with pytest.raises(CannotImport, match=reason):
+            from_huggingface(tmp_path / name)

@@ -1,0 +1,108 @@
+"""timm's configs against the transforms that timm builds of them, on real photos and over its whole registry."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+from agreement import assert_equal
+from timm.data import create_transform, resolve_data_config
+
+from onestream.preprocess import CannotImport
+from onestream.preprocess.interop import from_timm, from_torchvision
+
+MODELS = [
+    "mobilenetv3_small_100.lamb_in1k",  # bicubic, 224 of 256
+    "resnet50.tv_in1k",  # bilinear
+    "convnext_tiny.fb_in1k",  # crop_pct 0.875 and a larger size for tests
+    "vit_base_patch16_clip_224.openai",  # nothing is cropped but what is not square
+    "vit_small_patch14_dinov2.lvd142m",  # 518
+    "vit_so400m_patch14_siglip_384.webli",  # squash
+]
+
+
+def timms(config: dict[str, Any], *, use_test_size: bool = False) -> Any:
+    return create_transform(**resolve_data_config(pretrained_cfg=config, use_test_size=use_test_size))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name: str) -> None:
+    config = timm.get_pretrained_cfg(name)
+    definition = from_timm(name)
+    assert_equal(definition, timms(config.to_dict()))
+    held = {"architecture": "x", "num_classes": 7, "pretrained_cfg": config.to_dict()}
+    assert from_timm(config) == from_timm(config.to_dict()) == from_timm(held) == definition
+
+
+def test_the_size_for_tests() -> None:
+    config = timm.get_pretrained_cfg("convnext_tiny.fb_in1k").to_dict()
+    definition = from_timm(config, use_test_size=True)
+    assert definition.output_spec.size_hw == (288, 288)
+    assert_equal(definition, timms(config, use_test_size=True))
+
+
+def test_every_model_of_timm_is_imported_or_refused_by_name() -> None:
+    """The transform that timm builds, read step by step, is the same definition as the config."""
+    imported, refused = 0, set()
+    for name in timm.list_pretrained():
+        config = timm.get_pretrained_cfg(name).to_dict()
+        try:
+            definition = from_timm(config)
+        except CannotImport as error:
+            refused.add((config["crop_mode"], str(error).partition(";")[0]))
+            continue
+        built = from_torchvision(timms(config))
+        assert definition.pixels() == built.pixels(), name
+        # timm keeps mean and deviation in float32.
+        ours, theirs = (np.float32([norm.mean, norm.std]) for norm in (definition.normalize, built.normalize))
+        np.testing.assert_array_equal(ours, theirs)
+        imported += 1
+    assert imported > 1500
+    assert refused <= {("border", "crop_mode is 'border'")}
+
+
+@pytest.mark.parametrize("crop_pct", [0.875, 0.9, 0.95, 0.96, 1.0, 0.7, 224 / 257])
+@pytest.mark.parametrize("side", [32, 224, 225, 299, 384])
+def test_the_resize_is_rounded_down(side: int, crop_pct: float) -> None:
+    config = {"input_size": [3, side, side], "crop_pct": crop_pct, "interpolation": "bilinear"}
+    assert from_timm(config) == from_torchvision(timms(config))
+
+
+def test_what_a_config_does_not_say_is_what_timm_takes() -> None:
+    for config in ({"input_size": (3, 96, 96)}, {"mean": (0.5, 0.5, 0.5)}, {"crop_mode": "squash"}):
+        assert from_timm(config) == from_torchvision(timms(config))
+
+
+CONFIG = dataclasses.asdict(timm.get_pretrained_cfg("resnet50.tv_in1k"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"crop_mode": "border"}, ["'border'", "letterbox with size [224, 224]"]),
+        ({"interpolation": "box"}, ["interpolation", "'box'", "bicubic"]),
+        ({"interpolation": "random"}, ["'random'"]),
+        ({"input_size": [1, 224, 224]}, ["1 channels", "RGB"]),
+        ({"input_size": [3, 224]}, ["[3, 224]", "[channels, height, width]"]),
+        ({"input_size": [3, 256, 128]}, ["[256, 128] is no square", "'squash'"]),
+        ({"crop_pct": "most"}, ["crop_pct is 'most'"]),
+        ({"mean": [0.5, 0.5]}, ["mean has 2 values"]),
+        ({"std": ["a", "b", "c"]}, ["std is ['a', 'b', 'c']"]),
+        ({"crop_pct": 0.001}, ["16384", "224000"]),
+    ],
+)
+def test_what_is_not_exact_is_refused_by_name(changed: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(CannotImport) as caught:
+        from_timm({**CONFIG, **changed})
+    for part in named:
+        assert part in str(caught.value)
+
+
+def test_what_timm_does_not_know_is_refused_with_what_is_like_it() -> None:
+    with pytest.raises(CannotImport, match=r"no model 'resnet5O.tv_in1k'; like it are resnet50.tv_in1k"):
+        from_timm("resnet5O.tv_in1k")
+    with pytest.raises(CannotImport, match="not a timm config"):
+        from_timm({"image_mean": [1]})

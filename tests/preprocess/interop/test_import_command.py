@@ -1,0 +1,185 @@
+"""``onestream import``: every form of a source, and that its output is a pipeline file that builds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import transformers
+import yaml
+from networks import mean_color
+from torchvision import models
+from typer.testing import CliRunner, Result
+
+from onestream.cli.main import app
+from onestream.preprocess import BackendMissing
+from onestream.preprocess.interop import from_huggingface, from_letterbox, from_timm, from_torchvision, import_source
+from onestream.serving.pipeline import Pipeline
+
+ROOT = Path(__file__).parents[3]
+CLIP = transformers.CLIPImageProcessorPil()
+MODULE = """
+import transformers
+from torchvision import transforms
+from onestream.preprocess.interop import from_letterbox
+
+composed = transforms.Compose([transforms.Resize(40), transforms.CenterCrop(32), transforms.ToTensor()])
+processor = transformers.CLIPImageProcessorPil()
+config = processor.to_dict()
+definition = from_letterbox(96)
+number = 7
+"""
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with files of all kinds."""
+    monkeypatch.chdir(tmp_path)
+    CLIP.save_pretrained(tmp_path / "clip")
+    (tmp_path / "clip" / "config.json").write_text('{"model_type": "clip"}')
+    config = {"architecture": "resnet50", "pretrained_cfg": timm.get_pretrained_cfg("resnet50.tv_in1k").to_dict()}
+    (tmp_path / "timm").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "timm" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "own_preprocessing.py").write_text(MODULE)
+    monkeypatch.delitem(sys.modules, "own_preprocessing", raising=False)
+    return tmp_path
+
+
+SOURCES = {
+    "torchvision:ResNet50_Weights.IMAGENET1K_V2": from_torchvision(models.ResNet50_Weights.IMAGENET1K_V2),
+    "torchvision:resnet50": from_torchvision(models.ResNet50_Weights.DEFAULT),
+    "torchvision:FCN_ResNet50_Weights.DEFAULT": from_torchvision(models.segmentation.FCN_ResNet50_Weights.DEFAULT),
+    "timm:mobilenetv3_small_100.lamb_in1k": from_timm("mobilenetv3_small_100.lamb_in1k"),
+    "timm:timm/config.json": from_timm("resnet50.tv_in1k"),
+    "timm/config.json": from_timm("resnet50.tv_in1k"),
+    "timm": from_timm("resnet50.tv_in1k"),
+    "clip/preprocessor_config.json": from_huggingface(CLIP),
+    "clip": from_huggingface(CLIP),
+    "letterbox": from_letterbox(640),
+    "letterbox:416": from_letterbox(416),
+    "letterbox:384x640": from_letterbox((384, 640)),
+    "own_preprocessing:definition": from_letterbox(96),
+    "own_preprocessing:processor": from_huggingface(CLIP),
+    "own_preprocessing:config": from_huggingface(CLIP),
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_form_of_a_source_prints_a_pipeline(source: str, tmp_path: Path) -> None:
+    result = run("import", source)
+    assert result.exit_code == 0, result.output
+    file = tmp_path / "printed.yaml"
+    file.write_text(result.stdout)
+    assert Pipeline.from_file(file).preprocess == SOURCES[source]
+    first, *rest = result.stdout.splitlines()
+    assert first.startswith("# Preprocessing of ")
+    assert source.rpartition(":")[2].split(".")[0].split("/")[0].removeprefix("resnet50") in result.stdout
+    assert all(len(line) <= 120 for line in rest if line.startswith("#"))
+
+
+def test_what_it_prints_is_built_and_its_network_sees_that_preprocessing(folder: Path) -> None:
+    printed = run("import", "own_preprocessing:composed").stdout
+    (folder / "mine.yaml").write_text(printed)
+    (folder / "net.onnx").write_bytes(mean_color((1, 3, 32, 32)).SerializeToString())
+    built = run("build", "mine.yaml", "--onnx", "net.onnx")
+    assert built.exit_code == 0, built.output
+    stamped = json.loads((folder / "model_repository" / "mine_fused" / "definition.json").read_text())
+    assert stamped == yaml.safe_load(printed)["preprocess"]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("google/vit-base-patch16-224", ["no file", "hf download google/vit-base-patch16-224"]),
+        ("resnet50", ["no other source", "timm:mobilenetv3_small_100.lamb_in1k", "letterbox:640"]),
+        ("empty", ["folder empty holds none of preprocessor_config.json"]),
+        ("missing.json", ["missing.json: No such file"]),
+        ("clip/config.json", ["config of a network", "preprocessor_config.json"]),
+        ("torchvision:ResNet50_Weights.IMAGENET1K_V9", ["no weights", "IMAGENET1K_V9"]),
+        ("torchvision:resnet51", ["no weights 'resnet51'"]),
+        ("torchvision:R3D_18_Weights.DEFAULT", ["VideoClassification works on videos"]),
+        ("timm:resnet51", ["no model 'resnet51'"]),
+        ("letterbox:640,640", ["HEIGHTxWIDTH"]),
+        ("letterbox:0", ["is 0"]),
+        ("own_preprocessing:none", ["AttributeError"]),
+        ("own_preprocessing:number", ["int"]),
+        ("no_such_module:transform", ["ModuleNotFoundError"]),
+    ],
+)
+def test_what_cannot_be_imported_is_said_in_one_line(source: str, named: list[str]) -> None:
+    result = run("import", source)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"cannot import {source}: ")
+    for part in named:
+        assert part in line
+
+
+def test_the_size_for_tests() -> None:
+    sizes = [run("import", "timm:convnext_tiny.fb_in1k", *option).stdout for option in ([], ["--test-size"])]
+    assert "{op: center_crop, size: [224, 224]}" in sizes[0]
+    assert "{op: center_crop, size: [288, 288]}" in sizes[1]
+    assert "timm's convnext_tiny.fb_in1k (timm " in sizes[0].splitlines()[0]
+    assert ", with the size for tests" in sizes[1].splitlines()[0]
+    refused = run("import", "letterbox:640", "--test-size")
+    assert refused.exit_code == 1
+    assert "only configs of timm" in refused.stderr
+
+
+def test_what_to_know_is_in_the_comments() -> None:
+    assert "The size depends on the image" in run("import", "torchvision:FCN_ResNet50_Weights.DEFAULT").stdout
+
+
+def test_configs_need_none_of_the_libraries(folder: Path) -> None:
+    script = """
+import sys
+for name in ("torch", "torchvision", "timm", "transformers"):
+    sys.modules[name] = None
+from onestream.preprocess.interop import import_source
+for source in ("clip", "timm", "letterbox:64"):
+    print(import_source(source).definition.output_spec.shape)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert done.stdout.split("\n")[:3] == ["(3, 224, 224)", "(3, 224, 224)", "(3, 64, 64)"], done.stderr
+
+
+@pytest.mark.parametrize("source", ["torchvision:resnet50", "timm:resnet50.tv_in1k", "own_preprocessing:composed"])
+def test_a_process_of_its_own_imports_too(source: str, folder: Path) -> None:
+    """Where torchvision was built for another PyTorch too, whose operators are then missing."""
+    command = [sys.executable, "-m", "onestream", "import", source]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    assert done.stdout == run("import", source).stdout, done.stderr
+
+
+def test_a_torchvision_that_cannot_be_loaded_is_told_from_one_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('built for another')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BackendMissing, match="built for another; it must suit the installed PyTorch"):
+        import_source("torchvision:resnet50")
+
+
+@pytest.mark.parametrize(("source", "package"), [("timm:resnet50", "timm"), ("torchvision:resnet50", "torchvision")])
+def test_a_library_that_is_missing_is_named(source: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, f"{package}.models", None)
+    with pytest.raises(BackendMissing, match=f"pip install {package}"):
+        import_source(source)

@@ -1,0 +1,39 @@
+"""Makes training sets of real photos, cut and scaled so that no two are alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+
+from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Resize
+
+ASSETS = Path(__file__).parents[2] / "assets"
+CLASSES = ("astronaut", "cat", "coffee")
+_FILES = ("astronaut.jpg", "chelsea.jpg", "coffee.jpg")
+_FORMATS = (("JPEG", ".jpg"), ("JPEG", ".JPEG"), ("PNG", ".png"), ("WebP", ".webp"))
+
+DEFINITION = Definition(
+    operations=(
+        Decode(),
+        Resize(mode="shorter", size=72),
+        CenterCrop(size=(64, 56)),
+        Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    )
+)
+
+
+def write_photos(folder: Path, *, count: int) -> None:
+    """Write ``count`` images below ``folder``, in turn into the folders of the classes."""
+    for number in range(count):
+        label = number % len(CLASSES)
+        kind, suffix = _FORMATS[number % len(_FORMATS)]
+        target = folder / CLASSES[label] / f"{number:03}{suffix}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        photo = Image.open(ASSETS / _FILES[label]).convert("RGB")
+        left, top = 3 * number % 40, 5 * number % 40
+        photo = photo.crop((left, top, photo.width - 7 * number % 50, photo.height - number % 30))
+        photo.thumbnail((180 + 9 * number, 180 + 4 * number))
+        exif = Image.Exif()
+        exif[0x0112] = 1 + number % 8
+        photo.save(target, kind, exif=exif.tobytes())

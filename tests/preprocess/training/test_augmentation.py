@@ -1,0 +1,103 @@
+"""What is drawn, and that it depends on seed, epoch and sample only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from onestream.preprocess.training import Augmentation
+from onestream.preprocess.variation import recolored
+
+SIDES = st.integers(1, 3000)
+STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+
+
+@settings(deadline=None, derandomize=True)
+@given(SIDES, SIDES, st.integers(0, 2**40), st.integers(0, 500), st.integers(0, 2**31))
+def test_the_box_lies_in_the_image_and_keeps_its_shape(h: int, w: int, seed: int, epoch: int, index: int) -> None:
+    variation = STRONG.draw((h, w), seed=seed, epoch=epoch, index=index)
+    box = variation.box
+    assert box.top >= 0
+    assert box.left >= 0
+    assert 1 <= box.height <= h - box.top
+    assert 1 <= box.width <= w - box.left
+    again = STRONG.draw((h, w), seed=seed, epoch=epoch, index=index)
+    assert (again.box, again.flip) == (box, variation.flip)
+    np.testing.assert_array_equal(again.color, variation.color)
+
+
+def test_boxes_are_spread_as_asked() -> None:
+    drawn = [Augmentation().draw((700, 700), seed=0, epoch=0, index=index) for index in range(4000)]
+    areas = np.array([variation.box.height * variation.box.width for variation in drawn]) / 700**2
+    ratios = np.array([variation.box.width / variation.box.height for variation in drawn])
+    # A pixel of rounding in each side.
+    assert areas.min() > 0.08 - 0.005
+    assert areas.max() <= 1
+    assert ratios.min() > 3 / 4 - 0.01
+    assert ratios.max() < 4 / 3 + 0.01
+    # The median of a uniform draw from .08 to 1 is .54; boxes that do not fit are drawn again: small ones fit.
+    assert 0.35 < np.median(areas) < 0.54
+    # In a square image the median of exp(uniform(log 3/4, log 4/3)) is 1; its error with 4000 draws is 0.01.
+    assert abs(np.median(ratios) - 1) < 0.03
+    # Half of 4000, give or take four standard deviations of 31.6.
+    assert abs(sum(variation.flip for variation in drawn) - 2000) < 127
+
+
+@pytest.mark.parametrize("size_hw", [(1, 1), (1, 3000), (3000, 1), (5, 4000)])
+def test_where_no_box_fits_the_centre_is_taken(size_hw: tuple[int, int]) -> None:
+    box = Augmentation(area=(1, 1)).draw(size_hw, seed=0, epoch=0, index=0).box
+    assert min(size_hw) in (box.height, box.width)
+    assert abs((size_hw[0] - box.height) // 2 - box.top) == 0
+    assert abs((size_hw[1] - box.width) // 2 - box.left) == 0
+
+
+def test_samples_epochs_and_seeds_differ() -> None:
+    def draw(seed: int, epoch: int, index: int) -> object:
+        return Augmentation().draw((500, 500), seed=seed, epoch=epoch, index=index).box
+
+    drawn = {draw(seed, epoch, index) for seed in (0, 1) for epoch in (0, 1) for index in range(25)}
+    assert len(drawn) == 100
+
+
+def test_a_color_without_strength_changes_nothing_and_each_strength_does_its_part() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    assert Augmentation().draw((20, 30), seed=0, epoch=0, index=0).color is None
+
+    def colored(**strength: float) -> np.ndarray:
+        color = Augmentation(**strength).draw((20, 30), seed=0, epoch=0, index=5).color
+        assert color is not None
+        return recolored(pixels, color)
+
+    brighter, contrasted = colored(brightness=0.5), colored(contrast=0.5)
+    factor = brighter[pixels == 100].astype(float).mean() / 100
+    assert 0.5 <= factor <= 1.5
+    assert abs(factor - 1) > 0.01
+    np.testing.assert_array_equal(contrasted[pixels == 128], 128)
+    for only_hue_or_saturation in (colored(saturation=0.5), colored(hue=0.2)):
+        luma = np.array([0.299, 0.587, 0.114])
+        inside = ((only_hue_or_saturation > 0) & (only_hue_or_saturation < 255)).all(axis=2)
+        moved = np.abs(only_hue_or_saturation @ luma - pixels @ luma)[inside]
+        # Y of YIQ is kept; rounding three channels moves it by half a level.
+        assert moved.max() <= 0.51
+        assert (only_hue_or_saturation != pixels).mean() > 0.5
+    gray = np.repeat(pixels[:, :, :1], 3, axis=2)
+    color = Augmentation(saturation=1).draw((20, 30), seed=0, epoch=0, index=5).color
+    assert color is not None
+    np.testing.assert_array_equal(recolored(gray, color), gray)
+
+
+def test_gray_images_have_a_brightness_and_a_contrast() -> None:
+    color = STRONG.draw((9, 9), seed=0, epoch=0, index=1, channels=1).color
+    assert color is not None
+    assert color.shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"area": (0.5, 0.1)}, {"area": (0.5, 1.1)}, {"ratio": (0, 1)}, {"flip": 1.5}, {"hue": 0.6}, {"shear": 1}]
+)
+def test_strengths_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        Augmentation(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,76 @@
+"""Several real processes train on shards of one dataset."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from onestream.preprocess.training.shards import this_shard
+
+ROOT = Path(__file__).parents[3]
+
+RANK = """
+    import json, sys
+    import torch.distributed as dist
+    from image_sets import DEFINITION
+    from onestream.preprocess.training import ImageLoader
+
+    dist.init_process_group("gloo")
+    with ImageLoader(DEFINITION, sys.argv[1], batch_size=4, train=True, seed=5, threads=1) as loader:
+        epochs = [[batch.indices.tolist() for batch in loader] for _ in range(3)]
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, epochs)
+    if dist.get_rank() == 0:
+        print(json.dumps(everyone))
+    dist.destroy_process_group()
+"""
+
+
+def torchrun(processes: int, *arguments: str) -> str:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    environment = {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_three_processes_share_every_epoch(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(textwrap.dedent(RANK))
+    everyone = json.loads(torchrun(3, str(tmp_path / "rank.py"), str(photos)))
+    assert len(everyone) == 3
+    orders = []
+    for epoch in range(3):
+        batches = [rank[epoch] for rank in everyone]
+        assert {len(of_rank) for of_rank in batches} == {2}
+        order = [index for of_rank in batches for batch in of_rank for index in batch]
+        assert sorted(order) == list(range(23))
+        orders.append(order)
+    assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.slow
+def test_the_distributed_example_trains(photos: Path) -> None:
+    printed = torchrun(2, str(ROOT / "examples" / "train_distributed.py"), str(photos), "--epochs", "2")
+    assert [line.partition(", mean")[0] for line in printed.splitlines()] == [
+        "epoch 1: 23 images, 2 steps",
+        "epoch 2: 23 images, 2 steps",
+    ]
+
+
+def test_a_shard_is_given_or_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert this_shard(None, None) == (0, 1)
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    assert this_shard(None, None) == (2, 5)
+    assert this_shard(1, 3) == (1, 3)
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(ValueError, match="RANK and WORLD_SIZE in the environment must be numbers, got 'first'"):
+        this_shard(None, None)

@@ -1,0 +1,56 @@
+"""``to_torchvision(definition)`` equals the reference backend, on real files, to the last bit."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision_alone
+from image_sets import DEFINITION
+from PIL import Image
+
+from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Normalize, Output, Pad, Resize, compile
+from onestream.preprocess.interop import to_torchvision
+from onestream.preprocess.training import Files
+
+torchvision_alone.load()
+
+IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+DEFINITIONS = {
+    "classify": DEFINITION,
+    "scale 1": Definition(operations=(Decode(), Resize(mode="shorter", size=80), CenterCrop(size=(64, 64)),
+                                      Normalize(mean=(127, 127, 127), std=(128, 128, 128), scale=1))),
+    "bicubic, half": Definition(operations=(Decode(), Resize(mode="exact", size=(71, 53), filter="bicubic"), IMAGENET,
+                                            Output(dtype="float16"))),
+    "lanczos": Definition(operations=(Decode(), Resize(mode="shorter", size=333, filter="lanczos"),
+                                      CenterCrop(size=(300, 400)), Output(dtype="uint8"))),
+    "nearest": Definition(operations=(Decode(), Resize(mode="longer", size=50, filter="nearest"),
+                                      Pad(size=(50, 50), value=9), Output(layout="NHWC", dtype="uint8"))),
+    "letterbox": Definition(operations=(Decode(), Letterbox(size=(96, 64), align="top_left"), Output(layout="NHWC"))),
+    "not torchvision's": Definition(operations=(Decode(), Resize(mode="exact", size=(61, 77), antialias=False),
+                                                CenterCrop(size=(50, 50), rounding="truncate"))),
+    "gray": Definition(operations=(Decode(color="gray"), Resize(mode="longer", size=60, rounding="nearest"),
+                                   CenterCrop(size=(64, 40)), Normalize(mean=(0.4,), std=(0.2,)))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_it_equals_the_reference(photos: Path, name: str) -> None:
+    definition, files = DEFINITIONS[name], Files.from_folder(photos)
+    encoded = [bytes(files.read(index)) for index in range(12)]
+    transform = pickle.loads(pickle.dumps(to_torchvision(definition)))
+    for data, expected in zip(encoded, compile(definition).run(encoded), strict=True):
+        seen = transform(Image.open(io.BytesIO(data)))
+        assert isinstance(seen, torch.Tensor)
+        assert isinstance(expected, np.ndarray)
+        assert seen.numpy().dtype == expected.dtype
+        np.testing.assert_array_equal(seen.numpy(), expected)
+
+
+def test_a_tensor_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="expected a PIL image, got Tensor"):
+        to_torchvision(DEFINITION)(torch.zeros(3, 8, 8))

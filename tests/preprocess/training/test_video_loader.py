@@ -1,0 +1,226 @@
+"""The video loader: which clips, in which batches, made as one clip alone is made, and bad videos by name."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from clip_files import number_in, write_video
+from image_sets import DEFINITION
+
+from onestream.preprocess import BadDataset, BadSample, CannotCompile, Decode, Definition, Resize
+from onestream.preprocess.definition import Output
+from onestream.preprocess.training.video_loader import VideoLoader
+from onestream.preprocess.video.clips.choose_frames import Clip
+from onestream.preprocess.video.clips.maker import ClipMaker
+
+PIXELS = Definition(operations=(Decode(), Resize(mode="exact", size=(96, 128)), Output(layout="NHWC", dtype="uint8")))
+LENGTHS = (12, 20, 9, 16, 25, 30, 14)
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven videos of different lengths in two classes."""
+    folder = tmp_path_factory.mktemp("clips")
+    for number, length in enumerate(LENGTHS):
+        path = folder / ("run" if number % 2 else "jump") / f"{number}.mp4"
+        path.parent.mkdir(exist_ok=True)
+        write_video(path, "libx264", count=length, options={"g": "8"})
+    return folder
+
+
+def test_each_clip_is_what_it_is_alone(clips: Path) -> None:
+    clip = Clip(num_frames=4, start_frame=1, stride=2)
+    with VideoLoader(DEFINITION, clips, batch_size=3, num_frames=4, start_frame=1, stride=2, threads=2) as loader:
+        assert loader.classes == ("jump", "run")
+        assert len(loader) == 3
+        alone = ClipMaker(DEFINITION, clip)
+        batches = list(loader)
+        assert [len(batch.clips) for batch in batches] == [3, 3, 1]
+        assert [index for batch in batches for index in batch.indices.tolist()] == list(range(7))
+        assert [label for batch in batches for label in batch.labels.tolist()] == [0, 0, 0, 0, 1, 1, 1]
+        for batch in batches:
+            assert batch.clips.shape[1:] == (4, 3, 64, 56)
+            assert batch.clips.dtype == torch.float32
+            for made, index in zip(batch.clips, batch.indices.tolist(), strict=True):
+                assert np.array_equal(made.numpy(), alone.make(loader.files.paths[index]))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"num_frames": 5, "stride": 3, "pad_mode": "edge"}, [0, 3, 6, 6, 6]),
+        ({"frames": (8, 0, 8)}, [8, 0, 8]),
+        ({"num_frames": 3, "start_frame": 2, "end_frame": 4, "pad_mode": "reflect"}, [2, 3, 2]),
+        ({"num_frames": 2, "fps": 5}, [0, 5]),
+    ],
+)
+def test_frames_are_the_ones_chosen(clips: Path, options: dict[str, object], expected: list[int]) -> None:
+    with VideoLoader(PIXELS, [clips / "jump" / "2.mp4"], batch_size=1, **options) as loader:  # type: ignore[arg-type]
+        (batch,) = loader
+        assert [number_in(frame.numpy()) for frame in batch.clips[0]] == expected
+        assert batch.labels.tolist() == [-1]
+
+
+def test_shards_hold_every_video_once_and_shuffle_by_epoch(clips: Path) -> None:
+    orders: list[list[int]] = []
+    for shard in range(2):
+        with VideoLoader(
+            PIXELS, clips, batch_size=2, num_frames=1, shuffle=True, seed=4, shard_id=shard, num_shards=2
+        ) as loader:
+            for _ in range(2):
+                orders.append([index for batch in loader for index in batch.indices.tolist()])
+            loader.set_epoch(0)
+            assert [index for batch in loader for index in batch.indices.tolist()] == orders[-2]
+    assert sorted(orders[0] + orders[2]) == list(range(7))
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize(
+    ("last_batch", "sizes", "paddings"), [("partial", [4, 3], 0), ("pad", [4, 4], 1), ("drop", [4], 0)]
+)
+def test_last_batches(clips: Path, last_batch: str, sizes: list[int], paddings: int) -> None:
+    with VideoLoader(PIXELS, clips, batch_size=4, num_frames=2, last_batch=last_batch) as loader:  # type: ignore[arg-type]
+        batches = list(loader)
+        assert len(loader) == len(sizes)
+    assert [len(batch.clips) for batch in batches] == sizes
+    assert sum((batch.indices == -1).sum() for batch in batches) == paddings
+    assert sum((batch.labels == -100).sum() for batch in batches) == paddings
+
+
+def with_bad_ones(clips: Path, folder: Path) -> Path:
+    """A list of four videos: good, cut off, too short, good."""
+    source = (clips / "run" / "5.mp4").read_bytes()
+    (folder / "cut.mp4").write_bytes(source[: len(source) // 2])
+    paths = [clips / "jump" / "0.mp4", folder / "cut.mp4", clips / "jump" / "2.mp4", clips / "run" / "1.mp4"]
+    lines = zip(paths, [3, 1, 2, 0], strict=True)
+    (folder / "list.txt").write_text("# videos\n" + "".join(f"{path} {label}\n" for path, label in lines))
+    return folder / "list.txt"
+
+
+def test_bad_videos_fail_by_name_or_are_skipped_and_listed(clips: Path, tmp_path: Path) -> None:
+    listed = with_bad_ones(clips, tmp_path)
+    with (
+        VideoLoader(PIXELS, listed, batch_size=4, num_frames=12) as loader,
+        pytest.raises(BadSample, match=r"cut\.mp4: the video cannot be opened"),
+    ):
+        list(loader)
+    with VideoLoader(PIXELS, listed, batch_size=4, num_frames=12, bad_files="skip") as loader:
+        for _ in range(2):
+            (batch,) = loader
+            assert batch.indices.tolist() == [0, 3]
+            assert batch.labels.tolist() == [3, 0]
+        assert [(one.index, Path(one.name).name) for one in loader.skipped] == [(1, "cut.mp4"), (2, "2.mp4")]
+        assert "gives 9 frames of 12; choose a pad_mode" in loader.skipped[1].reason
+    with VideoLoader(PIXELS, listed, batch_size=4, num_frames=12, bad_files="skip", last_batch="pad") as loader:
+        (batch,) = loader
+        assert batch.indices.tolist() == [0, -1, -1, 3]
+        assert batch.labels.tolist() == [3, -100, -100, 0]
+        assert torch.equal(batch.clips[1], batch.clips[0])
+
+
+def test_a_batch_of_only_bad_videos_ends_the_epoch(clips: Path, tmp_path: Path) -> None:
+    with (
+        VideoLoader(PIXELS, with_bad_ones(clips, tmp_path), batch_size=1, num_frames=12, bad_files="skip") as loader,
+        pytest.raises(BadSample, match=r"all 1 videos of a batch are bad, the first is .*cut\.mp4"),
+    ):
+        list(loader)
+
+
+def test_an_epoch_can_be_left_and_everything_is_released(clips: Path) -> None:
+    before, files = threading.active_count(), psutil.Process().open_files()
+    loader = VideoLoader(PIXELS, clips, batch_size=1, num_frames=9, threads=2, prefetch=3)
+    next(iter(loader))
+    assert [len(batch.clips) for batch in loader] == [1] * 7
+    next(iter(loader))
+    loader.reset()
+    assert threading.active_count() > before
+    loader.close()
+    assert threading.active_count() == before
+    # Sockets may come and go meanwhile: those of other tests' clients, whose threads end late.
+    assert psutil.Process().open_files() == files
+
+
+def test_the_reference_is_a_backend(clips: Path) -> None:
+    with VideoLoader(DEFINITION, clips, batch_size=7, num_frames=2, backend="reference") as loader:
+        (literal,) = loader
+    with VideoLoader(DEFINITION, clips, batch_size=7, num_frames=2) as loader:
+        (compiled,) = loader
+    # One level of 255, over the smallest standard deviation.
+    assert (literal.clips - compiled.clips).abs().max() <= 1.01 / 255 / 0.224
+
+
+def test_dali_is_a_backend(tmp_path: Path) -> None:
+    pytest.importorskip("nvidia.dali")
+    for number in range(5):
+        write_video(tmp_path / f"{number}.webm", "libvpx-vp9", count=6 + number, options={"cpu-used": "8"})
+    with VideoLoader(PIXELS, tmp_path, batch_size=5, frames=(5, 2), backend="dali", threads=2) as loader:
+        (batch,) = loader
+    assert [[number_in(frame.numpy()) for frame in clip] for clip in batch.clips] == [[5, 2]] * 5
+
+
+@pytest.mark.needs_gpu
+def test_dali_on_a_gpu_feeds_the_loader(clips: Path) -> None:
+    with VideoLoader(DEFINITION, clips, batch_size=7, num_frames=2, backend="dali", device="gpu") as loader:
+        (batch,) = loader
+    assert batch.clips.shape == (7, 2, 3, 64, 56)
+
+
+def test_python_blocks_of_the_page_run() -> None:
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "video-loader.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    command = [sys.executable, "-c", "\n".join(blocks)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "(1, 16, 3, 224, 224) [0] ('coffee',)",
+        "(8, 3, 112, 112) float32",
+        "50 [3, 40]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({}, ValueError, "give num_frames or frames"),
+        ({"num_frames": 2, "prefetch": 0}, ValueError, "threads and decoder_threads must be at least 1, got 0"),
+        ({"num_frames": 2, "threads": 0}, ValueError, "at least 1, got 1, 0, 1"),
+        ({"num_frames": 2, "bad_files": "hide"}, ValueError, "bad_files must be 'fail' or 'skip', got 'hide'"),
+        ({"num_frames": 0}, ValueError, "num_frames must be at least 1, got 0"),
+        ({"num_frames": 2, "backend": "pyav", "device": "gpu"}, CannotCompile, "runs on the device 'cpu' only"),
+    ],
+)
+def test_options_out_of_range_are_refused(
+    clips: Path, options: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        VideoLoader(PIXELS, clips, batch_size=2, **options)  # type: ignore[arg-type]
+
+
+def test_a_definition_without_one_size_is_refused(clips: Path) -> None:
+    with pytest.raises(CannotCompile, match="frames of a batch must have one size"):
+        VideoLoader(Definition(operations=(Decode(),)), clips, batch_size=1, num_frames=1)
+
+
+def test_sources_that_hold_no_video_are_named(clips: Path, tmp_path: Path) -> None:
+    for source, message in [
+        (tmp_path / "nowhere", "nowhere is not a folder"),
+        (tmp_path, r"no video in .*; expected files that end in \.mp4"),
+        (clips / "run" / "1.mp4", "is one video"),
+        ([], "got no video"),
+    ]:
+        with pytest.raises(BadDataset, match=message):
+            VideoLoader(PIXELS, source, batch_size=1, num_frames=1)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b.mp4").write_bytes(b"")
+    with pytest.raises(BadDataset, match=r"has folders of classes and videos beside them, such as b\.mp4"):
+        VideoLoader(PIXELS, tmp_path, batch_size=1, num_frames=1)

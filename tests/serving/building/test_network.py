@@ -1,0 +1,147 @@
+"""ONNX files are made servable, or refused with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from networks import mean_color
+from onnx import TensorProto, helper
+
+from onestream.preprocess import Decode, Definition, Normalize, Output, Resize, StampMismatch
+from onestream.preprocess.backends.base import network_layout
+from onestream.serving.building import onnx_graph
+from onestream.serving.building.stamp import stamp_of
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import served as served_network
+from onestream.serving.errors import BadNetwork
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def definition(**output: str) -> Definition:
+    operations = [Decode(), Resize(mode="exact", size=(32, 32))]
+    if output.get("dtype") != "uint8":
+        operations.append(Normalize(mean=MEAN, std=STD))
+    return Definition(operations=(*operations, Output(**output)))
+
+
+def pixels(count: int = 4) -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+
+
+def run_plain(model: onnx.ModelProto, chain: Definition, batch: np.ndarray) -> np.ndarray:
+    """The network without its door, fed by the reference's normalization, one image at a time."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return np.concatenate([session.run(None, {name: network_layout(chain, image)[None]})[0] for image in batch])
+
+
+@pytest.mark.parametrize("name", ["input", "pixels"])
+def test_the_door_does_what_the_reference_does(name: str) -> None:
+    model = mean_color(input_name=name)
+    served = onnx_graph.prepare(model, definition())
+    result = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(pixels())
+    np.testing.assert_array_equal(result["scores_out"], run_plain(model, definition(), pixels()))
+
+
+def test_the_door_is_bit_equal_to_the_reference_on_every_level() -> None:
+    """An identity network shows the door's own output."""
+    shape = ["batch", 3, 32, 32]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "identity",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+    levels = np.arange(1024, dtype=np.uint8).reshape(1, 32, 32, 1).repeat(3, axis=3)
+    served = onnx_graph.prepare(model, definition())
+    result = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(levels)
+    np.testing.assert_array_equal(result["y"][0], network_layout(definition(), levels[0]))
+
+
+def test_results_do_not_depend_on_batch_mates() -> None:
+    engine = OnnxRuntimeEngine(onnx_graph.prepare(mean_color(), definition()).SerializeToString(), threads=1)
+    together = engine.run(pixels())["scores_out"]
+    for index in range(4):
+        np.testing.assert_array_equal(engine.run(pixels()[index : index + 1])["scores_out"][0], together[index])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [mean_color((1, 3, 32, 32)), mean_color((4, 3, 32, 32)), mean_color((1, 3, 32, 32), reshape_to=(1, 3)),
+     mean_color((1, 3, 32, 32), reshape_to=(1, -1)), mean_color(("n", 3, "h", "w"))],
+    ids=["batch 1", "batch 4", "reshape constant", "reshape inferred", "free size"],
+)  # fmt: skip
+def test_fixed_files_are_made_dynamic(model: onnx.ModelProto) -> None:
+    served = onnx_graph.prepare(model, definition())
+    (output,) = served_network.outputs(served)
+    assert (output.name, output.dtype, output.dims) == ("scores_out", "float32", (7,))
+    assert OnnxRuntimeEngine(served.SerializeToString(), threads=1).run_together(pixels(5))["scores_out"].shape == (
+        5,
+        7,
+    )
+
+
+def test_float16_and_uint8_networks_are_served() -> None:
+    half = onnx_graph.prepare(mean_color(dtype=TensorProto.FLOAT16), definition(dtype="float16"))
+    assert OnnxRuntimeEngine(half.SerializeToString(), threads=1).run(pixels())["scores_out"].dtype == np.float16
+    cast = mean_color(input_name="cast")
+    cast.graph.node.insert(0, helper.make_node("Cast", ["raw"], ["cast"], to=TensorProto.FLOAT))
+    del cast.graph.input[:]
+    cast.graph.input.append(helper.make_tensor_value_info("raw", TensorProto.UINT8, ["batch", 3, 32, 32]))
+    served = onnx_graph.prepare(cast, definition(dtype="uint8"))
+    assert OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(pixels())["scores_out"].shape == (4, 7)
+
+
+@pytest.mark.parametrize(
+    ("model", "chain", "reason"),
+    [
+        (mean_color(("b", 3, 64, 64)), definition(), r"takes \[batch, 3, 64, 64\].*gives \[batch, 3, 32, 32\]"),
+        (mean_color(("b", 1, 32, 32)), definition(), "takes .* the definition gives"),
+        (mean_color(), definition(dtype="float16"), "takes float.*gives float16"),
+        (mean_color(), definition(layout="NHWC"), "the definition gives .*NHWC"),
+        (mean_color(mix_batch=True), definition(), "depends on the other images"),
+        (mean_color((2, 3, 32, 32), reshape_to=(1, 6)), definition(), "dynamic batch|first dimension|depends"),
+        (mean_color(), Definition(operations=[Decode(), Resize(mode="shorter", size=32)]), "depends on the image"),
+    ],
+    ids=["size", "channels", "dtype", "layout", "mixes batch", "not dynamic", "size of image"],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_by_name(model: onnx.ModelProto, chain: Definition, reason: str) -> None:
+    with pytest.raises(BadNetwork, match=reason):
+        onnx_graph.prepare(model, chain)
+
+
+def test_two_inputs_are_refused() -> None:
+    model = mean_color()
+    model.graph.input.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["batch", 1]))
+    with pytest.raises(BadNetwork, match=r"got 2: input, mask"):
+        onnx_graph.prepare(model, definition())
+
+
+def test_files_that_are_not_onnx_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "text.onnx"
+    file.write_text("this is not a network at all")
+    with pytest.raises(BadNetwork, match="not an ONNX file"):
+        onnx_graph.load(file)
+    with pytest.raises(BadNetwork, match="No such file"):
+        onnx_graph.load(tmp_path / "absent.onnx")
+
+
+def test_the_stamp_is_written_and_checked() -> None:
+    served = onnx_graph.prepare(mean_color(), definition())
+    assert OnnxRuntimeEngine(served.SerializeToString(), threads=1).definition == definition()
+    assert onnx_graph.prepare(served, definition()) == served
+    exported = mean_color()
+    helper.set_model_props(exported, stamp_of(definition()))
+    onnx_graph.prepare(exported, definition())
+    other = Definition(operations=[Decode(), Resize(mode="exact", size=(32, 32)), Normalize(mean=MEAN, std=MEAN)])
+    with pytest.raises(StampMismatch, match=r"operations\[2\].std") as caught:
+        onnx_graph.prepare(exported, other)
+    assert definition().digest[:12] in str(caught.value)
+    assert other.digest[:12] in str(caught.value)

@@ -1,0 +1,132 @@
+"""Softmax and top-k inside the graph are what ``postprocess.top_k`` computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from networks import CLASSES, mean_color
+from onnx import TensorProto, helper
+
+from onestream.postprocess import top_k
+from onestream.preprocess import Decode, Definition, Output, Resize
+from onestream.serving.building import onnx_graph
+from onestream.serving.building.onnx_postprocess import with_labels, with_postprocess
+from onestream.serving.building.stamp import read_stamp
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import served as served_network
+from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.pipeline import Classification, Raw
+
+# Softmax sums in another order than NumPy does: a few units in the last place of a value up to 1.
+SCORE_TOLERANCE = 1e-6
+NEXT_TO_ONE = float(np.nextafter(np.float32(1), np.float32(2)))
+
+
+def passing(
+    classes: int, *, output: str = "logits", inner: str = "inner", dtype: int = TensorProto.FLOAT, opset: int = 13
+) -> onnx.ModelProto:
+    """A network whose output is its input, (batch, classes), so that a test chooses the logits."""
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], [inner]), helper.make_node("Identity", [inner], [output])],
+        "passing",
+        [helper.make_tensor_value_info("x", dtype, ["batch", classes])],
+        [helper.make_tensor_value_info(output, dtype, ["batch", classes])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
+
+
+def run(model: onnx.ModelProto, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    results = OnnxRuntimeEngine(model.SerializeToString(), threads=1).run_together(logits)
+    assert list(results) == ["scores", "class_ids"]
+    return results["scores"], results["class_ids"]
+
+
+def check(model: onnx.ModelProto, logits: np.ndarray, options: Classification) -> None:
+    scores, class_ids = run(with_postprocess(model, options), logits)
+    expected_scores, expected_ids = top_k(logits, options.top_k, activation=options.activation)
+    np.testing.assert_array_equal(class_ids, expected_ids)
+    assert (scores.dtype, class_ids.dtype) == (np.float32, np.int32)
+    if options.activation == "none":
+        np.testing.assert_array_equal(scores, expected_scores)
+    else:
+        np.testing.assert_allclose(scores, expected_scores, rtol=0, atol=SCORE_TOLERANCE)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    # Few distinct values make ties in nearly every example; ±200 makes softmax underflow to equal scores.
+    logits=st.integers(1, 40).flatmap(
+        lambda classes: arrays.arrays(
+            np.float32,
+            st.tuples(st.integers(1, 3), st.just(classes)),
+            elements=st.sampled_from([-200.0, -3.5, -0.0, 0.0, 1.0, NEXT_TO_ONE, 7.25, 200.0]),
+        )
+    ),
+    data=st.data(),
+)
+def test_equal_to_top_k_ties_included(logits: np.ndarray, data: st.DataObject) -> None:
+    options = Classification(
+        top_k=data.draw(st.integers(1, logits.shape[1])), activation=data.draw(st.sampled_from(["softmax", "none"]))
+    )
+    check(passing(logits.shape[1]), logits, options)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 21])
+@pytest.mark.parametrize(("numpy_type", "dtype"), [("float16", TensorProto.FLOAT16), ("float64", TensorProto.DOUBLE)])
+def test_logits_of_other_types_are_taken_as_float32(numpy_type: str, dtype: int, opset: int) -> None:
+    logits = np.random.default_rng(1).normal(size=(4, 1000)).astype(numpy_type)
+    check(passing(1000, dtype=dtype, opset=opset), logits, Classification(top_k=5))
+
+
+@pytest.mark.parametrize(("output", "inner"), [("scores", "inner"), ("logits", "class_ids"), ("class_ids", "scores")])
+def test_a_network_may_use_the_same_names(output: str, inner: str) -> None:
+    logits = np.random.default_rng(2).normal(size=(2, 9)).astype(np.float32)
+    check(passing(9, output=output, inner=inner), logits, Classification(top_k=3))
+
+
+@pytest.mark.parametrize("output", ["labels", "logits"])
+def test_labels_follow_the_class_ids(output: str) -> None:
+    logits = np.random.default_rng(4).normal(size=(2, 3)).astype(np.float32)
+    tailed = with_postprocess(passing(3, output=output), Classification(top_k=3))
+    names = ["a", "é", ""]
+    for labels, expected in ((names, names), (None, ["0", "1", "2"])):
+        results = OnnxRuntimeEngine(with_labels(tailed, labels).SerializeToString(), threads=1).run_together(logits)
+        assert results["labels"].tolist() == [[expected[index] for index in row] for row in results["class_ids"]]
+
+
+def test_a_prepared_network_keeps_its_door_and_stamp() -> None:
+    definition = Definition(operations=(Decode(), Resize(mode="exact", size=(32, 32)), Output()))
+    served = onnx_graph.prepare(mean_color(), definition)
+    pixels = np.random.default_rng(3).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    extended = with_postprocess(served, Classification(top_k=2))
+    scores, class_ids = run(extended, pixels)
+    logits = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run_together(pixels)["scores_out"]
+    expected = top_k(logits, 2)
+    np.testing.assert_array_equal(class_ids, expected[1])
+    np.testing.assert_allclose(scores, expected[0], rtol=0, atol=SCORE_TOLERANCE)
+    assert read_stamp({entry.key: entry.value for entry in extended.metadata_props}, where="it") == definition
+    assert [(out.name, out.dtype, out.dims) for out in served_network.outputs(extended)] == [
+        ("scores", "float32", (2,)),
+        ("class_ids", "int32", (2,)),
+    ]
+    assert [out.name for out in served_network.outputs(served)] == ["scores_out"]  # the argument is not changed
+
+
+def test_raw_outputs_stay_as_they_are() -> None:
+    model = mean_color()
+    assert with_postprocess(model, Raw()) == model
+
+
+def test_refuses_what_it_cannot_append_to() -> None:
+    image_like = mean_color()
+    image_like.graph.output.append(helper.make_tensor_value_info("pooled", TensorProto.FLOAT, ["batch", 3, 1, 1]))
+    with pytest.raises(BadNetwork, match=r"one output \(batch, classes\); got scores_out \[None, 7\], pooled"):
+        with_postprocess(image_like, Classification())
+    with pytest.raises(BadPipeline, match=f"top_k is 8, the network has {CLASSES} classes"):
+        with_postprocess(mean_color(), Classification(top_k=8))
+    with pytest.raises(BadNetwork, match="opset 11 or newer; the file has 10"):
+        with_postprocess(passing(9, opset=10), Classification())

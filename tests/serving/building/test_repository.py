@@ -1,0 +1,243 @@
+"""The committed repository is what the generator writes, and its configurations say what the pipeline says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from networks import mean_color
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from onestream.preprocess import Definition
+from onestream.serving.building import onnx_graph, repository
+from onestream.serving.building.build import build
+from onestream.serving.building.triton_config import Device, from_text
+from onestream.serving.engine import served as served_network
+from onestream.serving.engine.served import NetworkOutput
+from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.pipeline import GpuOptions, Pipeline, ServingOptions, VideoOptions
+
+ROOT = Path(__file__).parents[3]
+PIPELINE_FILE = ROOT / "pipelines" / "classify.yaml"
+COMMITTED = ROOT / "model_repository"
+LABELS = (ROOT / "serving" / "data" / "imagenet_labels.txt").read_text(encoding="utf-8")
+DEVICES: tuple[Device, ...] = ("cpu", "gpu")
+LOGITS = NetworkOutput("logits", "float32", (1000,))
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    planned = repository.plan(Pipeline.from_file(PIPELINE_FILE), [LOGITS], labels=LABELS)
+    return planned.files(source="pipelines/classify.yaml")
+
+
+def test_the_committed_repository_is_the_generated_one(files: dict[str, bytes]) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "model_repository"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    committed = {line.removeprefix("model_repository/") for line in listed.stdout.splitlines()}
+    assert committed == set(files), "run: make build, and commit model_repository"
+    for path, content in files.items():
+        assert (COMMITTED / path).read_bytes() == content, f"{path}: run make build, and commit model_repository"
+
+
+def test_the_built_network_has_the_outputs_of_the_committed_configuration(repository: Path) -> None:
+    model = onnx_graph.load(repository / "classify_model" / "1" / "model.onnx")
+    assert served_network.outputs(model) == [LOGITS]
+
+
+def test_gpu_and_cpu_differ_only_in_how_a_model_runs(files: dict[str, bytes]) -> None:
+    models = sorted(path.split("/")[0] for path in files if path.endswith("cpu.pbtxt"))
+    assert models == [f"classify_{role}" for role in ("fused", "model", "postprocess", "preprocess", "video")]
+    for name in models:
+        gpu = from_text(files[f"{name}/config.pbtxt"].decode())
+        cpu = from_text(files[f"{name}/configs/cpu.pbtxt"].decode())
+        for config in (gpu, cpu):
+            for field in ("backend", "instance_group", "optimization", "max_batch_size"):
+                config.ClearField(field)
+            config.parameters.pop("gpu", None)
+        # In front of one instance a GPU's queue has no bound (``Placement``).
+        assert not gpu.dynamic_batching.HasField("default_queue_policy")
+        if cpu.HasField("dynamic_batching"):
+            for field in ("default_queue_policy", "priority_levels", "default_priority_level"):
+                cpu.dynamic_batching.ClearField(field)
+        assert gpu == cpu
+
+
+def test_dims_come_from_the_definition(files: dict[str, bytes]) -> None:
+    preprocess = _config(files, "classify_preprocess/configs/cpu.pbtxt")
+    model = _config(files, "classify_model/config.pbtxt")
+    fused = _config(files, "classify_fused/config.pbtxt")
+    ensemble = _config(files, "classify/config.pbtxt")
+    assert list(preprocess.output[0].dims) == list(model.input[0].dims) == [224, 224, 3]
+    assert preprocess.input[0].allow_ragged_batch
+    assert not preprocess.dynamic_batching.preferred_batch_size
+    assert [output.name for output in fused.output] == ["scores", "class_ids", "labels"]
+    assert list(fused.output) == list(ensemble.output)
+    assert model.output[0].label_filename == "labels.txt"
+    photo = files["classify_preprocess/warmup/photo.jpg"]
+    assert list(preprocess.model_warmup[0].inputs["image"].dims) == [len(photo)]
+
+
+@pytest.mark.parametrize(
+    ("serving", "expected"),
+    [
+        ({}, {"cpu": 64, "gpu": None}),
+        ({"max_queue_size": 9, "gpu": {"max_queue_size": 128}}, {"cpu": 9, "gpu": 128}),
+        ({"max_queue_size": 0}, {"cpu": None, "gpu": None}),
+        # One process stalls behind a bounded queue, so it gets one only where that is said.
+        ({"cpu_instances": 1}, {"cpu": None, "gpu": None}),
+        ({"cpu_instances": 1, "max_queue_size": 5}, {"cpu": 5, "gpu": None}),
+    ],
+)
+def test_queues_are_bounded_as_the_pipeline_says(serving: dict[str, Any], expected: dict[str, int | None]) -> None:
+    pipeline = Pipeline.from_file(PIPELINE_FILE)
+    options = ServingOptions.model_validate({**serving, "max_queue_ms": 1500})
+    bounded = repository.plan(pipeline.model_copy(update={"serving": options}), [LOGITS], labels=LABELS)
+    for model in bounded.models:
+        for device in DEVICES:
+            batching = model.config(device).dynamic_batching
+            size = None if model.name == "classify_postprocess" else expected[device]
+            assert batching.HasField("default_queue_policy") == (size is not None)
+            assert batching.priority_levels == (0 if size is None else 3)
+            if size is not None:
+                assert batching.default_priority_level == 2
+                assert batching.default_queue_policy.max_queue_size == size
+                assert batching.default_queue_policy.default_timeout_microseconds == 1_500_000
+                assert batching.default_queue_policy.allow_timeout_override
+
+
+def test_processes_on_a_cpu_get_the_threads_that_the_pipeline_says() -> None:
+    pipeline = Pipeline.from_file(PIPELINE_FILE)
+    options = pipeline.serving.model_copy(update={"cpu_threads": 3})
+    planned = repository.plan(pipeline.model_copy(update={"serving": options}), [LOGITS], labels=LABELS)
+    threads = {model.name: model.config("cpu").parameters["threads"].string_value for model in planned.models}
+    assert threads.pop("classify_postprocess") == ""
+    assert set(threads.values()) == {"3"}
+
+
+def test_every_model_carries_the_stamp(files: dict[str, bytes]) -> None:
+    definition = Pipeline.from_file(PIPELINE_FILE).preprocess
+    for path, content in files.items():
+        if path.endswith("definition.json"):
+            assert Definition.from_json(content.decode()) == definition
+        if path.endswith(".pbtxt"):
+            parameters = from_text(content.decode()).parameters
+            assert parameters["definition_digest"].string_value == definition.digest
+            assert Definition.from_json(parameters["definition"].string_value) == definition
+
+
+def _config(files: dict[str, bytes], path: str) -> ModelConfig:
+    return from_text(files[path].decode())
+
+
+def _pipeline_file(folder: Path, **changes: object) -> Path:
+    operations = [
+        {"op": "decode"},
+        {"op": "letterbox", "size": [32, 32]},
+        {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
+    ]
+    content = {
+        "preprocess": {"operations": operations},
+        "postprocess": {"kind": "classification", "top_k": 3},
+        **changes,
+    }
+    file = folder / "mine.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+def _onnx_file(folder: Path) -> Path:
+    file = folder / "mine.onnx"
+    file.write_bytes(mean_color((1, 3, 32, 32)).SerializeToString())
+    return file
+
+
+def test_bring_your_own_makes_the_five_models(tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    built = build(_pipeline_file(tmp_path), folder=folder, onnx_file=_onnx_file(tmp_path))
+    assert built.models == ["mine", "mine_preprocess", "mine_model", "mine_postprocess", "mine_fused"]
+    assert {path.parts[-3] for path in folder.glob("*/1/model.onnx")} == {"mine_model", "mine_fused"}
+    assert json.loads((folder / "mine" / "definition.json").read_text())["operations"][1]["op"] == "letterbox"
+    assert not list(folder.glob("*/labels.txt"))
+
+
+def test_a_second_build_changes_nothing_and_a_changed_definition_does(tmp_path: Path) -> None:
+    folder, onnx_file = tmp_path / "repository", _onnx_file(tmp_path)
+    build(_pipeline_file(tmp_path), folder=folder, onnx_file=onnx_file)
+    assert build(_pipeline_file(tmp_path), folder=folder, onnx_file=onnx_file).written == []
+    changed = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
+    file = _pipeline_file(tmp_path, preprocess={"operations": changed})
+    written = build(file, folder=folder, onnx_file=onnx_file).written
+    assert folder / "mine_model" / "1" / "model.onnx" in written
+    assert folder / "mine_preprocess" / "definition.json" in written
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"postprocess": {"kind": "classification", "top_k": 9}}, "top_k is 9, the network has 7 classes"),
+        ({"postprocess": {"kind": "classification", "labels": "absent.txt"}}, "absent.txt.*No such file"),
+        ({"postprocess": {"kind": "classification", "labels": "imagenet"}}, "1000 names, the network has 7 classes"),
+        ({"postprocess": {"kind": "detection"}}, "postprocess: .*'classification'.*'raw'"),
+        ({"serving": {"max_batch_size": 0}}, "serving.max_batch_size: .*greater than or equal to 1.*got 0"),
+        ({"speling": 1}, "speling: .*not permitted"),
+        ({"name": "a b"}, "name: .*pattern"),
+        ({"preprocess": {"operations": [{"op": "decode"}, {"op": "resize", "mode": "exact"}]}}, "size: Field required"),
+        ({"preprocess": {"operations": [{"op": "center_crop", "size": [2, 2]}]}}, "must be decode, got center_crop"),
+    ],
+)  # fmt: skip
+def test_a_bad_pipeline_is_refused_by_field(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(BadPipeline, match=reason):
+        build(_pipeline_file(tmp_path, **changes), folder=tmp_path / "repository", onnx_file=_onnx_file(tmp_path))
+    assert not (tmp_path / "repository").exists()
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BadPipeline, match=r"absent.yaml: No such file"):
+        build(tmp_path / "absent.yaml", folder=tmp_path)
+    with pytest.raises(BadPipeline, match="--onnx FILE"):
+        build(_pipeline_file(tmp_path), folder=tmp_path)
+    with pytest.raises(BadNetwork, match=r"absent.onnx: no such file"):
+        build(_pipeline_file(tmp_path), folder=tmp_path, onnx_file=tmp_path / "absent.onnx")
+
+
+def _with_gpu(batch: int, **gpu: object) -> repository.Repository:
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
+    serving = ServingOptions(max_batch_size=batch, gpu=GpuOptions.model_validate(gpu))
+    return repository.plan(pipeline.model_copy(update={"serving": serving}), [LOGITS], labels=LABELS)
+
+
+def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
+    files = _with_gpu(48, max_batch_size=32, engine="onnxruntime", decode="hybrid").files(source="x.yaml")
+    model = _config(files, "classify_model/config.pbtxt")
+    assert (model.backend, model.max_batch_size) == ("onnxruntime", 32)
+    assert not model.optimization.cuda.graphs
+    assert _config(files, "classify/config.pbtxt").max_batch_size == 32, "no step may take less than the ensemble"
+    fused = _config(files, "classify_fused/config.pbtxt")
+    assert GpuOptions.model_validate_json(fused.parameters["gpu"].string_value).decode == "hybrid"
+    on_cpu = _config(files, "classify_fused/configs/cpu.pbtxt")
+    assert on_cpu.max_batch_size == 48
+    assert "gpu" not in on_cpu.parameters
+
+
+def test_video_is_decoded_where_the_pipeline_says() -> None:
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
+    kinds = {}
+    for decode in ("auto", "gpu", "cpu"):
+        chosen = pipeline.model_copy(update={"video": VideoOptions(decode=decode)})
+        files = repository.plan(chosen, [LOGITS], labels=LABELS).files(source="x.yaml")
+        group = _config(files, "classify_video/config.pbtxt").instance_group[0]
+        kinds[decode] = (group.kind, list(group.gpus))
+        assert _config(files, "classify_video/configs/cpu.pbtxt").instance_group[0].kind == group.KIND_CPU
+    assert kinds["auto"] == kinds["gpu"] == (group.KIND_GPU, [0])
+    assert kinds["cpu"] == (group.KIND_CPU, [])
+
+
+def test_float16_by_a_backend_that_runs_the_file_as_it_is_is_refused() -> None:
+    with pytest.raises(BadPipeline, match="precision fp16 needs engine tensorrt"):
+        _with_gpu(4, engine="onnxruntime", precision="fp16")

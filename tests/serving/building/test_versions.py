@@ -1,0 +1,119 @@
+"""Versions of a pipeline in a repository: names, pins, what is loaded, and what a build refuses."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import mean_color
+
+from onestream.serving.building.build import build
+from onestream.serving.building.versions import VERSIONS_FILE, Pin, built_versions, models_to_load, read_pins, write_pin
+from onestream.serving.errors import BadVersion
+from onestream.serving.proxy.settings import public_models
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("versions")
+    for version in (1, 2, 10):
+        built(folder, version)
+    return folder / "repository"
+
+
+def built(folder: Path, version: int, *, name: str = "own") -> None:
+    onnx_file, pipeline_file = folder / "own.onnx", folder / f"{name}.yaml"
+    onnx_file.write_bytes(mean_color((1, 3, 8, 8)).SerializeToString())
+    operations = [{"op": "decode"}, {"op": "letterbox", "size": [8, 8]}]
+    pipeline_file.write_text(yaml.safe_dump({"preprocess": {"operations": operations}, "postprocess": {"kind": "raw"}}))
+    build(pipeline_file, folder=folder / "repository", onnx_file=onnx_file, version=version)
+
+
+def test_versions_are_found_in_the_order_of_their_numbers(repository: Path) -> None:
+    assert built_versions(repository, "own") == [1, 2, 10]
+    assert built_versions(repository, "other") == []
+
+
+def test_a_later_version_changes_no_file_of_version_1(tmp_path: Path) -> None:
+    built(tmp_path, 1)
+
+    def files() -> dict[Path, tuple[int, bytes]]:
+        found = (path for path in (tmp_path / "repository").glob("own*/**/*") if path.is_file())
+        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in found if "_v2" not in str(path)}
+
+    before = files()
+    built(tmp_path, 2)
+    assert files() == before
+
+
+def test_only_the_pinned_version_is_loaded(repository: Path) -> None:
+    first = {"own", "own_fused", "own_preprocess", "own_model", "own_postprocess"}
+    assert set(models_to_load(repository, {}, ("*",))) == first
+    # The names that clients call bring the models of their version.
+    assert set(models_to_load(repository, {"own": Pin(version=2)}, ("*",))) == {"own", "own_fused"}
+    assert models_to_load(repository, {}, ("own_v2",)) == ("own_v2",)
+
+
+@pytest.mark.parametrize("pinned", [1, 2])
+def test_a_video_model_comes_with_the_network_that_it_asks(tmp_path: Path, pinned: int) -> None:
+    committed = Path(__file__).parents[3] / "model_repository"
+    for name in ("classify_video", "classify_model"):
+        shutil.copytree(committed / name, tmp_path / name, ignore=shutil.ignore_patterns("*.onnx", "*.plan"))
+    later = tmp_path / "classify_v2_video"
+    shutil.copytree(tmp_path / "classify_video", later)
+    text = (later / "config.pbtxt").read_text()
+    (later / "config.pbtxt").write_text(text.replace('string_value: "classify"', 'string_value: "classify_v2"'))
+    pins = {"classify": Pin(version=pinned)}
+    network = {1: "classify_model", 2: "classify_v2_model"}[pinned]
+    assert models_to_load(tmp_path, pins, ["classify_video"]) == ("classify_video", network)
+    assert models_to_load(tmp_path, pins, [network, "classify_video"]) == (network, "classify_video"), "each once"
+    assert models_to_load(tmp_path, pins, ["classify_fused"]) == ("classify_fused",), "asks no other"
+
+
+def test_callers_behind_a_proxy_see_the_pipeline_and_not_its_versions(repository: Path) -> None:
+    assert [model.name for model in public_models(repository)] == ["own", "own_fused"]
+    assert [model.name for model in public_models(repository, ["own_v2"])] == ["own_v2"]
+
+
+@given(st.sampled_from([1, 2, 10]), st.none() | st.sampled_from([1, 2, 10]))
+def test_a_pin_is_read_as_it_was_written(repository: Path, version: int, previous: int | None) -> None:
+    pin = Pin(version=version, previous=previous)
+    write_pin(repository, "own", pin)
+    assert read_pins(repository) == {"own": pin}
+    (repository / VERSIONS_FILE).unlink()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "no list of pinned versions"),
+        ('{"own": {"version": 0}}', "no list of pinned versions"),
+        ('{"own": {"version": 3}}', "holds no version 3 of own, only: 1, 2, 10"),
+        ('{"other": {"version": 1}}', "holds no version 1 of other, only: none"),
+    ],
+)
+def test_a_pin_that_cannot_be_served_is_refused(repository: Path, text: str, reason: str) -> None:
+    path = repository / VERSIONS_FILE
+    path.write_text(text)
+    try:
+        with pytest.raises(BadVersion, match=reason):
+            read_pins(repository)
+    finally:
+        path.unlink()
+
+
+def test_a_build_refuses_what_would_touch_what_is_served(tmp_path: Path) -> None:
+    with pytest.raises(BadVersion, match="holds no own to be version 1"):
+        built(tmp_path, 2)
+    built(tmp_path, 1)
+    built(tmp_path, 1, name="own_v2")
+    with pytest.raises(BadVersion, match="own_v2 is a pipeline of its own"):
+        built(tmp_path, 2)
+    built(tmp_path, 3)
+    write_pin(tmp_path / "repository", "own", Pin(version=3))
+    with pytest.raises(BadVersion, match="version 3 of own is served; build another: --version 4"):
+        built(tmp_path, 3)

@@ -1,0 +1,164 @@
+"""The line of heavy pictures: bounded, in order, each request answered once, whatever becomes of the one before it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+DEADLINE_S = 30.0
+
+
+class Request:
+    """What Triton hands over, as far as the line asks; keeps what it is answered."""
+
+    def __init__(self, name: str, *, timeout_us: int = 0) -> None:
+        self.name, self._timeout_us = name, timeout_us
+        self.answers: list[object] = []
+        self.answered = threading.Event()
+
+    def timeout(self) -> int:
+        return self._timeout_us
+
+    def get_response_sender(self) -> Request:
+        return self
+
+    def send(self, response: object, flags: int) -> None:
+        assert flags == 1
+        self.answers.append(response)
+        self.answered.set()
+        if self.name == "gone":
+            raise RuntimeError("nobody there")
+
+    def answer(self) -> object:
+        assert self.answered.wait(DEADLINE_S)
+        (answer,) = self.answers
+        return answer
+
+
+class Line:
+    """A ``HeavyLine`` whose work waits until it is let go on."""
+
+    def __init__(self, heavy: Any, *, max_waiting_bytes: int = 1000) -> None:
+        self.go_on, self.begun = threading.Event(), threading.Event()
+        self.worked: list[str] = []
+        self.niceness = 0
+        self.line = heavy.HeavyLine(
+            self._open_work, failed=lambda error: f"failed: {error}", max_waiting_bytes=max_waiting_bytes
+        )
+
+    def _open_work(self) -> Callable[[Sequence[Request]], list[object]]:
+        self.niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        return self._work
+
+    def _work(self, requests: Sequence[Request]) -> list[object]:
+        (request,) = requests
+        self.begun.set()
+        assert self.go_on.wait(DEADLINE_S)
+        self.worked.append(request.name)
+        if request.name == "fails":
+            raise MemoryError("no more")
+        return [f"answer to {request.name}"]
+
+    def occupy(self) -> Request:
+        """Take one request and wait until it is at work, so that nothing but what follows waits."""
+        first = Request("first")
+        assert self.line.take(first, 1)
+        assert self.begun.wait(DEADLINE_S)
+        return first
+
+
+@pytest.fixture
+def heavy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module, with the part of Triton that it uses."""
+    triton = types.ModuleType("triton_python_backend_utils")
+    triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1  # type: ignore[attr-defined]
+    triton.InferenceResponse = lambda error: error  # type: ignore[attr-defined]
+    triton.TritonError = lambda text, code: (text, code)  # type: ignore[attr-defined]
+    triton.TritonError.UNAVAILABLE = "UNAVAILABLE"  # type: ignore[attr-defined]
+    triton.Logger = types.SimpleNamespace(log_error=lambda _text: None)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", triton)
+    monkeypatch.delitem(sys.modules, "onestream.serving.models.heavy_pictures", raising=False)
+    import onestream.serving.models.heavy_pictures
+
+    yield onestream.serving.models.heavy_pictures
+    monkeypatch.delitem(sys.modules, "onestream.serving.models.heavy_pictures", raising=False)
+
+
+def test_requests_are_answered_in_order_and_closing_waits_for_them(heavy: Any) -> None:
+    line = Line(heavy)
+    requests = [line.occupy(), *(Request(f"number {number}") for number in range(5))]
+    assert all(line.line.take(request, 10) for request in requests[1:])
+    line.go_on.set()
+    line.line.close()
+    assert [request.answer() for request in requests] == [f"answer to {request.name}" for request in requests]
+    assert line.worked == [request.name for request in requests]
+
+
+def test_it_is_bounded_by_requests(heavy: Any) -> None:
+    line = Line(heavy)
+    line.occupy()
+    taken = [line.line.take(Request(str(number)), 1) for number in range(heavy.WAITING + 3)]
+    assert taken == [True] * heavy.WAITING + [False] * 3
+    line.go_on.set()
+    line.line.close()
+    assert len(line.worked) == 1 + heavy.WAITING
+
+
+def test_it_is_bounded_by_bytes_and_one_always_may_wait(heavy: Any) -> None:
+    line = Line(heavy, max_waiting_bytes=100)
+    line.occupy()
+    assert line.line.take(Request("larger than all"), 500)
+    assert not line.line.take(Request("small"), 1)
+    line.go_on.set()
+    line.line.close()
+    again = Line(heavy, max_waiting_bytes=100)
+    again.occupy()
+    assert [again.line.take(Request(str(size)), size) for size in (60, 50, 40, 1)] == [True, False, True, False]
+    again.go_on.set()
+    again.line.close()
+
+
+def test_one_that_fails_or_is_gone_leaves_the_others_their_answers(heavy: Any) -> None:
+    line = Line(heavy)
+    line.occupy()
+    fails, gone, last = Request("fails"), Request("gone"), Request("last")
+    assert all(line.line.take(request, 1) for request in (fails, gone, last))
+    line.go_on.set()
+    line.line.close()
+    assert fails.answer() == "failed: no more"
+    assert last.answer() == "answer to last"
+
+
+def test_one_whose_caller_has_stopped_waiting_is_refused_without_work(heavy: Any) -> None:
+    line = Line(heavy)
+    line.occupy()
+    late, patient = Request("late", timeout_us=1), Request("patient", timeout_us=3_600_000_000)
+    assert line.line.take(late, 1)
+    assert line.line.take(patient, 1)
+    line.go_on.set()
+    line.line.close()
+    assert late.answer() == ("Request timeout expired", "UNAVAILABLE")
+    assert patient.answer() == "answer to patient"
+    assert line.worked == ["first", "patient"]
+
+
+def test_its_thread_is_nicer_than_the_process_and_the_process_stays_as_it_was(heavy: Any) -> None:
+    before = os.nice(0)
+    line = Line(heavy)
+    assert line.niceness == min(before + heavy.NICER, 19)
+    assert os.nice(0) == before
+    line.line.close()
+
+
+def test_what_opening_raises_is_raised(heavy: Any) -> None:
+    def open_work() -> Any:
+        raise ValueError("no decoder")
+
+    with pytest.raises(ValueError, match="no decoder"):
+        heavy.HeavyLine(open_work, failed=str, max_waiting_bytes=1)

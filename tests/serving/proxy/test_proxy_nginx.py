@@ -1,0 +1,318 @@
+"""`onestream proxy` with a real nginx, and no Triton behind it."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from proxies import ROOT, make_certificates, proxy_command, refused
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from onestream.serving.proxy.nginx_config import MOST_JSON_BYTES
+from onestream.serving.proxy.tokens import add_token
+from onestream.serving.server.triton.ports import free_port
+
+pytestmark = pytest.mark.needs_nginx
+
+PLAIN = ("--no-tls", "--no-tokens")
+
+
+def free_ports() -> tuple[int, int]:
+    first = free_port("127.0.0.1")
+    return first, next(port for port in iter(lambda: free_port("127.0.0.1"), 0) if port != first)
+
+
+def test_a_server_that_is_not_there_is_unavailable_and_the_proxy_stops_clean(tmp_path: Path) -> None:
+    http_port, grpc_port = free_ports()
+    with proxy_command(
+        tmp_path / "output",
+        *PLAIN,
+        *("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}"),
+        *("--http", "127.0.0.1:1", "--grpc", "127.0.0.1:1"),
+    ) as running:
+        assert "models: classify, classify_fused, classify_video (no tokens)" in running.text
+        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+        connection.request("GET", "/v2/models/classify")
+        answer = connection.getresponse()
+        assert answer.status == 502
+        assert "does not answer" in json.loads(answer.read())["error"]
+        connection.close()
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel, pytest.raises(grpc.RpcError) as failure:
+            GRPCInferenceServiceStub(channel).ModelInfer(messages.ModelInferRequest(), timeout=10)
+        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+        (master,) = psutil.Process(running.process.pid).children()
+        (folder,) = re.findall(r"-c (\S+)/nginx\.conf", " ".join(master.cmdline()))
+    assert running.process.returncode == 0
+    assert running.text.endswith("stopped\n")
+    assert not Path(folder).exists()
+
+
+def wait_until_closed(port: int) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            return
+        assert time.monotonic() < deadline, "nginx still listens"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("killed", ["the command", "nginx"])
+def test_neither_outlives_the_other(tmp_path: Path, killed: str) -> None:
+    http_port, grpc_port = free_ports()
+    listens = ("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}")
+    with proxy_command(tmp_path / "output", *PLAIN, *listens) as running:
+        (master,) = psutil.Process(running.process.pid).children()
+        if killed == "nginx":
+            master.kill()
+            assert running.process.wait(15) == 1
+            running.wait_for("error: nginx ended with status -9")
+        else:
+            running.process.kill()
+            running.process.wait(15)
+        wait_until_closed(http_port)
+
+
+def test_what_nginx_refuses_is_one_line(tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path)
+    add_token(tmp_path / "tokens.conf", "alice")
+    options = ("--token-file", str(tmp_path / "tokens.conf"), "--listen", f"127.0.0.1:{free_port('127.0.0.1')}")
+    message = refused("proxy", *options, "--tls-cert", str(tmp_path / "absent.crt"), "--tls-key", str(certificates.key))
+    assert message.startswith("error: nginx refuses the configuration: ")
+    assert "absent.crt" in message
+    (tmp_path / "other").mkdir()
+    other = make_certificates(tmp_path / "other")
+    message = refused("proxy", *options, "--tls-cert", str(certificates.certificate), "--tls-key", str(other.key))
+    assert "key values mismatch" in message
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "onestream", "proxy", *PLAIN, "--listen", address]
+        command += ["--grpc-listen", f"127.0.0.1:{free_port('127.0.0.1')}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, env=os.environ)
+    assert done.returncode == 2
+    assert f"bind() to {address} failed" in done.stderr
+    assert "before it served" in done.stderr
+
+
+@contextmanager
+def plain_proxy(output: Path, *options: str, server: str = "127.0.0.1:1") -> Iterator[tuple[int, int]]:
+    """HTTP's and gRPC's port of a proxy without TLS."""
+    http_port, grpc_port = free_ports()
+    listens = ("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}")
+    with proxy_command(output, "--no-tls", *listens, "--http", server, "--grpc", server, *options):
+        yield http_port, grpc_port
+
+
+def answers(ports: tuple[int, int], path: str, method: str) -> tuple[int, grpc.StatusCode]:
+    """What is answered to a GET over HTTP, and to an empty message over gRPC."""
+    connection = http.client.HTTPConnection("127.0.0.1", ports[0], timeout=10)
+    connection.request("GET", path)
+    status = connection.getresponse().status
+    connection.close()
+    request = getattr(messages, f"{method}Request")()
+    with grpc.insecure_channel(f"127.0.0.1:{ports[1]}") as channel, pytest.raises(grpc.RpcError) as failure:
+        getattr(GRPCInferenceServiceStub(channel), method)(request, timeout=10)
+    return status, failure.value.code()  # type: ignore[attr-defined]
+
+
+def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with plain_proxy(tmp_path / "output", "--no-tokens", "--timeout-s", "1", server=address) as ports:
+            expected = (504, grpc.StatusCode.DEADLINE_EXCEEDED)
+            assert answers(ports, "/v2/models/classify", "ModelMetadata") == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "health", "statistics"),
+    [
+        ((), "passed on", "closed"),
+        (("--health-needs-token",), "refused", "closed"),
+        (("--statistics",), "passed on", "refused"),
+    ],
+    ids=["by default", "health", "statistics"],
+)
+def test_health_and_statistics_are_open_as_told(
+    tmp_path: Path, options: tuple[str, ...], health: str, statistics: str
+) -> None:
+    expected = {
+        "passed on": (502, grpc.StatusCode.UNAVAILABLE),
+        "refused": (401, grpc.StatusCode.UNAUTHENTICATED),
+        "closed": (403, grpc.StatusCode.PERMISSION_DENIED),
+    }
+    add_token(tmp_path / "tokens.conf", "alice")
+    with plain_proxy(tmp_path / "output", "--token-file", str(tmp_path / "tokens.conf"), *options) as ports:
+        assert answers(ports, "/v2/health/ready", "ServerReady") == expected[health]
+        assert answers(ports, "/v2/models/classify/stats", "ModelStatistics") == expected[statistics]
+
+
+@pytest.mark.parametrize("name", ["local", "public", "cluster"])
+def test_nginx_accepts_the_committed_configurations(name: str, tmp_path: Path) -> None:
+    text = (ROOT / "deploy" / "proxy" / f"{name}.conf").read_text(encoding="utf-8")
+    (tmp_path / "tls").mkdir()
+    make_certificates(tmp_path / "tls")
+    (tmp_path / "tokens").mkdir()
+    add_token(tmp_path / "tokens" / "tokens.conf", "alice")
+    # The name of compose's network, and the places of containers.
+    text = text.replace(" /tmp/", f" {tmp_path}/").replace("/etc/onestream", str(tmp_path))
+    text = text.replace("onestream:", "127.0.0.1:").replace("0.0.0.0:", "127.0.0.1:")
+    (tmp_path / "nginx.conf").write_text(text, encoding="utf-8")
+    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    assert program is not None
+    command = [program, "-e", "stderr", "-t", "-c", str(tmp_path / "nginx.conf")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert "test is successful" in done.stderr
+    assert "[warn]" not in done.stderr
+
+
+# ---------------------------------------------------------------- values in JSON
+
+
+@contextmanager
+def glad_server() -> Iterator[str]:
+    """The address of a server that answers every POST with 200, whose body is the body that came."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def passes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bytes, bytes], bool]]:
+    """Whether the proxy lets a request of this JSON and these bytes after it through."""
+    with ExitStack() as opened:
+        server = opened.enter_context(glad_server())
+        output = tmp_path_factory.mktemp("proxy") / "output"
+        http_port, _ = opened.enter_context(plain_proxy(output, "--no-tokens", server=server))
+        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+        opened.callback(connection.close)
+
+        def passed(head: bytes, picture: bytes) -> bool:
+            headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "text/html"}
+            connection.request("POST", "/v2/models/classify/infer", head + picture, headers)
+            answer = connection.getresponse()
+            received = answer.read()
+            assert answer.status == 422 or (answer.status, received) == (200, head + picture)
+            return answer.status == 200
+
+        yield passed
+
+
+_KEYS = st.text() | st.sampled_from(["data", "Data", "data ", "name", "\\data", 'data":', "{", "}"])
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _KEYS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+def keys(value: object) -> Iterator[str]:
+    """All keys of a JSON value, at any depth."""
+    if isinstance(value, dict):
+        yield from value
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from keys(inner)
+
+
+@given(
+    value=st.dictionaries(_KEYS, _JSON, max_size=3),
+    around=st.text(" \t\r\n", max_size=3),
+    colon=st.sampled_from([":", " \t:\r\n "]),
+    escaped=st.booleans(),
+    picture=st.binary(max_size=20),
+)
+@settings(max_examples=300, deadline=None)
+def test_json_without_values_passes_and_no_other(
+    passes: Callable[[bytes, bytes], bool],
+    value: dict[str, object],
+    around: str,
+    colon: str,
+    escaped: bool,
+    picture: bytes,
+) -> None:
+    text = around + json.dumps(value, ensure_ascii=escaped, separators=(",", colon)) + around
+    head = text.encode("utf-8", "surrogatepass")
+    assume(0 < len(head) <= MOST_JSON_BYTES)
+    assert passes(head, picture) == ("data" not in keys(value) and "\\" not in text)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b" ", b"[]", b"{", b"}", b'{"a":1', b'{"a', b'{"a":{}', b"\xef\xbb\xbf{}", b"/**/{}", b"{/**/}", b"\0{}"],
+)
+def test_what_does_not_begin_with_a_whole_object_does_not_pass(
+    passes: Callable[[bytes, bytes], bool], head: bytes
+) -> None:
+    assert not passes(head.ljust(1, b"x"), b"\xff\xd8")
+
+
+def test_a_head_of_the_most_bytes_passes_and_a_longer_object_does_not(passes: Callable[[bytes, bytes], bool]) -> None:
+    whole = b"{" + b" " * (MOST_JSON_BYTES - 2) + b"}"
+    assert passes(whole, bytes(100))
+    assert not passes(whole[:-1] + b" ", b"}")
+
+
+def test_the_bytes_of_a_picture_are_not_read_as_json(passes: Callable[[bytes, bytes], bool]) -> None:
+    assert passes(b"{}", b'{"data":[1]}\\' * 100)
+
+
+def test_the_log_holds_the_path_that_was_asked_for(tmp_path: Path) -> None:
+    with glad_server() as server, plain_proxy(tmp_path / "output", "--no-tokens", server=server) as (http_port, _):
+        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+        for head in (b"{}", b"[]"):
+            connection.request("POST", "/v2/models/classify/infer", head)
+            connection.getresponse().read()
+        connection.close()
+    logged = re.findall(r'"POST (\S+)" (\d+)', (tmp_path / "output").read_text(encoding="utf-8"))
+    assert logged == [("/v2/models/classify/infer", "200"), ("/v2/models/classify/infer", "422")]
+
+
+@pytest.mark.parametrize("path", ["/checked/v2/models/classify/infer", "/body-is-read"])
+def test_what_is_for_nginx_itself_is_closed_to_callers(tmp_path: Path, path: str) -> None:
+    with glad_server() as server, plain_proxy(tmp_path / "output", "--no-tokens", server=server) as (http_port, _):
+        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+        connection.request("POST", path, b'{"data":[1]}')
+        answer = connection.getresponse()
+        assert answer.status == 403
+        assert b"this is closed" in answer.read()
+        connection.close()

@@ -1,0 +1,68 @@
+"""One process per core, whatever machine the repository was generated on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onestream.serving.building.triton_config import from_text
+from onestream.serving.server.fit import fit_instances, usable_cores
+
+COMMITTED = Path(__file__).parents[3] / "model_repository"
+
+
+def test_a_repository_that_fits_is_served_as_it_is(tmp_path: Path) -> None:
+    assert fit_instances(COMMITTED, tmp_path / "view", cores=2) == COMMITTED
+    assert not (tmp_path / "view").exists()
+
+
+@pytest.mark.parametrize("cores", [1, 3, 8])
+def test_counts_follow_the_cores_and_nothing_else_changes(tmp_path: Path, cores: int) -> None:
+    view = fit_instances(COMMITTED, tmp_path / "view", cores=cores)
+    for model in (path for path in COMMITTED.iterdir() if path.is_dir()):
+        for file in (path.relative_to(COMMITTED) for path in model.rglob("*") if path.is_file()):
+            if file.name != "cpu.pbtxt":
+                assert (view / file).read_bytes() == (COMMITTED / file).read_bytes()
+                continue
+            fitted, committed = from_text((view / file).read_text()), from_text((COMMITTED / file).read_text())
+            alone = model.name in ("classify_postprocess", "classify_video")
+            assert fitted.instance_group[0].count == (1 if alone else max(2, cores))
+            assert fitted.dynamic_batching.default_queue_policy.max_queue_size == (0 if alone else 32 * cores)
+            for config in (fitted, committed):
+                config.ClearField("instance_group")
+                config.dynamic_batching.default_queue_policy.ClearField("max_queue_size")
+            assert fitted == committed
+
+
+@pytest.mark.needs_triton
+def test_a_server_runs_one_process_per_core(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import psutil
+
+    from onestream.serving.server.server import Server
+    from onestream.serving.server.triton import process as triton_process
+
+    monkeypatch.setattr(triton_process, "usable_cores", lambda: 3)
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=["classify_fused"]) as server:
+        children = psutil.Process(server.pid).children(recursive=True)
+        running = [child for child in children if any("/classify_fused/" in part for part in child.cmdline())]
+        assert len(running) == 3
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [
+        ("max 100000", 8),
+        ("400000 100000", 4),
+        ("150000 100000", 2),
+        ("50000 100000", 1),
+        ("6400000 100000", 8),
+        ("", 8),
+    ],
+)
+def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, expected: int) -> None:
+    """Else 64 processes would share the time of 4 cores."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    (tmp_path / "cpu.max").write_text(quota)
+    assert usable_cores(tmp_path / "cpu.max") == expected
+    assert usable_cores(tmp_path / "absent") == 8

@@ -1,0 +1,246 @@
+"""On a GPU machine, Triton gets plans that fit, before it starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from small_models import FREE_PORTS, write_model
+
+from onestream.preprocess.cuda.device import driver_visible
+from onestream.serving.building.triton_config import from_text, to_text
+from onestream.serving.engine.library import IS_RTX
+from onestream.serving.server.errors import ModelLoadFailed, StopRequested
+from onestream.serving.server.server import Server
+from onestream.serving.server.tensorrt_prebuild import PlanRequest, build_apart, fit_plans, plans_needed
+
+pytestmark = pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py")
+
+ADA = (8, 9)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ONESTREAM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "engines"
+
+
+def for_ada(
+    requests: Sequence[PlanRequest], progress: Callable[[str], None], stopping: Callable[[], bool]
+) -> list[Path]:
+    """Real plans, for a GPU that this machine does not have."""
+    return build_apart(
+        [dataclasses.replace(request, compute_capability=ADA) for request in requests], progress, stopping
+    )
+
+
+def no_build(requests: Sequence[PlanRequest], *_: object) -> list[Path]:
+    raise AssertionError(f"nothing should be built, got {requests}")
+
+
+def everything_under(folder: Path) -> dict[str, bytes]:
+    paths = sorted(Path(top) / name for top, _, names in os.walk(folder, followlinks=True) for name in names)
+    # A server that runs has a socket there.
+    files = [path for path in paths if path.is_file() and path.suffix != ".pyc"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_what_a_generated_repository_needs(repository: Path) -> None:
+    needed = {request.model: request for request in plans_needed(repository)}
+    assert sorted(needed) == ["classify_fused", "classify_model"]
+    assert needed["classify_model"].postprocess is None
+    assert json.loads(needed["classify_fused"].postprocess or "")["top_k"] == 5
+    for name, request in needed.items():
+        config = from_text((repository / name / "config.pbtxt").read_text())
+        assert request.max_batch_size == config.max_batch_size
+        assert request.network == repository / name / "1" / "model.onnx"
+        assert (request.version, request.precision) == ("1", "fp32")
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        (["classify"], ["classify_model"]),
+        (["classify_fused"], ["classify_fused"]),
+        (["classify_preprocess"], []),
+        (["no_such_model"], []),
+    ],
+)
+def test_only_what_is_loaded_needs_plans(repository: Path, models: list[str], expected: list[str]) -> None:
+    assert [request.model for request in plans_needed(repository, models)] == expected
+
+
+def edited(repository: Path, copy: Path, model: str, **gpu: object) -> Path:
+    """The repository with other GPU options in one model's configuration."""
+    for name in ("classify_model", "classify_fused"):
+        (copy / name / "1").mkdir(parents=True)
+        (copy / name / "1" / "model.onnx").symlink_to(repository / name / "1" / "model.onnx")
+        config = from_text((repository / name / "config.pbtxt").read_text())
+        if name == model:
+            parameter = config.parameters["gpu"]
+            parameter.string_value = json.dumps({**json.loads(parameter.string_value), **gpu})
+        (copy / name / "config.pbtxt").write_text(to_text(config, source="a test"))
+    return copy
+
+
+def test_precision_and_engine_are_the_configurations(repository: Path, tmp_path: Path) -> None:
+    half = plans_needed(edited(repository, tmp_path / "half", "classify_model", precision="fp16"))
+    assert {request.model: request.precision for request in half} == {
+        "classify_fused": "fp32",
+        "classify_model": "fp16",
+    }
+    other = plans_needed(edited(repository, tmp_path / "other", "classify_fused", engine="onnxruntime"))
+    assert [request.model for request in other] == ["classify_model"]
+
+
+def test_options_of_another_version_are_one_clear_line(repository: Path, tmp_path: Path) -> None:
+    folder = edited(repository, tmp_path / "repository", "classify_model", antigravity=True)
+    with pytest.raises(ModelLoadFailed, match=r"'classify_model' failed to load: its parameter 'gpu' .*antigravity"):
+        plans_needed(folder)
+
+
+def test_a_configuration_that_nobody_can_read_is_left_to_triton(tmp_path: Path) -> None:
+    (tmp_path / "broken" / "1").mkdir(parents=True)
+    (tmp_path / "broken" / "config.pbtxt").write_text("{{{")
+    assert fit_plans(tmp_path, tmp_path / "view", build=no_build) == tmp_path
+
+
+def test_a_repository_without_tensorrt_is_served_as_it_is(tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "plain")
+    assert fit_plans(tmp_path / "repository", tmp_path / "view", build=no_build) == tmp_path / "repository"
+    assert not (tmp_path / "view").exists()
+
+
+def test_the_view_is_the_repository_with_plans_from_the_cache(repository: Path, tmp_path: Path, cache: Path) -> None:
+    lines: list[str] = []
+    before = everything_under(repository)
+    view = fit_plans(repository, tmp_path / "view", progress=lines.append, build=for_ada)
+    assert view == tmp_path / "view"
+    after = everything_under(view)
+    plan = after.pop("classify_model/1/model.plan")
+    assert {path: after[path] for path in before if "/" in path} == {
+        path: before[path] for path in before if "/" in path
+    }
+    assert everything_under(repository) == before
+    assert (view / "classify_model" / "1" / "model.plan").resolve().parent == cache
+    assert plan[:4] == b"vtrt"
+    assert not (view / "classify_fused" / "1" / "model.plan").exists()
+    assert [line.split(":")[0] for line in lines if "building a TensorRT plan" in line] == [
+        "classify_fused",
+        "classify_model",
+    ]
+    # The next start finds both.
+    lines.clear()
+    fit_plans(repository, tmp_path / "again", progress=lines.append, build=for_ada)
+    assert lines == []
+
+
+def test_a_stale_plan_of_the_repository_is_never_seen(repository: Path, tmp_path: Path, cache: Path) -> None:
+    folder = edited(repository, tmp_path / "repository", "")
+    (folder / "classify_model" / "1" / "model.plan").write_bytes(b"of another GPU")
+    view = fit_plans(folder, tmp_path / "view", models=["classify_model"], build=for_ada)
+    assert (view / "classify_model" / "1" / "model.plan").resolve().parent == cache
+    assert (folder / "classify_model" / "1" / "model.plan").read_bytes() == b"of another GPU"
+
+
+@pytest.mark.parametrize("beside", [[], ["model.onnx"]])
+def test_a_model_of_somebody_else_keeps_its_plan(tmp_path: Path, beside: list[str]) -> None:
+    (tmp_path / "repository" / "own" / "1").mkdir(parents=True)
+    for name in ("model.plan", *beside):
+        (tmp_path / "repository" / "own" / "1" / name).write_bytes(b"my own")
+    (tmp_path / "repository" / "own" / "config.pbtxt").write_text('name: "own" platform: "tensorrt_plan"')
+    assert fit_plans(tmp_path / "repository", tmp_path / "view", build=no_build) == tmp_path / "repository"
+
+
+def test_the_fused_form_finds_its_plan_in_the_cache(repository: Path, tmp_path: Path, cache: Path) -> None:
+    from onestream.serving.engine.cache import ensure_plan
+    from onestream.serving.engine.fused import fused_network
+    from onestream.serving.engine.plan import PlanOptions
+
+    (request,) = plans_needed(repository, ["classify_fused"])
+    assert fit_plans(repository, tmp_path / "view", models=["classify_fused"], build=for_ada) == repository
+    assert request.postprocess is not None
+    lines: list[str] = []
+    content = fused_network(repository / "classify_fused" / "1" / "model.onnx", request.postprocess)
+    options = PlanOptions(max_batch_size=request.max_batch_size)
+    assert ensure_plan(content, options, compute_capability=ADA, progress=lines.append).parent == cache
+    assert lines == []
+
+
+def request_for(network: Path, **fields: object) -> PlanRequest:
+    return PlanRequest(
+        **{"model": "m", "version": "1", "network": network, "max_batch_size": 4, "compute_capability": ADA, **fields}
+    )
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_network_that_cannot_be_built_names_its_model(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"GIF89a")
+    with pytest.raises(ModelLoadFailed, match=r"^model 'm' failed to load: not an ONNX file"):
+        build_apart([request_for(tmp_path / "model.onnx")], print, lambda: False)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_gpu_that_cannot_be_built_for_names_its_model(repository: Path) -> None:
+    network = repository / "classify_model" / "1" / "model.onnx"
+    good, bad = request_for(network, model="good"), request_for(network, model="bad", compute_capability=(9, 0))
+    with pytest.raises(ModelLoadFailed, match=r"^model 'bad' failed to load: .*; got 9\.0"):
+        build_apart([good, bad], print, lambda: False)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_builder_that_crashes_takes_nothing_with_it(repository: Path) -> None:
+    others = psutil.Process().children()
+
+    def kill(_line: str) -> None:
+        for child in set(psutil.Process().children()) - set(others):
+            child.kill()
+
+    with pytest.raises(ModelLoadFailed, match=r"model 'm' failed to load: the TensorRT build was killed \(SIGKILL\)"):
+        build_apart([request_for(repository / "classify_model" / "1" / "model.onnx")], kill, lambda: False)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_stop_ends_the_build(repository: Path) -> None:
+    lines: list[str] = []
+    others = psutil.Process().children()
+    with pytest.raises(StopRequested):
+        build_apart(
+            [request_for(repository / "classify_model" / "1" / "model.onnx")] * 3, lines.append, lambda: bool(lines)
+        )
+    assert psutil.Process().children() == others
+
+
+def test_requests_travel_as_they_are() -> None:
+    for request in (
+        request_for(Path("/a/model.onnx")),
+        request_for(Path("b"), compute_capability=None, postprocess="{}"),
+    ):
+        assert PlanRequest.from_json(request.to_json()) == request
+
+
+@pytest.mark.needs_triton
+@pytest.mark.skipif(driver_visible(), reason="about a machine without a GPU")
+def test_a_server_says_why_it_cannot_have_a_plan_and_leaves_nothing(
+    repository: Path, tmp_path: Path, cache: Path
+) -> None:
+    own = f"onestream-*-{os.getpid()}-*"
+    folders = set(Path(tempfile.gettempdir()).glob(own))
+    server = Server(repository, **FREE_PORTS, device="gpu", models=["classify_model"], log_path=tmp_path / "log")
+    began = time.monotonic()
+    with pytest.raises(
+        ModelLoadFailed, match="'classify_model' failed to load: Triton's TensorRT backend loads plans of"
+    ):
+        server.start()
+    # Before Triton, hence long before its own timeout.
+    assert time.monotonic() - began < 60
+    assert (tmp_path / "log").read_bytes() == b""
+    assert set(Path(tempfile.gettempdir()).glob(own)) == folders
+    assert not cache.exists()

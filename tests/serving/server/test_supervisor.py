@@ -1,0 +1,438 @@
+"""Model processes that are killed, crash or hang in loading, on a real Triton."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small_models import (
+    Load,
+    infer,
+    is_ready,
+    kill_one,
+    output,
+    processes_of,
+    running,
+    wait_until,
+    write_ensemble,
+    write_model,
+    write_stub,
+)
+
+from onestream.serving.server.errors import ServerError
+from onestream.serving.server.server import Server
+from onestream.serving.server.supervisor import RestartPolicy
+from onestream.serving.server.triton.control import ControlError
+from onestream.serving.server.triton.hangs import HangWatch
+from onestream.serving.server.triton.installation import find_triton
+from onestream.serving.server.triton.liveness import SILENCE_S, Liveness
+from onestream.serving.server.triton.model_processes import ModelProcess, find_model_processes, read_stat
+from onestream.serving.server.triton.orphan_cleanup import region_folder
+
+ROOT = Path(__file__).parents[3]
+SLOW = "time.sleep(0.02)"
+
+
+@pytest.fixture(scope="module")
+def events() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, events: list[str]) -> Iterator[Server]:
+    repository = tmp_path_factory.mktemp("supervised")
+    write_model(repository, "alone", execute=SLOW)
+    write_model(repository, "pair", execute=SLOW, instances=2)
+    write_model(repository, "first", execute=SLOW)
+    write_model(repository, "second", execute=SLOW)
+    write_ensemble(repository, "chain", ["first", "second"])
+    policy = RestartPolicy(drain_s=0.5)
+    with running(repository, device="cpu", policy=policy, on_event=events.append) as supervised:
+        yield supervised
+
+
+def kill_under_load(server: Server, victim: str, asked: str) -> Load:
+    """SIGKILL a process of one model while clients ask a model; check what every kill must show."""
+    untouched = {p for p in find_model_processes(server.pid).running if p.model != victim}
+    restarts = server.restarts.get(victim, 0)
+    with Load(server, asked) as load:
+        killed = kill_one(server, victim)
+        killed_at = time.monotonic()
+        wait_until(lambda: not is_ready(server, victim), within_s=1)
+        assert not is_ready(server)
+        assert not is_ready(server, asked)
+        wait_until(lambda: is_ready(server) and infer(server, asked).status == 200, within_s=5)
+        recovered_at = time.monotonic()
+        time.sleep(0.3)
+    assert load.late == [], "a request did not end within its deadline"
+    failed = [a for a in load.answers if a.status != 200]
+    assert failed, "the kill must have been noticed by some client"
+    assert all(killed_at - 0.1 <= a.ended <= recovered_at + 2.5 for a in failed)
+    assert all(a.status == 200 for a in load.answers if a.began > recovered_at)
+    assert untouched <= set(find_model_processes(server.pid).running), "another model was restarted"
+    assert killed not in processes_of(server, victim)
+    assert server.restarts[victim] == restarts + 1
+    return load
+
+
+@pytest.mark.needs_triton
+def test_a_killed_model_answers_again(server: Server, events: list[str]) -> None:
+    kill_under_load(server, "alone", "alone")
+    line = r"alone: model process \d+ was killed \(SIGKILL\); restarted in \d\.\d s"
+    assert re.fullmatch(line, events[-1])
+
+
+@pytest.mark.needs_triton
+def test_an_ensemble_answers_again_when_a_step_was_killed(server: Server) -> None:
+    kill_under_load(server, "second", "chain")
+    assert output(infer(server, "chain", 5)) == 7
+
+
+@pytest.mark.needs_triton
+def test_all_instances_are_replaced_when_one_was_killed(server: Server) -> None:
+    before = processes_of(server, "pair")
+    kill_under_load(server, "pair", "pair")
+    wait_until(lambda: len(processes_of(server, "pair")) == 2, within_s=5)
+    assert not set(before) & set(processes_of(server, "pair")), "a process of the replaced model stayed"
+
+
+@pytest.mark.needs_triton
+def test_a_new_process_is_restarted_while_an_old_one_still_ends(tmp_path: Path) -> None:
+    write_model(tmp_path, "pair", execute=SLOW, instances=2)
+    events: list[str] = []
+    policy = RestartPolicy(drain_s=60)
+    with running(tmp_path, device="cpu", policy=policy, on_event=events.append) as server:
+        with Load(server, "pair"):
+            old = processes_of(server, "pair")
+            old[0].kill()
+            wait_until(lambda: len(events) == 1, within_s=5)
+        survivor = old[1]
+        assert survivor.ending() is None, "without a survivor this test shows nothing"
+        next(p for p in processes_of(server, "pair") if p.instance == survivor.instance and p != survivor).kill()
+        wait_until(lambda: len(events) == 2, within_s=5)
+        assert infer(server, "pair").status == 200
+        assert server.restarts == {"pair": 2}
+
+
+@pytest.mark.needs_triton
+def test_all_models_answer_again_when_all_processes_were_killed(server: Server) -> None:
+    for process in find_model_processes(server.pid).running:
+        process.kill()
+    wait_until(lambda: not is_ready(server), within_s=1)
+    wait_until(
+        lambda: is_ready(server) and all(infer(server, m).status == 200 for m in ("alone", "pair", "chain")),
+        within_s=10,
+    )
+
+
+@pytest.mark.needs_triton
+def test_killed_processes_leave_no_shared_memory(server: Server) -> None:
+    with Load(server, "alone"):
+        killed = kill_one(server, "alone")
+        wait_until(lambda: not is_ready(server), within_s=1)
+        wait_until(lambda: is_ready(server), within_s=5)
+    prefix = killed.region.rsplit("-", 5)[0]
+    folder = region_folder(server.pid)
+
+    def regions_match() -> bool:
+        in_use = {process.region for process in find_model_processes(server.pid).running}
+        return {path.name for path in folder.glob(f"{prefix}-*")} == in_use
+
+    wait_until(regions_match, within_s=5)
+
+
+@pytest.mark.needs_triton
+def test_a_model_that_is_unloaded_on_purpose_stays_unloaded(server: Server) -> None:
+    restarts = server.restarts
+    server.control.unload("alone")
+    wait_until(lambda: processes_of(server, "alone") == [], within_s=10)
+    time.sleep(0.5)
+    assert not is_ready(server, "alone")
+    server.control.load("alone", timeout_s=10)
+    assert infer(server, "alone").status == 200
+    assert server.restarts == restarts
+
+
+@pytest.mark.needs_triton
+def test_a_model_that_keeps_crashing_is_given_up(tmp_path: Path) -> None:
+    repository, poison = tmp_path / "repository", tmp_path / "poison"
+    crash_later = "threading.Timer(0.7, os._exit, (3,)).start()"
+    write_model(repository, "poisoned", initialize=f"if os.path.exists({str(poison)!r}): {crash_later}")
+    write_model(repository, "healthy")
+    events: list[str] = []
+    policy = RestartPolicy(max_restarts=3, window_s=60, longest_delay_s=0.3)
+    with running(repository, device="cpu", policy=policy, on_event=events.append) as server:
+        poison.touch()
+        kill_one(server, "poisoned")
+        wait_until(lambda: "given up" in "".join(events), within_s=30)
+        assert server.restarts == {"poisoned": 3}
+        assert len(events) == 4
+        assert "was killed (SIGKILL); restarted in" in events[0]
+        assert "exited with code 3; restarted in" in events[1]
+        assert "exited with code 3; given up after 3 restarts in 60 s" in events[3]
+        for _ in range(25):  # unloading itself takes more than a second
+            assert not is_ready(server)
+            assert not is_ready(server, "poisoned")
+            time.sleep(0.1)
+        assert infer(server, "healthy").status == 200
+        poison.unlink()
+        server.control.load("poisoned", timeout_s=10)
+        assert infer(server, "poisoned").status == 200
+        assert is_ready(server)
+
+
+@pytest.mark.needs_triton
+def test_requests_that_crash_a_model_end_and_the_next_ones_are_answered(tmp_path: Path) -> None:
+    write_model(tmp_path, "fragile", execute="if x.max() == 13: os._exit(3)")
+    with running(tmp_path, device="cpu") as server:
+        for _ in range(2):
+            answer = infer(server, "fragile", 13, timeout_s=8)
+            assert answer.status == 500
+            assert "not healthy" in answer.body
+            wait_until(lambda: is_ready(server), within_s=5)
+            assert output(infer(server, "fragile", 1)) == 2
+        assert server.restarts == {"fragile": 2}
+
+
+@pytest.mark.needs_triton
+def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
+    repository, obstacle = tmp_path / "repository", tmp_path / "obstacle"
+    write_model(repository, "moody", initialize=f"assert not os.path.exists({str(obstacle)!r}), 'obstacle seen'")
+    events: list[str] = []
+    with running(repository, device="cpu", on_event=events.append) as server:
+        obstacle.touch()
+        kill_one(server, "moody")
+        wait_until(lambda: len(events) >= 2, within_s=10)
+        assert not is_ready(server)
+        obstacle.unlink()
+        wait_until(lambda: is_ready(server), within_s=10)
+        assert infer(server, "moody").status == 200
+        # The event follows the readiness.
+        wait_until(lambda: "restarted in" in events[-1], within_s=10)
+    assert re.fullmatch(
+        r"moody: model process \d+ was killed \(SIGKILL\); restart 1 failed: AssertionError: obstacle seen", events[0]
+    )
+
+
+@pytest.mark.needs_triton
+def test_triton_is_replaced_when_it_waits_for_a_dead_process(tmp_path: Path) -> None:
+    stub = find_triton().stub
+    assert stub is not None, "this test needs the embedded Triton"
+    repository, obstacle = tmp_path / "repository", tmp_path / "obstacle"
+    folder = write_model(repository, "fragile")
+    # Dies before its first message, once.
+    write_stub(folder, f'[ -e {obstacle} ] && rm {obstacle} && kill -9 $$\nexec {stub} "$@"')
+    events: list[str] = []
+    with running(repository, device="cpu", on_event=events.append) as server:
+        url, pid = server.http_url, server.pid
+        obstacle.touch()
+        kill_one(server, "fragile")
+        wait_until(lambda: any("restarted tritonserver" in line for line in events), within_s=20)
+        assert server.http_url == url
+        assert server.pid != pid
+        assert infer(server, "fragile").status == 200
+        kill_one(server, "fragile")
+        wait_until(lambda: "restarted in" in events[-1], within_s=10)
+        assert infer(server, "fragile").status == 200
+
+
+@pytest.mark.needs_triton
+def test_a_stopped_process_is_replaced_before_it_goes_on(server: Server, events: list[str]) -> None:
+    triton = server.pid
+    with Load(server, "alone") as load:
+        stopped = processes_of(server, "alone")[0]
+        os.kill(stopped.pid, signal.SIGSTOP)
+        wait_until(lambda: stopped.ending() is not None, within_s=30)
+        wait_until(lambda: any("was stopped" in line for line in events), within_s=30)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(stopped.pid, signal.SIGCONT)
+        answered = len(load.answers)
+        wait_until(lambda: any(a.status == 200 for a in load.answers[answered:]), within_s=30)
+    assert re.fullmatch(
+        r"alone: model process \d+ was stopped by a signal and was killed; restarted in \d+\.\d s", events[-1]
+    )
+    assert server.pid == triton
+    assert load.late == []
+    assert {a.body for a in load.answers if a.status != 200} <= {
+        '{"error":"Stub process \'alone_0_0\' is not healthy."}',
+        *(a.body for a in load.answers if "is not ready" in a.body or "no available versions" in a.body),
+    }
+
+
+@pytest.mark.needs_triton
+def test_a_process_that_is_slow_at_its_work_is_left_alone(tmp_path: Path) -> None:
+    # One loop that keeps Python's lock, and one in native code.
+    spin = "end = time.monotonic() + 3\n            while time.monotonic() < end: pass"
+    write_model(tmp_path, "spins", execute=spin)
+    write_model(tmp_path, "holds", execute="__import__('ctypes').PyDLL(None).sleep(3)")
+    with running(tmp_path, device="cpu") as server:
+        assert output(infer(server, "spins", timeout_s=30)) == 2
+        assert output(infer(server, "holds", timeout_s=30)) == 2
+        assert server.restarts == {}
+
+
+@pytest.mark.needs_triton
+def test_a_batch_over_its_deadline_ends_its_process(tmp_path: Path) -> None:
+    # Native code that keeps Python's lock, so that no thread of Python could end it.
+    shorten = (
+        f"import sys; global deadline; sys.path[:0] = [{str(ROOT)!r}]; from onestream.serving.models import deadline"
+    )
+    hang = "if x.max() == 13: deadline.extend(); __import__('ctypes').PyDLL(None).sleep(600)"
+    write_model(tmp_path, "hangs", initialize=f"{shorten}; deadline.BATCH_DEADLINE_S = 1.0", execute=hang)
+    events: list[str] = []
+    with running(tmp_path, device="cpu", on_event=events.append) as server:
+        assert infer(server, "hangs", 13, timeout_s=60).status == 500
+        wait_until(lambda: any("restarted in" in line for line in events), within_s=30)
+        assert "was killed (SIGALRM): its batch took longer than a batch may; restarted in" in events[-1]
+        assert output(infer(server, "hangs", 1)) == 2
+
+
+@pytest.mark.needs_triton
+def test_a_model_whose_files_are_gone_keeps_the_server_unready_until_they_are_back(tmp_path: Path) -> None:
+    repository, elsewhere = tmp_path / "repository", tmp_path / "elsewhere"
+    folder = write_model(repository, "moved")
+    write_model(repository, "stays")
+    events: list[str] = []
+    policy = RestartPolicy(max_restarts=2, window_s=600)
+    with running(repository, device="cpu", policy=policy, on_event=events.append) as server:
+        folder.rename(elsewhere)
+        kill_one(server, "moved")
+        wait_until(lambda: "given up" in "".join(events), within_s=60)
+        for _ in range(25):
+            assert not is_ready(server)
+            assert infer(server, "stays").status == 200
+            time.sleep(0.1)
+        elsewhere.rename(folder)
+        wait_until(lambda: is_ready(server) and infer(server, "moved").status == 200, within_s=60)
+        wait_until(lambda: "restarted in" in events[-1], within_s=30)
+        assert "moved: its files changed since it was given up; it is tried again" in events
+        # The counters began anew: one more death is no reason to give up.
+        kill_one(server, "moved")
+        wait_until(lambda: "SIGKILL); restarted in" in events[-1], within_s=30)
+
+
+@pytest.mark.needs_triton
+def test_a_new_triton_is_unready_as_well_without_a_model_that_was_given_up(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    folder = write_model(repository, "moved")
+    write_model(repository, "stays")
+    events: list[str] = []
+    policy = RestartPolicy(max_restarts=1, window_s=600)
+    with running(repository, device="cpu", policy=policy, on_event=events.append) as server:
+        folder.rename(tmp_path / "elsewhere")
+        kill_one(server, "moved")
+        wait_until(lambda: "given up" in "".join(events), within_s=60)
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: any("restarted tritonserver" in line for line in events), within_s=60)
+        assert infer(server, "stays").status == 200
+        assert not is_ready(server)
+
+
+@pytest.mark.needs_triton
+def test_a_model_that_was_given_up_is_tried_again_when_it_was_mended(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, "broken")
+    source = folder / "1" / "model.py"
+    right = source.read_text()
+    events: list[str] = []
+    policy = RestartPolicy(max_restarts=1, window_s=600)
+    with running(tmp_path, device="cpu", policy=policy, on_event=events.append) as server:
+        source.write_text("raise ValueError('half a file')\n")
+        kill_one(server, "broken")
+        wait_until(lambda: "given up" in "".join(events), within_s=60)
+        assert not is_ready(server)
+        source.write_text(right)
+        wait_until(lambda: is_ready(server) and infer(server, "broken").status == 200, within_s=60)
+
+
+@pytest.mark.needs_triton
+def test_a_stopped_triton_is_replaced(tmp_path: Path) -> None:
+    write_model(tmp_path, "alone", execute=SLOW)
+    events: list[str] = []
+    with running(tmp_path, device="cpu", on_event=events.append) as server:
+        url, stopped = server.http_url, server.pid
+        os.kill(stopped, signal.SIGSTOP)
+        wait_until(lambda: any("restarted tritonserver" in line for line in events), within_s=60)
+        assert "tritonserver was stopped by a signal; its log is" in events[0]
+        assert server.http_url == url
+        assert server.pid != stopped
+        assert infer(server, "alone").status == 200
+
+
+@pytest.mark.needs_triton
+def test_a_triton_that_dies_too_often_is_given_up(tmp_path: Path) -> None:
+    write_model(tmp_path, "alone")
+    events: list[str] = []
+    policy = RestartPolicy(max_restarts=2, window_s=600)
+    with running(tmp_path, device="cpu", triton_policy=policy, on_event=events.append) as server:
+        for restarts in range(3):
+            wait_until(lambda: sum("restarted triton" in line for line in events) == restarts, within_s=60)  # noqa: B023
+            os.kill(server.pid, signal.SIGABRT)
+        with pytest.raises(ServerError, match=r"was killed \(SIGABRT\).*given up after 2 restarts in 600 s"):
+            server.wait(timeout_s=60)
+
+
+def test_a_process_whose_threads_never_run_is_silent() -> None:
+    watch = HangWatch()
+    # As Triton's own thread does in every model process.
+    wakes_up = "import time\nwhile True: time.sleep(0.3)"
+    with subprocess.Popen(["sleep", "600"]) as asleep, subprocess.Popen([sys.executable, "-c", wakes_up]) as awake:
+        try:
+            silent, runs = (
+                ModelProcess(pid=p.pid, start_ticks=stat.start_ticks, model="m", instance="i", region="r")
+                for p in (asleep, awake)
+                if (stat := read_stat(p.pid))
+            )
+            complaints = set()
+
+            def is_found() -> bool:
+                complaints.add(watch.why_hung(runs))
+                return watch.why_hung(silent) is not None
+
+            wait_until(is_found, within_s=60)
+            assert watch.why_hung(silent) == "gave no sign of life for 1 s"
+            assert complaints == {None}
+        finally:
+            asleep.kill()
+            awake.kill()
+
+
+def test_only_a_server_that_leaves_several_questions_unanswered_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onestream.serving.server.triton.liveness._PAUSE_S", 0.01)
+    asked: list[float] = []
+    answering = threading.Event()
+
+    def ask(timeout_s: float) -> None:
+        asked.append(timeout_s)
+        if not answering.is_set():
+            raise ControlError("no answer")
+
+    watch = Liveness(ask)
+    try:
+        wait_until(lambda: watch.is_silent, within_s=30)
+        assert sum(asked[:4]) == SILENCE_S
+        answering.set()
+        wait_until(lambda: not watch.is_silent, within_s=30)
+    finally:
+        watch.close()
+
+
+def test_delays_between_restarts_grow_to_a_limit() -> None:
+    policy = RestartPolicy(longest_delay_s=2.0)
+    assert [policy.delay_s(recent) for recent in range(8)] == [0, 0, 0.25, 0.5, 1, 2, 2, 2]
+
+
+@pytest.mark.needs_triton
+def test_no_thread_is_left_by_a_restart(server: Server) -> None:
+    kill_one(server, "alone")
+    wait_until(lambda: not is_ready(server), within_s=1)
+    wait_until(lambda: is_ready(server), within_s=5)
+    wait_until(lambda: not any(t.name.startswith("restart-") for t in threading.enumerate()), within_s=5)

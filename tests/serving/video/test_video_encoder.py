@@ -1,0 +1,145 @@
+"""Composed frames to H.264: every picture at once, decodable, of the right colours, with key pictures by the clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import av
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from onestream.postprocess.matte.background import Color
+from onestream.postprocess.matte.composer import Composer, picture_window
+from onestream.preprocess import Definition
+from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of, to_rgb
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.streams.stream import StreamFrame
+from onestream.serving.pipeline import VideoOutput
+from onestream.serving.video.composed import ComposedVideo
+from onestream.serving.video.encoder import Encoder, blank
+from onestream.wire.tensor_names import MATTE, VIDEO
+
+SHIFTS = {"4:2:0": (1, 1), "4:2:2": (0, 1), "4:4:0": (1, 0), "4:4:4": (0, 0)}
+DEFINITION = Definition.model_validate(
+    {"operations": [{"op": "decode"}, {"op": "letterbox", "size": [32, 32], "value": 0, "filter": "bilinear"}]}
+)
+BEST = VideoOutput(crf=1)
+
+
+def scene(size_hw: tuple[int, int], shifts: tuple[int, int] = (1, 1), *, depth: int = 8, full: bool = False) -> Planes:
+    """Brightness falls from left to right, one chroma from top to bottom; nothing is finer than a 4:2:0 sample."""
+    height, width = size_hw
+    chroma = -(-height >> shifts[0]), -(-width >> shifts[1])
+    step = 1 << depth - 8
+    dtype = np.uint8 if depth == 8 else np.uint16
+    y = np.broadcast_to(np.linspace(200, 60, width), size_hw) * step
+    u = np.broadcast_to(np.linspace(90, 160, chroma[0])[:, None], chroma) * step
+    v = np.full(chroma, 120 * step)
+    return Planes(y.astype(dtype), u.astype(dtype), v.astype(dtype), size_hw, shifts, depth, 1, full)
+
+
+def pictured(planes: Planes) -> Any:
+    picture, out = blank(planes)
+    chroma = planes.u.shape
+    out.y[: planes.size_hw[0], : planes.size_hw[1]] = planes.y
+    for before, after in ((planes.u, out.u), (planes.v, out.v)):
+        after[: chroma[0], : chroma[1]] = before
+    return picture
+
+
+def decoded(*packets: bytes) -> list[Any]:
+    context: Any = av.CodecContext.create("h264", "r")
+    return [frame for data in (*packets, None) for frame in context.decode(av.Packet(data) if data else None)]
+
+
+def rgb(frame: Any) -> npt.NDArray[np.int64]:
+    return to_rgb(planes_of(frame), ColorRule()).astype(np.int64)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("kind", list(SHIFTS))
+def test_what_is_decoded_is_what_was_encoded(kind: str, full: bool) -> None:
+    planes = scene((48, 64), SHIFTS[kind], full=full)
+    encoded = Encoder(BEST).encode(pictured(planes), at_s=0.0)
+    assert (encoded.is_key, encoded.size_hw) == (True, (48, 64))
+    (frame,) = decoded(encoded.data)
+    assert frame.format.name in ("yuv420p", "yuvj420p")
+    # H.264 at crf 1 and chroma at half the size are within a few levels of a smooth picture.
+    assert np.abs(rgb(frame) - to_rgb(planes, ColorRule())).max() <= 6
+
+
+def test_a_picture_with_odd_sides_loses_its_last_row_and_column() -> None:
+    planes = scene((37, 51))
+    encoded = Encoder(BEST).encode(pictured(planes), at_s=0.0)
+    assert encoded.size_hw == (36, 50)
+    (frame,) = decoded(encoded.data)
+    assert np.abs(rgb(frame) - to_rgb(planes, ColorRule())[:36, :50]).max() <= 6
+
+
+def test_each_picture_gives_its_packet_at_once_and_keys_come_by_the_clock() -> None:
+    encoder = Encoder(VideoOutput(keyframe_s=0.5), fps=10)
+    packets = [encoder.encode(pictured(scene((48, 64))), at_s=number / 10) for number in range(20)]
+    assert [number for number, packet in enumerate(packets) if packet.is_key] == [0, 5, 10, 15]
+    assert len(decoded(*(packet.data for packet in packets))) == 20
+    # Who joins at a key picture can decode from there.
+    assert len(decoded(*(packet.data for packet in packets[5:]))) == 15
+
+
+def test_times_that_are_missing_or_set_back_do_not_hold_keys_back() -> None:
+    encoder = Encoder(VideoOutput(keyframe_s=1), fps=10)
+    untimed = [encoder.encode(pictured(scene((48, 64))), at_s=None).is_key for _ in range(21)]
+    assert [number for number, key in enumerate(untimed) if key] == [0, 10, 20]
+    encoder = Encoder(VideoOutput(keyframe_s=1))
+    assert [encoder.encode(pictured(scene((48, 64))), at_s=at).is_key for at in (100, 100.1, 3, 3.1)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_change_of_size_begins_anew_with_a_key_picture() -> None:
+    encoder = Encoder(BEST)
+    sizes = [(48, 64), (48, 64), (80, 32), (80, 32)]
+    packets = [encoder.encode(pictured(scene(size)), at_s=number / 30) for number, size in enumerate(sizes)]
+    assert [packet.is_key for packet in packets] == [True, False, True, False]
+    assert [(frame.height, frame.width) for frame in decoded(*(packet.data for packet in packets))] == sizes
+
+
+@pytest.mark.parametrize(
+    "orientation", [Orientation(), Orientation(False, True, True), Orientation(True, False, True)], ids=str
+)
+@pytest.mark.parametrize("depth", [8, 10])
+@pytest.mark.parametrize("kind", ["4:2:0", "4:2:2"])
+def test_a_person_stays_and_the_rest_is_replaced_as_displayed(kind: str, depth: int, orientation: Orientation) -> None:
+    """The matte says: the upper half of the displayed picture is a person."""
+    stored = scene((48, 64), SHIFTS[kind], depth=depth)
+    shown_hw = orientation.displayed_size(stored.size_hw)
+    window = picture_window(DEFINITION, shown_hw)
+    matte = np.zeros((32, 32), np.uint8)
+    matte[window.top : window.top + window.height // 2] = 255
+    video = ComposedVideo(Composer(Color((0, 0, 255))), DEFINITION, BEST, fps=30)
+    frame = Stored(0, 0, 0.0, np.empty(0, np.uint8), shown_hw, orientation, ColorRule(), None)
+    frame.stored = stored
+    tensors, fields = video(frame, {MATTE: matte})
+    assert fields == {"key": True, "width": shown_hw[1], "height": shown_hw[0]}
+    (picture,) = decoded(tensors[VIDEO].tobytes())
+    found = rgb(picture)
+    height = shown_hw[0]
+    # Around the border the matte is stretched over two of its rows, and coding smears by a block.
+    upper, lower = found[: height // 2 - 8], found[height // 2 + 8 :]
+    eight_bit = replace(stored, depth=8, **{n: (getattr(stored, n) >> depth - 8).astype(np.uint8) for n in "yuv"})
+    expected = orientation.turn(to_rgb(eight_bit, ColorRule())).astype(int)
+    assert np.abs(upper - expected[: height // 2 - 8]).max() <= 8
+    assert np.abs(lower - (0, 0, 255)).max() <= 8
+
+
+class Stored(StreamFrame):
+    """A frame whose planes are given."""
+
+    stored: Planes
+
+    def planes(self) -> Planes:
+        return self.stored

@@ -1,0 +1,210 @@
+"""Who decodes the streams of a server with a GPU, on which CUDA stream, and what happens where CUDA is gone."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+import types
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from clip_files import COUNT, write_video
+from host_gpu import HostDevice, HostStream, fake_cvcuda, view
+from host_nvdec import HostNvdec
+
+from onestream.preprocess import CenterCrop, Decode, Definition, Limits, Normalize, Resize
+from onestream.preprocess.errors import BackendMissing, CannotCompile
+from onestream.preprocess.video.common.color import ColorRule
+from onestream.preprocess.video.streams.sampling import Sampling
+from onestream.preprocess.video.streams.stream import StreamFormat
+from onestream.serving.pipeline import VideoOptions
+from onestream.wire.video import Packet
+
+DEFINITION = Definition(
+    operations=(
+        Decode(),
+        Resize(mode="shorter", size=72),
+        CenterCrop(size=(64, 64)),
+        Normalize(mean=(0,) * 3, std=(1,) * 3),
+    )
+)
+OPTIONS: dict[str, Any] = {"sampling": Sampling(), "color": ColorRule(), "limits": Limits(), "pictures": False}
+MODULES = (
+    "onestream.preprocess.backends.cvcuda",
+    "onestream.preprocess.video.gpu.nvdec",
+    "onestream.preprocess.video.gpu.stream_gpu",
+    "onestream.serving.models.image",
+    "onestream.serving.models.image_gpu",
+    "onestream.serving.models.pixel_sources",
+    "onestream.serving.models.one_stream",
+    "onestream.serving.video.gpu",
+    "onestream.serving.video.model",
+)
+
+
+class CountingDevice(HostDevice):
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams = 0
+
+    def stream(self) -> HostStream:
+        self.streams += 1
+        return super().stream()
+
+
+class Tensor:
+    """Triton's: a name and the values that it reads by DLPack."""
+
+    def __init__(self, name: str, values: Any) -> None:
+        self.name, self.values = name, values
+
+    from_dlpack = classmethod(lambda cls, name, given: cls(name, given.numpy()))
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingDevice]:
+    """A server's process on a host GPU with NVDEC, before the video model is imported."""
+    found = CountingDevice()
+    triton = types.ModuleType("triton_python_backend_utils")
+    triton.Tensor = Tensor  # type: ignore[attr-defined]
+    triton.said = []  # type: ignore[attr-defined]
+    triton.Logger = types.SimpleNamespace(log_info=triton.said.append, log_warn=triton.said.append)  # type: ignore[attr-defined]
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", triton)
+    monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
+    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", HostNvdec())
+    monkeypatch.setattr("onestream.preprocess.cuda.device.open_device", lambda _index=0: found)
+    yield found
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[StreamFormat, list[Packet]]:
+    """Packets of H.264, as Annex B."""
+    import av
+
+    path = write_video(tmp_path_factory.mktemp("clip") / "v.h264", "libx264", options={"g": "12"})
+    with av.open(str(path)) as container:
+        packets = [
+            Packet(bytes(one), n, n, 1, one.is_keyframe) for n, one in enumerate(container.demux(video=0)) if one.size
+        ]
+    return StreamFormat(codec="h264", time_base=Fraction(1, 25)), packets
+
+
+def test_a_video_takes_over_the_stream_of_one_that_ended(device: CountingDevice, clip: Any) -> None:
+    from onestream.serving.video.gpu import GpuStreams
+
+    gpu = GpuStreams(DEFINITION, log=lambda _line: None)
+    format, packets = clip
+    for _ in range(3):
+        pair = [gpu.decoder(format, **OPTIONS) for _ in range(2)]
+        for decoder in pair:
+            frames = [frame for packet in packets for frame in decoder.feed(packet)]
+            assert 0 < len(frames) < COUNT
+        del decoder, pair
+        gc.collect()
+    assert device.streams == 2
+    with pytest.raises(Exception, match="time base"):
+        gpu.decoder(StreamFormat(codec="h264", time_base=Fraction(0)), **OPTIONS)
+    gpu.decoder(format, **OPTIONS)
+    assert device.streams == 2
+
+
+def test_pixels_reach_triton_where_they_are(device: CountingDevice, clip: Any) -> None:
+    from onestream.serving.video.gpu import GpuStreams
+
+    gpu = GpuStreams(DEFINITION, log=lambda _line: None)
+    decoder = gpu.decoder(clip[0], **OPTIONS)
+    frame = next(frame for packet in clip[1] for frame in decoder.feed(packet))
+    tensor = gpu.tensor(frame.pixels)
+    assert tensor.name == "pixels"
+    assert tensor.values.shape == (1, 64, 64, 3)
+    assert tensor.values.ctypes.data == frame.pixels.pointer
+    assert device.syncs >= 1
+
+
+def test_frames_of_streams_on_both_sides_go_to_the_network_together(device: CountingDevice, clip: Any) -> None:
+    from onestream.serving.video.gpu import GpuStreams
+
+    gpu = GpuStreams(DEFINITION, log=lambda _line: None)
+    decoder = gpu.decoder(clip[0], **OPTIONS)
+    there = [frame.pixels for packet in clip[1] for frame in decoder.feed(packet)][:3]
+    here = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3).transpose(1, 0, 2)
+    streams = device.streams
+    for _ in range(2):
+        batch = gpu.gather([there[0], here, there[1], there[2]])
+        found = gpu.tensor(batch).values
+        assert found.shape == (4, 64, 64, 3)
+        for row, one in enumerate((view(there[0])[0], here, view(there[1])[0], view(there[2])[0])):
+            assert np.array_equal(found[row], one)
+    # The thread keeps its own.
+    assert device.streams == streams + 1
+    assert gpu.gather(there[:1]) is there[0]
+
+
+def test_a_process_whose_gpu_is_gone_ends(device: CountingDevice, clip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA context does not recover; the supervisor starts the process again."""
+    # The package may still name the module of another test.
+    gpu = importlib.import_module("onestream.serving.video.gpu")
+
+    class Ended(Exception):
+        pass
+
+    def end(code: int) -> None:
+        raise Ended(code)
+
+    decoder = gpu.GpuStreams(DEFINITION, log=lambda _line: None).decoder(clip[0], **OPTIONS)
+    monkeypatch.setattr(gpu.os, "_exit", end)
+    monkeypatch.setattr(HostStream, "launch", lambda *_arguments: (_ for _ in ()).throw(RuntimeError("CUDA_ERROR")))
+    with pytest.raises(RuntimeError, match="CUDA_ERROR"):
+        [decoder.feed(packet) for packet in clip[1]]
+    decoder = gpu.GpuStreams(DEFINITION, log=lambda _line: None).decoder(clip[0], **OPTIONS)
+    monkeypatch.setattr(device.core, "sync", lambda: (_ for _ in ()).throw(RuntimeError("CUDA_ERROR")))
+    with pytest.raises(Ended):
+        [decoder.feed(packet) for packet in clip[1]]
+    # FFmpeg would go on with one video, and every other would fail.
+    decoder = gpu.GpuStreams(DEFINITION, log=lambda _line: None).decoder(clip[0], **OPTIONS)
+    nvdec: Any = sys.modules["PyNvVideoCodec"]
+    nvdec.fails_at = nvdec.packets + 1
+    with pytest.raises(Ended):
+        decoder.feed(clip[1][0])
+
+
+def opened(decode: str, *, kind: str = "gpu", definition: Definition = DEFINITION) -> tuple[Any, list[str]]:
+    """What a model of this kind of instance decodes with, and what it said."""
+    import triton_python_backend_utils as triton
+
+    from onestream.serving.video.model import Video
+
+    model = Video.__new__(Video)
+    model.name, model.device, model.definition = "v", kind, definition
+    model._options = VideoOptions(decode=decode)  # type: ignore[arg-type]
+    return model._open_gpu(), triton.said
+
+
+@pytest.mark.usefixtures("device")
+def test_the_option_and_the_machine_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opened("auto")[0] is not None
+    assert opened("gpu")[0] is not None
+    assert opened("cpu") == (None, [])
+    assert opened("gpu", kind="cpu") == (None, [])
+    sharp = Definition(operations=(Decode(), Resize(mode="shorter", size=72, filter="lanczos")))
+    found, said = opened("auto", definition=sharp)
+    assert found is None
+    assert "all video is decoded on the CPU: cvcuda cannot resize with filter 'lanczos'" in said.pop()
+    with pytest.raises(CannotCompile, match="lanczos"):
+        opened("gpu", definition=sharp)
+    for name in MODULES[1:3] + MODULES[-2:]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", None)
+    found, said = opened("auto")
+    assert found is None
+    assert "decoding video on a GPU needs PyNvVideoCodec" in said.pop()
+    with pytest.raises(BackendMissing, match=r"onestream\[gpu\]"):
+        opened("gpu")

@@ -1,0 +1,114 @@
+"""The rooms: imports go one way and never in a circle, and ``onestream`` is the only name in a user's environment."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("wire", "preprocess", "postprocess", "serving", "client", "measure", "cli")
+"""In the order of imports: a room imports those before it."""
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its name."""
+    found = {}
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            found["onestream." + ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = (
+                path
+            )
+    return found
+
+
+def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules that a file imports anywhere: at the top, within functions, and for its types only."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            while name and name not in known:
+                name = name.rpartition(".")[0]
+            if name:
+                yield name
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    known = modules()
+    assert len(known) > 300
+    return {name: set(imported(path, known)) - {name} for name, path in known.items()}
+
+
+def test_no_import_goes_in_a_circle(imports: dict[str, set[str]]) -> None:
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_rooms_import_only_those_before_them(imports: dict[str, set[str]]) -> None:
+    def room(name: str) -> int:
+        return ROOMS.index(name.split(".")[1])
+
+    backwards = [
+        f"{name} imports {other}" for name, others in imports.items() for other in others if room(other) > room(name)
+    ]
+    assert backwards == []
+
+
+def test_the_client_imports_nothing_but_the_wire(imports: dict[str, set[str]]) -> None:
+    reached = {
+        other.split(".")[1]
+        for name, others in imports.items()
+        if name.startswith("onestream.client")
+        for other in others
+    }
+    assert reached == {"client", "wire"}
+
+
+@pytest.mark.slow
+def test_the_wheel_needs_no_name_but_onestream(tmp_path: Path) -> None:
+    """In a fresh environment, beside a user's own files with the names of our rooms."""
+    wheels, environment, mine = tmp_path / "wheels", tmp_path / "environment", tmp_path / "mine"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", wheels, ROOT], check=True)
+    (wheel,) = wheels.glob("*.whl")
+    with zipfile.ZipFile(wheel) as content:
+        names = content.namelist()
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"onestream"}
+    assert {f"onestream/{room}/__init__.py" for room in ROOMS} <= set(names)
+    assert "onestream/serving/data/imagenet_labels.txt" in names
+    assert "onestream/cli/demo_page/static/page.html" in names
+
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    target = next((environment / "lib").glob("python*")) / "site-packages"
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", target, wheel], check=True)
+    # What it depends on is this environment's, without this checkout.
+    dependencies = next(path for path in map(Path, sys.path) if (path / "numpy").is_dir())
+    (target / "dependencies.pth").write_text(f"{dependencies}\n")
+    mine.mkdir()
+    (mine / "preprocess.py").write_text("mine = True\n")
+    for folder in ("client", "serving", "wire", "measure", "cli"):
+        (mine / folder).mkdir()
+        (mine / folder / "__init__.py").write_text("mine = True\n")
+    (mine / "train.py").write_text(
+        "import client, cli, measure, onestream, preprocess, serving, wire\n"
+        "from onestream import Client, Definition, compile\n"
+        "from onestream.serving.building.build import build\n"
+        "assert all(one.mine for one in (client, cli, measure, preprocess, serving, wire))\n"
+        "print(onestream.__file__, Definition.from_yaml('operations: [{op: decode}]').output_spec.dtype)\n"
+    )
+    done = subprocess.run([environment / "bin" / "python", "train.py"], cwd=mine, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{target}/onestream/__init__.py float32\n"
