@@ -1,6 +1,6 @@
 """Puts a load of real photos on a running server with perf_analyzer. Needs Python and perf_analyzer, no packages.
 
-Arguments that it does not know go to perf_analyzer: ``bench.py -m classify --concurrency-range 1:16:5``.
+What comes after ``--`` goes to perf_analyzer: ``bench.py -m classify -- --percentile 99``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
 
 def input_data(folder: Path) -> str:
-    """Write all images of a folder as perf_analyzer's input data: one request each, sent in turn.
+    """All images of a folder as perf_analyzer's input data: one request each, sent in turn, of as many bytes as it has.
 
     Exits where there are none.
     """
@@ -56,14 +56,19 @@ def main() -> None:
     parser.add_argument("--photos", type=Path, default=Path("examples/photos"), help="folder of images")
     parser.add_argument("--concurrency-range", default="1:33:8", help="requests in flight, START:END:STEP")
     parser.add_argument("--wait-s", type=float, default=60.0, help="how long the server may take to become ready")
-    options, others = parser.parse_known_args()
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write perf_analyzer's --input-data, and end")
+    parser.add_argument("others", nargs="*", metavar="-- OPTIONS", help="of perf_analyzer")
+    options = parser.parse_args()
     data = input_data(options.photos)
+    if options.write:
+        options.write.write_text(data)
+        return
     wait_until_ready(f"http://{options.host}:{options.http_port}", options.wait_s)
     command = os.environ.get("PERF_ANALYZER", "perf_analyzer")
     with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
         file.write(data)
     arguments = ["-m", options.model, "-i", "grpc", "-u", f"{options.host}:{options.grpc_port}"]
-    arguments += ["--input-data", file.name, "--concurrency-range", options.concurrency_range, *others]
+    arguments += ["--input-data", file.name, "--concurrency-range", options.concurrency_range, *options.others]
     sys.stdout.flush()
     try:
         os.execvp(command, [command, *arguments])

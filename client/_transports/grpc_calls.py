@@ -22,7 +22,7 @@ from onestream.client._transports.base import (
     microseconds,
 )
 from onestream.client._transports.grpc_messages import infer_response, outputs_of, parsed
-from onestream.client._transports.refusals import readable, refusal
+from onestream.client._transports.refusals import readable, refusal, trust_hint
 from onestream.client.errors import CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
 from onestream.wire.priority import PRIORITIES
 
@@ -219,8 +219,9 @@ def failure(status: str, details: str, *, url: str, timeout_s: float, model: str
         subject = f"model {model!r} at {url}" if model else url
         return TimedOut(f"no answer from {subject} within {timeout_s:.3g} s")
     if status == "UNAVAILABLE" and _MADE_HERE.search(details):
+        hint = trust_hint(details, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
         return CannotConnect(
-            f"cannot reach {url}: {readable(details)}; expected a Triton server that speaks gRPC there "
+            f"cannot reach {url}: {readable(details)}{hint}; expected a Triton server that speaks gRPC there "
             "(port 8001 unless told otherwise; for its HTTP port write http://host:8000)"
         )
     if status == "RESOURCE_EXHAUSTED" and _TOO_LARGE.search(details):

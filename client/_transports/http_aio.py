@@ -110,7 +110,7 @@ class AsyncHttpTransport:
         # aiohttp's error for what it cannot parse, which its message shows in lines.
         seen = " ".join(error.message.split())
         if seen.startswith("Bad status line") and "b'HTTP/" not in seen:
-            return http_calls.cannot_connect(self._url, seen)
+            return http_calls.no_http(self._url, seen.rpartition(": ")[2])
         return http_calls.malformed(self._url, seen)
 
     async def _exchange(self, call: Call[Any], deadline: float, progress: _Progress) -> Answer:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from onestream.client import fields
 from onestream.client._transports.answers import MAX_DOCUMENT_BYTES, reading, require_id, too_large
 from onestream.client._transports.base import IMAGE_INPUT, InferRequest, Region, RegionSlice, Tensors, microseconds
-from onestream.client._transports.refusals import refusal
+from onestream.client._transports.refusals import refusal, trust_hint
 from onestream.client._transports.tensors import decode_tensors
 from onestream.client.errors import BadImage, CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
 from onestream.wire.priority import PRIORITIES
@@ -35,6 +35,8 @@ _STATUS_NAMES = {
     503: "UNAVAILABLE",
 }
 _HEAD_LENGTH = "Inference-Header-Content-Length"
+_HTTP_2 = re.compile(r"\\x00\\x00.{1,4}\\x04\\x00")
+"""How a server of HTTP/2 begins (RFC 9113, 3.4): the length of a frame in three bytes, the type SETTINGS, no flag."""
 _LENGTH = re.compile(r"[0-9]{1,19}")
 # Servers of `onestream serve` take no other: web pages may not send it to other origins.
 _BODY_TYPE = {"Content-Type": "application/octet-stream"}
@@ -178,8 +180,9 @@ def timed_out(url: str, timeout_s: float) -> TimedOut:
 
 def cannot_connect(url: str, seen: str) -> CannotConnect:
     """Nothing that speaks HTTP answered there, or the connection broke."""
+    hint = trust_hint(seen, "SSL_CERT_FILE")
     return CannotConnect(
-        f"cannot reach {url}: {seen}; expected a Triton server that speaks HTTP there (port 8000 unless "
+        f"cannot reach {url}: {seen}{hint}; expected a Triton server that speaks HTTP there (port 8000 unless "
         "told otherwise; for its gRPC port write grpc://host:8001)"
     )
 
@@ -187,6 +190,13 @@ def cannot_connect(url: str, seen: str) -> CannotConnect:
 def broke(url: str, error: Exception) -> CannotConnect:
     """The connection broke before the answer was complete."""
     return cannot_connect(url, f"the connection broke ({error or type(error).__name__})")
+
+
+def no_http(url: str, answer: str) -> CannotConnect:
+    """What answers there does not speak HTTP/1; ``answer`` is how its answer begins, in ASCII."""
+    if _HTTP_2.search(answer):
+        return cannot_connect(url, "it speaks HTTP/2, as a gRPC port does")
+    return cannot_connect(url, f"it does not speak HTTP: {answer:.120}")
 
 
 def malformed(url: str, seen: str) -> UnexpectedResponse:

@@ -95,9 +95,10 @@ class HttpPool:
 
     def _failure(self, error: Exception) -> OnestreamError:
         """The error for an exchange that broke, by who broke it."""
-        is_cut = isinstance(error, (OSError, http.client.IncompleteRead))
-        is_other = isinstance(error, http.client.BadStatusLine) and not str(error).startswith("HTTP/")
-        if is_cut or is_other:
+        is_cut = isinstance(error, http.client.RemoteDisconnected)  # which is a BadStatusLine, too
+        if isinstance(error, http.client.BadStatusLine) and not is_cut and not str(error).startswith("HTTP/"):
+            return http_calls.no_http(self.url, ascii(str(error)))
+        if isinstance(error, (OSError, http.client.IncompleteRead)):
             return http_calls.broke(self.url, error)
         return http_calls.malformed(self.url, str(error) or type(error).__name__)
 

@@ -49,6 +49,13 @@ def readable(message: str) -> str:
     return text or "no reason given"
 
 
+def trust_hint(seen: str, variable: str) -> str:
+    """What to do about a certificate that is not trusted: nothing where ``seen`` is another failure."""
+    if "CERTIFICATE_VERIFY_FAILED" not in seen:
+        return ""
+    return f" (a certificate of your own authority is trusted where {variable} names the authority's file)"
+
+
 def refusal(status: str, message: str, *, model: str | None, url: str) -> OnestreamError:
     """The error for a server's answer.
 

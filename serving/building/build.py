@@ -60,7 +60,7 @@ def build(
         pipeline = _later_version(pipeline, version, folder=folder, form=form)
     labels, background = _labels(pipeline, pipeline_file.parent), _background(pipeline, pipeline_file.parent)
     source = _Source.of(pipeline, onnx_file)
-    named = f"{pipeline_file.parent.name}/{pipeline_file.name}"
+    named = f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}"
     if form == "dali-backend":
         progress(f"preparing the network {source.name}")
         served = source.prepare(pipeline.preprocess, progress)

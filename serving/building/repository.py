@@ -23,6 +23,7 @@ from onestream.postprocess.matte.composer import picture_window
 from onestream.preprocess import Definition
 from onestream.serving.building.onnx_postprocess import check_classification
 from onestream.serving.building.triton_config import (
+    HEADER,
     INSTANCES_PARAMETER,
     QUEUE_PARAMETER,
     Device,
@@ -47,19 +48,13 @@ BACKGROUND_FILE = "background"
 """In the folder of ``NAME_video``: the image that a matte's background names."""
 _COMMITTED_CORES = 2
 _WARMUP_FILE = "photo.jpg"
-_ADAPTER = '''"""{what} of the pipeline {pipeline}; the code is in ``onestream.serving.models.image``."""
-
-from onestream.serving.models.image import {adapter} as TritonPythonModel
-
-__all__ = ["TritonPythonModel"]
-'''
-
-_VIDEO_ADAPTER = '''"""Video streams of the pipeline {pipeline}; the code is in ``onestream.serving.video``."""
-
-from onestream.serving.video.model import Video as TritonPythonModel
+_ADAPTER = (
+    HEADER
+    + """from {module} import {adapter} as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
-'''
+"""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,9 @@ class Repository:
                 f"{model.name}/config.pbtxt": to_text(model.config("gpu"), source=source),
                 f"{model.name}/configs/cpu.pbtxt": to_text(model.config("cpu"), source=source),
                 f"{model.name}/definition.json": definition + "\n",
-                f"{model.name}/1/model.py": _ADAPTER.format(what=adapter, pipeline=name, adapter=adapter),
+                f"{model.name}/1/model.py": _ADAPTER.format(
+                    source=source, module="onestream.serving.models.image", adapter=adapter
+                ),
             }
             if self.labels is not None and role != "preprocess":
                 found[f"{model.name}/labels.txt"] = self.labels
@@ -103,7 +100,9 @@ class Repository:
                 f"{self.video.name}/config.pbtxt": to_text(self.video.config("gpu"), source=source),
                 f"{self.video.name}/configs/cpu.pbtxt": to_text(self.video.config("cpu"), source=source),
                 f"{self.video.name}/definition.json": definition + "\n",
-                f"{self.video.name}/1/model.py": _VIDEO_ADAPTER.format(pipeline=name),
+                f"{self.video.name}/1/model.py": _ADAPTER.format(
+                    source=source, module="onestream.serving.video.model", adapter="Video"
+                ),
             }
             if self.labels is not None:
                 found[f"{self.video.name}/labels.txt"] = self.labels

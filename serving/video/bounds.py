@@ -64,7 +64,8 @@ class Bounds:
         if height * width > self.max_pixels:
             raise BadStream(
                 "too_large",
-                f"its pictures have {width}x{height} = {height * width} pixels; at most {self.max_pixels} are allowed",
+                f"its pictures have {width}x{height} = {height * width} pixels; at most {self.max_pixels} are allowed "
+                "(video.max_pixels of the pipeline)",
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -15,6 +16,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from onestream.client import (
+    AsyncClient,
     BadImage,
     CannotConnect,
     Client,
@@ -208,6 +210,36 @@ def test_an_http_client_at_another_port_says_what_it_expected() -> None:
         pytest.raises(CannotConnect, match="speaks HTTP"),
     ):
         client.classify(b"image", timeout_s=10)
+
+
+@contextmanager
+def speaking_http_2() -> Iterator[int]:
+    """A port of a gRPC server."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port
+    server.stop(0).wait()
+
+
+def test_an_http_client_recognizes_a_grpc_port() -> None:
+    with (
+        speaking_http_2() as port,
+        Client(f"http://127.0.0.1:{port}", retries=0) as client,
+        pytest.raises(CannotConnect) as refused,
+    ):
+        client.classify(b"image", timeout_s=10)
+    assert f"127.0.0.1:{port}: it speaks HTTP/2, as a gRPC port does; " in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+def test_an_asynchronous_http_client_recognizes_a_grpc_port() -> None:
+    async def classify(port: int) -> None:
+        async with AsyncClient(f"http://127.0.0.1:{port}", retries=0) as client:
+            await client.classify(b"image", timeout_s=10)
+
+    with speaking_http_2() as port, pytest.raises(CannotConnect, match="it speaks HTTP/2, as a gRPC port does; "):
+        asyncio.run(classify(port))
 
 
 def test_an_idle_connection_that_the_server_closed_is_replaced_without_a_retry() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
 import json
 import subprocess
@@ -106,7 +107,7 @@ def test_the_load_generator_sends_every_photo_and_passes_the_rest_on(tmp_path: P
         done = run(
             "bench.py",
             *("--http-port", str(port), "--grpc-port", "7", "--photos", str(PHOTOS)),
-            *("-m", "classify", "--concurrency-range", "1:2:1", "--percentile", "95"),
+            *("-m", "classify", "--concurrency-range", "1:2:1", "--", "--percentile", "95"),
             PERF_ANALYZER=str(stand_in),
             TMPDIR=str(tmp_path),
         )
@@ -121,6 +122,28 @@ def test_the_load_generator_sends_every_photo_and_passes_the_rest_on(tmp_path: P
     requests = json.loads(Path(sent).read_text())["data"]
     sizes = [request["image"]["shape"] for request in requests]
     assert sizes == [[path.stat().st_size] for path in sorted(PHOTOS.glob("*.jpg"))]
+
+
+def test_the_load_generator_refuses_options_that_it_does_not_know() -> None:
+    done = run("bench.py", "--photos", str(PHOTOS), "--concurency-range", "1:2:1")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --concurency-range" in done.stderr
+
+
+def test_the_load_generator_writes_the_input_data_that_its_page_shows(tmp_path: Path) -> None:
+    done = run("bench.py", "--photos", str(PHOTOS), "--write", str(tmp_path / "photos.json"))
+    assert done.returncode == 0, done.stderr
+    requests = json.loads((tmp_path / "photos.json").read_text())["data"]
+    page = (ROOT / "docs" / "load.md").read_text(encoding="utf-8")
+    shown = json.loads(page.split("```json\n")[1].split("```")[0])["data"]
+    for request in (*requests, *shown):
+        assert list(request) == ["image"]
+        assert list(request["image"]) == ["content", "shape"]
+        assert list(request["image"]["content"]) == ["b64"]
+        assert len(request["image"]["shape"]) == 1
+    assert [len(base64.b64decode(one["image"]["content"]["b64"])) for one in requests] == [
+        one["image"]["shape"][0] for one in requests
+    ]
 
 
 def test_the_load_generator_waits_for_the_server_and_gives_up() -> None:

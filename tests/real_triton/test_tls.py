@@ -85,4 +85,6 @@ def test_a_known_certificate_is_accepted_and_any_other_refused(
         assert "espresso" not in unknown.stdout
         assert f"cannot reach {scheme}://localhost:{port}" in unknown.stderr
         assert "CERTIFICATE_VERIFY_FAILED" in unknown.stderr
+        variable = "SSL_CERT_FILE" if scheme == "https" else "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
+        assert f"is trusted where {variable} names the authority's file" in unknown.stderr
         assert "Traceback" not in unknown.stderr
