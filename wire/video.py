@@ -17,31 +17,19 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 VERSION = 4
-MESSAGE = "message"
-EVENT = "event"
 _LENGTH = struct.Struct("<I")
 MAX_HEADER_BYTES = 1 << 20
-
-Refusal = Literal[
-    "bad_message",
-    "unsupported_codec",
-    "too_large",
-    "too_fast",
-    "too_many_streams",
-    "flow",
-    "idle",
-    "failed",
-]
-"""Why a stream is refused or ended by the server, for programs."""
 
 DONE = "done"
 """The code of a stream that was answered to its end."""
 
 Mode = Literal["block", "drop_oldest"]
 """What happens where results are not taken as fast as frames come: the sender waits, or the oldest are dropped."""
+
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 class BadMessage(ValueError):
@@ -171,8 +159,8 @@ def unpack(data: bytes | memoryview) -> Message:
 def _open(header: dict[str, Any], payload: memoryview) -> Open:
     if header.get("version") != VERSION:
         raise BadMessage(f"the client speaks version {header.get('version')!r} of the stream; this is {VERSION}")
-    if header.get("mode", "block") not in ("block", "drop_oldest"):
-        raise BadMessage(f"the mode {header['mode']!r} is none of block, drop_oldest")
+    if header.get("mode", "block") not in MODES:
+        raise BadMessage(f"the mode {header['mode']!r} is none of {', '.join(MODES)}")
     numerator, denominator = header.pop("time_base")
     for name in ("width", "height", "results", "bitrate", "matrix_tag"):
         _whole(header.get(name, 0), name)
@@ -215,7 +203,7 @@ class Event:
     that has its result here: ``index`` (frame number from 0 in the order of display, counting every frame), ``pts`` (in
     the time base, None where unknown), ``pts_seconds``, ``latency_ms`` (from the receipt of the packet to the result),
     and of composed video ``key``, ``width`` and ``height``; *consumed*, where only counts changed; *ended*, the last
-    word, with ``code`` and ``reason`` in ``fields``: ``DONE``, or a ``Refusal`` of the stream or of one of its
+    word, with ``code`` and ``reason`` in ``fields``: ``DONE``, or a ``StreamRefusal`` of the stream or of one of its
     messages. The counts are totals of the stream so far: ``consumed_bytes`` of packets that the server no longer holds,
     frames ``decoded``, ``inferred``, ``dropped`` and ``concealed``, and packets ``unshown``, which came before the
     first that can be shown.

@@ -15,12 +15,11 @@ from onestream.client.errors import (
     ServerUnavailable,
     SharedMemoryUnavailable,
 )
+from onestream.wire.refusals import MAY_BE_SENT_AGAIN, QUEUE_IS_FULL, WAITED_TOO_LONG, find_bad_image
 
-_BAD_IMAGE = re.compile(r"bad image \((?P<code>\w+)\): (?P<reason>.*)", re.DOTALL)
 _TRACE = re.compile(r"\s*\bAt:\s*\n.*|\s*Traceback \(most recent call last\).*", re.DOTALL)
 _PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\",;:()\[\]]+/)+[^\s'\",;:()\[\]]*(?:\(\d+\))?")
-_QUEUE = re.compile(r"exceeds maximum queue size|request timeout expired", re.IGNORECASE)
-_BUSY = re.compile(r"; it may be sent again")
+_QUEUE = re.compile(f"{QUEUE_IS_FULL}|{WAITED_TOO_LONG}", re.IGNORECASE)
 _BETWEEN_VERSIONS = re.compile(
     r"is not healthy|has no available versions|is not ready|being unloaded|server is stopping", re.IGNORECASE
 )
@@ -55,8 +54,8 @@ def refusal(status: str, message: str, *, model: str | None, url: str) -> Onestr
     ``status`` is a gRPC code name such as ``"INVALID_ARGUMENT"``; ``model`` is None for calls about the server.
     """
     text = readable(message)
-    if bad_image := _BAD_IMAGE.search(text):
-        return BadImage(bad_image["code"], bad_image["reason"].strip())
+    if (bad_image := find_bad_image(text)) is not None:
+        return BadImage(*bad_image)
     subject = f"model {model!r} at {url}" if model else f"the server at {url}"
     if _UNKNOWN_REGION.search(text):
         return RegionForgotten(f"{subject}: {text}")
@@ -69,7 +68,7 @@ def _kind(status: str, text: str) -> tuple[type[ServerRefused], str]:
         return ServerOverloaded, "; send fewer images at once, or later"
     if _RESTRICTED.search(text):
         return ClosedToCallers, "; whoever runs the server closed this to callers"
-    if _BUSY.search(text):
+    if MAY_BE_SENT_AGAIN in text:
         return ServerUnavailable, ""
     if status == "UNAVAILABLE" or _BETWEEN_VERSIONS.search(text):
         return ServerUnavailable, "; it is starting, stopping or being restarted"

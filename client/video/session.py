@@ -14,7 +14,8 @@ from onestream.client._transports.refusals import readable
 from onestream.client.errors import BadStream, OnestreamError, UnexpectedResponse
 from onestream.client.video.flow import Outbox
 from onestream.client.video.results import Totals
-from onestream.wire.video import DONE, EVENT, MESSAGE, BadMessage, Event, Open, Packet, pack
+from onestream.wire.tensor_names import EVENT, MESSAGE
+from onestream.wire.video import DONE, BadMessage, Event, Open, Packet, pack
 
 _REMEMBERED = 4096
 _LEAVE_S = 1.0

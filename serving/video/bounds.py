@@ -5,25 +5,23 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from onestream.wire.video import Open, Refusal
+from onestream.wire.refusals import StreamRefusal, bad_stream, shortened
+from onestream.wire.video import Open
 
 MOST_RESULTS = 1 << 16
 """Results that a client may ask for ahead; what it does not read would wait in Triton, which has no bound."""
-
-_LONGEST_REASON = 200
 
 
 class BadStream(Exception):
     """A stream is refused or ended: ``code`` for programs, ``reason`` for people, at most 200 characters of it."""
 
-    def __init__(self, code: Refusal, reason: str) -> None:
-        # What a caller sent may be quoted in it.
-        reason = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + " …"
+    def __init__(self, code: StreamRefusal, reason: str) -> None:
+        reason = shortened(reason)
         super().__init__(code, reason)
         self.code, self.reason = code, reason
 
     def __str__(self) -> str:
-        return f"bad stream ({self.code}): {self.reason}"
+        return bad_stream(self.code, self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
