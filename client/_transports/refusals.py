@@ -1,4 +1,4 @@
-"""From a server's status and message to the error that the caller sees, the same for both protocols."""
+"""Makes the error that the caller sees of a server's status and message, for both protocols alike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNKNOWN_MODEL = re.compile(r"request for unknown model", re.IGNORECASE)
 _UNKNOWN_REGION = re.compile(r"unable to find (?:system )?shared memory region", re.IGNORECASE)
 _LONGEST_MESSAGE = 500
 _MOST_READ = 8 * _LONGEST_MESSAGE
-"""Of a message, before traces and paths are taken out: what searches them looks at some characters more than once."""
+"""Characters of a message that are searched for traces and paths; the search may look at one more than once."""
 
 
 class RegionForgotten(SharedMemoryUnavailable):
@@ -36,11 +36,11 @@ class RegionForgotten(SharedMemoryUnavailable):
 
 
 class ClosedToCallers(ServerRefused):
-    """Whoever runs the server keeps this to themselves."""
+    """Whoever runs the server closed this to callers."""
 
 
 def readable(message: str) -> str:
-    """The server's message without stack traces, paths of the server and signs for terminals, of bounded length."""
+    """The server's message without stack traces, server paths and control characters, cut to a bounded length."""
     text = _PATH.sub("<server path>", _TRACE.sub("", message[:_MOST_READ])).strip()
     text = "".join(sign if sign.isprintable() or sign in "\n\t" else "\N{REPLACEMENT CHARACTER}" for sign in text)
     if len(text) > _LONGEST_MESSAGE:
@@ -72,7 +72,7 @@ def _kind(status: str, text: str) -> tuple[type[ServerRefused], str]:
         return ServerUnavailable, ""
     if status == "UNAVAILABLE" or _BETWEEN_VERSIONS.search(text):
         return ServerUnavailable, "; it is starting, stopping or being restarted"
-    # In a conversation this has no status of its own.
+    # Triton gives this no status of its own in a conversation.
     if status == "NOT_FOUND" or _UNKNOWN_MODEL.search(text):
         return ModelNotFound, "; expected the name of a served model"
     if status == "UNAUTHENTICATED":

@@ -11,17 +11,17 @@ from onestream.serving.video.stream_types import Totals
 from onestream.wire.video import Mode, Packet
 
 _LEAST_PACKETS, _BYTES_A_PACKET = 1000, 64
-"""How many packets may wait: at least so many, and otherwise one for so many bytes of the buffer."""
+"""Packets that may wait: one for every 64 bytes of the buffer, but at least 1000."""
 
 _LATE_S = 1.0
 """In mode *drop_oldest*, how long a packet may wait for its turn before its group of pictures is dropped."""
 
 
 class Inbox:
-    """Packets in the order of storage, each with when it was received. Not thread-safe: its session's lock guards it.
+    """Packets in the order of storage, each with the time when it was received. Its session's lock must guard it.
 
-    ``held_bytes`` counts the packets that wait and those that were taken and not yet ``consumed``. What is dropped or
-    consumed is counted in ``totals``.
+    ``held_bytes`` counts packets that wait, and packets that were taken but not yet ``consumed``. The inbox adds to
+    ``totals`` what it drops and what is consumed.
     """
 
     def __init__(self, mode: Mode, bounds: Bounds, totals: Totals) -> None:
@@ -68,7 +68,7 @@ class Inbox:
         return bool(packets)
 
     def drop_late(self) -> None:
-        """Where decoding is too slow, go on at a key packet, which leaves the decoder nothing that it cannot decode."""
+        """Where the first packet is late, drop packets up to the next key packet, at which a decoder can go on."""
         waiting = self._waiting
         if self._drops_late and waiting and time.monotonic() - waiting[0][1] > _LATE_S:
             self._drop(waiting.popleft()[0])
@@ -81,12 +81,12 @@ class Inbox:
         return self._waiting.popleft()
 
     def consumed(self, size: int) -> None:
-        """Packets of so many bytes were taken and decoded."""
+        """Note that packets of so many bytes, taken before, were decoded."""
         self.held_bytes -= size
         self._totals.consumed_bytes += size
 
     def clear(self) -> None:
-        """Let everything go, uncounted."""
+        """Forget all packets without counting them."""
         self._waiting.clear()
         self.held_bytes = 0
 

@@ -25,25 +25,25 @@ from onestream.serving.video.stream_types import Decoder, Queues, ResponseSink, 
 from onestream.wire.video import DONE, Close, Credit, Event, Message, Open, Packet, Packets
 
 Finish = Callable[[Any, Tensors], tuple[Tensors, dict[str, Any]]]
-"""From a frame and its results to the tensors that leave, and what their event says of it beside the usual fields."""
+"""Makes the tensors that leave from a frame and its results, and the fields that their event has beside the usual."""
 Job = Callable[[], None]
 
 _TURN_S = 0.02
-"""After so much CPU time no further packet of a stream is decoded before other streams had their turn."""
+"""A stream gives its turn to other streams after so much CPU time of decoding."""
 
 _LEAST_WAITING = 4
-"""So many frames of a live stream may wait for the network, or as many as are decoded together."""
+"""At least so many frames of a live stream may wait for the network; more where more are decoded together."""
 
 _REPORT_S = 0.2
-"""Consumed bytes are reported at least so often while no result does it."""
+"""The longest time between two reports of consumed bytes; results report them too."""
 
 
 class Session:
     """One open stream.
 
-    ``wake_decoder``, ``wake_network`` and ``wake_finisher`` are called with the session when a thread of their kind may
-    find work here, ``on_end`` once, at the end. Without ``finish`` results leave as they are; nobody is woken for it.
-    ``together`` is how many packets are decoded, and results sent, at once where so many wait.
+    The session calls ``wake_decoder``, ``wake_network`` and ``wake_finisher`` with itself when a thread of their kind
+    may find work here, and ``on_end`` once, at the end. Without ``finish`` results leave as they are. ``in_flight`` is
+    how many frames the network may have at once, ``together`` how many packets are decoded, and results sent, at once.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether the stream has ended."""
         return self._state is State.ENDED
 
     @property
@@ -86,7 +86,7 @@ class Session:
 
     @property
     def _unshown(self) -> int:
-        # Until the first frame nobody knows which packets will never be shown.
+        # Before the first frame nobody knows which packets will never be shown.
         return self._decoder.unshown if self._decoder.decoded or self.ended else 0
 
     def counts(self) -> dict[str, int]:
@@ -104,7 +104,7 @@ class Session:
     # ---- Triton's threads ------------------------------------------------------------------------------------------
 
     def receive(self, message: Message) -> None:
-        """Take a message. Never waits, never raises: what is wrong with it ends the stream."""
+        """Take a message. It never waits and never raises: a wrong message ends the stream."""
         try:
             self._receive(message)
         except BadStream as error:
@@ -132,16 +132,16 @@ class Session:
         self._credit += results
         if self._credit > MOST_RESULTS:
             raise BadStream("flow", f"credit for {self._credit} results; at most {MOST_RESULTS} may be given")
-        # No other credit says that somebody takes results.
+        # Credit beyond the results that were sent does not show that somebody takes them.
         taken = min(results, self._untaken)
         self._untaken -= taken
         if taken:
             self._heard_s = time.monotonic()
 
     def tick(self) -> None:
-        """Called now and then: ends a stream whose client is gone, or of which nothing was heard for too long."""
+        """End the stream if its client is gone or was idle for too long; the server calls this now and then."""
         with self._sending:
-            # After the last word Triton knows the sender no more.
+            # After the last response Triton forgets the sender.
             if self.ended:
                 return
             gone = self._sink.is_gone()
@@ -153,7 +153,7 @@ class Session:
         with self._lock:
             queues = self._queues
             waiting = queues.frames or queues.in_flight or queues.leaving
-            # Of packets that are being decoded only the bytes are still there.
+            # Packets that are being decoded are counted in the bytes only.
             working = bool(self._inbox.held_bytes and self._room() > 0) or bool(waiting)
             quiet_s = now - max(self._heard_s, self._said_s)
         if not working and quiet_s > self._bounds.idle_s:
@@ -163,7 +163,7 @@ class Session:
     # ---- threads that decode ---------------------------------------------------------------------------------------
 
     def next_packets(self) -> Job | None:
-        """Packets to decode, or the end of the stream; None where nothing may be decoded now."""
+        """A job that decodes packets, or takes the decoder's last frames; None where there is nothing to decode now."""
         with self._lock:
             room = self._room()
             if room < 1:
@@ -179,13 +179,13 @@ class Session:
             return None
 
     def _turn(self, most: int) -> Iterator[tuple[Packet, float]]:
-        """The packets of one turn, each taken when it is asked for."""
+        """Take the packets of one turn one by one, each with the time when it was received."""
         began_s, size = time.thread_time(), 0
         for _ in range(most):
             with self._lock:
                 if not self._inbox or (size and time.thread_time() - began_s > _TURN_S):
                     return
-                # The client is to hear of consumed bytes before it has to wait.
+                # The client must hear of consumed bytes before it has to wait.
                 if size and size + self._inbox.next_bytes > self._bounds.buffer_bytes // 4:
                     return
                 packet, received_s = self._inbox.take()
@@ -193,7 +193,7 @@ class Session:
             yield packet, received_s
 
     def _room(self) -> int:
-        """For how many frames more there is room."""
+        """How many more frames the server may hold."""
         # A stream that drops its oldest frames makes room itself.
         return self._bounds.results - (0 if self._opened.mode == "drop_oldest" else self._queues.held)
 
@@ -207,7 +207,7 @@ class Session:
         except (BadSample, BadImage) as error:
             self.end(BadStream("failed", error.reason if isinstance(error, BadImage) else str(error)))
             return
-        except Exception as error:  # whatever a decoder raises ends this stream, and no thread
+        except Exception as error:  # an error of a decoder must end this stream and no thread
             self.end(
                 error if isinstance(error, BadStream) else BadStream("failed", f"decoding failed: {_first(error)}")
             )
@@ -216,7 +216,7 @@ class Session:
             if self.ended:
                 return
             if self._state is State.FLUSHING:
-                # No two pieces of a stream are decoded at once, so this was the last one.
+                # One job of a stream is done at a time, so this one took the last frames.
                 self._state = self._state.to(State.DRAINING)
             self._inbox.consumed(size)
             self._queues.frames.extend(found)
@@ -231,17 +231,17 @@ class Session:
             self._received[packet.pts] = received_s
         for frame in self._decoder.feed(packet):
             yield Slot(frame, received_s if frame.pts is None else self._received.pop(frame.pts, received_s))
-        # Frames that are never shown would stay for ever.
+        # Packets whose frames are never shown would stay for ever.
         while len(self._received) > 256:
             self._received.pop(next(iter(self._received)))
 
     def _drop(self) -> None:
-        """Keep within what may be held: results that wait longest go first, then frames that wait longest."""
+        """Drop what is more than may be held: the oldest results first, then the oldest frames."""
         queues = self._queues
         while queues.held > self._bounds.results and (queues.inferred or queues.frames):
             (queues.inferred or queues.frames).popleft()
             self.totals.dropped += 1
-        # A frame that waits behind another one for the network is old when its turn comes.
+        # A frame that waits behind many others is old when the network takes it.
         while len(queues.frames) > max(_LEAST_WAITING, self._together):
             queues.frames.popleft()
             self.totals.dropped += 1
@@ -249,7 +249,7 @@ class Session:
     # ---- threads that infer ----------------------------------------------------------------------------------------
 
     def next_frames(self, most: int) -> list[Slot]:
-        """At most so many frames for the network; ``take_results`` or ``fail`` is to follow."""
+        """At most ``most`` frames for the network; the caller must call ``take_results`` or ``fail`` with them."""
         with self._lock:
             frames, in_flight = self._queues.frames, self._queues.in_flight
             count = 0 if self.ended else min(most, len(frames), self._most_in_flight - len(in_flight))
@@ -258,11 +258,11 @@ class Session:
             return slots
 
     def fail(self, error: Exception) -> None:
-        """The network failed: the stream ends."""
+        """End the stream because the network failed."""
         self.end(BadStream("failed", f"the network failed: {_first(error)}"))
 
     def take_results(self, results: list[tuple[Slot, Tensors]]) -> None:
-        """The pipeline's outputs for frames."""
+        """Take the pipeline's outputs for frames."""
         with self._lock:
             for slot, tensors in results:
                 slot.tensors = tensors
@@ -277,7 +277,7 @@ class Session:
     # ---- threads that finish ---------------------------------------------------------------------------------------
 
     def next_result(self) -> Job | None:
-        """One result to finish and send, or None. Only one thread at a time may ask, and do it."""
+        """A job that finishes and sends one result, or None. Only one thread at a time may ask for it and do it."""
         leaving = self._next_leaving(1)
         return (lambda: self._finish_and_send(leaving[0])) if leaving else None
 
@@ -286,7 +286,7 @@ class Session:
         assert slot.tensors is not None
         try:
             tensors, fields = self._finish(slot.frame, slot.tensors)
-        except Exception as error:  # whatever a library raises ends this stream, and no thread
+        except Exception as error:  # an error of a library must end this stream and no thread
             self.end(BadStream("failed", f"frame {slot.frame.index} cannot be finished: {_first(error)}"))
             return
         slot.tensors = tensors
@@ -298,7 +298,7 @@ class Session:
     # ---- the way out -----------------------------------------------------------------------------------------------
 
     def _deliver(self) -> None:
-        """Send what is inferred, as far as the client's credit goes. One thread at a time keeps the order."""
+        """Send results as far as the client's credit goes. One thread at a time does it, which keeps their order."""
         if self._finish is not None:
             if self._queues.inferred and self._credit:
                 self._wake_finisher(self)
@@ -318,7 +318,7 @@ class Session:
             return [inferred.popleft() for _ in range(count)]
 
     def _send(self, slots: list[Slot], fields: dict[str, Any]) -> None:
-        """Send results that are alike; ``fields`` go with each beside the usual ones."""
+        """Send results of one kind; ``fields`` are added to what the event says of each."""
         now_s = time.monotonic()
         with self._lock:
             if self.ended:
@@ -331,7 +331,7 @@ class Session:
         self._sink.send(self._event("results", frames=frames), stacked)
 
     def _report(self) -> None:
-        """Tell what was consumed where no result does it soon enough."""
+        """Report consumed bytes where no result reports them soon enough."""
         with self._sending:
             with self._lock:
                 unsaid = self.totals.consumed_bytes - self._reported_bytes
@@ -341,7 +341,7 @@ class Session:
             self._sink.send(self._event("consumed"), {})
 
     def _wake(self) -> None:
-        """Wake threads that have something to do here: waking one for nothing costs as much as handling a frame."""
+        """Wake only threads that have work here: waking one for nothing costs as much as handling a frame."""
         with self._lock:
             queues = self._queues
             decodes = (self._inbox or self._state is State.CLOSING) and self._room() > 0
@@ -374,7 +374,7 @@ class Session:
             self.end(None, done=True)
 
     def end(self, error: BadStream | None, *, done: bool = False) -> None:
-        """End the stream, once: done, with an error, or because its client is gone."""
+        """End the stream once: it is done, or has an error, or (neither) its client is gone. Later calls do nothing."""
         with self._sending, self._lock:
             if self.ended:
                 return

@@ -18,7 +18,7 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 
 class State(Enum):
-    """How far a stream is. It never goes back, and may end at any time.
+    """How far a stream is. It never goes back, and it may end at any time.
 
     ::
 
@@ -33,7 +33,7 @@ class State(Enum):
     ENDED = "the last word was said; nothing follows"
 
     def to(self, following: State) -> State:
-        """``following``. Raises ``ForbiddenTransition`` where it is not among ``TRANSITIONS`` of this state."""
+        """Return ``following``. Raises ``ForbiddenTransition`` where ``TRANSITIONS`` does not allow it here."""
         if following not in TRANSITIONS[self]:
             raise ForbiddenTransition(f"a stream that is {self.name} cannot become {following.name}")
         return following
@@ -50,7 +50,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class ForbiddenTransition(RuntimeError):
-    """A stream's bookkeeping is wrong: the state asked for cannot follow the one that it is in."""
+    """A stream was to go to a state that may not follow its own: the server's bookkeeping is wrong."""
 
 
 class Frame(Protocol):
@@ -63,19 +63,19 @@ class Frame(Protocol):
 
 
 class Decoder(Protocol):
-    """Packets to frames (``onestream.preprocess.video.streams.stream.StreamDecoder``)."""
+    """Makes frames of packets (``onestream.preprocess.video.streams.stream.StreamDecoder``)."""
 
     decoded: int
     concealed: int
     unshown: int
 
     def feed(self, packet: Packet | None) -> list[Any]:
-        """Frames in the order of display; None ends the stream."""
+        """Decode a packet; None ends the stream. Returns frames in the order of display."""
         ...
 
 
 class ResponseSink(ABC):
-    """The way back to one client. May be used by any thread, one at a time."""
+    """The way back to one client. Any thread may use it, one at a time."""
 
     @abstractmethod
     def send(self, event: Event, tensors: Tensors) -> None:
@@ -83,7 +83,7 @@ class ResponseSink(ABC):
 
     @abstractmethod
     def end(self, event: Event | None, error: BadStream | None) -> None:
-        """Say the last word, or nothing to a client that is gone; ``error`` is why, where the event is a refusal."""
+        """Send the last event, or none to a client that is gone; ``error`` is why, where the event is a refusal."""
 
     @abstractmethod
     def is_gone(self) -> bool:
