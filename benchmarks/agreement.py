@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import tritonclient.grpc as triton
 
+from onestream.wire.tensor_names import CLASS_IDS, IMAGE, SCORES
+
 TOLERANCE = 0.03
 """Largest allowed difference of a score, from 0 to 1.
 
@@ -35,10 +37,10 @@ def ask(model: str, photos: Sequence[bytes], *, grpc_address: str) -> list[Answe
     answers = []
     with triton.InferenceServerClient(grpc_address) as client:
         for photo in photos:
-            image = triton.InferInput("image", [1, len(photo)], "UINT8")
+            image = triton.InferInput(IMAGE, [1, len(photo)], "UINT8")
             image.set_data_from_numpy(np.frombuffer(photo, np.uint8)[None])
             result = client.infer(model, [image], client_timeout=_TIMEOUT_S)
-            answers.append(answer(result.as_numpy("class_ids")[0], result.as_numpy("scores")[0]))
+            answers.append(answer(result.as_numpy(CLASS_IDS)[0], result.as_numpy(SCORES)[0]))
     return answers
 
 

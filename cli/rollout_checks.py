@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from onestream.client import Client, OnestreamError
 from onestream.preprocess import Definition
+from onestream.wire.tensor_names import CLASS_IDS, PIXELS, SCORES
 
 Answer = dict[str, npt.NDArray[Any]]
 
@@ -88,7 +89,7 @@ def compare(client: Client, old: Side, new: Side, photos: Sequence[Path]) -> Com
         agreed.append(best(before) == best(after))
         differences.append(difference(before, after))
         if same_pixels:
-            one, other = (client.infer(side.preprocess, photo)["pixels"].astype(np.int16) for side in (old, new))
+            one, other = (client.infer(side.preprocess, photo)[PIXELS].astype(np.int16) for side in (old, new))
             pixels = max(pixels, int(np.abs(one - other).max()))
     classes = all(best(answer) is not None for answer in answers.values())
     return Comparison(
@@ -113,16 +114,16 @@ def ask(client: Client, model: str, photo: Path) -> Answer | OnestreamError:
 
 def best(answer: Answer) -> int | None:
     """The best class of an answer; None where it holds no classes."""
-    if "class_ids" in answer:
-        return int(answer["class_ids"].flat[0])
+    if CLASS_IDS in answer:
+        return int(answer[CLASS_IDS].flat[0])
     first = next(iter(answer.values()))
     return int(first.argmax()) if first.ndim == 2 and first.dtype.kind == "f" else None
 
 
 def difference(one: Answer, other: Answer) -> float:
     """Of the best scores where there are any, else the largest of all values; infinite between unequal shapes."""
-    if "scores" in one:
-        return abs(float(one["scores"].flat[0]) - float(other["scores"].flat[0]))
+    if SCORES in one:
+        return abs(float(one[SCORES].flat[0]) - float(other[SCORES].flat[0]))
     if any(one[name].shape != other[name].shape for name in one):
         return float("inf")
     numbers = [name for name in one if one[name].dtype.kind in "fiu"]

@@ -19,7 +19,7 @@ tree of errors, ``onestream.client.video`` has the sources of video streams.
 from onestream.client._async_client import AsyncClient
 from onestream.client._client import Client
 from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES, AsyncTransport, Transport
-from onestream.client.calls import DEFAULT_MAX_BODY_BYTES, DEFAULT_URL
+from onestream.client.calls import DEFAULT_URL
 from onestream.client.errors import (
     BadImage,
     BadStream,
@@ -42,6 +42,7 @@ from onestream.client.images import ImageInput
 from onestream.client.results import Classification, Item, Label, ServerInfo
 from onestream.client.statistics import ModelStatistics, Phase
 from onestream.client.video import FrameResult, Reconnect, Stream
+from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES
 from onestream.wire.priority import Priority
 
 __all__ = [

@@ -29,14 +29,13 @@ from onestream.client.results import Classification, Label, ServerInfo
 from onestream.client.video.reconnect import NEVER, Reconnect
 from onestream.client.video.sources import VideoInput, source_of
 from onestream.client.video.stream import Stream
+from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES, MAX_BODY_BYTES_PARAMETER
 from onestream.wire.priority import Priority
-from onestream.wire.video import Mode, Packet
+from onestream.wire.tensor_names import CLASS_IDS, LABELS, SCORES
+from onestream.wire.video import MODES, Mode, Packet
 
 DEFAULT_URL = "127.0.0.1:8001"
 """Where Triton serves gRPC on this machine unless told otherwise."""
-
-DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
-"""The largest image sent to a model whose configuration states no ``max_body_bytes``: 32 MiB."""
 
 READY_PAUSE_S = 0.1
 """Between two questions whether a server is ready."""
@@ -107,9 +106,9 @@ def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
     configuration.
     """
     parameters = fields.mapping(config.get("parameters", {}), "a model's parameters")
-    parameter = fields.mapping(parameters.get("max_body_bytes", {}), "max_body_bytes")
-    stated = fields.text(parameter.get("string_value", ""), "max_body_bytes")
-    body_bytes = fields.long(stated, "max_body_bytes") if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES
+    parameter = fields.mapping(parameters.get(MAX_BODY_BYTES_PARAMETER, {}), MAX_BODY_BYTES_PARAMETER)
+    stated = fields.text(parameter.get("string_value", ""), MAX_BODY_BYTES_PARAMETER)
+    body_bytes = fields.long(stated, MAX_BODY_BYTES_PARAMETER) if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES
     declared = _declared_bytes(fields.sequence(config.get("output", ()), "a model's outputs"))
     return Limits(body_bytes, max_answer_bytes if declared is None else min(declared, max_answer_bytes))
 
@@ -177,8 +176,8 @@ def open_stream(
     opened = source_of(source)
     if not isinstance(transport, ConversingTransport):
         raise ValueError(f"video streams go over gRPC, and this client uses {url}; Triton's port for it is 8001")
-    if mode not in (None, "block", "drop_oldest"):
-        raise ValueError(f"mode={mode!r}, expected 'block' or 'drop_oldest'")
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"mode={mode!r}, expected {' or '.join(map(repr, MODES))}")
     if reconnect is not None and reconnect != NEVER and not opened.can_reconnect:
         raise ValueError(f"{opened.name} cannot be connected to again; expected no reconnect")
     return Stream(
@@ -198,16 +197,16 @@ def _labels(model: str, tensors: Tensors) -> tuple[Label, ...]:
 
     A server without strings (TensorRT alone) sends no ``labels``; a class is then named by its id.
     """
-    names = ("scores", "class_ids", "labels") if "labels" in tensors else ("scores", "class_ids")
+    names = (SCORES, CLASS_IDS, LABELS) if LABELS in tensors else (SCORES, CLASS_IDS)
     shapes = [list(tensors[name].shape) for name in names if name in tensors]
     first = shapes[0] if len(shapes) == len(names) else []
     if len(first) != 2 or first[0] != 1 or first[1] < 1 or any(shape != first for shape in shapes):
         seen = {name: list(array.shape) for name, array in tensors.items()}
         raise UnexpectedResponse(
-            f"model {model!r} answered {seen or 'nothing'}, expected scores, class_ids, usually labels, each of shape "
-            "[1, k]; for a pipeline of another kind use infer"
+            f"model {model!r} answered {seen or 'nothing'}, expected {SCORES}, {CLASS_IDS}, usually {LABELS}, each of "
+            "shape [1, k]; for a pipeline of another kind use infer"
         )
-    scores, class_ids = tensors["scores"][0], tensors["class_ids"][0]
+    scores, class_ids = tensors[SCORES][0], tensors[CLASS_IDS][0]
     if scores.dtype.kind != "f" or class_ids.dtype.kind not in "iu":
         raise UnexpectedResponse(
             f"model {model!r} answered scores of {scores.dtype} and class_ids of {class_ids.dtype}, expected floats "
@@ -219,7 +218,7 @@ def _labels(model: str, tensors: Tensors) -> tuple[Label, ...]:
         raise UnexpectedResponse(f"model {model!r} answered the scores {scores}, expected numbers, the best first")
     if (class_ids < 0).any():
         raise UnexpectedResponse(f"model {model!r} answered the class_ids {class_ids}, expected them from 0 on")
-    labels = _texts(model, tensors["labels"][0]) if "labels" in tensors else [str(class_id) for class_id in class_ids]
+    labels = _texts(model, tensors[LABELS][0]) if LABELS in tensors else [str(class_id) for class_id in class_ids]
     return tuple(
         Label(label=label, class_id=int(class_id), score=float(score))
         for score, class_id, label in zip(scores, class_ids, labels, strict=True)

@@ -25,6 +25,8 @@ Messages say what was seen and what was expected. They never contain a path of t
 
 from __future__ import annotations
 
+from onestream.wire.refusals import bad_image, bad_stream
+
 
 class OnestreamError(Exception):
     """Base class of every error that this package raises on purpose.
@@ -82,8 +84,8 @@ class ServerFailed(ServerRefused):
 class BadImage(OnestreamError):
     """This image was refused, by the server or already by the client. Sending it again changes nothing.
 
-    ``code`` is one of ``empty``, ``too_large``, ``unsupported_format``, ``too_many_pixels``, ``corrupt``,
-    ``bad_request`` (a newer server may send others); ``reason`` is a sentence for people.
+    ``code`` is one of ``onestream.wire.refusals.ImageRefusal`` (a newer server may send others); ``reason`` is a
+    sentence for people.
     """
 
     def __init__(self, code: str, reason: str) -> None:
@@ -92,14 +94,14 @@ class BadImage(OnestreamError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"bad image ({self.code}): {self.reason}"
+        return bad_image(self.code, self.reason)
 
 
 class BadStream(OnestreamError):
     """This video stream was refused or ended by the server, or by the client because the server would do so.
 
-    ``code`` is one of ``onestream.wire.video.Refusal``, or ``ended`` where the server says that it is done too early (a
-    newer server may send others); ``reason`` is a sentence for people.
+    ``code`` is one of ``onestream.wire.refusals.StreamRefusal``, or ``ended`` where the server says that it is done too
+    early (a newer server may send others); ``reason`` is a sentence for people.
     """
 
     def __init__(self, code: str, reason: str) -> None:
@@ -108,7 +110,7 @@ class BadStream(OnestreamError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"bad stream ({self.code}): {self.reason}"
+        return bad_stream(self.code, self.reason)
 
 
 class UnexpectedResponse(OnestreamError):

@@ -19,12 +19,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-BadImageCode = Literal[
-    "empty", "too_large", "unsupported_format", "too_many_pixels", "corrupt", "bad_request", "out_of_memory"
-]
+from onestream.wire.refusals import ImageRefusal, bad_image, shortened
 
-LONGEST_REASON = 200
-"""Characters of a reason: two lines in a log. What a file says of itself may be as long as the file."""
+BadImageCode = ImageRefusal | Literal["out_of_memory"]
 
 
 class PreprocessError(Exception):
@@ -35,15 +32,13 @@ class BadImage(PreprocessError):
     """One image that cannot be processed.
 
     ``code`` is stable and machine-readable, ``reason`` says what was seen and what is allowed, in at most 200
-    characters. ``str()`` is the text that travels over the wire: ``bad image (CODE): REASON``.
+    characters. ``str()`` is the text that travels over the wire (``onestream.wire.refusals.bad_image``).
     """
 
     def __init__(self, code: BadImageCode, reason: str) -> None:
-        if len(reason) > LONGEST_REASON:
-            reason = reason[: LONGEST_REASON - 2] + " …"
         self.code: BadImageCode = code
-        self.reason = reason
-        super().__init__(f"bad image ({code}): {reason}")
+        self.reason = shortened(reason)
+        super().__init__(bad_image(code, self.reason))
 
     def __reduce__(self) -> tuple[type[BadImage], tuple[BadImageCode, str]]:
         """Pickle by code and reason, so that the error crosses processes."""

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.headers.reader import FORMATS, Encoded, Header, ImageFormat, byte_view, read_header
+from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES
 
-MIB = 1024 * 1024
 PILLOW_MAX_PIXELS = 178_956_970
 """Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` Pillow refuses by itself, so no larger limit could be kept."""
 MAX_SIDE = 65_535
@@ -28,7 +28,7 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_body_bytes: int = Field(default=32 * MIB, ge=1, description="largest encoded file, in bytes")
+    max_body_bytes: int = Field(default=DEFAULT_MAX_BODY_BYTES, ge=1, description="largest encoded file, in bytes")
     max_pixels: int = Field(
         default=25_000_000, ge=1, le=PILLOW_MAX_PIXELS, description="largest height x width, as stored and as resized"
     )

@@ -7,6 +7,7 @@ import mmap
 from onestream.preprocess.errors import BadImage, OutOfMemory
 from onestream.preprocess.headers.reader import Header
 from onestream.preprocess.limits import HEAVY_WORK, Limits
+from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 
 BYTES_PER_PIXEL = 24
 """At most taken while one picture is decoded, by pixels as stored. Measured with DALI on a CPU at 12.5 and 25 million:
@@ -31,8 +32,8 @@ def undecodable(header: Header, reason: str, cause: Exception | None = None) -> 
     pixels = header.height * header.width
     if isinstance(cause, MemoryError) or "bad_alloc" in str(cause) or not _to_be_had(pixels * BYTES_PER_PIXEL):
         return OutOfMemory(
-            f"too little memory is free to decode {header.width}x{header.height} = {pixels} pixels ({header.format}); "
-            "it may be sent again"
+            f"too little memory is free to decode {header.width}x{header.height} = {pixels} pixels ({header.format})"
+            f"{MAY_BE_SENT_AGAIN}"
         )
     return BadImage("corrupt", reason)
 

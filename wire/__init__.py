@@ -1,1 +1,1 @@
-"""What client and server say to each other beyond tensors. Imports neither of them, and nothing heavy."""
+"""What two sides must agree on, each thing once: names, limits, codes, texts, messages. Imports no other room."""

@@ -1,4 +1,4 @@
-"""Who goes first where requests wait: Triton's priority levels."""
+"""Triton's priority levels: which waiting requests leave a queue first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PRIORITIES: dict[Priority, int] = {"high": 1, "normal": 2, "low": 3}
 
 
 def check_priority(priority: str) -> Priority:
-    """``priority``. Raises ValueError for what is none."""
+    """Return ``priority``. Raises ValueError where it is none of ``PRIORITIES``."""
     for known in PRIORITIES:
         if priority == known:
             return known

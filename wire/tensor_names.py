@@ -1,4 +1,4 @@
-"""Names of the tensors that travel: part of the wire contract (docs/wire-contract.md)."""
+"""Names of the tensors that travel: part of the wire contract (docs/wire-contract.md, docs/video.md)."""
 
 from __future__ import annotations
 
@@ -9,3 +9,5 @@ CLASS_IDS = "class_ids"
 LABELS = "labels"
 MATTE = "matte"
 VIDEO = "video"
+MESSAGE = "message"
+EVENT = "event"

@@ -17,42 +17,30 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 VERSION = 4
-MESSAGE = "message"
-EVENT = "event"
 _LENGTH = struct.Struct("<I")
 MAX_HEADER_BYTES = 1 << 20
 
-Refusal = Literal[
-    "bad_message",
-    "unsupported_codec",
-    "too_large",
-    "too_fast",
-    "too_many_streams",
-    "flow",
-    "idle",
-    "failed",
-]
-"""Why a stream is refused or ended by the server, for programs."""
-
 DONE = "done"
-"""The code of a stream that was answered to its end."""
+"""The code of a stream whose every frame was answered."""
 
 Mode = Literal["block", "drop_oldest"]
-"""What happens where results are not taken as fast as frames come: the sender waits, or the oldest are dropped."""
+"""What happens where results are taken more slowly than frames come: the sender waits, or the oldest are dropped."""
+
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 class BadMessage(ValueError):
-    """What arrived is no message of this version; the text says what was seen."""
+    """The bytes are no message of this version; the text says what was seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One coded picture. Times are in the stream's time base; None where the container says nothing.
+    """One coded picture. Times are in the stream's time base; None where the container states none.
 
-    ``is_discarded``: it is there for others that refer to it, and is not shown (before the start of an edit list).
+    ``is_discarded``: the picture is not shown (it lies before the start of an edit list); others refer to it.
     """
 
     data: bytes
@@ -69,9 +57,9 @@ class Open:
 
     ``codec`` is FFmpeg's name, ``extradata`` the codec's own header where the container keeps it apart. ``transpose``,
     ``flip_rows`` and ``flip_columns`` say how pictures are turned to be shown. ``results`` is how many results the
-    client takes before it gives more credit. ``fps`` and ``bitrate`` are what the container declares, 0 for nothing;
-    ``matrix_tag`` (MatrixCoefficients of H.273, 2 is unspecified) and ``full_range`` are its colours. ``reorder_depth``
-    is by how many frames storage and display differ, None where nobody knows.
+    client takes before it gives more credit. The container declares ``fps`` and ``bitrate``, 0 where it does not, and
+    its colours, ``matrix_tag`` (MatrixCoefficients of H.273; 2 is unspecified) and ``full_range``. ``reorder_depth`` is
+    by how many frames the orders of storage and display differ, None where it is unknown.
     """
 
     type: ClassVar[str] = "open"
@@ -95,7 +83,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Packets:
-    """The next packets, in the order of storage; with ``results``, ``Credit`` for so many goes along."""
+    """The next packets, in the order of storage. ``results`` gives ``Credit`` for so many results at the same time."""
 
     type: ClassVar[str] = "packets"
     packets: tuple[Packet, ...]
@@ -112,7 +100,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """There are no more packets; what is on its way shall still be answered."""
+    """There are no more packets; the server still answers those that were sent."""
 
     type: ClassVar[str] = "close"
 
@@ -121,7 +109,7 @@ Message = Open | Packets | Credit | Close
 
 
 def pack(message: Message) -> bytes:
-    """A message as bytes."""
+    """Write a message as bytes."""
     header: dict[str, object] = {"type": message.type}
     payload: Sequence[bytes] = ()
     if isinstance(message, Open):
@@ -142,7 +130,7 @@ def pack(message: Message) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> Message:
-    """The message in bytes. Raises ``BadMessage`` for anything else."""
+    """Read the message in bytes. Raises ``BadMessage`` where they hold none."""
     view = memoryview(data).cast("B")
     if len(view) < _LENGTH.size:
         raise BadMessage(f"got {len(view)} bytes; a message begins with the length of its header")
@@ -171,8 +159,8 @@ def unpack(data: bytes | memoryview) -> Message:
 def _open(header: dict[str, Any], payload: memoryview) -> Open:
     if header.get("version") != VERSION:
         raise BadMessage(f"the client speaks version {header.get('version')!r} of the stream; this is {VERSION}")
-    if header.get("mode", "block") not in ("block", "drop_oldest"):
-        raise BadMessage(f"the mode {header['mode']!r} is none of block, drop_oldest")
+    if header.get("mode", "block") not in MODES:
+        raise BadMessage(f"the mode {header['mode']!r} is none of {', '.join(MODES)}")
     numerator, denominator = header.pop("time_base")
     for name in ("width", "height", "results", "bitrate", "matrix_tag"):
         _whole(header.get(name, 0), name)
@@ -215,7 +203,7 @@ class Event:
     that has its result here: ``index`` (frame number from 0 in the order of display, counting every frame), ``pts`` (in
     the time base, None where unknown), ``pts_seconds``, ``latency_ms`` (from the receipt of the packet to the result),
     and of composed video ``key``, ``width`` and ``height``; *consumed*, where only counts changed; *ended*, the last
-    word, with ``code`` and ``reason`` in ``fields``: ``DONE``, or a ``Refusal`` of the stream or of one of its
+    word, with ``code`` and ``reason`` in ``fields``: ``DONE``, or a ``StreamRefusal`` of the stream or of one of its
     messages. The counts are totals of the stream so far: ``consumed_bytes`` of packets that the server no longer holds,
     frames ``decoded``, ``inferred``, ``dropped`` and ``concealed``, and packets ``unshown``, which came before the
     first that can be shown.
@@ -235,12 +223,12 @@ class Event:
     frames: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Write the event as one line of JSON."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Event:
-        """Read an event. What a newer server says beyond it is passed over. Raises ``BadMessage`` where it is none."""
+        """Read an event; fields of a newer server are ignored. Raises ``BadMessage`` where the text holds none."""
         try:
             said = json.loads(text)
             return cls(**{name: said[name] for name in cls.__slots__ if name in said})

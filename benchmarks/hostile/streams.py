@@ -25,7 +25,8 @@ from onestream.client import Client, OnestreamError
 from onestream.client._transports import Address
 from onestream.client._transports.grpc_calls import address, channel_options, credentials
 from onestream.client.video.demux import open_file
-from onestream.wire.video import EVENT, MESSAGE, Close, Credit, Event, Open, Packet, Packets, pack
+from onestream.wire.tensor_names import EVENT, IMAGE, MESSAGE
+from onestream.wire.video import Close, Credit, Event, Open, Packet, Packets, pack
 
 KILLS_TRITON = (("triton_grpc_error", "true"),)
 """Metadata by which an error ends a call with a status; tritonserver 2.51 dies by it where messages are queued."""
@@ -136,7 +137,7 @@ def _pictures(clip: Clip, chance: random.Random) -> Requests:
     requests = []
     for _ in range(_QUEUED):
         data = chance.randbytes(100)
-        tensor = messages.ModelInferRequest.InferInputTensor(name="image", datatype="UINT8", shape=[1, len(data)])
+        tensor = messages.ModelInferRequest.InferInputTensor(name=IMAGE, datatype="UINT8", shape=[1, len(data)])
         requests.append(
             messages.ModelInferRequest(
                 model_name=clip.model.removesuffix("_video"), inputs=[tensor], raw_input_contents=[data]

@@ -18,6 +18,8 @@ import grpc  # type: ignore[import-untyped]
 from grpc import aio
 from tritonclient.grpc import service_pb2 as messages
 
+from onestream.wire.tensor_names import IMAGE
+
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
 _CHANNELS = 4
 _CALLERS = 8
@@ -95,7 +97,7 @@ def offer(
 def _body(model: str, photo: bytes, deadline_s: float) -> bytes:
     message = messages.ModelInferRequest(model_name=model, raw_input_contents=[photo])
     message.parameters["timeout"].int64_param = round(deadline_s * 1e6)
-    message.inputs.add(name="image", datatype="UINT8", shape=[1, len(photo)])
+    message.inputs.add(name=IMAGE, datatype="UINT8", shape=[1, len(photo)])
     return bytes(message.SerializeToString())
 
 

@@ -14,12 +14,13 @@ from pydantic import ValidationError
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from onestream.client import Client, ModelStatistics, OnestreamError
-from onestream.client._transports.base import IMAGE_INPUT, Tensors
+from onestream.client._transports.base import Tensors
 from onestream.client._transports.grpc_calls import channel_options, failure
 from onestream.client.calls import positive
 from onestream.preprocess import Definition, Limits
 from onestream.serving.pipeline import AnyPostprocess, describe, read_postprocess
-from onestream.wire.tensor_names import PIXELS
+from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
+from onestream.wire.tensor_names import IMAGE, PIXELS
 
 _TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
@@ -97,7 +98,7 @@ class Served:
         forms, unreadable = {}, {}
         for name, config in sorted(configs.items()):
             if (
-                [one.name for one in config.input] == [IMAGE_INPUT]
+                [one.name for one in config.input] == [IMAGE]
                 and PIXELS not in [one.name for one in config.output]
                 and "definition" in config.parameters
             ):
@@ -182,7 +183,7 @@ def _form(name: str, configs: Mapping[str, Any]) -> Form:
 
     preprocess_model, postprocess_model = role("_preprocess"), role("_postprocess")
     limits = parameter("limits", name, preprocess_model)
-    max_body_bytes = parameter("max_body_bytes", name, preprocess_model)
+    max_body_bytes = parameter(MAX_BODY_BYTES_PARAMETER, name, preprocess_model)
     postprocess = parameter("postprocess", name, postprocess_model)
     checked = Limits.model_validate_json(limits) if limits else Limits()
     return Form(

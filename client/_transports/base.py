@@ -20,9 +20,6 @@ DEFAULT_MAX_ANSWER_BYTES = 128 * 1024 * 1024
 """The largest answer with tensors unless told otherwise: 128 MiB, the 16 results that a stream takes by default, each
 with one float32 for every pixel of the largest frame that a server takes by default (1920 × 1088)."""
 
-IMAGE_INPUT = "image"
-"""Name of the one input of a pipeline: UINT8 ``[1, number_of_bytes]``, an encoded image file."""
-
 
 @dataclass(frozen=True, slots=True)
 class Region:
@@ -58,7 +55,8 @@ class RequestMetadata:
 class InferRequest:
     """One encoded image for one model, its bytes either here or in a region that the server has mapped.
 
-    ``max_answer_bytes`` is the most that its outputs may take altogether.
+    It is the one input of a pipeline: UINT8 ``[1, number_of_bytes]``. ``max_answer_bytes`` is the most that its outputs
+    may take altogether.
     """
 
     model: str

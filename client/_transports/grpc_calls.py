@@ -14,7 +14,6 @@ from tritonclient.grpc import service_pb2 as messages
 from onestream.client._transports.answers import MAX_DOCUMENT_BYTES, reading, require_id, too_large
 from onestream.client._transports.base import (
     DEFAULT_MAX_ANSWER_BYTES,
-    IMAGE_INPUT,
     InferRequest,
     Region,
     RegionSlice,
@@ -25,6 +24,7 @@ from onestream.client._transports.grpc_messages import infer_response, outputs_o
 from onestream.client._transports.refusals import readable, refusal, trust_hint
 from onestream.client.errors import CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
 from onestream.wire.priority import PRIORITIES
+from onestream.wire.tensor_names import IMAGE
 
 _T = TypeVar("_T")
 
@@ -73,7 +73,7 @@ class Call(Generic[_T]):
 
 def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     """All outputs of the model for this request, which the server lets go when it has waited longer than the time."""
-    tensor = messages.ModelInferRequest.InferInputTensor(name=IMAGE_INPUT, datatype="UINT8", shape=request.shape)
+    tensor = messages.ModelInferRequest.InferInputTensor(name=IMAGE, datatype="UINT8", shape=request.shape)
     message = messages.ModelInferRequest(model_name=request.model, id=request.metadata.request_id)
     message.parameters["timeout"].int64_param = microseconds(timeout_s)
     message.parameters["priority"].uint64_param = PRIORITIES[request.metadata.priority]

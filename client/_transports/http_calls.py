@@ -12,11 +12,13 @@ from urllib.parse import quote
 
 from onestream.client import fields
 from onestream.client._transports.answers import MAX_DOCUMENT_BYTES, reading, require_id, too_large
-from onestream.client._transports.base import IMAGE_INPUT, InferRequest, Region, RegionSlice, Tensors, microseconds
+from onestream.client._transports.base import InferRequest, Region, RegionSlice, Tensors, microseconds
 from onestream.client._transports.refusals import refusal, trust_hint
 from onestream.client._transports.tensors import decode_tensors
 from onestream.client.errors import BadImage, CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
+from onestream.wire.http import BODY_TYPE
 from onestream.wire.priority import PRIORITIES
+from onestream.wire.tensor_names import IMAGE
 
 _T = TypeVar("_T")
 
@@ -38,8 +40,7 @@ _HEAD_LENGTH = "Inference-Header-Content-Length"
 _HTTP_2 = re.compile(r"\\x00\\x00.{1,4}\\x04\\x00")
 """How a server of HTTP/2 begins (RFC 9113, 3.4): the length of a frame in three bytes, the type SETTINGS, no flag."""
 _LENGTH = re.compile(r"[0-9]{1,19}")
-# Servers of `onestream serve` take no other: web pages may not send it to other origins.
-_BODY_TYPE = {"Content-Type": "application/octet-stream"}
+_BODY_HEADERS = {"Content-Type": BODY_TYPE}
 
 
 class Headers(Protocol):
@@ -93,7 +94,7 @@ class Call(Generic[_T]):
 
 def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     """All outputs of the model for this request, which the server lets go when it has waited longer than the time."""
-    tensor: dict[str, Any] = {"name": IMAGE_INPUT, "datatype": "UINT8", "shape": request.shape}
+    tensor: dict[str, Any] = {"name": IMAGE, "datatype": "UINT8", "shape": request.shape}
     if isinstance(request.image, RegionSlice):
         tensor["parameters"] = {
             "shared_memory_region": request.image.region_name,
@@ -122,7 +123,7 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
         body=[head, data],
         headers={
             _HEAD_LENGTH: str(len(head)),
-            **_BODY_TYPE,
+            **_BODY_HEADERS,
             **request.metadata.headers,
         },
         max_answer_bytes=request.max_answer_bytes + MAX_DOCUMENT_BYTES,
@@ -241,7 +242,7 @@ def _post_region(region_name: str, action: str, body: bytes) -> Call[None]:
         _require_success(answer, None)
 
     path = f"/v2/systemsharedmemory/region/{region_name}/{action}"
-    return Call("POST", path, read, body=[body], headers=_BODY_TYPE)
+    return Call("POST", path, read, body=[body], headers=_BODY_HEADERS)
 
 
 def _get_json(path: str, model: str | None) -> Call[Mapping[str, Any]]:

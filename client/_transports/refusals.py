@@ -1,4 +1,4 @@
-"""From a server's status and message to the error that the caller sees, the same for both protocols."""
+"""Makes the error that the caller sees of a server's status and message, for both protocols alike."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from onestream.client.errors import (
     ServerUnavailable,
     SharedMemoryUnavailable,
 )
+from onestream.wire.refusals import MAY_BE_SENT_AGAIN, QUEUE_IS_FULL, WAITED_TOO_LONG, find_bad_image
 
-_BAD_IMAGE = re.compile(r"bad image \((?P<code>\w+)\): (?P<reason>.*)", re.DOTALL)
 _TRACE = re.compile(r"\s*\bAt:\s*\n.*|\s*Traceback \(most recent call last\).*", re.DOTALL)
 _PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\",;:()\[\]]+/)+[^\s'\",;:()\[\]]*(?:\(\d+\))?")
-_QUEUE = re.compile(r"exceeds maximum queue size|request timeout expired", re.IGNORECASE)
-_BUSY = re.compile(r"; it may be sent again")
+_QUEUE = re.compile(f"{QUEUE_IS_FULL}|{WAITED_TOO_LONG}", re.IGNORECASE)
 _BETWEEN_VERSIONS = re.compile(
     r"is not healthy|has no available versions|is not ready|being unloaded|server is stopping", re.IGNORECASE
 )
@@ -29,7 +28,7 @@ _UNKNOWN_MODEL = re.compile(r"request for unknown model", re.IGNORECASE)
 _UNKNOWN_REGION = re.compile(r"unable to find (?:system )?shared memory region", re.IGNORECASE)
 _LONGEST_MESSAGE = 500
 _MOST_READ = 8 * _LONGEST_MESSAGE
-"""Of a message, before traces and paths are taken out: what searches them looks at some characters more than once."""
+"""Characters of a message that are searched for traces and paths; the search may look at one more than once."""
 
 
 class RegionForgotten(SharedMemoryUnavailable):
@@ -37,11 +36,11 @@ class RegionForgotten(SharedMemoryUnavailable):
 
 
 class ClosedToCallers(ServerRefused):
-    """Whoever runs the server keeps this to themselves."""
+    """Whoever runs the server closed this to callers."""
 
 
 def readable(message: str) -> str:
-    """The server's message without stack traces, paths of the server and signs for terminals, of bounded length."""
+    """The server's message without stack traces, server paths and control characters, cut to a bounded length."""
     text = _PATH.sub("<server path>", _TRACE.sub("", message[:_MOST_READ])).strip()
     text = "".join(sign if sign.isprintable() or sign in "\n\t" else "\N{REPLACEMENT CHARACTER}" for sign in text)
     if len(text) > _LONGEST_MESSAGE:
@@ -62,8 +61,8 @@ def refusal(status: str, message: str, *, model: str | None, url: str) -> Onestr
     ``status`` is a gRPC code name such as ``"INVALID_ARGUMENT"``; ``model`` is None for calls about the server.
     """
     text = readable(message)
-    if bad_image := _BAD_IMAGE.search(text):
-        return BadImage(bad_image["code"], bad_image["reason"].strip())
+    if (bad_image := find_bad_image(text)) is not None:
+        return BadImage(*bad_image)
     subject = f"model {model!r} at {url}" if model else f"the server at {url}"
     if _UNKNOWN_REGION.search(text):
         return RegionForgotten(f"{subject}: {text}")
@@ -76,11 +75,11 @@ def _kind(status: str, text: str) -> tuple[type[ServerRefused], str]:
         return ServerOverloaded, "; send fewer images at once, or later"
     if _RESTRICTED.search(text):
         return ClosedToCallers, "; whoever runs the server closed this to callers"
-    if _BUSY.search(text):
+    if MAY_BE_SENT_AGAIN in text:
         return ServerUnavailable, ""
     if status == "UNAVAILABLE" or _BETWEEN_VERSIONS.search(text):
         return ServerUnavailable, "; it is starting, stopping or being restarted"
-    # In a conversation this has no status of its own.
+    # Triton gives this no status of its own in a conversation.
     if status == "NOT_FOUND" or _UNKNOWN_MODEL.search(text):
         return ModelNotFound, "; expected the name of a served model"
     if status == "UNAUTHENTICATED":

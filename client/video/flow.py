@@ -54,7 +54,7 @@ class Outbox:
         self._queued_bytes = self._sent_bytes = self._consumed_bytes = self._credit = self._dropped = 0
         self._credit_since_s = 0.0
         self._buffer_bytes: int | None = None
-        self._skipping = self._finished = self._close_sent = self._ended = self._closed = False
+        self._skipping = self._finished = self._close_sent = self._over = False
         self._oversized: Packet | None = None
         self._sent_s = clock()
         self._linger_s = 0.0
@@ -91,8 +91,8 @@ class Outbox:
         """Queue a packet; False when there is no more use for packets."""
         with self._changed:
             if self._mode == "block":
-                self._changed.wait_for(lambda: self._closed or self._ended or self._queued_bytes < self._ahead_bytes)
-            if self._closed or self._ended:
+                self._changed.wait_for(lambda: self._over or self._queued_bytes < self._ahead_bytes)
+            if self._over:
                 return False
             if self._skipping and not packet.is_key:
                 self._dropped += 1
@@ -155,14 +155,14 @@ class Outbox:
     def ended(self) -> None:
         """The server said its last word."""
         with self._changed:
-            self._ended = True
+            self._over = True
             self._changed.notify_all()
             self._wake_sender()
 
     def close(self) -> None:
         """Nothing more is sent, and nobody waits here any longer."""
         with self._changed:
-            self._closed = True
+            self._over = True
             self._queue.clear()
             self._changed.notify_all()
             self._wake_sender()
@@ -177,8 +177,8 @@ class Outbox:
         """The next message as soon as it may be sent; None after the last."""
         with self._changed:
             while True:
-                message = None if self._closed or self._ended else self._message()
-                if self._closed or self._ended or self._oversized is not None:
+                message = None if self._over else self._message()
+                if self._over or self._oversized is not None:
                     return None
                 if message is not None:
                     self._sent_s = self._clock()
@@ -206,7 +206,7 @@ class Outbox:
 
     def _due_s(self) -> float:
         """When there may be something to do for the sender, if nothing changes."""
-        if self._closed or self._ended:
+        if self._over:
             return -math.inf
         due_s = math.inf
         if self._credit:

@@ -8,6 +8,7 @@ from typing import Any
 
 from onestream.client._transports.base import Tensors
 from onestream.client.results import Label
+from onestream.wire.tensor_names import CLASS_IDS, LABELS, SCORES, VIDEO
 
 _LISTED = 64
 """A tensor of at most so many values is written out in JSON; of a larger one only its kind."""
@@ -69,10 +70,10 @@ class FrameResult:
 
 def labels_of(tensors: Tensors) -> tuple[Label, ...]:
     """The classes in a frame's outputs, best first; none where the pipeline does not classify."""
-    scores, class_ids = tensors.get("scores"), tensors.get("class_ids")
+    scores, class_ids = tensors.get(SCORES), tensors.get(CLASS_IDS)
     if scores is None or class_ids is None or scores.ndim != 1 or scores.shape != class_ids.shape:
         return ()
-    sent = tensors.get("labels")
+    sent = tensors.get(LABELS)
     names = [b"%d" % class_id for class_id in class_ids] if sent is None or sent.shape != scores.shape else list(sent)
     return tuple(
         Label(label=name.decode(errors="replace"), class_id=int(class_id), score=float(score))
@@ -82,7 +83,7 @@ def labels_of(tensors: Tensors) -> tuple[Label, ...]:
 
 def encoded_in(tensors: Tensors, fields: Mapping[str, Any]) -> EncodedFrame | None:
     """The picture in a frame's outputs and what its event says of it; None where the pipeline composes none."""
-    sent = tensors.get("video")
+    sent = tensors.get(VIDEO)
     if sent is None or "key" not in fields:
         return None
     return EncodedFrame(sent.tobytes(), bool(fields["key"]), int(fields["width"]), int(fields["height"]))

@@ -14,14 +14,15 @@ from onestream.client._transports.refusals import readable
 from onestream.client.errors import BadStream, OnestreamError, UnexpectedResponse
 from onestream.client.video.flow import Outbox
 from onestream.client.video.results import Totals
-from onestream.wire.video import DONE, EVENT, MESSAGE, BadMessage, Event, Open, Packet, pack
+from onestream.wire.tensor_names import EVENT, MESSAGE
+from onestream.wire.video import DONE, BadMessage, Event, Open, Packet, pack
 
 _REMEMBERED = 4096
 _LEAVE_S = 1.0
 
 
 class Handed:
-    """When the packets of frames were handed over. Remembers the last few thousand. Thread-safe."""
+    """Remembers when the last few thousand packets were handed over. Thread-safe."""
 
     def __init__(self) -> None:
         self._by_pts: OrderedDict[int, float] = OrderedDict()
@@ -30,7 +31,7 @@ class Handed:
         self._lock = threading.Lock()
 
     def add(self, pts: int | None, at_s: float) -> None:
-        """The next packet's time stamp, and when it was handed over."""
+        """Note the next packet's time stamp and when it was handed over."""
         with self._lock:
             self._by_order.append(at_s)
             self._count += 1
@@ -40,7 +41,7 @@ class Handed:
                     self._by_pts.popitem(last=False)
 
     def of(self, index: int, pts: int | None) -> float | None:
-        """When the packet of a frame was; without time stamps that of the packet with the frame's number."""
+        """When a frame's packet was handed over; without time stamps, when the packet with the frame's number was."""
         with self._lock:
             if pts is not None and pts in self._by_pts:
                 return self._by_pts[pts]
@@ -60,8 +61,8 @@ class Received:
 class Session:
     """A conversation with the server about one stream.
 
-    ``on_opened()``, ``on_counts()``, ``on_results(results)`` and at the end ``on_over(session)`` are called by the
-    receiving thread.
+    The receiving thread calls ``on_opened()``, ``on_counts()``, ``on_results(results)`` and, at the end,
+    ``on_over(session)``.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Session:
         return self._over.is_set()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the end; whether it came."""
+        """Wait for the end. Returns whether it came."""
         return self._over.wait(timeout_s)
 
     def leave(self) -> None:
@@ -135,7 +136,7 @@ class Session:
             self._tap(packet)
 
     def _contents(self) -> Iterator[bytes]:
-        """Read by gRPC's thread."""
+        """The messages of this stream; gRPC's thread reads them."""
         yield pack(self._opening)
         while (message := self.outbox.next_message()) is not None:
             yield pack(message)
@@ -156,7 +157,7 @@ class Session:
                 raise UnexpectedResponse("the server ended the stream without saying why")
         except OnestreamError as error:
             self._fail_once(error)
-        except Exception as error:  # whatever the answer held, nobody shall wait for ever
+        except Exception as error:  # nobody may wait for ever, whatever the answer holds
             self._fail_once(UnexpectedResponse(f"an answer cannot be read: {type(error).__name__}: {error}"))
         finally:
             self._over.set()
@@ -195,7 +196,7 @@ class Session:
             server_ms = float(frame.get("latency_ms", 0.0))
             handed_s = self._handed.of(_whole(frame, "index"), frame.get("pts"))
             latency_ms = server_ms if handed_s is None else 1000 * (now - handed_s)
-            # Copies: who keeps one result shall not keep those of its neighbours.
+            # Copies, so that a result that is kept does not keep its neighbours in memory.
             received.append(Received(frame, {name: array[row].copy() for name, array in tensors.items()}, latency_ms))
             self.outbox.answered(server_ms / 1000)
         return received

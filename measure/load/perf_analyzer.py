@@ -16,6 +16,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from onestream.wire.tensor_names import IMAGE
+
 Transport = Literal["grpc", "http", "grpc+shm"]
 VARIABLE = "PERF_ANALYZER"
 
@@ -91,7 +93,7 @@ def version(command: list[str]) -> str:
 
 def input_data(contents: Sequence[bytes]) -> str:
     """The text of an input file: every image is one request for the input ``image``, taken in turn."""
-    data = [{"image": {"content": {"b64": b64encode(c).decode()}, "shape": [len(c)]}} for c in contents]
+    data = [{IMAGE: {"content": {"b64": b64encode(c).decode()}, "shape": [len(c)]}} for c in contents]
     return json.dumps({"data": data})
 
 

@@ -41,8 +41,8 @@ from onestream.serving.building.versions import VERSION_OF
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.pipeline import Classification, Matte, Pipeline
-from onestream.wire.tensor_names import CLASS_IDS, IMAGE, LABELS, MATTE, PIXELS, SCORES, VIDEO
-from onestream.wire.video import EVENT, MESSAGE
+from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
+from onestream.wire.tensor_names import CLASS_IDS, EVENT, IMAGE, LABELS, MATTE, MESSAGE, PIXELS, SCORES, VIDEO
 
 BACKGROUND_FILE = "background"
 """In the folder of ``NAME_video``: the image that a matte's background names."""
@@ -154,7 +154,10 @@ def plan(
     stamp = {"definition": definition.canonical_json(), "definition_digest": definition.digest, "pipeline": name}
     if version_of is not None:
         stamp[VERSION_OF] = version_of
-    limits = {"limits": pipeline.limits.model_dump_json(), "max_body_bytes": str(pipeline.limits.max_body_bytes)}
+    limits = {
+        "limits": pipeline.limits.model_dump_json(),
+        MAX_BODY_BYTES_PARAMETER: str(pipeline.limits.max_body_bytes),
+    }
     per_core = {
         INSTANCES_PARAMETER: str(options.cpu_instances),
         QUEUE_PARAMETER: str(bound),
@@ -243,7 +246,7 @@ def plan(
                 ),
             ),
             min(batch, gpu.max_batch_size),
-            {**stamp, "max_body_bytes": limits["max_body_bytes"]},
+            {**stamp, MAX_BODY_BYTES_PARAMETER: limits[MAX_BODY_BYTES_PARAMETER]},
         ),
         labels,
         video=_video(pipeline, results, stamp | after, network_batch=min(batch, gpu.max_batch_size))

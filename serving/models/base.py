@@ -39,6 +39,7 @@ from onestream.serving.models.heavy_pictures import HeavyLine, unavailable
 from onestream.serving.models.metrics import ModelMetrics
 from onestream.serving.models.refusal_log import RefusalLog
 from onestream.serving.pipeline import GpuOptions, Matte, Raw, read_postprocess
+from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 from onestream.wire.tensor_names import CLASS_IDS, IMAGE, LABELS, MATTE, SCORES
 
 _LARGEST_WAITING = 2
@@ -207,7 +208,7 @@ class FromImages(Adapter):
         assert self._heavy is not None
         if self._heavy.take(request, pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy().nbytes):
             return None
-        reason = "too many large images wait to be decoded; it may be sent again"
+        reason = f"too many large images wait to be decoded{MAY_BE_SENT_AGAIN}"
         self.refusals.refused(request.request_id(), PreprocessError(reason))
         return unavailable(reason)
 

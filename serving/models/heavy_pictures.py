@@ -13,14 +13,12 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from onestream.serving.models.deadline import HEAVY_DEADLINE_S, batch_deadline
+from onestream.wire.refusals import WAITED_TOO_LONG
 
 WAITING = 16
 """Heavy pictures of a process that wait; as many seconds or less by default, which is longer than most callers wait."""
 NICER = 5
 """Added to the thread's niceness: under load it gets a third of the time that the others get."""
-
-_TOO_LATE = "Request timeout expired"
-"""Triton's words for a request that waited too long in a queue of its own."""
 
 Work = Callable[[Sequence[Any]], list[Any]]
 """Takes requests, returns a response for each."""
@@ -81,7 +79,7 @@ class HeavyLine:
                 self._waiting, self._waiting_bytes = self._waiting - 1, self._waiting_bytes - taken.size
             try:
                 with batch_deadline(HEAVY_DEADLINE_S):
-                    response = unavailable(_TOO_LATE) if taken.is_late() else work([taken.request])[0]
+                    response = unavailable(WAITED_TOO_LONG) if taken.is_late() else work([taken.request])[0]
             except Exception as error:  # one that fails must not leave its caller, or the next one, without an answer
                 response = self._failed(error)
             try:

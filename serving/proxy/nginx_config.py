@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from onestream.serving.proxy.settings import REQUEST_OVERHEAD_BYTES, Proxy, PublicModel
+from onestream.wire.refusals import bad_image
 
 _SERVICE = "/inference.GRPCInferenceService"
 _STREAM_PAUSE = "1h"
@@ -165,11 +166,11 @@ _VALUES_IN_JSON = (
     "key data and without backslashes"
 )
 # gRPC's numbers: 3 INVALID_ARGUMENT, 4 DEADLINE_EXCEEDED, 7 PERMISSION_DENIED, 8 RESOURCE_EXHAUSTED, 12 UNIMPLEMENTED,
-# 14 UNAVAILABLE, 16 UNAUTHENTICATED. 413 is in the form of docs/wire-contract.md, by which clients know a bad image.
+# 14 UNAVAILABLE, 16 UNAUTHENTICATED.
 _GRPC_ERRORS = {
     401: (16, "this server needs a token: authorization: Bearer TOKEN"),
     403: (7, "this is closed; pipelines of this server take inference.GRPCInferenceService/ModelInfer"),
-    413: (3, "bad image (too_large): the request is larger than the limit of this server"),
+    413: (3, bad_image("too_large", "the request is larger than the limit of this server")),
     415: (12, "compressed requests are not accepted"),
     429: (8, "too many requests of this caller at once"),
     502: (14, "the server behind this proxy does not answer"),

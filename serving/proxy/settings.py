@@ -12,9 +12,7 @@ from google.protobuf import text_format
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.building.versions import VERSION_OF
 from onestream.serving.errors import BadProxy
-
-DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
-"""For a model whose configuration states no ``max_body_bytes``."""
+from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES, MAX_BODY_BYTES_PARAMETER
 
 REQUEST_OVERHEAD_BYTES = 64 * 1024
 """What a request may hold beside the image: names, shapes and parameters."""
@@ -152,7 +150,7 @@ def public_models(repository: Path, names: Sequence[str] | None = None) -> tuple
         if VERSION_OF in parameters and names is None:
             continue
         if name in names if names is not None else name in (pipeline, f"{pipeline}_fused", f"{pipeline}_video"):
-            stated = parameters.get("max_body_bytes", "")
+            stated = parameters.get(MAX_BODY_BYTES_PARAMETER, "")
             limit = int(stated) if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES
             streams = bool(config.model_transaction_policy.decoupled)
             found[name] = PublicModel(name=name, max_body_bytes=limit, streams=streams)

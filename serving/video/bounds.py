@@ -5,37 +5,35 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from onestream.wire.video import Open, Refusal
+from onestream.wire.refusals import StreamRefusal, bad_stream, shortened
+from onestream.wire.video import Open
 
 MOST_RESULTS = 1 << 16
-"""Results that a client may ask for ahead; what it does not read would wait in Triton, which has no bound."""
-
-_LONGEST_REASON = 200
+"""Results that a client may ask for ahead. What it does not read waits in Triton, which sets no bound."""
 
 
 class BadStream(Exception):
-    """A stream is refused or ended: ``code`` for programs, ``reason`` for people, at most 200 characters of it."""
+    """A stream is refused or ended: ``code`` is for programs, ``reason`` for people, in at most 200 characters."""
 
-    def __init__(self, code: Refusal, reason: str) -> None:
-        # What a caller sent may be quoted in it.
-        reason = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + " …"
+    def __init__(self, code: StreamRefusal, reason: str) -> None:
+        reason = shortened(reason)
         super().__init__(code, reason)
         self.code, self.reason = code, reason
 
     def __str__(self) -> str:
-        return f"bad stream ({self.code}): {self.reason}"
+        return bad_stream(self.code, self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Limits on all streams and on each.
+    """Limits on all streams together and on each.
 
-    ``max_streams``: open at once. ``max_pixels``: height x width of a picture. ``max_fps`` and ``max_bitrate`` (bit/s):
-    as the container declares them; of live streams the bitrate is also measured. ``buffer_bytes``: of packets that
-    wait in the server; ``results``: results that wait for the client, whatever credit it gives. ``idle_s``: a stream
-    that sent no packet and took no result, and to which nothing could be said, for so long is ended.
-    ``max_memory_bytes``: what all streams together may add to the process, measured; 32 ordinary ones of 1080p, whose
-    decoders keep about five pictures of 3 MB each, take a third of the default.
+    ``max_streams``: streams that are open at once. ``max_pixels``: height x width of a picture. ``max_fps`` and
+    ``max_bitrate`` (bit/s): what the container may declare; the bitrate of live streams is also measured.
+    ``buffer_bytes``: packets that wait in the server. ``results``: frames and results that wait in the server, however
+    much credit the client gives. ``idle_s``: a stream ends that for so long sent no packet, took no result, and was
+    sent nothing. ``max_memory_bytes``: what all streams together may add to the memory of the process, as measured; 32
+    usual streams of 1080p, whose decoders keep about five pictures of 3 MB each, take a third of the default.
     """
 
     max_streams: int = 32

@@ -36,8 +36,9 @@ from onestream.serving.video.memory import MemoryWatch, resident_bytes
 from onestream.serving.video.session import Session
 from onestream.serving.video.stream_types import ResponseSink, Slot
 from onestream.serving.video.thread_pools import BatchingPool, RoundRobinPool
-from onestream.wire.tensor_names import PIXELS
-from onestream.wire.video import EVENT, MESSAGE, BadMessage, Event, Message, Open, unpack
+from onestream.wire.refusals import QUEUE_IS_FULL, WAITED_TOO_LONG
+from onestream.wire.tensor_names import EVENT, MESSAGE, PIXELS
+from onestream.wire.video import BadMessage, Event, Message, Open, unpack
 
 if TYPE_CHECKING:
     from onestream.preprocess.cuda.device import DeviceArray
@@ -48,8 +49,8 @@ _OVERLOADED_S = 10.0
 _AGAIN_S = 0.005
 """How long a frame waits before the network's full queue, and how often it asks."""
 
-_QUEUE_FULL = ("Exceeds maximum queue size", "Request timeout expired")
-"""Triton 2.51 tells a caller inside the server no code but INTERNAL."""
+_QUEUE_FULL = (QUEUE_IS_FULL, WAITED_TOO_LONG)
+"""Triton 2.51 tells a caller inside the server no code but INTERNAL, so these words have to do."""
 
 
 class Video(Adapter):

@@ -1,10 +1,11 @@
-"""What a stream in the server is made of: its frames, its decoder, its way back to the client, and what waits where."""
+"""What a stream in the server is made of: states, frames, a decoder, the way back to the client, and queues."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,42 @@ from onestream.serving.video.bounds import BadStream
 from onestream.wire.video import Event, Packet
 
 Tensors = dict[str, npt.NDArray[Any]]
+
+
+class State(Enum):
+    """How far a stream is. It never goes back, and it may end at any time.
+
+    ::
+
+        RECEIVING ──close──► CLOSING ──inbox is empty──► FLUSHING ──decoder is empty──► DRAINING ──results left──► ENDED
+            └───────────────────┴───────────────────────────┴─────────────────────────────┴────── an error ─────────▲
+    """
+
+    RECEIVING = "packets may come"
+    CLOSING = "the client sends no more packets; those that wait are decoded"
+    FLUSHING = "all packets were decoded; the decoder gives the frames that it held back"
+    DRAINING = "all frames were decoded; the last results are on their way"
+    ENDED = "the last word was said; nothing follows"
+
+    def to(self, following: State) -> State:
+        """Return ``following``. Raises ``ForbiddenTransition`` where ``TRANSITIONS`` does not allow it here."""
+        if following not in TRANSITIONS[self]:
+            raise ForbiddenTransition(f"a stream that is {self.name} cannot become {following.name}")
+        return following
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.RECEIVING: frozenset({State.CLOSING, State.ENDED}),
+    State.CLOSING: frozenset({State.FLUSHING, State.ENDED}),
+    State.FLUSHING: frozenset({State.DRAINING, State.ENDED}),
+    State.DRAINING: frozenset({State.ENDED}),
+    State.ENDED: frozenset(),
+}
+"""The states that may follow each state."""
+
+
+class ForbiddenTransition(RuntimeError):
+    """A stream was to go to a state that may not follow its own: the server's bookkeeping is wrong."""
 
 
 class Frame(Protocol):
@@ -26,19 +63,19 @@ class Frame(Protocol):
 
 
 class Decoder(Protocol):
-    """Packets to frames (``onestream.preprocess.video.streams.stream.StreamDecoder``)."""
+    """Makes frames of packets (``onestream.preprocess.video.streams.stream.StreamDecoder``)."""
 
     decoded: int
     concealed: int
     unshown: int
 
     def feed(self, packet: Packet | None) -> list[Any]:
-        """Frames in the order of display; None ends the stream."""
+        """Decode a packet; None ends the stream. Returns frames in the order of display."""
         ...
 
 
 class ResponseSink(ABC):
-    """The way back to one client. May be used by any thread, one at a time."""
+    """The way back to one client. Any thread may use it, one at a time."""
 
     @abstractmethod
     def send(self, event: Event, tensors: Tensors) -> None:
@@ -46,7 +83,7 @@ class ResponseSink(ABC):
 
     @abstractmethod
     def end(self, event: Event | None, error: BadStream | None) -> None:
-        """Say the last word, or nothing to a client that is gone; ``error`` is why, where the event is a refusal."""
+        """Send the last event, or none to a client that is gone; ``error`` is why, where the event is a refusal."""
 
     @abstractmethod
     def is_gone(self) -> bool:
@@ -61,6 +98,24 @@ class Slot:
     received_s: float
     tensors: Tensors | None = None
 
+    @property
+    def kind(self) -> list[tuple[str, tuple[int, ...], str]]:
+        """Names, shapes and datatypes of its results: those of one kind fit into the same arrays."""
+        return [(name, value.shape, value.dtype.str) for name, value in (self.tensors or {}).items()]
+
+    def latency_ms(self, now_s: float) -> float:
+        """Milliseconds since its packet was received; ``now_s`` is of ``time.monotonic``."""
+        return 1000 * (now_s - self.received_s)
+
+    def fields(self, now_s: float) -> dict[str, Any]:
+        """What an event of *results* says of it."""
+        return {
+            "index": self.frame.index,
+            "pts": self.frame.pts,
+            "pts_seconds": self.frame.pts_seconds,
+            "latency_ms": round(self.latency_ms(now_s), 3),
+        }
+
 
 @dataclass(slots=True)
 class Totals:
@@ -74,11 +129,14 @@ class Totals:
 
 @dataclass(slots=True)
 class Queues:
-    """Packets and frames by where they wait; ``leaving`` are frames that are finished and sent at this moment."""
+    """Frames by where they wait; ``leaving`` are those that are finished and sent at this moment."""
 
-    inbox: deque[tuple[Packet, float]] = field(default_factory=deque)
-    inbox_bytes: int = 0
     frames: deque[Slot] = field(default_factory=deque)
     in_flight: deque[Slot] = field(default_factory=deque)
     inferred: deque[Slot] = field(default_factory=deque)
     leaving: int = 0
+
+    @property
+    def held(self) -> int:
+        """How many frames the server holds."""
+        return len(self.frames) + len(self.in_flight) + len(self.inferred) + self.leaving

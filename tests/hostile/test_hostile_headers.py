@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from benchmarks.hostile.headers import BUILT, measure, mutated, tiff
 from onestream.preprocess import BadImage, Limits
-from onestream.preprocess.errors import LONGEST_REASON
 from onestream.preprocess.headers import base
 from onestream.preprocess.headers.reader import FORMATS, Header, read_header
+from onestream.wire.refusals import LONGEST_REASON
 
 SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
 WORK_OF_A_BYTE = 8

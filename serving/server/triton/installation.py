@@ -18,6 +18,7 @@ from typing import Literal
 from onestream.serving.server.errors import TritonNotFound
 from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.hidden_arguments import hidden
+from onestream.wire.http import BODY_TYPE
 
 Device = Literal["auto", "cpu", "gpu"]
 
@@ -245,9 +246,6 @@ def triton_command(
 
 
 ADMIN_HEADER = "onestream-admin"
-BODY_TYPE = "application/octet-stream"
-"""The Content-Type of every HTTP body that Triton reads. A browser asks before it lets a page of another origin send
-it, and Triton does not consent, so pages cannot reach the parsers of Triton 2.51, which some bodies crash."""
 
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(256 * 1024), "MALLOC_TRIM_THRESHOLD_": str(128 * 1024)}
 """With these the embedded tritonserver gives the memory of large bodies back to the system. By default glibc adapts to

@@ -1,0 +1,95 @@
+"""A program: rename in ``wire`` what two sides must agree on, then see whether they still do.
+
+Arguments: the checkout, and an empty folder.
+"""
+
+# ruff: noqa: E402 (what is imported later takes the new names)
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+
+from onestream.wire import http, limits, refusals, tensor_names
+
+for name in [name for name in vars(tensor_names) if name.isupper()]:
+    setattr(tensor_names, name, f"renamed_{name}")
+limits.DEFAULT_MAX_BODY_BYTES, limits.MAX_BODY_BYTES_PARAMETER = 12345, "most_bytes"
+http.BODY_TYPE = "application/renamed"
+refusals.MAY_BE_SENT_AGAIN = "; ask once more"
+refusals.QUEUE_IS_FULL, refusals.WAITED_TOO_LONG = "no place is left", "it took too long"
+# The server's models import it; nothing here calls it.
+sys.modules["triton_python_backend_utils"] = types.ModuleType("triton_python_backend_utils")
+
+from onestream.client import ServerOverloaded, ServerUnavailable, calls
+from onestream.client._transports import grpc_calls, http_calls
+from onestream.client._transports.base import InferRequest, RequestMetadata
+from onestream.client._transports.refusals import refusal
+from onestream.client.video.results import encoded_in, labels_of
+from onestream.preprocess import Limits
+from onestream.preprocess.headers.base import Header
+from onestream.preprocess.memory import undecodable
+from onestream.serving.building import repository
+from onestream.serving.building.triton_config import from_text
+from onestream.serving.engine.served import NetworkOutput
+from onestream.serving.models import heavy_pictures
+from onestream.serving.models.base import postprocess_of
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.proxy.settings import PublicModel, public_models
+from onestream.serving.server.triton import installation
+
+ROOT, FOLDER = Path(sys.argv[1]), Path(sys.argv[2])
+PIPELINE = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
+REQUEST = InferRequest("classify", RequestMetadata("id"), b"x")
+
+
+def tensors() -> None:
+    """The generated models have the tensors that the client sends and reads."""
+    planned = repository.plan(PIPELINE, [NetworkOutput("logits", "float32", (5,))], labels="a\nb\nc\nd\ne\n")
+    for path, content in planned.files(source="anywhere").items():
+        (FOLDER / path).parent.mkdir(parents=True, exist_ok=True)
+        (FOLDER / path).write_bytes(content)
+    config = from_text((FOLDER / "classify" / "config.pbtxt").read_text())
+    (sent,) = json.loads(http_calls.infer(REQUEST, timeout_s=1.0).body[0])["inputs"]
+    (also_sent,) = grpc_calls.infer(REQUEST, timeout_s=1.0).message.inputs
+    assert {one.name for one in config.input} == {sent["name"], also_sent.name} == {"renamed_IMAGE"}
+    postprocess = postprocess_of(PIPELINE.postprocess.model_dump_json(), FOLDER / "classify_fused")
+    outputs = postprocess({"logits": np.array([[1.0, 3.0, 2.0, 0.0, -1.0]], np.float32)})
+    assert {one.name for one in config.output} == set(outputs)
+    by_call = calls.classification("classify", outputs, "id", 1.0).labels
+    assert [label.label for label in by_call] == ["b", "c", "a", "d", "e"]
+    assert labels_of({name: value[0] for name, value in outputs.items()}) == by_call
+    video = from_text((FOLDER / "classify_video" / "config.pbtxt").read_text())
+    assert (video.input[0].name, video.output[0].name) == ("renamed_MESSAGE", "renamed_EVENT")
+    picture = {"renamed_VIDEO": np.zeros(3, np.uint8)}
+    assert encoded_in(picture, {"key": True, "width": 2, "height": 2}) is not None
+
+
+def limit() -> None:
+    """The size limit is the same for all where none is stated, and read where one is."""
+    assert Limits().max_body_bytes == PublicModel(name="any").max_body_bytes == 12345
+    assert calls.limits_of({}, max_answer_bytes=1).body_bytes == 12345
+    config = from_text((FOLDER / "classify" / "config.pbtxt").read_text())
+    parameters = {key: {"string_value": value.string_value} for key, value in config.parameters.items()}
+    stated = PIPELINE.limits.max_body_bytes
+    assert calls.limits_of({"parameters": parameters}, max_answer_bytes=1).body_bytes == stated != 12345
+    assert {model.max_body_bytes for model in public_models(FOLDER) if not model.streams} == {stated}
+
+
+def texts() -> None:
+    """The client knows the refusals that the server writes, and sends the type that the server asks for."""
+    no_memory = undecodable(Header("PNG", 30000, 30000), "damaged", MemoryError()).reason
+    assert isinstance(refusal("INTERNAL", no_memory, model="m", url="u"), ServerUnavailable)
+    for text in (refusals.QUEUE_IS_FULL, heavy_pictures.WAITED_TOO_LONG):
+        assert isinstance(refusal("INTERNAL", text, model="m", url="u"), ServerOverloaded)
+    assert http_calls.infer(REQUEST, timeout_s=1.0).headers["Content-Type"] == installation.BODY_TYPE
+
+
+tensors()
+limit()
+texts()
+print("agreed")
