@@ -76,7 +76,8 @@ def test_a_torchvision_for_another_pytorch_will_do(tmp_path: Path) -> None:
     describes = "import torch; torch.library.register_fake('torchvision::nms')(lambda boxes, *_: boxes)"
     (tmp_path / "torchvision" / "__init__.py").write_text(describes)
     (tmp_path / "torchvision" / "transforms" / "__init__.py").touch()
-    (tmp_path / "torchvision" / "transforms" / "v2.py").write_text("def __getattr__(name): return lambda *_, **__: name")
+    transforms = "def __getattr__(name): return lambda *_, **__: name"
+    (tmp_path / "torchvision" / "transforms" / "v2.py").write_text(transforms)
     script = (
         "from onestream.preprocess import Decode, Definition\n"
         "from onestream.preprocess.interop import to_torchvision\n"
