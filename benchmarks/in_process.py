@@ -16,10 +16,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from onestream.postprocess import top_k
 from onestream.preprocess import BadImage, compile
+from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import served as served_network
 from onestream.serving.pipeline import Classification, Pipeline
 
 Classified = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
@@ -32,6 +35,8 @@ def make_classifier(pipeline: Pipeline, network: Path) -> Callable[[Sequence[byt
     """What one process runs: encoded images to scores (batch, k) float32 and class ids (batch, k) int32."""
     options = pipeline.postprocess
     assert isinstance(options, Classification)
+    activation = with_activation(options, served_network.outputs(onnx.load(network))).activation
+    assert activation != "auto"
     compiled = compile(
         pipeline.preprocess.pixels(),
         backend="dali",
@@ -48,7 +53,7 @@ def make_classifier(pipeline: Pipeline, network: Path) -> Callable[[Sequence[byt
                 raise sample
             pixels.append(sample)
         (logits,) = engine.run(np.stack(pixels)).values()
-        return top_k(logits, options.top_k, activation=options.activation)
+        return top_k(logits, options.top_k, activation=activation)
 
     return classify
 

@@ -56,5 +56,7 @@ def build(
     changed = f"{len(built.written)} files written" if built.written else "nothing to do, all files are up to date"
     typer.echo(f"{repository}: {changed}")
     typer.echo(f"models: {', '.join(built.models)}")
+    for note in built.notes:
+        typer.echo(note)
     if form == "dali-backend":
         typer.echo(f"how to serve them: {repository / 'README.md'}")

@@ -13,10 +13,11 @@ from rich.progress import Progress
 from rich.table import Column, Table
 from rich.text import Text
 
+from onestream.cli.all_option import AllOption
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.token_option import TokenOption
 from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError
-from onestream.measure.image_files import IMAGE_SUFFIXES, expand
+from onestream.measure.image_files import ImageNames, expand
 
 
 def classify(
@@ -29,6 +30,7 @@ def classify(
     ] = DEFAULT_URL,
     token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline, such as classify_fused.")] = "classify",
+    every_file: AllOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image, also for errors.")] = False,
     top: Annotated[int, typer.Option(min=1, help="How many labels to show for each image.")] = 1,
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 8,
@@ -42,10 +44,10 @@ def classify(
     Exits with 0 when all went well, 1 when an image failed (the others are still shown), 2 when nothing
     could be sent.
     """
-    paths = expand(files)
+    names = ImageNames(every_file=every_file)
+    paths = expand(files, names)
     if not paths:
-        suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
-        fail(f"no images in {', '.join(files)}; expected names that end in {suffixes}", EXIT_CANNOT_START)
+        fail(names.none_in(files), EXIT_CANNOT_START)
     try:
         client = Client(url, token=token, timeout_s=timeout_s, shared_memory=shared_memory)
     except ValueError as error:
@@ -62,6 +64,8 @@ def classify(
         fail(str(error), EXIT_CANNOT_START)
     except KeyboardInterrupt:
         fail("interrupted", EXIT_INTERRUPTED)
+    if names.passed_over:
+        typer.echo(names.passed_over, err=True)
     if failures:
         fail(f"{failures} of {len(paths)} images failed", EXIT_FAILED)
 

@@ -3,24 +3,69 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".tif", ".tiff", ".bmp"})
-"""What is taken from a directory, in lower or upper case. A file that is named is always sent."""
+"""What is taken from a folder, in lower or upper case. A file that is named is always sent."""
+
+_NAMES_AT_ONCE = 200_000
+_NAMES_SHOWN = 3
 
 
-def expand(arguments: Iterable[str]) -> list[Path]:
-    """The files that the arguments name, in their order; those of a directory or a pattern sorted.
+class ImageNames:
+    """Tells by their names which files of folders and tar files are images, and counts those that it passes over.
 
-    A directory stands for the images in it and below. A pattern that matches nothing, like a file that does
-    not exist, stays as it is, so that it is reported as an image that cannot be read.
+    ``every_file`` takes them all (``--all``).
     """
+
+    def __init__(self, *, every_file: bool = False) -> None:
+        self._every_file = every_file
+        self._count = 0
+        self._first: list[str] = []
+
+    def takes(self, name: str, *, folder: str = "") -> bool:
+        """Whether a file is taken; ``folder`` is the folder or tar file that holds it. To be asked once for each."""
+        # Not by pathlib, which in Python 3.12 keeps every part of a path for ever.
+        if self._every_file or os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:
+            return True
+        self._count += 1
+        if len(self._first) < _NAMES_SHOWN:
+            self._first.append(os.path.join(folder, name))
+        return False
+
+    @property
+    def passed_over(self) -> str:
+        """How many files were passed over, the names of the first few, and what takes them; empty where none was."""
+        if not self._count:
+            return ""
+        # repr() shows what could command a terminal, or cannot be written, as an escape.
+        names = ", ".join(map(repr, self._first))
+        more = f" and {self._count - len(self._first)} more" if self._count > len(self._first) else ""
+        files = "1 file that is" if self._count == 1 else f"{self._count} files that are"
+        return f"passed over {files} not named like an image: {names}{more}; --all tries every file"
+
+    def none_in(self, arguments: Iterable[str]) -> str:
+        """What to say where the arguments name no image."""
+        suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
+        expected = "" if self._every_file else f"; expected names that end in {suffixes}"
+        passed_over = f"; {self.passed_over}" if self._count else ""
+        return f"no images in {', '.join(arguments)}{expected}{passed_over}"
+
+
+def expand(arguments: Iterable[str], names: ImageNames | None = None) -> list[Path]:
+    """The files that the arguments name, in their order; those of a folder or a pattern sorted.
+
+    A folder stands for the images in it and below, as ``names`` tells. A pattern that matches nothing, like a file that
+    does not exist, stays as it is, so that it is reported as an image that cannot be read.
+    """
+    names = names or ImageNames()
     paths: list[Path] = []
     for argument in arguments:
         path = Path(argument)
         if path.is_dir():
-            paths += sorted(_images_below(path))
+            paths += [Path(found) for found, _ in images_below(argument, names)]
         elif not path.exists() and (matches := sorted(glob.glob(argument, recursive=True))):
             paths += [Path(match) for match in matches if not Path(match).is_dir()]
         else:
@@ -28,5 +73,43 @@ def expand(arguments: Iterable[str]) -> list[Path]:
     return paths
 
 
-def _images_below(directory: Path) -> Iterator[Path]:
-    return (path for path in directory.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
+def images_below(folder: str, names: ImageNames) -> Iterator[tuple[str, OSError | None]]:
+    """The paths of the images in a folder and below, sorted by name, or of a folder in it and why it cannot be read.
+
+    Links to folders are not followed, since they may lead in circles. Memory stays bounded, however many there are.
+    """
+    try:
+        for name, is_folder in _sorted_names(folder):
+            path = os.path.join(folder, name)
+            if is_folder:
+                yield from images_below(path, names)
+            elif names.takes(name, folder=folder):
+                yield path, None
+    except OSError as error:
+        yield folder, error
+
+
+def _sorted_names(folder: str) -> Iterator[tuple[str, bool]]:
+    """Folders and files in a folder, sorted, and whether each is a folder.
+
+    Each pass over the folder takes the next block of names.
+    """
+    last = ""
+    while True:
+        block: list[tuple[str, bool]] = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name <= last:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    block.append((entry.name, True))
+                elif entry.is_file():
+                    block.append((entry.name, False))
+                if len(block) == 2 * _NAMES_AT_ONCE:
+                    block.sort()
+                    del block[_NAMES_AT_ONCE:]
+        block.sort()
+        yield from block[:_NAMES_AT_ONCE]
+        if len(block) < _NAMES_AT_ONCE:
+            return
+        last = block[_NAMES_AT_ONCE - 1][0]

@@ -22,6 +22,8 @@ Level = Annotated[int, Field(ge=0, le=255)]
 class Classification(BaseModel):
     """The best classes of a network with one output (batch, classes).
 
+    ``activation``: *softmax* makes scores that sum to 1 of logits or of their logarithms; *none* returns the network's
+    output as it is; *auto* is *none* for a network that ends in softmax or sigmoid itself, and *softmax* for any other.
     ``labels`` is *imagenet*, a path relative to the pipeline file, or None: then class ids serve as names.
     """
 
@@ -29,7 +31,7 @@ class Classification(BaseModel):
 
     kind: Literal["classification"] = "classification"
     top_k: Annotated[int, Field(ge=1)] = 5
-    activation: Literal["softmax", "none"] = "softmax"
+    activation: Literal["auto", "softmax", "none"] = "auto"
     labels: str | None = None
 
 
@@ -119,7 +121,8 @@ class GpuOptions(BaseModel):
 class ServingOptions(BaseModel):
     """How Triton runs the pipeline. None of it changes a result.
 
-    ``max_batch_size``: images per execution on a CPU. ``max_queue_size``: waiting requests per step and priority on a
+    ``max_batch_size``: images per execution on a CPU; a network that cannot take batches is served with 1, which then
+    holds on a GPU too. ``max_queue_size``: waiting requests per step and priority on a
     CPU, above which the server answers UNAVAILABLE at once; *cores* is 32 for each core of the machine that serves (0
     with one process), 0 is no bound, no longest wait and no priorities. ``max_queue_ms``: longest wait there, after
     which the answer is the same.

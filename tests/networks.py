@@ -22,7 +22,7 @@ def mean_color(
     """Class scores from the mean of each channel of an NCHW image.
 
     ``reshape_to`` uses Reshape with that constant, as exporters of a fixed batch do; ``mix_batch`` subtracts the mean
-    over the batch, which no server may accept.
+    over the batch, so that it may only run one image at a time.
     """
     weights = np.random.default_rng(7).normal(size=(int(shape[1]), CLASSES)).astype(np.float32)
     numpy_type = helper.tensor_dtype_to_np_dtype(dtype)
@@ -48,6 +48,25 @@ def mean_color(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
     onnx.checker.check_model(model)
     return model
+
+
+def ending_in(*operators: str, shape: Sequence[int | str] = ("batch", 3, 32, 32)) -> onnx.ModelProto:
+    """``mean_color`` with these operators of one input at its end; *parts* is softmax in its parts."""
+    changed = mean_color(shape)
+    last = changed.graph.node[-1].output[0] = "before"
+    for place, operator in enumerate(operators):
+        output = "scores_out" if place == len(operators) - 1 else f"after_{place}"
+        if operator == "parts":
+            changed.graph.initializer.append(numpy_helper.from_array(np.array([1], np.int64), "classes"))
+            changed.graph.node.append(helper.make_node("Exp", [last], ["exponentials"]))
+            changed.graph.node.append(helper.make_node("ReduceSum", ["exponentials", "classes"], ["sums"]))
+            changed.graph.node.append(helper.make_node("Div", ["exponentials", "sums"], [output]))
+        else:
+            options = {"to": TensorProto.FLOAT} if operator == "Cast" else {}
+            changed.graph.node.append(helper.make_node(operator, [last], [output], **options))
+        last = output
+    onnx.checker.check_model(changed)
+    return changed
 
 
 def slow(size: int = 32, *, channels: int = 128, layers: int = 30) -> onnx.ModelProto:

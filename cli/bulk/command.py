@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from onestream.cli.all_option import AllOption
 from onestream.cli.bulk.journal import JournalError
 from onestream.cli.bulk.outputs import writer_for
 from onestream.cli.bulk.progress import progress_bar
@@ -21,6 +22,7 @@ from onestream.cli.bulk.sources import is_countable, samples
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.token_option import TokenOption
 from onestream.client import DEFAULT_URL, Client, OnestreamError
+from onestream.measure.image_files import ImageNames
 from onestream.wire.priority import check_priority
 
 _RETRIES = 4
@@ -48,6 +50,7 @@ def bulk(
     to: Annotated[
         Path | None, typer.Option(help="Write this .csv, .jsonl or .parquet; lines on the terminal if left out.")
     ] = None,
+    every_file: AllOption = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Begin anew, whatever earlier runs have written.")
     ] = False,
@@ -96,9 +99,11 @@ def bulk(
             fail(str(error), EXIT_CANNOT_START)
         stack.callback(sink.close)
         listed = (os.fsdecode(line) for line in sys.stdin.buffer)
-        run = Run(client, samples(sources, listed), pipeline=pipeline, top=top, in_flight=in_flight)
+        names = ImageNames(every_file=every_file)
+        run = Run(client, samples(sources, listed, names=names), pipeline=pipeline, top=top, in_flight=in_flight)
+        show = sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
         try:
-            rate = _work(run, sink, sources, show=sys.stderr.isatty() and (to is not None or not sys.stdout.isatty()))
+            rate = _work(run, sink, sources, every_file=every_file, show=show)
         except SourceChanged as error:
             fail(f"{to}.journal does not fit: {error}; --overwrite begins anew", EXIT_CANNOT_START)
         except BrokenPipeError:
@@ -110,7 +115,9 @@ def bulk(
         except KeyboardInterrupt:
             fail(f"interrupted after {run.done} images{sink.kept}", EXIT_INTERRUPTED)
         if not run.done:
-            fail(f"no images in {', '.join(sources)}", EXIT_CANNOT_START)
+            fail(names.none_in(sources), EXIT_CANNOT_START)
+        if names.passed_over:
+            typer.echo(names.passed_over, err=True)
         summary = f"{run.done} images, {run.failed} failed, {rate:.0f} images/s{sink.results}"
         if run.failed:
             fail(summary, EXIT_FAILED)
@@ -123,20 +130,20 @@ def _sink(to: Path | None, sources: list[str], pipeline: str, top: int, *, anew:
     return OutputFile(to, {"sources": sources, "pipeline": pipeline, "top": top}, top=top, anew=anew)
 
 
-def _work(run: Run, sink: Sink, sources: list[str], *, show: bool) -> float:
+def _work(run: Run, sink: Sink, sources: list[str], *, every_file: bool, show: bool) -> float:
     """Do everything that is left; images a second."""
     run.pass_over(sink.earlier())
     earlier, began_s = run.done, monotonic()
     if earlier:
         typer.echo(f"going on after {earlier} images of an earlier run", err=True)
+
+    def count() -> int:
+        return sum(1 for _ in samples(sources, names=ImageNames(every_file=every_file)))
+
     with ExitStack() as stack:
         advance = (
             stack.enter_context(
-                progress_bar(
-                    done=earlier,
-                    failed=run.failed,
-                    count=(lambda: sum(1 for _ in samples(sources))) if is_countable(sources) else None,
-                )
+                progress_bar(done=earlier, failed=run.failed, count=count if is_countable(sources) else None)
             )
             if show
             else None

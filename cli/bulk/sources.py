@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 from onestream.cli.bulk.braces import expand_braces
 from onestream.client import BadImage, UnreadableInput
-from onestream.measure.image_files import IMAGE_SUFFIXES
+from onestream.measure.image_files import ImageNames, images_below
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TAR_SUFFIXES = (".tar", *_COMPRESSED)
 """What is read as a tar file, in lower or upper case."""
-
-_NAMES_AT_ONCE = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +31,25 @@ class Sample:
     load: Callable[[int], str | bytes]
 
 
-def samples(arguments: Iterable[str], listed: Iterable[str] = ()) -> Iterator[Sample]:
+def samples(
+    arguments: Iterable[str], listed: Iterable[str] = (), *, names: ImageNames | None = None
+) -> Iterator[Sample]:
     """Every image that the arguments stand for, always in the same order.
 
     An argument is a file, a folder (the images in it and below, sorted by name), a tar file (its images in their
     order), a pattern with ``*`` or ``{0..9}`` of these, or ``-`` for ``listed``, where each line is one of the first
-    three. What cannot be read becomes a sample that cannot be loaded.
+    three. ``names`` tells which files of folders and tar files are images. What cannot be read becomes a sample that
+    cannot be loaded.
     """
+    names = names or ImageNames()
     for argument in arguments:
         if argument == "-":
             for line in listed:
                 if name := line.rstrip("\r\n"):
-                    yield from _samples_of(name)
+                    yield from _samples_of(name, names)
         else:
             for name in _expand(argument):
-                yield from _samples_of(name)
+                yield from _samples_of(name, names)
 
 
 def is_countable(arguments: Iterable[str]) -> bool:
@@ -70,11 +72,12 @@ def _expand(argument: str) -> Iterator[str]:
         yield from matches or [name]
 
 
-def _samples_of(name: str) -> Iterator[Sample]:
+def _samples_of(name: str, names: ImageNames) -> Iterator[Sample]:
     if os.path.isdir(name):
-        yield from _in_folder(name)
+        for path, error in images_below(name, names):
+            yield _file(path) if error is None else _unreadable(path, error)
     elif name.lower().endswith(TAR_SUFFIXES):
-        yield from _in_tar(name)
+        yield from _in_tar(name, names)
     else:
         yield _file(name)
 
@@ -90,50 +93,6 @@ def _unreadable(name: str, error: Exception) -> Sample:
         raise UnreadableInput(f"cannot read {as_text(name)!r}: {as_text(reason)}")
 
     return Sample(as_text(name), "", load)
-
-
-def _in_folder(folder: str) -> Iterator[Sample]:
-    """The images in a folder and below; links to folders are not followed, since they may lead in circles."""
-    try:
-        for name, is_folder in _sorted_names(folder):
-            path = os.path.join(folder, name)
-            if is_folder:
-                yield from _in_folder(path)
-            else:
-                yield _file(path)
-    except OSError as error:
-        yield _unreadable(folder, error)
-
-
-def _is_image(name: str) -> bool:
-    # Not by pathlib, which in Python 3.12 keeps every part of a path for ever.
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
-
-
-def _sorted_names(folder: str) -> Iterator[tuple[str, bool]]:
-    """Folders and images in a folder, sorted, and whether each is a folder.
-
-    Each pass over the folder takes the next block of names, so memory is bounded however many there are.
-    """
-    last = ""
-    while True:
-        block: list[tuple[str, bool]] = []
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name <= last:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    block.append((entry.name, True))
-                elif _is_image(entry.name) and entry.is_file():
-                    block.append((entry.name, False))
-                if len(block) == 2 * _NAMES_AT_ONCE:
-                    block.sort()
-                    del block[_NAMES_AT_ONCE:]
-        block.sort()
-        yield from block[:_NAMES_AT_ONCE]
-        if len(block) < _NAMES_AT_ONCE:
-            return
-        last = block[_NAMES_AT_ONCE - 1][0]
 
 
 class _Member(tarfile.TarInfo):
@@ -154,13 +113,13 @@ class _Member(tarfile.TarInfo):
         return member
 
 
-def _in_tar(name: str) -> Iterator[Sample]:
+def _in_tar(name: str, names: ImageNames) -> Iterator[Sample]:
     try:
         with _open_tar(name) as tar:
             while (member := tar.next()) is not None:
                 # It would keep every member of the file.
                 tar.members.clear()  # type: ignore[attr-defined]
-                if member.isreg() and _is_image(member.name):
+                if member.isreg() and names.takes(member.name, folder=name):
                     yield _member(name, tar, member)
     except Exception as error:  # what tarfile and zlib raise for damaged files is not one family
         yield _unreadable(name, error)

@@ -1,4 +1,4 @@
-"""Libraries of networks, loaded to be asked for names and numbers; nothing of them is executed."""
+"""Libraries of networks and transforms, beside whatever PyTorch is installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DECLARED: list[Any] = []
 
 
 def load(module: str) -> Any:
-    """A module of torchvision or timm. Raises ``BackendMissing`` naming the command that installs it."""
+    """A module of torchvision, timm or PyTorch. Raises ``BackendMissing`` naming the command that installs it."""
     package = module.partition(".")[0]
     try:
         return with_torchvision(lambda: importlib.import_module(module))

@@ -8,7 +8,7 @@ from PIL import Image
 
 from onestream.preprocess.backends.reference import move_pixels, to_8_bit
 from onestream.preprocess.definition import CenterCrop, Color, Definition, Filter, Geometric, Resize
-from onestream.preprocess.errors import BackendMissing
+from onestream.preprocess.interop.libraries import load
 
 if TYPE_CHECKING:
     from torchvision.transforms import v2
@@ -22,14 +22,10 @@ def to_torchvision(definition: Definition) -> v2.Compose:
     """The definition as a ``transforms.v2.Compose`` from a PIL image to a tensor, equal to the reference backend.
 
     Where torchvision has the operation it is torchvision's own; what it has not (a longer side, a box to fit, a pad to
-    a size, another rounding) is a small callable of ours. Raises ``BackendMissing`` where torchvision is not installed.
+    a size, another rounding) is a small callable of ours. A torchvision that was built for another PyTorch will do.
+    Raises ``BackendMissing`` where torchvision is not installed, or cannot be imported at all.
     """
-    try:
-        import torch
-        from torchvision.transforms import v2
-    except ImportError as error:
-        raise BackendMissing("to_torchvision needs torchvision: pip install torchvision") from error
-
+    v2, torch = load("torchvision.transforms.v2"), load("torch")
     steps: list[Any] = [_To8Bit(definition.decode.color)]
     for operation in definition.geometry:
         if not _is_torchvisions(operation):

@@ -128,7 +128,7 @@ class BaseLoader(ABC, Generic[BatchT]):
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """Batches per epoch."""
+        """Batches per epoch; a process that trains alone gets fewer where every sample of a batch is skipped."""
         return self.order.batches_per_epoch
 
     def __iter__(self) -> Iterator[BatchT]:
@@ -136,7 +136,7 @@ class BaseLoader(ABC, Generic[BatchT]):
         self.reset()
         epoch, self._epoch = self._epoch, self._epoch + 1
         self._running = self._make(self.order.batches(epoch), epoch)
-        return self._delivered(map(self._finished, self._running))
+        return self._delivered(self._finished(self._running))
 
     def reset(self) -> None:
         """End the running epoch, if there is one, and drop what was made ahead."""
@@ -166,21 +166,37 @@ class BaseLoader(ABC, Generic[BatchT]):
         with suppress(Exception):
             self.close()
 
-    def _finished(self, made: WorkerBatch) -> BatchT:
-        """Check what the workers made, and add labels and indices."""
+    def _finished(self, made: Iterator[WorkerBatch]) -> Iterator[BatchT]:
+        """Check what the workers made, add labels and indices, and leave out batches in which no sample is good.
+
+        Where several processes train together such a batch is padding instead, since all need the same number of
+        batches. Raises ``BadSample`` at the end of an epoch in which no sample was good at all.
+        """
+        first_bad: BadSample | None = None
+        bad_count, any_good = 0, False
+        for batch in made:
+            for place, error in sorted(batch.bad.items()):
+                first_bad = first_bad or self._named(batch.slots[place], error)
+                self._note(batch.slots[place], error)
+            real = [place for place, slot in enumerate(batch.slots) if not slot.is_padding]
+            good_count = sum(place not in batch.bad for place in real)
+            bad_count, any_good = bad_count + len(real) - good_count, any_good or good_count > 0
+            if good_count or self.order.num_shards > 1:
+                yield self._labelled(batch)
+        if first_bad is not None and not any_good:
+            raise BadSample(f"all {bad_count} {self._things} of the epoch are bad, the first is {first_bad}")
+
+    def _labelled(self, made: WorkerBatch) -> BatchT:
+        """The batch without what is bad: smaller, or of its size with padding in its place; never empty."""
         slots, samples = list(made.slots), made.samples
-        for place, error in sorted(made.bad.items()):
-            self._note(slots[place], error)
-        if made.bad:
-            good = [place for place in range(len(slots)) if place not in made.bad]
-            if not good:
-                first = self._named(slots[0], made.bad[0])
-                raise BadSample(f"all {len(slots)} {self._things} of a batch are bad, the first is {first}")
-            if self.order.last_batch == "partial":
-                samples, slots = samples[good], [slots[place] for place in good]
-            else:
-                for place in made.bad:
-                    samples[place], slots[place] = samples[good[0]], Slot(slots[good[0]].index, is_padding=True)
+        good = [place for place in range(len(slots)) if place not in made.bad]
+        if made.bad and good and self.order.last_batch == "partial":
+            samples, slots = samples[good], [slots[place] for place in good]
+        elif made.bad:
+            for place in made.bad:
+                slots[place] = Slot(slots[place].index, is_padding=True)
+                if good:
+                    samples[place] = samples[good[0]]
         indices = [PADDING_INDEX if slot.is_padding else slot.index for slot in slots]
         labels = [PADDING_LABEL if slot.is_padding else self._dataset.label(slot.index) for slot in slots]
         return self._batch(samples, torch.tensor(labels, dtype=torch.int64), torch.tensor(indices, dtype=torch.int64))

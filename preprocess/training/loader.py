@@ -41,7 +41,9 @@ class ImageLoader(BaseLoader[Batch]):
 
     ``last_batch``: *partial*, *pad* or *drop*. ``shard_id`` and ``num_shards``: None takes the rank and world size of
     ``torch.distributed`` or of torchrun's environment. ``bad_files``: *fail* raises ``BadSample``; *skip* leaves bad
-    samples out, lists them in ``skipped``, and keeps the size of *pad* and *drop* batches with padding.
+    samples out, lists them in ``skipped``, and keeps the size of *pad* and *drop* batches with padding. A batch of
+    which all are bad is left out, or is padding where there are several shards, which need equal numbers of batches;
+    an epoch of which all are bad ends with ``BadSample``.
 
     Raises ``BadDataset``, ``CannotCompile``, or ``ValueError`` for an option out of range.
     """

@@ -51,8 +51,7 @@ class VideoLoader(BaseLoader[VideoBatch]):
 
     ``last_batch``: *partial*, *pad* or *drop*. ``shard_id`` and ``num_shards``: None takes the rank and world size of
     ``torch.distributed`` or of torchrun's environment. ``bad_files``: *fail* raises ``BadSample``, which names the file
-    and frame; *skip* leaves bad videos out, lists them in ``skipped``, and keeps the size of *pad* and *drop* batches
-    with padding.
+    and frame; *skip* leaves bad videos out and lists them in ``skipped``, as ``ImageLoader`` does.
 
     Raises ``BadDataset``, ``CannotCompile``, or ``ValueError`` for an option out of range.
     """

@@ -13,6 +13,7 @@ import onnx
 from onestream.postprocess.matte.background import read_picture
 from onestream.preprocess import Definition
 from onestream.serving.building import certificate, onnx_graph, repository
+from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.building.versions import built_versions, read_pins, version_name, version_of
 from onestream.serving.dali_backend import repository as stock
@@ -25,14 +26,15 @@ from onestream.serving.pipeline import Classification, Matte, PictureBackground,
 class Built:
     """What a build did.
 
-    ``written`` holds the files that changed; empty when everything was there already. ``models`` are the names of the
-    Triton models.
+    ``pipeline`` is the file's, with what this network asked for; ``notes`` say that, a line each. ``written`` holds the
+    files that changed; empty when everything was there already. ``models`` are the names of the Triton models.
     """
 
     pipeline: Pipeline
     folder: Path
     written: list[Path]
     models: list[str]
+    notes: list[str]
 
 
 def build(
@@ -64,8 +66,9 @@ def build(
     if form == "dali-backend":
         progress(f"preparing the network {source.name}")
         served = source.prepare(pipeline.preprocess, progress)
+        pipeline, notes = _suited(pipeline, served)
         for_stock = stock.plan(pipeline, served, labels=labels)
-        return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names)
+        return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names, notes)
     network_path = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
     served = _built_before(network_path, source.key(pipeline))
     fresh = served is None
@@ -74,6 +77,7 @@ def build(
         served = source.prepare(pipeline.preprocess, progress)
         entry = served.metadata_props.add()
         entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
+    pipeline, notes = _suited(pipeline, served)
     planned = repository.plan(
         pipeline, served_network.outputs(served), labels=labels, background=background, version_of=first
     )
@@ -82,7 +86,33 @@ def build(
         written += repository.install_network(served.SerializeToString(), pipeline, folder)
     progress("measuring parity with the reference")
     written += certificate.install(pipeline.preprocess, [folder / name for name in planned.model_names])
-    return Built(pipeline, folder, written, planned.model_names)
+    return Built(pipeline, folder, written, planned.model_names, notes)
+
+
+def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list[str]]:
+    """The pipeline with what its network asks for, and a line for each of that.
+
+    Raises ``BadNetwork`` where the network cannot take the batches of the pipeline, ``BadPipeline`` where scores would
+    be made of scores.
+    """
+    notes = []
+    if reason := onnx_graph.why_not_batched(served):
+        if pipeline.serving.max_batch_size > 1:
+            raise BadNetwork(f"{reason}; to serve it one image at a time, write serving: {{max_batch_size: 1}}")
+        gpu = pipeline.serving.gpu.model_copy(update={"max_batch_size": 1})
+        serving = pipeline.serving.model_copy(update={"gpu": gpu})
+        pipeline = pipeline.model_copy(update={"serving": serving})
+        notes.append(f"one image at a time, on a GPU too: {reason}")
+    if isinstance(pipeline.postprocess, Classification):
+        outputs = served_network.outputs(served)
+        postprocess = with_activation(pipeline.postprocess, outputs)
+        if postprocess.activation != pipeline.postprocess.activation and outputs[0].activation:
+            notes.append(
+                f"postprocess.activation: none, since the network's output {outputs[0].name!r} comes from "
+                f"{outputs[0].activation} already"
+            )
+        pipeline = pipeline.model_copy(update={"postprocess": postprocess})
+    return pipeline, notes
 
 
 def _later_version(pipeline: Pipeline, version: int, *, folder: Path, form: stock.Form) -> Pipeline:

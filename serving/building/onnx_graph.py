@@ -21,6 +21,7 @@ from onestream.serving.engine.served import DOOR, DOOR_PREFIX
 from onestream.serving.errors import BadNetwork
 
 _BATCH = "batch"
+_CANNOT_BATCH_KEY = "onestream.cannot_batch"
 _MOST_METADATA_BYTES = 1 << 22
 """The characters of a text recognizer, which some keep there, take some 100 kB."""
 _OUTPUT_NAME = r"[\w.:/@+-]{1,200}"
@@ -41,8 +42,8 @@ _DTYPES = {"uint8": TensorProto.UINT8, "float16": TensorProto.FLOAT16, "float32"
 def prepare(model: onnx.ModelProto, definition: Definition) -> onnx.ModelProto:
     """Make a network servable with a definition; the argument is not changed.
 
-    Raises ``BadNetwork`` where the file does not fit the definition, or its batch cannot be made dynamic, and
-    ``StampMismatch`` where the file was stamped with another definition.
+    Where its batch cannot be made dynamic, the result says so (``why_not_batched``). Raises ``BadNetwork`` where the
+    file does not fit the definition, and ``StampMismatch`` where it was stamped with another definition.
     """
     served = onnx.ModelProto()
     served.CopyFrom(model)
@@ -63,8 +64,14 @@ def prepare(model: onnx.ModelProto, definition: Definition) -> onnx.ModelProto:
     except onnx.checker.ValidationError as error:
         raise BadNetwork(f"it is no valid ONNX: {str(error).splitlines()[0][:200]}") from None
     _check_outputs(served)
-    _check_batches_agree(served, definition)
+    if reason := _compare_batches(served, definition):
+        served.metadata_props.add(key=_CANNOT_BATCH_KEY, value=reason)
     return served
+
+
+def why_not_batched(served: onnx.ModelProto) -> str:
+    """Why a served network may only run one image at a time; empty where it takes batches."""
+    return next((entry.value for entry in served.metadata_props if entry.key == _CANNOT_BATCH_KEY), "")
 
 
 def load(path: Path) -> onnx.ModelProto:
@@ -131,7 +138,7 @@ def _shape(dims: list[int | None]) -> str:
 
 
 def _make_batch_dynamic(model: onnx.ModelProto) -> None:
-    """Relabel a fixed batch and let the constants of Reshape nodes follow it; ``_check_batches_agree`` is the judge."""
+    """Relabel a fixed batch and let the constants of Reshape nodes follow it; ``_compare_batches`` is the judge."""
     first = _real_inputs(model)[0].type.tensor_type.shape.dim[0]
     fixed = first.dim_value if first.HasField("dim_value") else None
     for value in (*_real_inputs(model), *model.graph.output):
@@ -220,8 +227,11 @@ def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
         node.output[:] = [new if name == old else name for name in node.output]
 
 
-def _check_batches_agree(model: onnx.ModelProto, definition: Definition) -> None:
-    """Run batches of 1 and 3 and compare: a graph that mixes its samples, or cannot take them, is refused."""
+def _compare_batches(model: onnx.ModelProto, definition: Definition) -> str:
+    """Run 3 images alone and as one batch; why the network may not run batches, or nothing where both are the same.
+
+    Raises ``BadNetwork`` where it does not run images alone.
+    """
     height, width = definition.output_spec.size_hw
     assert height is not None
     assert width is not None
@@ -229,17 +239,26 @@ def _check_batches_agree(model: onnx.ModelProto, definition: Definition) -> None
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     try:
         engine = OnnxRuntimeEngine(model.SerializeToString(), threads=0)
-        together = engine.run_together(pixels)
         alone = engine.run(pixels)
     except Exception as error:  # ONNX Runtime's exceptions share no public base class
-        reason = str(error).splitlines()[0][:200]
-        raise BadNetwork(f"the network does not run with a dynamic batch: {reason}") from None
+        raise BadNetwork(f"the network does not run with one image: {_first_line(error)}") from None
+    for name, batch in alone.items():
+        if batch.shape[:1] != (3,):
+            seen = (batch.shape[0] // 3, *batch.shape[1:]) if batch.shape else ()
+            raise BadNetwork(f"output {name!r} of one image has shape {seen}; its first dimension must be the batch")
+    try:
+        together = engine.run_together(pixels)
+    except Exception as error:  # as above
+        return f"the network does not run with a dynamic batch: {_first_line(error)}"
     for name, batch in together.items():
-        if batch.shape[:1] != (3,) or alone[name].shape != batch.shape:
-            raise BadNetwork(
-                f"output {name!r} of 3 images has shape {batch.shape}; its first dimension must be the batch"
-            )
+        if alone[name].shape != batch.shape:
+            return f"output {name!r} of 3 images has shape {batch.shape}; its first dimension must be the batch"
         # Batch size changes the order of float sums, hence not equal but close to a thousandth of the largest value.
         tolerance = 1e-3 * max(1.0, float(np.abs(batch).max()))
         if batch.dtype.kind == "f" and not np.allclose(batch, alone[name], rtol=0, atol=tolerance):
-            raise BadNetwork(f"output {name!r} of an image depends on the other images of its batch")
+            return f"output {name!r} of an image depends on the other images of its batch"
+    return ""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

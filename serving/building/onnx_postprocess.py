@@ -29,14 +29,14 @@ def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onn
     (batch, height, width), what ``onestream.postprocess.matte.composer.alpha`` computes. Raw outputs stay as they are.
 
     Raises ``BadNetwork`` where the network has not one output (batch, classes) or an opset below 11, and
-    ``BadPipeline`` where it has fewer than ``top_k`` classes.
+    ``BadPipeline`` where it has fewer than ``top_k`` classes, or ends in the activation that would be appended.
     """
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
     if isinstance(postprocess, Raw):
         return extended
     if isinstance(postprocess, Classification):
-        check_classification(served_network.outputs(model), postprocess)
+        postprocess = with_activation(postprocess, served_network.outputs(model))
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset < _OLDEST_OPSET:
         raise BadNetwork(
@@ -92,6 +92,23 @@ def check_classification(outputs: Sequence[NetworkOutput], postprocess: Classifi
     if classes is not None and postprocess.top_k > classes:
         raise BadPipeline(f"postprocess.top_k is {postprocess.top_k}, the network has {classes} classes")
     return classes
+
+
+def with_activation(postprocess: Classification, outputs: Sequence[NetworkOutput]) -> Classification:
+    """The postprocessing with *softmax* or *none* in the place of *auto*, whichever suits the network.
+
+    Raises as ``with_postprocess``.
+    """
+    check_classification(outputs, postprocess)
+    (output,) = outputs
+    if postprocess.activation == "auto":
+        return postprocess.model_copy(update={"activation": "none" if output.activation else "softmax"})
+    if postprocess.activation == "softmax" and output.activation:
+        raise BadPipeline(
+            f"postprocess.activation is softmax, and the network's output {output.name!r} comes from "
+            f"{output.activation} already: write activation: none, or leave it out"
+        )
+    return postprocess
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:

@@ -21,7 +21,7 @@ from typing import cast
 
 from onestream.postprocess.matte.composer import picture_window
 from onestream.preprocess import Definition
-from onestream.serving.building.onnx_postprocess import check_classification
+from onestream.serving.building.onnx_postprocess import check_classification, with_activation
 from onestream.serving.building.triton_config import (
     HEADER,
     INSTANCES_PARAMETER,
@@ -128,7 +128,10 @@ def plan(
     ``labels`` is the text of the labels file, ``background`` the content of the file that a matte names.
     ``version_of`` names the pipeline that this one is a later version of (``onestream.serving.building.versions``).
 
-    Raises ``BadNetwork`` where the outputs do not suit the postprocessing, ``BadPipeline`` where the labels do not.
+    The pipeline of the result says which activation *auto* is for this network.
+
+    Raises ``BadNetwork`` where the outputs do not suit the postprocessing, ``BadPipeline`` where the labels or the
+    activation do not.
     """
     name, definition, options = pipeline.name, pipeline.preprocess, pipeline.serving
     postprocess = pipeline.postprocess
@@ -142,7 +145,9 @@ def plan(
     pixels = Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
     results = network_tensors
     if isinstance(postprocess, Classification):
+        postprocess = with_activation(postprocess, outputs)
         results = _classification_outputs(postprocess, outputs, labels)
+        pipeline = pipeline.model_copy(update={"postprocess": postprocess})
     if isinstance(postprocess, Matte):
         results = _matte_outputs(definition, outputs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import onnx
 from onnx import helper
@@ -16,13 +17,29 @@ DOOR_PREFIX = "onestream/"
 """Begins the names of the nodes that run the definition's last steps."""
 
 
+Activation = Literal["softmax", "sigmoid"]
+
+_ACTIVATIONS: dict[str, Activation] = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+"""Operators whose output are scores already. LogSoftmax is none: softmax of its output are the right scores."""
+
+_KEEP_VALUES = frozenset(
+    {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Dropout"}
+    | {"QuantizeLinear", "DequantizeLinear"}
+)
+"""Operators that change the shape, type or precision of values, or nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkOutput:
-    """One output of a served network; ``dims`` are without the batch, None where they depend on the input."""
+    """One output of a served network; ``dims`` are without the batch, None where they depend on the input.
+
+    ``activation`` is the one that the network ends in, None where it has none that makes scores.
+    """
 
     name: str
     dtype: str
     dims: tuple[int | None, ...]
+    activation: Activation | None = None
 
 
 def load_served(model: bytes) -> onnx.ModelProto:
@@ -46,11 +63,12 @@ def load_served(model: bytes) -> onnx.ModelProto:
 
 def outputs(model: onnx.ModelProto) -> list[NetworkOutput]:
     """The outputs of a served network, with NumPy dtype names."""
-    found = []
+    found, makers = [], _makers(model.graph)
     for value in model.graph.output:
         tensor = value.type.tensor_type
         dims = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim[1:])
-        found.append(NetworkOutput(value.name, helper.tensor_dtype_to_np_dtype(tensor.elem_type).name, dims))
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+        found.append(NetworkOutput(value.name, dtype, dims, _activation(value.name, makers)))
     return found
 
 
@@ -104,6 +122,33 @@ def cast_first(model: onnx.ModelProto) -> onnx.ModelProto:
     changed.graph.node.insert(0, helper.make_node("Cast", [DOOR], [start], name=start, to=types.pop()))
     del changed.graph.value_info[:]
     return changed
+
+
+def _makers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    """The node that computed the values of each tensor, before those that keep values."""
+    makers: dict[str, onnx.NodeProto] = {}
+    for node in graph.node:
+        maker = makers.get(node.input[0]) if node.input and node.op_type in _KEEP_VALUES else node
+        if maker is not None:
+            makers.update(dict.fromkeys(node.output, maker))
+    return makers
+
+
+def _activation(tensor: str, makers: dict[str, onnx.NodeProto]) -> Activation | None:
+    node = makers.get(tensor)
+    if node is None or node.domain not in ("", "ai.onnx"):
+        return None
+    if node.op_type == "Div":
+        # Softmax in its parts, as exporters write it that know no such operator.
+        above, below = (makers.get(name) for name in (*node.input, "", "")[:2])
+        is_softmax = (
+            above is not None
+            and below is not None
+            and (above.op_type, below.op_type) == ("Exp", "ReduceSum")
+            and any(makers.get(name) is above for name in below.input[:1])
+        )
+        return "softmax" if is_softmax else None
+    return _ACTIVATIONS.get(node.op_type)
 
 
 def _dims(value: onnx.ValueInfoProto) -> tuple[int, ...]:

@@ -232,12 +232,14 @@ def postprocess_of(options_json: str, folder: Path) -> Callable[[Tensors], Tenso
     if isinstance(options, Matte):
         softness = options.softness
         return lambda outputs: {MATTE: alpha(next(iter(outputs.values())), softness=softness)}
+    activation = options.activation
+    assert activation != "auto", "the build writes which one it is"
     labels_path = folder / "labels.txt"
     names = np.array([label.encode() for label in read_labels(labels_path)], object) if labels_path.exists() else None
 
     def classify(outputs: Tensors) -> Tensors:
         (logits,) = outputs.values()
-        scores, class_ids = top_k(logits, options.top_k, activation=options.activation)
+        scores, class_ids = top_k(logits, options.top_k, activation=activation)
         labels = names[class_ids] if names is not None else class_ids.astype(str).astype("S").astype(object)
         return {SCORES: scores, CLASS_IDS: class_ids, LABELS: labels}
 

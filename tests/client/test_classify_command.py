@@ -131,6 +131,28 @@ def test_directories_and_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch)
     assert sources("*.gif") == ["*.gif"]
 
 
+@pytest.mark.usefixtures("transport")
+def test_files_that_are_not_named_like_images_are_counted_and_named(photos: Path) -> None:
+    (photos / "c[1].png").unlink()
+    result = run(photos, "--json")
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 4
+    assert result.stderr == (
+        f"passed over 2 files that are not named like an image: '{photos}/movie.mp4', '{photos}/notes.txt'; "
+        "--all tries every file\n"
+    )
+    result = run(photos, "--json", "--all")
+    assert [Path(json.loads(line)["source"]).name for line in result.stdout.splitlines()] == [
+        "a.JPEG", "b.jpg", "d.webp", "c1.png", "movie.mp4", "notes.txt",
+    ]  # fmt: skip
+    assert result.stderr == ""
+    (photos / "below" / "d.webp").rename(photos / "below" / "d.gif")
+    nothing = run(photos / "below")
+    assert nothing.exit_code == 2
+    assert "expected names that end in .bmp, " in nothing.stderr
+    assert f"; passed over 1 file that is not named like an image: '{photos}/below/d.gif'; --all" in nothing.stderr
+
+
 def test_options_reach_the_client(transport: FakeTransport, photos: Path) -> None:
     result = run(photos / "b.jpg", "--pipeline", "classify_fused", "--timeout-s", 3, "--shared-memory", "--json")
     assert json.loads(result.stdout)["model"] == "classify_fused"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import yaml
-from networks import mean_color
+from clip_files import write_video
+from networks import ending_in, mean_color
 
 from onestream.client import Client, ServerOverloaded
 from onestream.preprocess import Definition, compile
@@ -26,10 +30,10 @@ OPERATIONS: list[dict[str, object]] = [
 ]
 
 
-def build_own(folder: Path, name: str, **fields: object) -> Path:
-    """Build a pipeline over a small network with a fixed batch; returns the repository."""
+def build_own(folder: Path, name: str, *, network: onnx.ModelProto | None = None, **fields: object) -> Path:
+    """Build a pipeline over a small network, one with a fixed batch unless it is given; returns the repository."""
     onnx_file, pipeline_file = folder / f"{name}.onnx", folder / f"{name}.yaml"
-    onnx_file.write_bytes(mean_color((1, 3, 48, 64)).SerializeToString())
+    onnx_file.write_bytes((network or mean_color((1, 3, 48, 64))).SerializeToString())
     pipeline_file.write_text(yaml.safe_dump({"preprocess": {"operations": OPERATIONS}, **fields}))
     build(pipeline_file, folder=folder / "repository", onnx_file=onnx_file)
     return folder / "repository"
@@ -114,3 +118,38 @@ def test_a_full_queue_answers_unavailable_at_once(tmp_path: Path, photos: dict[s
         overloaded = [item for item in items if isinstance(item.error, ServerOverloaded)]
         assert overloaded
         assert client.is_ready("small_fused")
+
+
+def test_a_network_that_mixes_its_batch_is_never_given_one(tmp_path: Path, photos: dict[str, bytes]) -> None:
+    """It gives 0 for an image alone, and anything else for one of several."""
+    mixing = mean_color(("n", 3, 48, 64), mix_batch=True)
+    options = {"max_batch_size": 1, "cpu_instances": 1}
+    repository = build_own(tmp_path, "mixing", network=mixing, postprocess={"kind": "raw"}, serving=options, video={})
+    clip = write_video(tmp_path / "clip.mp4", "libx264", count=30)
+    with (
+        Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server,
+        Client(server.grpc_url, timeout_s=60) as client,
+    ):
+        for form in ("mixing", "mixing_fused"):
+            with ThreadPoolExecutor(8) as callers:
+                for outputs in callers.map(partial(client.infer, form), [*photos.values()] * 4):
+                    assert not outputs["scores_out"].any()
+        with client.stream(clip, pipeline="mixing") as results:
+            assert [result.tensors["scores_out"].any() for result in results] == [False] * 30
+        for model in ("mixing_preprocess", "mixing_model", "mixing_postprocess", "mixing_fused"):
+            statistics = client.statistics(model)
+            assert statistics.execution_count == statistics.inference_count > 0
+
+
+def test_scores_of_a_network_are_served_as_they_are(tmp_path: Path, photos: dict[str, bytes]) -> None:
+    network = ending_in("Softmax", shape=(1, 3, 48, 64))
+    build_own(tmp_path, "scores", network=network, postprocess={"kind": "classification", "top_k": 7})
+    repository = build_own(tmp_path, "raw", network=network, postprocess={"kind": "raw"})
+    with (
+        Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server,
+        Client(server.grpc_url, timeout_s=60) as client,
+    ):
+        own = np.sort(client.infer("raw", photos["cat"])["scores_out"][0])[::-1]
+        assert own.sum() == pytest.approx(1)
+        for form in ("scores", "scores_fused"):
+            np.testing.assert_array_equal(client.infer(form, photos["cat"])["scores"][0], own)

@@ -137,6 +137,38 @@ def test_lines_on_the_terminal(bulk: Bulk, tmp_path: Path) -> None:
     assert "2 images, 1 failed" in result.stderr
 
 
+def test_files_that_are_not_named_like_images_are_counted_and_named(bulk: Bulk, tmp_path: Path) -> None:
+    files = {"a.jpg": b"1", "b.gif": b"22", "c.heic": b"333", "d": b"4444", "e/f.avif": b"bad"}
+    folder, out = photos(tmp_path / "p", files), tmp_path / "out.jsonl"
+    result = bulk.run(folder, "--to", out)
+    assert result.exit_code == 0
+    assert result.stderr.splitlines()[-2] == (
+        f"passed over 4 files that are not named like an image: '{folder}/b.gif', '{folder}/c.heic', '{folder}/d' "
+        "and 1 more; --all tries every file"
+    )
+    assert result.stderr.splitlines()[-1].startswith("1 images, 0 failed")
+    result = bulk.run(folder, "--all", "--to", out, "--overwrite")
+    assert result.exit_code == 1
+    assert "passed over" not in result.stderr
+    assert [Path(row["path"]).name for row in json_rows(out)] == ["a.jpg", "b.gif", "c.heic", "d", "f.avif"]
+    (folder / "a.jpg").unlink()
+    nothing = bulk.run(folder)
+    assert nothing.exit_code == 2
+    assert f"no images in {folder}; expected names that end in .bmp, " in nothing.stderr
+    assert "; passed over 4 files that are not named like an image: " in nothing.stderr
+
+
+def test_a_run_that_goes_on_counts_what_was_passed_over_once(bulk: Bulk, tmp_path: Path) -> None:
+    folder = photos(tmp_path / "p", {"a.jpg": b"1", "b.gif": b"2", "c.jpg": b"3", "d.txt": b"4"})
+    bulk.transport.answer = failing_after(1, CannotConnect("gone"))
+    assert bulk.run(folder, "--to", tmp_path / "out.csv", "--in-flight", 1).exit_code == 1
+    bulk.transport.answer = labels
+    resumed = bulk.run(folder, "--to", tmp_path / "out.csv")
+    assert resumed.exit_code == 0
+    assert "passed over 2 files" in resumed.stderr
+    assert f"'{folder}/b.gif', '{folder}/d.txt';" in resumed.stderr
+
+
 # ---- how it ends ----------------------------------------------------------------------------------------------------
 
 

@@ -15,10 +15,11 @@ from bulk_fakes import photos
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import onestream.cli.bulk.sources as module
+import onestream.measure.image_files as module
 from onestream.cli.bulk.braces import expand_braces
 from onestream.cli.bulk.sources import Sample, is_countable, samples
 from onestream.client import BadImage, UnreadableInput
+from onestream.measure.image_files import ImageNames, expand
 
 
 def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
@@ -111,26 +112,36 @@ def test_a_folder_is_read_sorted_and_below(tmp_path: Path) -> None:
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(names=st.sets(st.text("abcé.- 01", max_size=6).map("n{}".format), max_size=12), at_once=st.integers(1, 5))
+@given(
+    stems=st.dictionaries(st.text("abcé.- 01", max_size=6).map("n{}".format), st.sampled_from([".jpg", ".txt"])),
+    at_once=st.integers(1, 5),
+)
 def test_blocks_of_names_are_the_whole_folder_in_order(
-    names: set[str], at_once: int, tmp_path_factory: pytest.TempPathFactory
+    stems: dict[str, str], at_once: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = photos(tmp_path_factory.mktemp("names"), {f"{name}.jpg": b"x" for name in names})
+    files = sorted(stem + suffix for stem, suffix in stems.items())
+    folder, names = photos(tmp_path_factory.mktemp("names"), dict.fromkeys(files, b"x")), ImageNames()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_NAMES_AT_ONCE", at_once)
-        found = [Path(path).name for path, _, _ in read(folder)]
-    assert found == sorted(f"{name}.jpg" for name in names)
+        found = [Path(sample.path).name for sample in samples([str(folder)], names=names)]
+        every = [Path(sample.path).name for sample in samples([str(folder)], names=ImageNames(every_file=True))]
+    assert found == [name for name in files if name.endswith(".jpg")]
+    assert every == files
+    others = len(files) - len(found)
+    assert names.passed_over.startswith(f"passed over {others} file" if others else "")
+    assert bool(names.passed_over) == (others > 0)
 
 
 def peak_bytes(source: Path) -> tuple[int, int]:
     """How many samples there are, and the most memory taken while all are loaded, in a process of its own."""
     script = f"""
 import tracemalloc
-import onestream.cli.bulk.sources as module
+import onestream.measure.image_files as module
+from onestream.cli.bulk.sources import samples
 module._NAMES_AT_ONCE = 200
 tracemalloc.start()
 count = 0
-for sample in module.samples([{str(source)!r}]):
+for sample in samples([{str(source)!r}]):
     sample.load(1000)
     count += 1
 print(count, tracemalloc.get_traced_memory()[1])
@@ -159,6 +170,39 @@ def test_files_patterns_and_what_is_not_there(tmp_path: Path, monkeypatch: pytes
     assert [path for path, _, _ in read("s?.jpg")] == ["s0.jpg", "s1.jpg"]
     (missing,) = samples(["none*.jpg"])
     assert (missing.path, missing.load(10)) == ("none*.jpg", "none*.jpg")
+
+
+def test_what_is_passed_over_is_counted_and_the_first_are_named(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "p", dict.fromkeys(("a.gif", "b.jpg", "c/d.heic", "e\x1b[2J", "notes.txt"), b""))
+    tar = write_tar(tmp_path / "s.tar", {"0.jpg": b"", "0.cls": b"", "1.json": b""})
+    names = ImageNames()
+    assert len(list(samples([str(folder), str(tar)], names=names))) == 2
+    shown = [f"{folder}/a.gif", f"{folder}/c/d.heic", f"{folder}/e\x1b[2J"]
+    assert names.passed_over == (
+        f"passed over 6 files that are not named like an image: {shown[0]!r}, {shown[1]!r}, {shown[2]!r} and 3 more; "
+        "--all tries every file"
+    )
+    assert "\x1b" not in names.passed_over
+    names = ImageNames(every_file=True)
+    assert len(list(samples([str(folder), str(tar)], names=names))) == 8
+    assert names.passed_over == ""
+    names = ImageNames()
+    # What is named is tried, whatever it is called.
+    assert len(list(samples([f"{folder}/a.gif", f"{folder}/n*"], names=names))) == 2
+    assert names.passed_over == ""
+
+
+def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, scandir = photos(tmp_path, {"a/b.jpg": b"1", "c/d.jpg": b"2"}), os.scandir
+
+    def failing(path: str) -> object:
+        if path.endswith("a"):
+            raise OSError(5, "Input/output error")
+        return scandir(path)
+
+    monkeypatch.setattr(module.os, "scandir", failing)
+    assert [data for _, _, data in read(folder)] == ["UnreadableInput", b"2"]
+    assert expand([str(folder)]) == [folder / "a", folder / "c" / "d.jpg"]
 
 
 def test_a_list_of_files(tmp_path: Path) -> None:

@@ -215,10 +215,51 @@ def test_a_bad_file_ends_the_epoch_with_its_name(with_bad_files: Path, photos: P
             next(iter(loader))
 
 
-def test_a_batch_of_bad_files_only_is_an_error_even_when_skipping() -> None:
+@pytest.mark.parametrize("last_batch", ["partial", "pad", "drop"])
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+def test_a_batch_of_bad_files_only_is_left_out(photos: Path, backend: Any, last_batch: Any) -> None:
+    files = Files.from_folder(photos)
+    good = [files.read(index) for index in range(3)]
+    source = [b"no", b"image", good[0], good[1], b"text", b"", good[2], b"no"]
+    options: dict[str, Any] = {"bad_files": "skip", "last_batch": last_batch, "backend": backend, "threads": 2}
+    for batch_size in (1, 2):
+        with ImageLoader(DEFINITION, source, batch_size=batch_size, **options) as loader:
+            for _ in range(2):
+                batches = list(loader)
+                seen = [index for batch in batches for index in batch.indices.tolist() if index >= 0]
+                assert seen == [2, 3, 6]
+                assert all((batch.indices >= 0).any() for batch in batches)
+                sizes = {len(batch.images) for batch in batches}
+                assert sizes == {batch_size} or (last_batch == "partial" and sizes == {1, 2})
+            assert [one.index for one in loader.skipped] == [0, 1, 4, 5, 7]
+
+
+@pytest.mark.parametrize("last_batch", ["partial", "pad", "drop"])
+def test_shards_stay_in_step_over_batches_of_bad_files(photos: Path, last_batch: Any) -> None:
+    files = Files.from_folder(photos)
+    good = [files.read(index) for index in range(4)]
+    source = [good[0], b"no", good[1], b"image", good[2], good[3], good[0], good[1]]
+    found = []
+    for shard in range(2):
+        options: dict[str, Any] = {"last_batch": last_batch, "shard_id": shard, "num_shards": 2}
+        with ImageLoader(DEFINITION, source, batch_size=2, bad_files="skip", **options) as loader:
+            batches = list(loader)
+            assert len(batches) == len(loader) == 2
+            found.append([batch.indices.tolist() for batch in batches])
+    assert found == [[[0, 2], [4, 6]], [[-1, -1], [5, 7]]]
+    padding = batches[0]
+    assert padding.labels.tolist() == [PADDING_LABEL] * 2
+    assert not padding.images.any()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("last_batch", ["partial", "pad"])
+def test_an_epoch_of_bad_files_only_is_an_error_even_when_skipping(shards: int, last_batch: Any) -> None:
+    source = [b"no", b"image", b"at", b"all", b"here", b"."]
+    options: dict[str, Any] = {"last_batch": last_batch, "shard_id": 0, "num_shards": shards}
     with (
-        ImageLoader(DEFINITION, [b"no", b"image"], batch_size=2, bad_files="skip") as loader,
-        pytest.raises(BadSample, match=r"all 2 images of a batch are bad, the first is item 0: bad image"),
+        ImageLoader(DEFINITION, source, batch_size=4, bad_files="skip", **options) as loader,
+        pytest.raises(BadSample, match=rf"all {6 // shards} images of the epoch are bad, the first is item 0: bad"),
     ):
         list(loader)
 

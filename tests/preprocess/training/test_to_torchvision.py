@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,18 @@ import torchvision_alone
 from image_sets import DEFINITION
 from PIL import Image
 
-from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Normalize, Output, Pad, Resize, compile
+from onestream.preprocess import (
+    BackendMissing,
+    CenterCrop,
+    Decode,
+    Definition,
+    Letterbox,
+    Normalize,
+    Output,
+    Pad,
+    Resize,
+    compile,
+)
 from onestream.preprocess.interop import to_torchvision
 from onestream.preprocess.training import Files
 
@@ -54,3 +68,39 @@ def test_it_equals_the_reference(photos: Path, name: str) -> None:
 def test_a_tensor_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="expected a PIL image, got Tensor"):
         to_torchvision(DEFINITION)(torch.zeros(3, 8, 8))
+
+
+def test_a_torchvision_for_another_pytorch_will_do(tmp_path: Path) -> None:
+    """One that describes its operators at import, as the real one does, and whose library did not declare them."""
+    (tmp_path / "torchvision" / "transforms").mkdir(parents=True)
+    describes = "import torch; torch.library.register_fake('torchvision::nms')(lambda boxes, *_: boxes)"
+    (tmp_path / "torchvision" / "__init__.py").write_text(describes)
+    (tmp_path / "torchvision" / "transforms" / "__init__.py").touch()
+    transforms = "def __getattr__(name): return lambda *_, **__: name"
+    (tmp_path / "torchvision" / "transforms" / "v2.py").write_text(transforms)
+    script = (
+        "from onestream.preprocess import Decode, Definition\n"
+        "from onestream.preprocess.interop import to_torchvision\n"
+        "print(to_torchvision(Definition(operations=(Decode(),))))"
+    )
+    command, environment = [sys.executable, "-c", script], {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout == "Compose\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("raise RuntimeError('built for another')", "built for another; it must suit the installed PyTorch"),
+        ("raise ImportError('no such library')", "no such library.*pip install torchvision"),
+    ],
+)
+def test_a_torchvision_that_cannot_be_imported_is_told_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "torchvision.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BackendMissing, match=message):
+        to_torchvision(DEFINITION)

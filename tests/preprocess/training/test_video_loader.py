@@ -126,10 +126,18 @@ def test_bad_videos_fail_by_name_or_are_skipped_and_listed(clips: Path, tmp_path
         assert torch.equal(batch.clips[1], batch.clips[0])
 
 
-def test_a_batch_of_only_bad_videos_ends_the_epoch(clips: Path, tmp_path: Path) -> None:
+def test_a_batch_of_only_bad_videos_is_left_out(clips: Path, tmp_path: Path) -> None:
+    listed = with_bad_ones(clips, tmp_path)
+    with VideoLoader(PIXELS, listed, batch_size=1, num_frames=12, bad_files="skip") as loader:
+        for _ in range(2):
+            assert [batch.indices.tolist() for batch in loader] == [[0], [3]]
+        assert [one.index for one in loader.skipped] == [1, 2]
+    in_step = {"shard_id": 1, "num_shards": 2}
+    with VideoLoader(PIXELS, listed, batch_size=1, num_frames=12, bad_files="skip", **in_step) as loader:
+        assert [batch.indices.tolist() for batch in loader] == [[-1], [3]]
     with (
-        VideoLoader(PIXELS, with_bad_ones(clips, tmp_path), batch_size=1, num_frames=12, bad_files="skip") as loader,
-        pytest.raises(BadSample, match=r"all 1 videos of a batch are bad, the first is .*cut\.mp4"),
+        VideoLoader(PIXELS, [tmp_path / "cut.mp4"], batch_size=1, num_frames=12, bad_files="skip") as loader,
+        pytest.raises(BadSample, match=r"all 1 videos of the epoch are bad, the first is .*cut\.mp4"),
     ):
         list(loader)
 

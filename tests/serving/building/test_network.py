@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -106,15 +107,31 @@ def test_float16_and_uint8_networks_are_served() -> None:
         (mean_color(("b", 1, 32, 32)), definition(), "takes .* the definition gives"),
         (mean_color(), definition(dtype="float16"), "takes float.*gives float16"),
         (mean_color(), definition(layout="NHWC"), "the definition gives .*NHWC"),
-        (mean_color(mix_batch=True), definition(), "depends on the other images"),
-        (mean_color((2, 3, 32, 32), reshape_to=(1, 6)), definition(), "dynamic batch|first dimension|depends"),
+        (mean_color((2, 3, 32, 32), reshape_to=(1, 6)), definition(), "does not run with one image"),
         (mean_color(), Definition(operations=[Decode(), Resize(mode="shorter", size=32)]), "depends on the image"),
     ],
-    ids=["size", "channels", "dtype", "layout", "mixes batch", "not dynamic", "size of image"],
+    ids=["size", "channels", "dtype", "layout", "not one image", "size of image"],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_name(model: onnx.ModelProto, chain: Definition, reason: str) -> None:
     with pytest.raises(BadNetwork, match=reason):
         onnx_graph.prepare(model, chain)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (mean_color(), r"^$"),
+        (mean_color(mix_batch=True), "^output 'scores_out' of an image depends on the other images of its batch$"),
+        (mean_color(("n", 3, 32, 32), reshape_to=(1, 3)), "^the network does not run with a dynamic batch: "),
+    ],
+    ids=["batches", "mixes its batch", "one image only"],
+)
+def test_a_network_says_why_it_may_only_run_one_image_at_a_time(model: onnx.ModelProto, reason: str) -> None:
+    served = onnx_graph.prepare(model, definition())
+    assert re.search(reason, onnx_graph.why_not_batched(served))
+    assert onnx_graph.prepare(served, definition()) == served
+    results = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(pixels())["scores_out"]
+    np.testing.assert_array_equal(results, run_plain(model, definition(), pixels()))
 
 
 def test_two_inputs_are_refused() -> None:

@@ -47,7 +47,8 @@ def run(model: onnx.ModelProto, logits: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def check(model: onnx.ModelProto, logits: np.ndarray, options: Classification) -> None:
     scores, class_ids = run(with_postprocess(model, options), logits)
-    expected_scores, expected_ids = top_k(logits, options.top_k, activation=options.activation)
+    activation = "softmax" if options.activation == "auto" else options.activation
+    expected_scores, expected_ids = top_k(logits, options.top_k, activation=activation)
     np.testing.assert_array_equal(class_ids, expected_ids)
     assert (scores.dtype, class_ids.dtype) == (np.float32, np.int32)
     if options.activation == "none":

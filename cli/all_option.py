@@ -1,0 +1,11 @@
+"""The option with which every command that looks for images takes all files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+AllOption = Annotated[
+    bool, typer.Option("--all", help="Try every file of folders and tar files, not only those named like images.")
+]

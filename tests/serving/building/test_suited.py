@@ -1,0 +1,216 @@
+"""What a build makes of the network's own nature: scores that it ends in, and batches that it cannot take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from networks import ending_in, mean_color
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+from onestream.postprocess import top_k
+from onestream.serving.building import onnx_graph
+from onestream.serving.building.build import Built, build
+from onestream.serving.building.triton_config import ModelConfig, from_text
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import served as served_network
+from onestream.serving.engine.fused import fused_network
+from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.pipeline import Classification, GpuOptions, read_postprocess
+
+# One colour each, so that scores are far from equal: softmax of softmax would be nearly flat.
+PIXELS = np.random.default_rng(5).integers(0, 256, (3, 1, 1, 3), dtype=np.uint8).repeat(32, axis=1).repeat(32, axis=2)
+FORMS = ["python", "dali-backend"]
+# Softmax sums in another order than NumPy does.
+SCORE_TOLERANCE = 1e-6
+
+
+def files(folder: Path, model: onnx.ModelProto, **fields: Any) -> tuple[Path, Path]:
+    """A pipeline file and its network."""
+    operations = [
+        {"op": "decode"},
+        {"op": "resize", "mode": "exact", "size": [32, 32]},
+        {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]},
+    ]
+    (folder / "mine.onnx").write_bytes(model.SerializeToString())
+    (folder / "mine.yaml").write_text(yaml.safe_dump({"preprocess": {"operations": operations}, **fields}))
+    return folder / "mine.yaml", folder / "mine.onnx"
+
+
+def build_mine(folder: Path, model: onnx.ModelProto, *, form: Any = "python", **fields: Any) -> Built:
+    pipeline_file, onnx_file = files(folder, model, **fields)
+    return build(pipeline_file, folder=folder / "repository", onnx_file=onnx_file, form=form)
+
+
+def classified(**options: Any) -> dict[str, Any]:
+    return {"postprocess": {"kind": "classification", "top_k": 3, **options}}
+
+
+def configs(built: Built) -> dict[str, ModelConfig]:
+    """Every configuration by its path."""
+    return {
+        str(path.relative_to(built.folder)): from_text(path.read_text(encoding="utf-8"))
+        for path in built.folder.rglob("*.pbtxt")
+    }
+
+
+def written_activations(built: Built) -> set[str]:
+    """What every configuration with a postprocessing says."""
+    found = [config.parameters["postprocess"].string_value for config in configs(built).values()]
+    options = [read_postprocess(text) for text in found if text]
+    assert len(options) == 6  # postprocess, fused and video, each for both kinds of machine
+    return {one.activation for one in options if isinstance(one, Classification)}
+
+
+def plain_scores(built: Built) -> np.ndarray[Any, Any]:
+    """Softmax of ``mean_color``, all classes, best first."""
+    plain = onnx_graph.prepare(mean_color(), built.pipeline.preprocess)
+    logits = OnnxRuntimeEngine(plain.SerializeToString(), threads=1).run(PIXELS)["scores_out"]
+    return top_k(logits, 7)[0]
+
+
+# ---- scores that a network ends in ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operators", "activation"),
+    [
+        (["Softmax"], "softmax"),
+        (["Softmax", "Identity"], "softmax"),
+        (["Cast", "Softmax", "Cast"], "softmax"),
+        (["parts"], "softmax"),
+        (["Sigmoid"], "sigmoid"),
+        (["Identity"], None),
+        (["Softmax", "Log"], None),
+        (["LogSoftmax"], None),
+        (["Sigmoid", "Relu"], None),
+    ],
+)
+def test_a_network_shows_what_it_ends_in(operators: list[str], activation: str | None) -> None:
+    (output,) = served_network.outputs(ending_in(*operators))
+    assert output.activation == activation
+
+
+def test_a_division_of_other_things_is_no_softmax() -> None:
+    model = ending_in("parts")
+    (divided,) = (node for node in model.graph.node if node.op_type == "Div")
+    for inputs in (["sums", "exponentials"], ["before", "sums"], ["exponentials", "exponentials"]):
+        divided.input[:] = inputs
+        assert served_network.outputs(model)[0].activation is None
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "Sigmoid"])
+def test_scores_of_a_network_are_served_as_they_are(tmp_path: Path, operator: str) -> None:
+    built = build_mine(tmp_path, ending_in(operator), **classified(), video={})
+    assert written_activations(built) == {"none"}
+    assert built.notes == [
+        f"postprocess.activation: none, since the network's output 'scores_out' comes from {operator.lower()} already"
+    ]
+    own = OnnxRuntimeEngine(built.folder / "mine_model" / "1" / "model.onnx", threads=1).run(PIXELS)["scores_out"]
+    expected, class_ids = top_k(own, 3, activation="none")
+    options = configs(built)["mine_fused/config.pbtxt"].parameters["postprocess"].string_value
+    fused = fused_network(built.folder / "mine_fused" / "1" / "model.onnx", options)
+    results = OnnxRuntimeEngine(fused, threads=1).run(PIXELS)
+    np.testing.assert_array_equal(results["class_ids"], class_ids)
+    np.testing.assert_array_equal(results["scores"], expected)
+
+
+@pytest.mark.parametrize("operator", ["Identity", "LogSoftmax"])
+def test_logits_and_their_logarithms_get_softmax(tmp_path: Path, operator: str) -> None:
+    built = build_mine(tmp_path, ending_in(operator), **classified(top_k=7), video={})
+    assert written_activations(built) == {"softmax"}
+    assert built.notes == []
+    options = configs(built)["mine_fused/config.pbtxt"].parameters["postprocess"].string_value
+    fused = fused_network(built.folder / "mine_fused" / "1" / "model.onnx", options)
+    scores = OnnxRuntimeEngine(fused, threads=1).run(PIXELS)["scores"]
+    np.testing.assert_allclose(scores, plain_scores(built), rtol=0, atol=SCORE_TOLERANCE)
+
+
+@pytest.mark.parametrize(("engine", "precision"), [("onnxruntime", "fp32"), ("tensorrt", "fp16")])
+def test_the_stock_form_makes_no_scores_of_scores(tmp_path: Path, engine: str, precision: str) -> None:
+    gpu = {"engine": engine, "precision": precision}
+    built = build_mine(tmp_path, ending_in("Softmax"), form="dali-backend", **classified(top_k=7), serving={"gpu": gpu})
+    assert len(built.notes) == 1
+    for network in (built.folder / "mine_model" / "1").glob("*.onnx"):
+        scores = OnnxRuntimeEngine(network, threads=1).run(PIXELS)["scores"]
+        # Logits of a few units in float16 are off by up to 2e-3, and softmax keeps that.
+        np.testing.assert_allclose(scores, plain_scores(built), rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_softmax_of_scores_is_refused(tmp_path: Path, form: str) -> None:
+    with pytest.raises(
+        BadPipeline, match="'scores_out' comes from softmax already: write activation: none, or leave it out"
+    ):
+        build_mine(tmp_path, ending_in("Softmax"), form=form, **classified(activation="softmax"))
+    assert not (tmp_path / "repository").exists()
+
+
+def test_none_is_none_for_logits_too(tmp_path: Path) -> None:
+    built = build_mine(tmp_path, mean_color(), **classified(activation="none"), video={})
+    assert written_activations(built) == {"none"}
+    assert built.notes == []
+
+
+def test_the_command_says_what_it_decided(tmp_path: Path) -> None:
+    pipeline_file, onnx_file = files(tmp_path, ending_in("Softmax"), **classified())
+    command = ["build", str(pipeline_file), "--onnx", str(onnx_file), "--repository", str(tmp_path / "repository")]
+    for _ in range(2):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0
+        assert "postprocess.activation: none, since the network's output 'scores_out' comes from" in done.stdout
+
+
+# ---- batches that a network cannot take -----------------------------------------------------------------------------
+
+ALONE = [mean_color(mix_batch=True), mean_color(("n", 3, 32, 32), reshape_to=(1, 3))]
+IDS = ["mixes its batch", "one image only"]
+
+
+@pytest.mark.parametrize(("model", "form"), list(zip(ALONE, FORMS, strict=True)), ids=IDS)
+def test_batches_of_such_a_network_are_refused_with_the_way_out(
+    tmp_path: Path, model: onnx.ModelProto, form: str
+) -> None:
+    with pytest.raises(BadNetwork, match=r"one image at a time, write serving: \{max_batch_size: 1\}"):
+        build_mine(tmp_path, model, form=form, **classified())
+    assert not (tmp_path / "repository").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "form"),
+    [(ALONE[0], "python"), (ALONE[0], "dali-backend"), (ALONE[1], "python")],
+    ids=["python", "dali-backend", "one image only"],
+)
+def test_the_way_out_is_that_nothing_is_ever_batched(tmp_path: Path, model: onnx.ModelProto, form: str) -> None:
+    serving = {"max_batch_size": 1, "gpu": {"max_batch_size": 16}}
+    built = build_mine(tmp_path, model, form=form, **classified(), serving=serving, video={})
+    assert built.notes[0].startswith("one image at a time, on a GPU too: ")
+    found = configs(built)
+    video = [found.pop(path) for path in list(found) if path.startswith("mine_video/")]
+    assert {config.max_batch_size for config in found.values()} == {1}
+    assert {warmup.batch_size for config in found.values() for warmup in config.model_warmup} == {1}
+    in_video = {config.parameters["network_batch"].string_value for config in video}
+    assert in_video == ({"1"} if form == "python" else set())
+    on_gpu = [config.parameters["gpu"].string_value for config in found.values()]
+    assert {GpuOptions.model_validate_json(text).max_batch_size for text in on_gpu if text} <= {1}
+    if form == "dali-backend":
+        script = (built.folder / "mine_model" / "build_plan.sh").read_text()
+        assert "--maxShapes=pixels:1x32x32x3" in script
+        assert "MAX_BATCH_SIZE = 1\n" in (built.folder / "mine_preprocess" / "1" / "dali.py").read_text()
+
+
+def test_what_was_built_for_one_image_is_not_taken_for_batches(tmp_path: Path) -> None:
+    build_mine(tmp_path, ALONE[0], **classified(), serving={"max_batch_size": 1})
+    with pytest.raises(BadNetwork, match="depends on the other images of its batch; to serve it"):
+        build_mine(tmp_path, ALONE[0], **classified(), serving={"max_batch_size": 2})
+
+
+def test_a_network_that_takes_batches_keeps_those_of_a_gpu(tmp_path: Path) -> None:
+    built = build_mine(tmp_path, mean_color(), **classified(), serving={"max_batch_size": 1})
+    assert configs(built)["mine_model/config.pbtxt"].max_batch_size == 64
+    assert built.notes == []
