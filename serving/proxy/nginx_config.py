@@ -25,18 +25,18 @@ def nginx_config(proxy: Proxy, *, folder: str) -> str:
         proxy: what it does.
         folder: an absolute path where nginx may write: its process id, and bodies that are too large for memory.
     """
-    models = [
-        {"name": model.name, "streams": model.streams, "most_bytes": model.max_body_bytes + REQUEST_OVERHEAD_BYTES}
-        for model in proxy.models
-    ]
+    most_bytes = {model.name: model.max_body_bytes + REQUEST_OVERHEAD_BYTES for model in proxy.models}
     values: dict[str, object] = {name: getattr(proxy, name) for name in Proxy.__slots__} | {
         "folder": folder,
         "access_log": "off" if proxy.access_log == "off" else f"{proxy.access_log} requests",
         "most_json_bytes": MOST_JSON_BYTES,
-        "models": models,
+        "models": [
+            {"name": model.name, "streams": model.streams, "most_bytes": most_bytes[model.name]}
+            for model in proxy.models
+        ],
         # gRPC names the model inside the message, so that all have the largest limit.
-        "image_bytes": max((model["most_bytes"] for model in models if not model["streams"]), default=None),
-        "has_streams": any(model["streams"] for model in models),
+        "image_bytes": max((most_bytes[model.name] for model in proxy.models if not model.streams), default=None),
+        "has_streams": any(model.streams for model in proxy.models),
     }
     template = resources.files("onestream.serving.proxy") / "nginx_template.conf"
     return _filled(_COMMENT.sub("", template.read_text(encoding="utf-8")), values)
