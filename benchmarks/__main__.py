@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from benchmarks import plot, tables
-from benchmarks.agreement import Disagreement
-from benchmarks.competitors import ROOT
 from benchmarks.photos import SIZES, PhotosMissing
 from benchmarks.plan import FULL, QUICK
+from benchmarks.result_files import add_out, path_in, write
 from benchmarks.results import FILE_NAME
 from benchmarks.run import CACHE, PARTS, run
+from onestream.measure.agreement import Disagreement
 from onestream.measure.load.perf_analyzer import PerfAnalyzerError
 from onestream.serving.server.errors import ServerError
-
-RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main() -> int:
@@ -33,14 +30,13 @@ def main() -> int:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 1
     # A partial run does not replace published results.
-    folder = (options.out or (RESULTS if complete else CACHE / "results")) / results.machine.slug
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE_NAME).write_text(results.model_dump_json(indent=1) + "\n")
-    (folder / "tables.md").write_text(tables.full(results))
+    path = path_in(options.out or (None if complete else CACHE / "results"), results.machine.slug, FILE_NAME)
+    write(path, results)
+    path.with_name("tables.md").write_text(tables.full(results))
     if results.served:
-        plot.draw(results, folder / "throughput.png")
+        plot.draw(results, path.with_name("throughput.png"))
     print(tables.full(results))
-    print(f"written to {folder}")
+    print(f"written to {path.parent}")
     return 0
 
 
@@ -50,12 +46,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds, of which medians are taken")
     parser.add_argument("--size", action="append", choices=SIZES, help="measure this size only; repeatable")
     parser.add_argument("--only", action="append", choices=PARTS, help="measure this part only; repeatable")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="where to write; without it benchmarks/results, or .cache/benchmarks/results where not all is measured",
-    )
+    add_out(parser, else_where="benchmarks/results, or .cache/benchmarks/results where not all is measured")
     return parser.parse_args()
 
 

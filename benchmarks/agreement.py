@@ -9,6 +9,7 @@ import numpy as np
 import tritonclient.grpc as triton
 
 from onestream.wire.tensor_names import CLASS_IDS, IMAGE, SCORES
+from onestream.measure.agreement import Disagreement
 
 TOLERANCE = 0.03
 """Largest allowed difference of a score, from 0 to 1.
@@ -18,10 +19,6 @@ a wrong colour order, filter or crop moves scores by tens of percents.
 """
 
 _TIMEOUT_S = 60.0
-
-
-class Disagreement(Exception):
-    """Two competitors gave different answers for a photo."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,11 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def title(size: Size) -> str:
+    """A size as tables show it, such as ``1920×1080``."""
+    return size.replace("x", "×")
+
+
 def mean_kilobytes(photos: tuple[Photo, ...]) -> float:
     """Mean file size in units of 1000 bytes."""
     return math.fsum(photo.bytes for photo in photos) / len(photos) / 1000

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.photos import SIZES, Size
 from benchmarks.results import Competitor, Part
 from onestream.measure.load.perf_analyzer import Load, Transport
+from onestream.measure.plan import Plan
 
 COMPETITORS: tuple[Competitor, ...] = ("plain", "classify", "classify_fused")
 AT_MAIN_LOAD: tuple[Competitor, ...] = ("plain_default", *COMPETITORS)
@@ -19,25 +19,23 @@ RATE_SHARE = 0.7
 """The open-loop rate, as a share of what the plain competitor can do at concurrency 8."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPlan(Plan):
     """How much is measured.
 
-    ``duration_s`` is of one measurement; ``trial_rounds`` are for the choice of the plain competitor's setting;
-    ``cpu_time_passes`` are over the photos, in each round.
+    ``trial_rounds`` are for the choice of the plain competitor's setting; ``cpu_time_passes`` are over the photos, in
+    each round.
     """
 
     quick: bool
-    rounds: int
-    duration_s: float
     trial_rounds: int
     concurrencies: tuple[int, ...]
     cpu_time_passes: int
     sizes: tuple[Size, ...] = SIZES
 
 
-FULL = Plan(quick=False, rounds=5, duration_s=6.0, trial_rounds=2, concurrencies=(1, 4, 8, 16), cpu_time_passes=4)
-QUICK = Plan(quick=True, rounds=2, duration_s=1.5, trial_rounds=1, concurrencies=(1, 8), cpu_time_passes=2)
+FULL = ServedPlan(quick=False, rounds=5, duration_s=6.0, trial_rounds=2, concurrencies=(1, 4, 8, 16), cpu_time_passes=4)
+QUICK = ServedPlan(quick=True, rounds=2, duration_s=1.5, trial_rounds=1, concurrencies=(1, 8), cpu_time_passes=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Point:
     competitors: tuple[Competitor, ...] = COMPETITORS
 
 
-def points(plan: Plan, *, rate: int) -> list[Point]:
+def points(plan: ServedPlan, *, rate: int) -> list[Point]:
     """The points of one size. ``rate`` is in requests per second."""
     concurrencies = [Load(kind="concurrency", value=value) for value in plan.concurrencies]
     return [
@@ -61,9 +59,3 @@ def points(plan: Plan, *, rate: int) -> list[Point]:
         # By shared memory, since inside a pipeline these pixels do not travel to a client.
         Point(MAIN_LOAD, transport="grpc+shm", part="preprocess", competitors=("plain", "classify")),
     ]
-
-
-def rotated(competitors: Sequence[Competitor], round_index: int) -> list[Competitor]:
-    """Every competitor once, each round beginning with another one."""
-    first = round_index % len(competitors)
-    return [*competitors[first:], *competitors[:first]]

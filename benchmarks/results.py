@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import platform
-import re
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Literal
 
-import psutil
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from benchmarks.cpu_time import Timed
 from benchmarks.photos import Photo, Size
+from benchmarks.result_files import FROZEN, Machine
 from onestream.measure.load.perf_analyzer import Export, Load, Transport
 
 SCHEMA = 1
@@ -24,25 +19,8 @@ Competitor = Literal["plain", "plain_default", "classify", "classify_fused"]
 """*plain* is the plain ensemble in its fastest setting, *plain_default* with Triton's and ONNX Runtime's defaults."""
 Part = Literal["whole", "preprocess"]
 
-_PACKAGES = ("nvidia-dali-cuda120", "nvidia-pytriton", "numpy", "onnxruntime", "pillow")
-_Frozen = ConfigDict(frozen=True, extra="forbid")
-
-
-class Machine(BaseModel):
-    """Where it was measured."""
-
-    model_config = _Frozen
-
-    cpu: str
-    cores: int
-    memory_gib: float
-    kernel: str
-    system: str
-
-    @property
-    def slug(self) -> str:
-        """A folder name, such as ``amd-epyc-2-cores``."""
-        return re.sub(r"[^a-z0-9]+", "-", f"{self.cpu} {self.cores} cores".lower()).strip("-")
+PACKAGES = ("nvidia-dali-cuda120", "nvidia-pytriton", "numpy", "onnxruntime", "pillow")
+"""Those that do the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +41,7 @@ class Served(BaseModel):
     ``others_cpu_share`` is the share of the machine that other programs used meanwhile, 0 to 1.
     """
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     round: int
     size: Size
@@ -86,7 +64,7 @@ class Served(BaseModel):
 class InProcess(BaseModel):
     """One measurement of the same operations in process: images per second of all processes together."""
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     round: int
     size: Size
@@ -98,7 +76,7 @@ class InProcess(BaseModel):
 class CpuTime(BaseModel):
     """CPU milliseconds per image in one pass over the photos; see ``cpu_time``."""
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     round: int
     size: Size
@@ -108,7 +86,7 @@ class CpuTime(BaseModel):
 class PlainTrial(BaseModel):
     """One measurement by which the plain competitor's setting is chosen."""
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     round: int
     size: Size
@@ -119,7 +97,7 @@ class PlainTrial(BaseModel):
 class Agreement(BaseModel):
     """Largest difference of a score between each competitor and the plain one, over all photos of a size."""
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     size: Size
     tolerance: float
@@ -131,7 +109,7 @@ class Agreement(BaseModel):
 class Results(BaseModel):
     """Everything of one run. ``plain_setting`` is the best setting of the plain competitor by size."""
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     format: int = SCHEMA
     started_utc: str
@@ -166,46 +144,3 @@ class Results(BaseModel):
         """The loads that were measured over plain gRPC: concurrencies in increasing order, then the rate."""
         found = {one.load for one in self.served if one.size == size and one.transport == "grpc"}
         return sorted(found, key=lambda load: (load.kind, load.value))
-
-
-def this_machine() -> Machine:
-    """Describe the machine; nothing of it names a host or a user."""
-    release = platform.freedesktop_os_release()
-    return Machine(
-        cpu=_cpu_model(),
-        cores=psutil.cpu_count() or 1,
-        memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
-        kernel=f"{platform.system()} {platform.release()} {platform.machine()}",
-        system=release.get("PRETTY_NAME", release["NAME"]),
-    )
-
-
-def _cpu_model() -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return found.group(1).strip() if found else platform.machine()
-
-
-def library_versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that do the work."""
-    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
-
-
-def commit(root: Path) -> str:
-    """The commit that is checked out, with ``+changes`` where files differ from it; *unknown* outside of git."""
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
-        changes = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return head.stdout.strip() + ("+changes" if changes.stdout.strip() else "")
-
-
-def read(folder: Path) -> list[Results]:
-    """All results below a folder, by path."""
-    return [Results.model_validate_json(path.read_text()) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]

@@ -17,8 +17,10 @@ import tritonclient.grpc as triton
 from benchmarks import agreement, cpu_time, in_process
 from benchmarks.competitors import DEFAULT_PLAIN, PIPELINE, ROOT, PlainSetting, make_repository, plain_settings
 from benchmarks.photos import PhotoSet, Size, photo_set
-from benchmarks.plan import MAIN_LOAD, RATE_SHARE, SEED, Plan, Point, points, rotated
+from benchmarks.plan import MAIN_LOAD, RATE_SHARE, SEED, Point, ServedPlan, points
+from benchmarks.result_files import commit, this_machine, versions
 from benchmarks.results import (
+    PACKAGES,
     Agreement,
     Competitor,
     CpuTime,
@@ -26,13 +28,11 @@ from benchmarks.results import (
     PlainTrial,
     Results,
     Served,
-    commit,
-    library_versions,
-    this_machine,
 )
 from benchmarks.usage import Usage
 from onestream.measure.load import perf_analyzer
 from onestream.measure.load.perf_analyzer import Export, Load, PerfAnalyzerError, Transport
+from onestream.measure.plan import rotated
 from onestream.measure.spread import Spread
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.fit import usable_cores
@@ -46,10 +46,10 @@ _SETTLE_S = 0.3
 _NOTABLE_SHARE = 0.05
 
 
-def run(plan: Plan, *, parts: tuple[Only, ...] = PARTS, progress: Callable[[str], None] = print) -> Results:
+def run(plan: ServedPlan, *, parts: tuple[Only, ...] = PARTS, progress: Callable[[str], None] = print) -> Results:
     """Measure everything and return it.
 
-    Raises ``perf_analyzer.PerfAnalyzerError``, ``agreement.Disagreement``, ``photos.PhotosMissing`` or
+    Raises ``perf_analyzer.PerfAnalyzerError``, ``Disagreement``, ``photos.PhotosMissing`` or
     ``onestream.serving.server.errors.ServerError``.
     """
     started, cores = datetime.now(timezone.utc), usable_cores()
@@ -57,7 +57,7 @@ def run(plan: Plan, *, parts: tuple[Only, ...] = PARTS, progress: Callable[[str]
     progress("photos: reading, or making them")
     photos = {size: photo_set(size, folder=CACHE / "photos") for size in plan.sizes}
     settings = plain_settings(cores)
-    versions = library_versions()
+    libraries = versions(PACKAGES)
     with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
         repository = Path(folder)
         progress("repository: building ours and the plain ensembles")
@@ -67,8 +67,8 @@ def run(plan: Plan, *, parts: tuple[Only, ...] = PARTS, progress: Callable[[str]
         if "served" in parts:
             progress("server: starting")
             with _serving(repository, command) as served:
-                versions["tritonserver"] = served.client.get_server_metadata().version
-                versions["perf_analyzer"] = perf_analyzer.version(command)
+                libraries["tritonserver"] = served.client.get_server_metadata().version
+                libraries["perf_analyzer"] = perf_analyzer.version(command)
                 state.check_agreement(served, settings)
                 state.choose_plain(served, settings)
                 state.all_rounds(served)
@@ -80,9 +80,9 @@ def run(plan: Plan, *, parts: tuple[Only, ...] = PARTS, progress: Callable[[str]
         seed=SEED,
         rounds=plan.rounds,
         duration_s=plan.duration_s,
-        commit=commit(ROOT),
+        commit=commit(),
         machine=this_machine(),
-        versions=versions,
+        versions=libraries,
         photos=[photo for size in plan.sizes for photo in photos[size].photos],
         agreement=state.agreement,
         plain_setting={size: str(setting) for size, setting in state.plain.items()},
@@ -129,7 +129,7 @@ def _serving(repository: Path, command: list[str]) -> Iterator[_Serving]:
 class _Run:
     """One run: where things are, and what was measured so far."""
 
-    plan: Plan
+    plan: ServedPlan
     parts: tuple[Only, ...]
     progress: Callable[[str], None]
     photos: dict[Size, PhotoSet]

@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import commit, this_machine
+from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, write
 from benchmarks.streams_table import FILE_NAME, table
 from onestream.measure.capacity import soak
 from onestream.measure.capacity.clip import own_clip
-from onestream.measure.capacity.streams import Plan, compare, quiet_numbers
+from onestream.measure.capacity.streams import StreamsPlan, compare, quiet_numbers
 
-ROOT = Path(__file__).parents[1]
 CASES = (("classify", 1), ("classify", 5), ("matte", 1))
 
 
@@ -30,34 +29,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each run that are counted")
     parser.add_argument("--case", action="append", type=int, choices=range(len(CASES)), help=f"only these of {CASES}")
     parser.add_argument("--soak-minutes", type=float, default=30.0, help="0 leaves the soak out")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write; without it benchmarks/results")
+    add_out(parser)
     options = parser.parse_args(arguments)
     quiet_numbers()
     machine = this_machine()
-    path: Path = (options.out or ROOT / "benchmarks" / "results") / machine.slug / FILE_NAME
+    path = path_in(options.out, machine.slug, FILE_NAME)
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"cases": {}}
     results["machine"] = machine.model_dump()
     clip = own_clip(ROOT / ".cache" / "benchmarks" / "videos", say=_say)
     for name, stride in [CASES[index] for index in (options.case or range(len(CASES)))]:
-        plan = Plan(
-            ROOT / "pipelines" / f"{name}.yaml", clip, stride=stride, rounds=options.rounds, seconds=options.seconds
+        pipeline = ROOT / "pipelines" / f"{name}.yaml"
+        plan = StreamsPlan(
+            pipeline_file=pipeline, clip=clip, stride=stride, rounds=options.rounds, duration_s=options.seconds
         )
         with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
             found = compare(plan, folder=Path(folder), say=_say)
-        results["cases"][f"{name}, every {stride}"] = {"commit": commit(ROOT), **found}
-        _write(path, results)
+        results["cases"][f"{name}, every {stride}"] = {"commit": commit(), **found}
+        write(path, results)
     if options.soak_minutes:
-        endurance = soak.Plan(ROOT / "pipelines" / "classify.yaml", clip, minutes=options.soak_minutes)
+        endurance = soak.SoakPlan(ROOT / "pipelines" / "classify.yaml", clip, minutes=options.soak_minutes)
         with tempfile.TemporaryDirectory(prefix="onestream-soak-") as folder:
-            results["soak"] = {"commit": commit(ROOT), **soak.soak(endurance, folder=Path(folder), say=_say)}
-        _write(path, results)
+            results["soak"] = {"commit": commit(), **soak.soak(endurance, folder=Path(folder), say=_say)}
+        write(path, results)
     print(table(results))
     print(f"written to {path}")
-
-
-def _write(path: Path, results: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def _say(line: str) -> None:

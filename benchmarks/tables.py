@@ -6,8 +6,6 @@ python -m benchmarks.tables --check README.md    exits with 1 where that differs
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,19 +15,16 @@ from benchmarks.gpu import results as gpu
 from benchmarks.gpu import table as gpu_table
 from benchmarks.overload import results as overload
 from benchmarks.overload import table as overload_table
-from benchmarks.photos import Size, mean_kilobytes
+from benchmarks.photos import Size, mean_kilobytes, title
 from benchmarks.plan import AT_MAIN_LOAD, MAIN_LOAD, ONE_AT_A_TIME
-from benchmarks.results import Competitor, Part, Results, Served, Where, read
+from benchmarks.result_files import RESULTS, Raw, read
+from benchmarks.results import FILE_NAME, Competitor, Part, Results, Served, Where
 from benchmarks.training import results as training
 from onestream.measure.load.perf_analyzer import Load, Transport
 from onestream.measure.spread import Spread, ratio
-
-BEGIN = "<!-- results:begin -->"
-END = "<!-- results:end -->"
-RESULTS = Path(__file__).parent / "results"
+from onestream.measure.tables import NOT_MEASURED, markdown, rewrite
 
 _LINK = "benchmarks/results"
-_NOT_MEASURED = "–"
 _MUCH_OTHER_USE = 0.05
 _Value = Callable[[Served], float]
 _Quantity = Callable[[Size], "Spread | None"]
@@ -120,8 +115,8 @@ def ratios(results: Results) -> str:
         ("CPU time: decode to uint8 pixels ÷ bare full decode", "lower", of_bare_decode("pixels")),
     ]
     sizes = _sizes(results)
-    return _table(
-        ["quantity (concurrency 8 where not said)", "better", *(_title(size) for size in sizes)],
+    return markdown(
+        ["quantity (concurrency 8 where not said)", "better", *(title(size) for size in sizes)],
         [[name, better, *(_text(quantity(size), 2) for size in sizes)] for name, better, quantity in rows],
     )
 
@@ -130,7 +125,7 @@ def _about(results: Results) -> str:
     machine, versions = results.machine, results.versions
     libraries = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
     sizes = ", ".join(
-        f"{len(own)} of {_title(size)} ({mean_kilobytes(tuple(own)):.0f} KB each)"
+        f"{len(own)} of {title(size)} ({mean_kilobytes(tuple(own)):.0f} KB each)"
         for size in _sizes(results)
         if (own := [photo for photo in results.photos if photo.size == size])
     )
@@ -161,8 +156,8 @@ def _absolute(results: Results) -> str:
                 _spread_text(results.rounds_of(_p99, competitor, busy), 0),
                 _spread_text(results.rounds_of(_p50, competitor, alone), 1),
             ]
-            rows.append([_title(size), competitor, *cells])
-    return _table(["photos", "served", "images/s", "p99, ms", "p50 at concurrency 1, ms"], rows)
+            rows.append([title(size), competitor, *cells])
+    return markdown(["photos", "served", "images/s", "p99, ms", "p50 at concurrency 1, ms"], rows)
 
 
 def _served(results: Results) -> str:
@@ -180,8 +175,8 @@ def _served(results: Results) -> str:
                 continue
             name = competitor if where.part == "whole" else f"{competitor}, {where.part} alone"
             cells = [_spread_text(results.rounds_of(value, competitor, where), digits) for value, digits in columns]
-            rows.append([_title(where.size), str(where.load), where.transport, name, *cells])
-    return _table(
+            rows.append([title(where.size), str(where.load), where.transport, name, *cells])
+    return markdown(
         ["photos", "load", "by", "served", "images/s", "p50, ms", "p99, ms", "server CPU, ms/image", "batch"], rows
     )
 
@@ -192,17 +187,19 @@ def _plain_trials(results: Results) -> str:
         for setting in dict.fromkeys(trial.setting for trial in results.plain_trials):
             rates = [t.inferences_per_s for t in results.plain_trials if (t.size, t.setting) == (size, setting)]
             chosen = "chosen" if results.plain_setting.get(size) == setting else ""
-            rows.append([_title(size), setting, _text(Spread.of(rates) if rates else None, 1), chosen])
-    return _table(["photos", "setting of the plain competitor", "images/s", ""], rows)
+            rows.append([title(size), setting, _text(Spread.of(rates) if rates else None, 1), chosen])
+    return markdown(["photos", "setting of the plain competitor", "images/s", ""], rows)
 
 
 def _agreement(results: Results) -> str:
     rows = [
-        [_title(one.size), f"{one.best_classes_equal} of {one.photos}", competitor, f"{difference:.4f}"]
+        [title(one.size), f"{one.best_classes_equal} of {one.photos}", competitor, f"{difference:.4f}"]
         for one in results.agreement
         for competitor, difference in one.largest_difference.items()
     ]
-    return _table(["photos", "same best class by all", "competitor", "largest difference of a score from plain"], rows)
+    return markdown(
+        ["photos", "same best class by all", "competitor", "largest difference of a score from plain"], rows
+    )
 
 
 def _in_process(results: Results) -> str:
@@ -210,16 +207,16 @@ def _in_process(results: Results) -> str:
     rows = []
     for size, batch, processes in keys:
         rates = [one.images_per_s for one in results.in_process if (one.size, one.batch) == (size, batch)]
-        rows.append([_title(size), str(processes), str(batch), _text(Spread.of(rates), 1)])
-    return _table(["photos", "processes", "batch", "images/s in process"], rows)
+        rows.append([title(size), str(processes), str(batch), _text(Spread.of(rates), 1)])
+    return markdown(["photos", "processes", "batch", "images/s in process"], rows)
 
 
 def _cpu_time(results: Results) -> str:
     rows = []
     for size in _sizes(results):
         for timed in results.cpu_time[0].milliseconds:
-            rows.append([_title(size), timed, _spread_text(_cpu(results, size, timed), 2)])
-    return _table(["photos", "timed", "CPU ms/image"], rows)
+            rows.append([title(size), timed, _spread_text(_cpu(results, size, timed), 2)])
+    return markdown(["photos", "timed", "CPU ms/image"], rows)
 
 
 def _cpu(results: Results, size: Size, timed: Timed) -> dict[int, float]:
@@ -242,73 +239,32 @@ def _sizes(results: Results) -> list[Size]:
     return list(dict.fromkeys(photo.size for photo in results.photos))
 
 
-def _title(size: Size) -> str:
-    return size.replace("x", "×")
-
-
 def _text(spread: Spread | None, digits: int) -> str:
-    return _NOT_MEASURED if spread is None else spread.text(digits)
+    return NOT_MEASURED if spread is None else spread.text(digits)
 
 
 def _spread_text(rounds: dict[int, float], digits: int) -> str:
     return _text(Spread.of(list(rounds.values())) if rounds else None, digits)
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
-
-
-def replaced(text: str, block: str) -> str:
-    """``text`` with ``block`` between the marker lines.
-
-    Raises ``ValueError`` where the markers are not there once each, in order.
-    """
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"expected the lines {BEGIN} and {END} once each, in this order")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{block}{END}{after}"
-
-
-def rewrite(block: Callable[[Path], str], arguments: Sequence[str] | None, *, command: str) -> int:
-    """The command line that writes or checks what ``block`` makes of a folder of results; returns the exit status."""
-    parser = argparse.ArgumentParser(prog=command, description="Tables of results in a page.")
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", type=Path, metavar="FILE", help="put the tables between the markers of FILE")
-    action.add_argument("--check", type=Path, metavar="FILE", help="fail where FILE differs from the results")
-    parser.add_argument("--results", type=Path, metavar="FOLDER", default=RESULTS, help="folder of results")
-    options = parser.parse_args(arguments)
-    path: Path = options.write or options.check
-    text = path.read_text(encoding="utf-8")
-    try:
-        wanted = replaced(text, block(options.results))
-    except ValueError as error:
-        print(f"{path}: {error}", file=sys.stderr)
-        return 1
-    if options.write:
-        path.write_text(wanted, encoding="utf-8")
-    elif wanted != text:
-        print(f"{path} differs from the result files; run: {command} --write {path}", file=sys.stderr)
-        return 1
-    return 0
-
-
 def _readme(folder: Path) -> str:
     blocks = [
-        summary(read(folder), link_to=_LINK),
-        *(f"{training.table(one)}\n" for one in training.read(folder)),
-        *(f"{video_table.table(one)}\n" for one in video_table.read(folder)),
-        *(f"{streams_table.table(one)}\n" for one in streams_table.read(folder)),
-        *(overload_table.readme(one, link_to=_LINK) for one in overload.read(folder)),
-        gpu_table.readme(gpu.read(folder)),
+        summary(read(folder, FILE_NAME, Results), link_to=_LINK),
+        *map(training.table, read(folder, training.FILE_NAME, training.TrainingResults)),
+        *map(video_table.table, read(folder, video_table.FILE_NAME, Raw)),
+        *map(streams_table.table, read(folder, streams_table.FILE_NAME, Raw)),
+        *(
+            overload_table.readme(one, link_to=_LINK)
+            for one in read(folder, overload.FILE_NAME, overload.OverloadResults)
+        ),
+        gpu_table.readme(read(folder, gpu.FILE_NAME, gpu.GpuResults)),
     ]
     return "\n".join(block for block in blocks if block)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return rewrite(_readme, arguments, command="python -m benchmarks.tables")
+    return rewrite(_readme, arguments, command="python -m benchmarks.tables", results=RESULTS)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,10 @@ frame's neighbour that is 5 frames off must be further away than the frame itsel
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,7 @@ import torch.utils.data
 from PIL import Image
 
 from benchmarks.photos import photo_set
-from benchmarks.results import commit, this_machine
+from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, versions, write
 from benchmarks.video_table import FILE_NAME
 from onestream.measure.spread import Spread, ratio
 from onestream.preprocess import Decode, Definition, Resize
@@ -44,7 +42,6 @@ from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.common.color import ColorRule, planes_of, to_rgb
 from onestream.serving.server.fit import usable_cores
 
-ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache" / "benchmarks"
 FRAMES, STRIDE, SIDE = 60, 5, 224
 NUMBERS = range(0, FRAMES * STRIDE, STRIDE)
@@ -237,7 +234,7 @@ def main() -> None:
     """Measure, print, and write video-clips.json."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.video_clips", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write; without it benchmarks/results")
+    add_out(parser)
     options = parser.parse_args()
     started, paths, workers = datetime.now(timezone.utc), videos(), usable_cores()
     psnr = agreement(paths)
@@ -256,9 +253,9 @@ def main() -> None:
     machine = this_machine()
     results = {
         "started_utc": started.isoformat(timespec="seconds"),
-        "commit": commit(ROOT),
+        "commit": commit(),
         "machine": machine.model_dump(),
-        "versions": {name: version(name) for name in ("av", "decord2", "torch", "numba", "numpy")},
+        "versions": versions(("av", "decord2", "torch", "numba", "numpy")),
         "clip": {"frames": FRAMES, "stride": STRIDE, "size": SIDE, "bits_per_s": BITS_PER_S, "videos": VIDEOS},
         "workers": workers,
         "psnr_db": {name: value for name, value in psnr.items() if np.isfinite(value)},
@@ -266,10 +263,9 @@ def main() -> None:
         "ratio": {name: asdict(spread) for name, spread in ratios.items() if spread},
         "cpu_s_per_clip": parts,
     }
-    folder = (options.out or ROOT / "benchmarks" / "results") / machine.slug
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE_NAME).write_text(json.dumps(results, indent=1) + "\n")
-    print(f"written to {folder / FILE_NAME}")
+    path = path_in(options.out, machine.slug, FILE_NAME)
+    write(path, results)
+    print(f"written to {path}")
 
 
 def _ratio(ours_: Sequence[Measured], others: Sequence[Measured], field: str) -> Spread | None:

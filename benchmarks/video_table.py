@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from onestream.measure.spread import Spread, ratio
+from onestream.measure.tables import markdown
 
 FILE_NAME = "video-clips.json"
-
-
-def read(folder: Path) -> list[dict[str, Any]]:
-    """All results below a folder, by path."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
 
 
 def table(results: dict[str, Any]) -> str:
@@ -21,18 +15,14 @@ def table(results: dict[str, Any]) -> str:
     clip, measured = results["clip"], results["rounds"]
     rates = {name: {n: one["clips_per_s"] for n, one in enumerate(rounds)} for name, rounds in measured.items()}
     others = max(one["others"] for rounds in measured.values() for one in rounds)
-    lines = [
+    about = (
         f"Video loader, 1080p H.264, clips of {clip['frames']} frames, every {clip['stride']}th, resized to "
         f"{clip['size']}×{clip['size']}, {results['workers']} cores; {results['started_utc'][:10]}, commit "
         f"{results['commit'][:12]}. Median (quartiles) of {len(rates['ours'])} rounds; "
-        f"other programs used up to {others:.0%} of the machine.",
-        "",
-        "| loader | clips/s | ours ÷ it |",
-        "| --- | --- | --- |",
-    ]
+        f"other programs used up to {others:.0%} of the machine."
+    )
+    rows = []
     for name, of_loader in rates.items():
         against = ratio(rates["ours"], of_loader) if name != "ours" else None
-        lines.append(
-            f"| {name} | {Spread.of(list(of_loader.values())).text(2)} | {against.text(2) if against else ''} |"
-        )
-    return "\n".join(lines)
+        rows.append([name, Spread.of(list(of_loader.values())).text(2), against.text(2) if against else ""])
+    return f"{about}\n\n{markdown(['loader', 'clips/s', 'ours ÷ it'], rows)}"

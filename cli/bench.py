@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 
@@ -46,9 +46,9 @@ def streams(
     """
     try:
         from onestream.client import OnestreamError
-        from onestream.measure.capacity.agreement import Disagreement
+        from onestream.measure.agreement import Disagreement
         from onestream.measure.capacity.clip import ClipMissing, own_clip
-        from onestream.measure.capacity.streams import Plan, compare, quiet_numbers
+        from onestream.measure.capacity.streams import StreamsPlan, compare, quiet_numbers
         from onestream.preprocess import PreprocessError
         from onestream.serving.errors import ServingError
     except ImportError as error:
@@ -60,7 +60,9 @@ def streams(
     log = Console(stderr=True)
     try:
         path = clip or own_clip(cache, say=log.print)
-        plan = Plan(pipeline, path, stride=stride, rounds=rounds, seconds=seconds, onnx_file=onnx)
+        plan = StreamsPlan(
+            pipeline_file=pipeline, clip=path, stride=stride, rounds=rounds, duration_s=seconds, onnx_file=onnx
+        )
         with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
             result = compare(plan, folder=Path(folder), say=lambda line: log.print(line, highlight=False))
     except (OnestreamError, Disagreement, ClipMissing, PreprocessError, ServingError, OSError) as error:
@@ -75,16 +77,16 @@ def streams(
 
 def _table(result: dict[str, Any]) -> Table:
     from onestream.measure.capacity.streams import OPENCV, OURS, Summary
+    from onestream.measure.tables import terminal
 
     summary, clip = Summary.of(result), result["clip"]
-    table = Table(
+    table = terminal(
+        "",
+        Column("streams held", justify="right"),
+        Column("ours ÷ it", justify="right"),
         title=f"{result['pipeline']}, {clip['width']}x{clip['height']} {clip['codec']}, {result['fps']} frames/s, "
         f"every {result['stride']}. frame, {result['cores']} cores",
-        title_justify="left",
     )
-    table.add_column("")
-    table.add_column("streams held", justify="right")
-    table.add_column("ours ÷ it", justify="right")
     table.add_row(OURS, summary.held[OURS].text(2), "")
     against = summary.against_opencv
     table.add_row(f"{OPENCV} in the client", summary.held[OPENCV].text(2), against.text(2) if against else "–")
@@ -121,7 +123,7 @@ def soak(
     try:
         from onestream.client import OnestreamError
         from onestream.measure.capacity.clip import ClipMissing, own_clip
-        from onestream.measure.capacity.soak import Plan
+        from onestream.measure.capacity.soak import SoakPlan
         from onestream.measure.capacity.soak import soak as run
         from onestream.preprocess import PreprocessError
         from onestream.serving.errors import ServingError
@@ -132,7 +134,7 @@ def soak(
         )
     log = Console(stderr=True)
     try:
-        plan = Plan(pipeline, clip or own_clip(cache, say=log.print), minutes, clients, onnx)
+        plan = SoakPlan(pipeline, clip or own_clip(cache, say=log.print), minutes, clients, onnx)
         with tempfile.TemporaryDirectory(prefix="onestream-soak-") as folder:
             result = run(plan, folder=Path(folder), say=lambda line: log.print(line, highlight=False))
     except (OnestreamError, ClipMissing, PreprocessError, ServingError, OSError) as error:

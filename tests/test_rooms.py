@@ -89,6 +89,8 @@ def test_the_wheel_needs_no_name_but_onestream(tmp_path: Path) -> None:
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"onestream"}
     assert {f"onestream/{room}/__init__.py" for room in ROOMS} <= set(names)
     assert "onestream/serving/data/imagenet_labels.txt" in names
+    assert "onestream/serving/data/selfie_segmentation.onnx" in names
+    assert "onestream/serving/proxy/nginx_template.conf" in names
     assert "onestream/cli/demo_page/static/page.html" in names
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)

@@ -12,18 +12,16 @@ from pathlib import Path
 from benchmarks.gpu.fused import measure_fused
 from benchmarks.gpu.measure import reason
 from benchmarks.gpu.preprocessing import measure_preprocessing
-from benchmarks.gpu.results import GpuResults, PhotoSet, Rate, library_versions, save
+from benchmarks.gpu.results import FILE_NAME, GpuResults, PhotoSet, Rate, library_versions
 from benchmarks.gpu.served import measure_served, why_not
-from benchmarks.gpu.setup import PARTS, Plan, Setup, set_up
+from benchmarks.gpu.setup import PARTS, GpuPlan, Setup, set_up
 from benchmarks.gpu.table import full
 from benchmarks.photos import SEED, SIZES
-from benchmarks.results import commit, this_machine
+from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, write
 from onestream.preprocess.cuda.device import open_device
 from onestream.preprocess.errors import PreprocessError
 from onestream.serving.pipeline import Pipeline
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
 UNPUBLISHED = ROOT / ".cache" / "benchmarks" / "results"
 """Where a run of some parts goes, so that it does not replace published results."""
 
@@ -47,14 +45,16 @@ def main() -> int:
         photos_folder=ROOT / "examples" / "photos",
         progress=_say,
     )
-    folder: Path = options.out or (UNPUBLISHED if options.only or options.sizes else RESULTS)
-    results = measure_all(setup, _about(setup, started, options.commit or commit(ROOT)), folder)
+    folder = options.out or (UNPUBLISHED if options.only or options.sizes else None)
+    about = _about(setup, started, options.commit or commit())
+    path = path_in(folder, about.slug, FILE_NAME)
+    results = measure_all(setup, about, path)
     print(full(results))
-    print(f"written to {save(results, folder)}")
+    print(f"written to {path}")
     return 0 if all(one.agrees for one in results.agreement) else 1
 
 
-def measure_all(setup: Setup, results: GpuResults, folder: Path) -> GpuResults:
+def measure_all(setup: Setup, results: GpuResults, path: Path) -> GpuResults:
     """Measure the parts of the plan.
 
     The file is written after each, before its libraries are closed, so that one that crashes loses little.
@@ -64,15 +64,16 @@ def measure_all(setup: Setup, results: GpuResults, folder: Path) -> GpuResults:
         with ExitStack() as opened:
             agreement, rates = measure_preprocessing(setup, opened)
             results = _with(results, setup, agreement=agreement, rates=rates)
-            save(results, folder)
+            write(path, results)
     if "fused" in parts:
         with ExitStack() as opened:
             engine, agreement, rates, steps = measure_fused(setup, opened)
             agreement, rates = results.agreement + agreement, results.rates + rates
             results = _with(results, setup, engine=engine, agreement=agreement, rates=rates, steps=steps)
-            save(results, folder)
+            write(path, results)
     if "served" in parts:
         results = _with(results, setup, rates=results.rates + _served(setup))
+        write(path, results)
     return results
 
 
@@ -114,8 +115,8 @@ def _about(setup: Setup, started: str, commit: str) -> GpuResults:
     )
 
 
-def _plan(options: argparse.Namespace) -> Plan:
-    return Plan(
+def _plan(options: argparse.Namespace) -> GpuPlan:
+    return GpuPlan(
         parts=tuple(options.only or PARTS),
         sizes=tuple(options.sizes or SIZES),
         batches=tuple(sorted(set(options.batches))),
@@ -125,7 +126,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         served_s=options.served_seconds,
         minutes=options.minutes,
         photos=options.photos,
-        compared=min(Plan.compared, options.photos),
+        compared=min(GpuPlan().compared, options.photos),
     )
 
 
@@ -135,7 +136,7 @@ def _say(line: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    default = Plan()
+    default = GpuPlan()
     network = ROOT / "model_repository" / "classify_fused" / "1" / "model.onnx"
     parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be given several times")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, help="of the photos")
@@ -147,7 +148,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=default.minutes, help="after which no further round begins")
     parser.add_argument("--photos", type=_positive, default=default.photos, help="made of each size")
     parser.add_argument("--network", type=Path, default=network, help="the served network, as onestream build makes it")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write; without it benchmarks/results")
+    add_out(parser)
     parser.add_argument("--commit", help="what is measured, where git cannot tell")
     return parser.parse_args()
 

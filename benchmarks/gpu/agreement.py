@@ -13,6 +13,7 @@ import numpy.typing as npt
 from benchmarks.gpu.competitors import Setting
 from benchmarks.gpu.results import Agreement
 from benchmarks.photos import Size
+from onestream.measure.agreement import Disagreement
 from onestream.preprocess import BadImage, Definition, Limits, compile
 from onestream.preprocess.backends.base import Sample
 
@@ -21,10 +22,6 @@ TIE = 0.03
 
 Samples = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
-
-
-class Disagreement(Exception):
-    """A competitor does something else than the reference, so it is not timed."""
 
 
 class Network:

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from benchmarks.gpu.agreement import Disagreement, check_answers, refuse
+from benchmarks.gpu.agreement import check_answers, refuse
 from benchmarks.gpu.lanes import Batch, Lanes
 from benchmarks.gpu.measure import Photos, Point, reason
 from benchmarks.gpu.results import Agreement, Part, Rate, Steps
 from benchmarks.gpu.setup import Setup
+from onestream.measure.agreement import Disagreement
 from onestream.preprocess.cuda.device import Device
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.errors import BackendMissing

@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks.gpu.lanes import Batch, Lanes
 from benchmarks.gpu.results import Family, Part, Rate
 from benchmarks.photos import Size
+from onestream.measure.plan import rotated
 
 _LONGEST_REASON = 400
 
@@ -97,7 +98,7 @@ def measure(
             progress(f"the time is up after {index} of {rounds} rounds")
             break
         progress(f"round {index + 1} of {rounds}, {len(left)} points")
-        for point in rotated(left, index, rounds):
+        for point in rotated(left, index, rounds=rounds):
             if point in left:
                 attempt(point, partial(_once, point, index, duration_s, rates))
         took_s = time.monotonic() - began
@@ -118,12 +119,6 @@ def _once(point: Point, index: int, duration_s: float, rates: list[Rate]) -> Non
             images_per_s=rate,
         )
     )
-
-
-def rotated(points: Sequence[Point], index: int, rounds: int) -> list[Point]:
-    """The points in the order of one round."""
-    first = len(points) * index // max(1, rounds)
-    return [*points[first:], *points[:first]]
 
 
 def reason(error: Exception) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from benchmarks.photos import Size
-from benchmarks.results import Machine
+from benchmarks.result_files import FROZEN, Machine, slug_of
 
 FILE_NAME = "gpu.json"
 Part = Literal["preprocess", "decode alone", "network alone", "fused", "served"]
@@ -23,7 +23,6 @@ _LIBRARIES = (
     "cvcuda", "nvidia-dali", "nvidia-nvimgcodec", "nvidia-nvjpeg", "tensorrt", "cuda-core", "cuda-bindings", "numpy",
     "onnxruntime", "opencv", "pillow",
 )  # fmt: skip
-_Frozen = ConfigDict(frozen=True, extra="forbid")
 
 
 class Rate(BaseModel):
@@ -34,7 +33,7 @@ class Rate(BaseModel):
     *served* requests, at the same time.
     """
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     round: int
     part: Part
@@ -54,7 +53,7 @@ class Agreement(BaseModel):
     ``allowed``: what was asked for, in words; ``agrees``: whether it was met.
     """
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     part: Part
     setting: str
@@ -73,7 +72,7 @@ class Steps(BaseModel):
     ``waits``: host waits of our own code per batch.
     """
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     precision: str
     size: Size
@@ -86,7 +85,7 @@ class Steps(BaseModel):
 class PhotoSet(BaseModel):
     """The photos of one size: how many, and their mean size in units of 1000 bytes."""
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     size: Size
     count: int
@@ -99,7 +98,7 @@ class GpuResults(BaseModel):
     ``rounds`` were planned; fewer measurements of a part mean that its time was up.
     """
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     format: Literal[1] = 1
     started_utc: str
@@ -122,7 +121,7 @@ class GpuResults(BaseModel):
     @property
     def slug(self) -> str:
         """The folder's name, from the GPU's, such as ``nvidia-h100-80gb-hbm3``."""
-        return re.sub(r"[^a-z0-9]+", "-", self.gpu.lower()).strip("-")
+        return slug_of(self.gpu)
 
     def rounds_of(self, part: Part, setting: str, size: Size | None, *, batch: int, in_flight: int) -> Rounds:
         """Images per second by round; empty where that was not measured."""
@@ -174,16 +173,3 @@ def library_versions() -> dict[str, str]:
     if driver.exists() and (number := re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", driver.read_text())):
         found["driver"] = number.group(1)
     return dict(sorted(found.items()))
-
-
-def save(results: GpuResults, folder: Path) -> Path:
-    """Write the results into the folder of their GPU below ``folder``; returns the file."""
-    path = folder / results.slug / FILE_NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(results.model_dump_json(indent=1) + "\n")
-    return path
-
-
-def read(folder: Path) -> list[GpuResults]:
-    """All results below a folder, by path."""
-    return [GpuResults.model_validate_json(path.read_text()) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]

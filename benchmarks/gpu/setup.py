@@ -13,6 +13,7 @@ from benchmarks.gpu.measure import Photos, Point, measure, reason
 from benchmarks.gpu.photos import make_photos
 from benchmarks.gpu.results import Rate
 from benchmarks.photos import SEED, SIZES, Size
+from onestream.measure.plan import Plan
 from onestream.preprocess.cuda.device import Device
 from onestream.serving.pipeline import Pipeline
 
@@ -22,20 +23,20 @@ _ENDS: dict[Only, float] = {"preprocess": 0.5, "fused": 0.75, "served": 1.0}
 """Share of the whole time after which a part begins no further round."""
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPlan(Plan):
     """What is measured, and how often.
 
-    ``photos``: how many of each size; ``compared``: how many of these must agree. A measurement lasts ``duration_s``,
-    of a served model ``served_s``.
+    ``photos``: how many of each size; ``compared``: how many of these must agree. A measurement of a served model
+    lasts ``served_s``.
     """
 
+    rounds: int = 3
+    duration_s: float = 0.3
     parts: tuple[Only, ...] = PARTS
     sizes: tuple[Size, ...] = SIZES
     batches: tuple[int, ...] = (1, 8, 64, 256)
     fused_batch: int = 64
-    rounds: int = 3
-    duration_s: float = 0.3
     served_s: float = 4.0
     minutes: float = 7.0
     photos: int = 192
@@ -46,7 +47,7 @@ class Plan:
 class Setup:
     """One run's surroundings. ``network`` is None where it is not built; ``missing`` says what is not measured."""
 
-    plan: Plan
+    plan: GpuPlan
     device: Device
     cores: int
     pipeline: Pipeline
@@ -72,7 +73,7 @@ class Setup:
 
 
 def set_up(
-    plan: Plan,
+    plan: GpuPlan,
     device: Device,
     *,
     cores: int,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from benchmarks.gpu.results import FAMILIES, Agreement, GpuResults, Part, Rounds
-from benchmarks.photos import Size
+from benchmarks.photos import Size, title
 from onestream.measure.spread import Spread, ratio
+from onestream.measure.tables import markdown
 
 NOT_MEASURED = "On a GPU: not measured.\n"
 _PRECISIONS = ("fp32", "fp16")
@@ -31,19 +32,15 @@ def full(results: GpuResults) -> str:
 
 
 def _table(results: GpuResults, rows: Iterable[_Row]) -> str:
-    titles = [size.replace("x", "×") for size in _sizes(results)]
-    head = ["quantity", "to reach", *titles]
+    titles = [title(size) for size in _sizes(results)]
     missing = [
         [f"not measured: {what}", "", why, *[""] * (len(titles) - 1)] for what, why in results.not_measured.items()
     ]
-    lines = [head, ["---"] * len(head), *rows, *missing]
-    return f"{_about(results)}\n\n" + "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+    return f"{_about(results)}\n\n{markdown(['quantity', 'to reach', *titles], [*rows, *missing])}"
 
 
 def _about(results: GpuResults) -> str:
-    photos = ", ".join(
-        f"{one.count} of {one.size.replace('x', '×')} ({one.mean_kilobytes:.0f} KB each)" for one in results.photos
-    )
+    photos = ", ".join(f"{one.count} of {title(one.size)} ({one.mean_kilobytes:.0f} KB each)" for one in results.photos)
     network = f" {results.engine} runs the network." if results.engine else ""
     libraries = ", ".join(f"{name} {number}" for name, number in results.versions.items())
     return (

@@ -14,9 +14,8 @@ from typing import Any
 from PIL import Image
 
 from benchmarks.hostile import broken_servers, headers, kills, requests, soak, streams
-from benchmarks.hostile.results import FILE_NAME, keep
-from benchmarks.hostile.table import table
-from benchmarks.results import commit, this_machine
+from benchmarks.hostile.table import FILE_NAME, keep, table
+from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine
 from onestream.measure.panning import write_panning
 from onestream.serving.building.build import build
 from onestream.serving.proxy.nginx import RunningProxy
@@ -24,7 +23,6 @@ from onestream.serving.proxy.settings import Proxy, public_models
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.ports import free_port
 
-ROOT = Path(__file__).parents[2]
 _HOST = "127.0.0.1"
 _SEED = 1
 _CLIP_FRAMES, _CLIP_SIZE_HW = 20, (240, 320)
@@ -37,15 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__)
     parser.add_argument("--part", action="append", choices=_PARTS, help="only this one; may be repeated")
     parser.add_argument("--share", type=float, default=1.0, help="of the usual amount of each part, above 0")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write; without it benchmarks/results")
+    add_out(parser)
     options = parser.parse_args(arguments)
     machine = this_machine()
-    path: Path = (options.out or ROOT / "benchmarks" / "results") / machine.slug / FILE_NAME
+    path = path_in(options.out, machine.slug, FILE_NAME)
     results: dict[str, Any] = {}
     for part in options.part or _PARTS:
         _say(f"{part}:")
         began_s = time.monotonic()
-        about = {"commit": commit(ROOT), "started_utc": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+        about = {"commit": commit(), "started_utc": datetime.now(timezone.utc).isoformat(timespec="seconds")}
         found = _PARTS[part](options.share)
         about["took_s"] = str(round(time.monotonic() - began_s))
         results = keep(path, part, about | found, machine=machine)

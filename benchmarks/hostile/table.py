@@ -1,4 +1,4 @@
-"""The table of docs/security.md.
+"""What the parts of a hostile run found, each with a date and commit of its own, as the table of docs/security.md.
 
 python -m benchmarks.hostile.table --write docs/security.md    replaces what stands between the two marker lines
 python -m benchmarks.hostile.table --check docs/security.md    exits with 1 where that differs from the result files
@@ -6,40 +6,46 @@ python -m benchmarks.hostile.table --check docs/security.md    exits with 1 wher
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
 
-from benchmarks.hostile.results import read
-from benchmarks.tables import rewrite
+from benchmarks.result_files import RESULTS, Machine, Raw, read, write
+from onestream.measure.tables import NOT_MEASURED, markdown, rewrite
 
+FILE_NAME = "hostile.json"
 _GRACE_S = 0.5
 _FLAT_PERCENT = 5.0
 _Row = tuple[str, str, str]
 
 
-def table(results: dict[str, Any]) -> str:
+def keep(path: Path, part: str, found: Raw, *, machine: Machine) -> Raw:
+    """Write what a part found into a file, and return all that the file then has; other parts stay as they are."""
+    results: Raw = json.loads(path.read_text()) if path.exists() else {"parts": {}}
+    results["machine"] = machine.model_dump()
+    results["parts"][part] = found
+    write(path, results)
+    return results
+
+
+def table(results: Raw) -> str:
     """A row for each quantity, with what was aimed at; parts that were not measured say so."""
-    parts: dict[str, dict[str, Any]] = results["parts"]
+    parts: dict[str, Raw] = results["parts"]
     machine = results["machine"]
     dates = sorted({part["started_utc"][:10] for part in parts.values()})
     commits = sorted({part["commit"][:12] for part in parts.values()})
-    lines = [
+    about = (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:.0f} GiB, {machine['system']}; "
-        f"{', '.join(dates)}, commit {', '.join(commits)}.",
-        "",
-        "| quantity | to reach | measured |",
-        "| --- | --- | --- |",
-    ]
-    for part, rows in _ROWS.items():
-        if part in parts:
-            lines += [f"| {' | '.join(row)} |" for row in rows(parts[part])]
-        else:
-            lines.append(f"| {part} | – | not measured |")
-    return "\n".join(lines) + "\n"
+        f"{', '.join(dates)}, commit {', '.join(commits)}."
+    )
+    rows: list[_Row] = []
+    for part, rows_of in _ROWS.items():
+        rows += rows_of(parts[part]) if part in parts else [(part, NOT_MEASURED, "not measured")]
+    return f"{about}\n\n{markdown(['quantity', 'to reach', 'measured'], rows)}"
 
 
-def _streams(found: dict[str, Any]) -> list[_Row]:
+def _streams(found: Raw) -> list[_Row]:
     return [
         (
             f"{one['hostile']:,} hostile streams, with and without the metadata that ends Triton 2.51, {way}",
@@ -51,7 +57,7 @@ def _streams(found: dict[str, Any]) -> list[_Row]:
     ]
 
 
-def _headers(found: dict[str, Any]) -> list[_Row]:
+def _headers(found: Raw) -> list[_Row]:
     worst = max(found["worst_by_format"].values(), key=lambda one: float(one["ms"]))
     return [
         (
@@ -62,7 +68,7 @@ def _headers(found: dict[str, Any]) -> list[_Row]:
     ]
 
 
-def _requests(found: dict[str, Any]) -> list[_Row]:
+def _requests(found: Raw) -> list[_Row]:
     return [
         (
             f"{found['hostile_requests']:,} hostile requests at the proxy",
@@ -73,7 +79,7 @@ def _requests(found: dict[str, Any]) -> list[_Row]:
     ]
 
 
-def _kills(found: dict[str, Any]) -> list[_Row]:
+def _kills(found: Raw) -> list[_Row]:
     rounds = found["rounds"]
     slowest = max(rounds, key=lambda one: float(one["served_again_s"] or sys.maxsize))
     late = sum(one["served_again_s"] is None or one["served_again_s"] > 15 for one in rounds)
@@ -91,7 +97,7 @@ def _kills(found: dict[str, Any]) -> list[_Row]:
     ]
 
 
-def _clients(found: dict[str, Any]) -> list[_Row]:
+def _clients(found: Raw) -> list[_Row]:
     late = sum(one["late_s"] > _GRACE_S for one in found["failed"])
     return [
         (
@@ -103,7 +109,7 @@ def _clients(found: dict[str, Any]) -> list[_Row]:
     ]
 
 
-def _soak(found: dict[str, Any]) -> list[_Row]:
+def _soak(found: Raw) -> list[_Row]:
     growth: dict[str, float] = found["growth_percent"]
     above = [f"{name} {percent:+.1f} %" for name, percent in growth.items() if percent > _FLAT_PERCENT]
     share = found["hostile"] / max(1, found["hostile"] + found["good"])
@@ -124,7 +130,7 @@ def _soak(found: dict[str, Any]) -> list[_Row]:
     ]
 
 
-_ROWS: dict[str, Callable[[dict[str, Any]], list[_Row]]] = {
+_ROWS: dict[str, Callable[[Raw], list[_Row]]] = {
     "streams": _streams,
     "headers": _headers,
     "requests": _requests,
@@ -137,9 +143,10 @@ _ROWS: dict[str, Callable[[dict[str, Any]], list[_Row]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     return rewrite(
-        lambda folder: "\n".join(map(table, read(folder))),
+        lambda folder: "\n".join(map(table, read(folder, FILE_NAME, Raw))),
         arguments,
         command="python -m benchmarks.hostile.table",
+        results=RESULTS,
     )
 
 

@@ -16,30 +16,29 @@ from pathlib import Path
 import yaml
 
 from benchmarks.overload.offered import capacity, offer
-from benchmarks.overload.results import VARIANTS, Capacity, Point, Results, Variant
+from benchmarks.overload.results import VARIANTS, Capacity, OverloadResults, Point, Variant
 from benchmarks.photos import PhotoSet, photo_set
-from benchmarks.results import commit, this_machine
+from benchmarks.result_files import ROOT, commit, this_machine
+from onestream.measure.plan import Plan
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
-
-ROOT = Path(__file__).parents[2]
 
 _SEED = 1
 _WARM_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverloadPlan(Plan):
     """``deadline_s``: what a caller waits at most; an answer after it is worth nothing to him."""
 
     rounds: int = 3
-    seconds: float = 8.0
+    duration_s: float = 8.0
     deadline_s: float = 1.0
     shares: Sequence[float] = (0.5, 1.0, 2.0, 5.0)
     forms: Sequence[str] = ("classify", "classify_fused")
 
 
-def measure(plan: Plan, *, cache: Path, say: Callable[[str], None]) -> Results:
+def measure(plan: OverloadPlan, *, cache: Path, say: Callable[[str], None]) -> OverloadResults:
     """Run the plan."""
     cores = sorted(os.sched_getaffinity(0))
     server_cores, load_cores = cores[:-1] or cores, cores[-1:]
@@ -59,14 +58,14 @@ def measure(plan: Plan, *, cache: Path, say: Callable[[str], None]) -> Results:
                     points += _round(plan, number, form, Path(folder), photos, server_cores, say)
         finally:
             os.sched_setaffinity(0, cores)
-    return Results(
+    return OverloadResults(
         machine=this_machine(),
-        commit=commit(ROOT),
+        commit=commit(),
         started_utc=started.isoformat(timespec="seconds"),
         server_cores=len(server_cores),
         load_cores=len(load_cores) if len(cores) > 1 else 0,
         rounds=plan.rounds,
-        seconds=plan.seconds,
+        seconds=plan.duration_s,
         deadline_s=plan.deadline_s,
         capacities=capacities,
         points=points,
@@ -74,7 +73,7 @@ def measure(plan: Plan, *, cache: Path, say: Callable[[str], None]) -> Results:
 
 
 def _capacities(
-    plan: Plan,
+    plan: OverloadPlan,
     number: int,
     form: str,
     folder: Path,
@@ -85,13 +84,13 @@ def _capacities(
     """What bounds cost where nothing is overloaded: server and load share all cores."""
     for variant in VARIANTS if number % 2 == 0 else VARIANTS[::-1]:
         with _serving(folder / variant, form, cores) as address:
-            per_s = capacity(address, form, photos.contents, seconds=plan.seconds, warm_s=_WARM_S)
+            per_s = capacity(address, form, photos.contents, seconds=plan.duration_s, warm_s=_WARM_S)
         say(f"round {number + 1}, {form}, {variant}: {per_s:.0f} images/s on all cores")
         yield Capacity(round=number, form=form, variant=variant, per_s=per_s)
 
 
 def _round(
-    plan: Plan,
+    plan: OverloadPlan,
     number: int,
     form: str,
     folder: Path,
@@ -101,7 +100,7 @@ def _round(
 ) -> Iterator[Point]:
     # What is 100 % is the same for both.
     with _serving(folder / "bounded", form, server_cores) as address:
-        most = capacity(address, form, photos.contents, seconds=plan.seconds, warm_s=_WARM_S)
+        most = capacity(address, form, photos.contents, seconds=plan.duration_s, warm_s=_WARM_S)
     say(f"round {number + 1}, {form}: capacity {most:.0f} images/s")
     for variant in VARIANTS if number % 2 == 0 else VARIANTS[::-1]:
         for share in plan.shares:
@@ -112,7 +111,7 @@ def _round(
                     form,
                     photos.contents,
                     rate_per_s=share * most,
-                    seconds=plan.seconds,
+                    seconds=plan.duration_s,
                     deadline_s=plan.deadline_s,
                     seed=_SEED + number,
                     warm_s=_WARM_S,

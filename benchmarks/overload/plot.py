@@ -13,21 +13,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.curve import draw_curve
-from benchmarks.overload.results import VARIANTS, Point, Results, Variant
+from benchmarks.overload.results import VARIANTS, OverloadResults, Point, Variant
 from onestream.measure.spread import Spread
 
 _COLORS: dict[Variant, str] = {"bounded": "#1f6fb4", "unbounded": "#777777"}
 _LABELS: dict[Variant, str] = {"bounded": "as generated", "unbounded": "without bounds (max_queue_size: 0)"}
 
 
-def draw(results: Results, path: Path) -> None:
+def draw(results: OverloadResults, path: Path) -> None:
     """Write a PNG file."""
     figure = figure_of(results)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
-def figure_of(results: Results) -> Figure:
+def figure_of(results: OverloadResults) -> Figure:
     """A column for each form. Points are medians over rounds, bars their quartiles.
 
     Where no request was answered in time there is no latency, but a cross on the line of the deadline.
@@ -74,7 +74,7 @@ def figure_of(results: Results) -> Figure:
     return figure
 
 
-def _goodput(results: Results, form: str, variant: Variant) -> dict[float, Spread]:
+def _goodput(results: OverloadResults, form: str, variant: Variant) -> dict[float, Spread]:
     def value(one: Point) -> float:
         return one.goodput_per_s / one.capacity_per_s
 
@@ -82,7 +82,7 @@ def _goodput(results: Results, form: str, variant: Variant) -> dict[float, Sprea
     return {share: Spread.of([value(one) for one in points]) for share, points in rounds.items() if points}
 
 
-def _p99_ms(results: Results, form: str, variant: Variant) -> dict[float, Spread]:
+def _p99_ms(results: OverloadResults, form: str, variant: Variant) -> dict[float, Spread]:
     known = {
         share: [one.p99_ms for one in results.of(form, variant, share) if one.p99_ms is not None]
         for share in results.shares

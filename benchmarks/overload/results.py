@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from benchmarks.overload.offered import Outcome, percentile
-from benchmarks.results import Machine
+from benchmarks.result_files import FROZEN, Machine
 from onestream.measure.spread import Spread
 
 FILE_NAME = "overload.json"
 
 Variant = Literal["bounded", "unbounded"]
 VARIANTS: tuple[Variant, ...] = ("bounded", "unbounded")
-
-_Frozen = ConfigDict(frozen=True, extra="forbid")
 
 
 class Point(BaseModel):
@@ -26,7 +23,7 @@ class Point(BaseModel):
     nothing within the deadline. ``sent_late`` requests left the load generator more than 50 ms after they were due.
     """
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     round: int
     form: str
@@ -79,7 +76,7 @@ class Point(BaseModel):
 class Capacity(BaseModel):
     """Images per second to 8 callers who wait for their answers, in one round."""
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     round: int
     form: str
@@ -87,10 +84,10 @@ class Capacity(BaseModel):
     per_s: float
 
 
-class Results(BaseModel):
+class OverloadResults(BaseModel):
     """A run on one machine. ``load_cores`` are the load generator's own, 0 where it shared the server's."""
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     machine: Machine
     commit: str
@@ -122,8 +119,3 @@ class Results(BaseModel):
     def shares(self) -> list[float]:
         """Of the capacity, ascending."""
         return sorted({one.share for one in self.points})
-
-
-def read(folder: Path) -> list[Results]:
-    """All results below a folder, by path. Raises ValueError for a file that is none."""
-    return [Results.model_validate_json(path.read_text()) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]

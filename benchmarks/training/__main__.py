@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-from benchmarks.competitors import PIPELINE, ROOT
+from benchmarks.competitors import PIPELINE
 from benchmarks.photos import SIZES, PhotosMissing, Size, photo_set
-from benchmarks.results import commit, this_machine
+from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, versions, write
 from benchmarks.training import measure, soak
 from benchmarks.training.results import FILE_NAME, CaseResult, Parity, TrainingResults, table
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.fit import usable_cores
 
 CACHE = ROOT / ".cache" / "benchmarks"
-RESULTS = ROOT / "benchmarks" / "results"
 NETWORK = ROOT / "model_repository" / "classify_model" / "1" / "model.onnx"
 _PACKAGES = ("torch", "torchvision", "nvidia-dali-cuda120", "pillow", "opencv-python-headless", "numpy")
 _REPEAT: dict[Size, int] = {"500x375": 80, "1920x1080": 24}
@@ -62,9 +58,9 @@ def main() -> int:
     )
     results = TrainingResults(
         started_utc=started.isoformat(timespec="seconds"),
-        commit=commit(ROOT),
+        commit=commit(),
         machine=this_machine(),
-        versions=_versions(),
+        versions=versions(_PACKAGES),
         workers=workers,
         rounds=options.rounds,
         cases=found,
@@ -73,29 +69,18 @@ def main() -> int:
         resident_mib=resident,
         growth=soak.growth(resident),
     )
-    folder = (options.out or RESULTS) / results.machine.slug
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE_NAME).write_text(results.model_dump_json(indent=1) + "\n")
+    path = path_in(options.out, results.machine.slug, FILE_NAME)
+    write(path, results)
     print(table(results))
-    print(f"written to {folder / FILE_NAME}")
+    print(f"written to {path}")
     return 0
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=50, help="of the soak, which prints the memory after each")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write; without it benchmarks/results")
+    add_out(parser)
     return parser.parse_args()
 
 

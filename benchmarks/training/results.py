@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pydantic import BaseModel
 
-from pydantic import BaseModel, ConfigDict
-
-from benchmarks.photos import Size
-from benchmarks.results import Machine
+from benchmarks.photos import Size, title
+from benchmarks.result_files import FROZEN, Machine
 from onestream.measure.spread import Spread, ratio
+from onestream.measure.tables import NOT_MEASURED, markdown
 
 FILE_NAME = "training.json"
-_Frozen = ConfigDict(frozen=True, extra="forbid")
 
 
 class CaseResult(BaseModel):
@@ -20,7 +18,7 @@ class CaseResult(BaseModel):
     ``differences``: mean difference of each loader's images from ours, in units of the output.
     """
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     name: str
     size: Size
@@ -37,7 +35,7 @@ class CaseResult(BaseModel):
 class Parity(BaseModel):
     """DALI against the reference after the crop: levels, shares of the values, images with another best class."""
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     images: int
     largest_level: int
@@ -53,7 +51,7 @@ class TrainingResults(BaseModel):
     ``resident_mib``: memory after each epoch of the soak; ``growth`` as ``soak.growth`` states it.
     """
 
-    model_config = _Frozen
+    model_config = FROZEN
 
     started_utc: str
     commit: str
@@ -71,13 +69,10 @@ class TrainingResults(BaseModel):
 def table(results: TrainingResults) -> str:
     """The README's table of one run."""
     sizes = list(results.equal_to_serving)
-    lines = [
+    about = (
         f"Training loader, {results.workers} threads against {results.workers} worker processes; "
-        f"{results.started_utc[:10]}, commit {results.commit[:12]}. Median (quartiles) of {results.rounds} rounds.",
-        "",
-        f"| quantity | {' | '.join(size.replace('x', '×') for size in sizes)} |",
-        f"| --- |{' --- |' * len(sizes)}",
-    ]
+        f"{results.started_utc[:10]}, commit {results.commit[:12]}. Median (quartiles) of {results.rounds} rounds."
+    )
     rows: dict[str, dict[str, str]] = {}
     for case in results.cases:
         for name, rates in case.images_per_s.items():
@@ -85,7 +80,9 @@ def table(results: TrainingResults) -> str:
             row[case.size] = Spread.of(rates).text(0)
             if name != "ours" and not name.startswith("ours,"):
                 spread = case.ours_over(name)
-                rows.setdefault(f"**ours ÷ {name}** ({case.name})", {})[case.size] = spread.text(2) if spread else "–"
+                rows.setdefault(f"**ours ÷ {name}** ({case.name})", {})[case.size] = (
+                    spread.text(2) if spread else NOT_MEASURED
+                )
     rows["images equal to serving in every bit"] = {
         size: f"{share:.0%}" for size, share in results.equal_to_serving.items()
     }
@@ -98,15 +95,9 @@ def table(results: TrainingResults) -> str:
     rows["images with another best class"] = {
         size: f"{one.flipped} of {one.images}" for size, one in results.parity.items()
     }
-    lines += [f"| {name} | {' | '.join(row.get(size, '–') for size in sizes)} |" for name, row in rows.items()]
-    lines += [
-        "",
+    cells = [[name, *(row.get(size, NOT_MEASURED) for size in sizes)] for name, row in rows.items()]
+    memory = (
         f"Memory over {len(results.resident_mib)} epochs, growth after the third: {results.growth:+.2%} "
-        f"(at the end {results.resident_mib[-1]:.0f} MiB).",
-    ]
-    return "\n".join(lines)
-
-
-def read(folder: Path) -> list[TrainingResults]:
-    """All results below a folder, by path."""
-    return [TrainingResults.model_validate_json(path.read_text()) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
+        f"(at the end {results.resident_mib[-1]:.0f} MiB)."
+    )
+    return f"{about}\n\n{markdown(['quantity', *map(title, sizes)], cells)}\n{memory}\n"

@@ -10,6 +10,7 @@ import numpy as np
 
 from onestream.client import Client
 from onestream.client.video import PacketSource
+from onestream.measure.agreement import Disagreement
 from onestream.measure.capacity import opencv
 from onestream.measure.capacity.clip import Clip
 from onestream.measure.capacity.plain_network import NAME
@@ -18,10 +19,6 @@ from onestream.serving.pipeline import Classification, Pipeline
 FRAMES = 30
 LEAST_EQUAL, LEAST_PSNR_DB = 0.8, 25.0
 """Of top classes, since OpenCV's resize does not antialias; of composed pictures, since it blurs in another way."""
-
-
-class Disagreement(Exception):
-    """The two ways give different results, so that their speeds cannot be compared."""
 
 
 def check(grpc_address: str, pipeline_file: Path, clip: Clip, *, stride: int) -> dict[str, float]:

@@ -34,7 +34,7 @@ _JOIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SoakPlan:
     """``clients`` processes stream in mode *block* as fast as they get results; others vanish in the midst of it."""
 
     pipeline_file: Path
@@ -66,7 +66,7 @@ class Memory:
     decoder_mib: list[float] = field(default_factory=list)
 
 
-def soak(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def soak(plan: SoakPlan, *, folder: Path, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Run, and return what was seen, ready for JSON. ``folder`` takes the model repository.
 
     Raises ``ClipMissing``, ``OnestreamError``, ``ServingError`` or ``PreprocessError``.
@@ -111,7 +111,7 @@ def growth(memory: Memory, *, mib_per_stream: float) -> float:
     return float((after - before) / np.median(memory.server_mib))
 
 
-def _run(plan: Plan, server: Server, pipeline: Pipeline, say: Callable[[str], None]) -> tuple[list[Counts], Memory]:
+def _run(plan: SoakPlan, server: Server, pipeline: Pipeline, say: Callable[[str], None]) -> tuple[list[Counts], Memory]:
     stride = pipeline.video.sampling.stride if pipeline.video else 1
     context = multiprocessing.get_context("spawn")
     until_s = time.monotonic() + 60 * plan.minutes

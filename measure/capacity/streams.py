@@ -20,6 +20,7 @@ from onestream.measure.capacity.clip import FPS, Clip
 from onestream.measure.capacity.opencv import OpenCv
 from onestream.measure.capacity.ours import Ours
 from onestream.measure.capacity.playing import P99_LIMIT_MS, Played, Player, Run, play, rates_of
+from onestream.measure.plan import Plan
 from onestream.measure.spread import Spread, ratio_of_all
 from onestream.serving.building.build import build
 from onestream.serving.pipeline import Pipeline
@@ -29,20 +30,20 @@ from onestream.serving.server.server import Server
 OURS, OPENCV = "onestream", "OpenCV"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """``stride``: every so manieth frame is inferred. ``warm_s`` of every run are not counted, ``seconds`` are."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsPlan(Plan):
+    """Every ``stride``-th frame is inferred. ``warm_s`` of every run are not counted."""
 
+    rounds: int = 1
+    duration_s: float = 8.0
     pipeline_file: Path
     clip: Path
     stride: int = 1
-    rounds: int = 1
     warm_s: float = 2.0
-    seconds: float = 8.0
     onnx_file: Path | None = None
 
 
-def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def compare(plan: StreamsPlan, *, folder: Path, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Measure, and return all raw numbers, ready for JSON. ``folder`` takes the model repository.
 
     Raises ``Disagreement``, ``ClipMissing``, ``OnestreamError``, ``ServingError`` or ``PreprocessError``.
@@ -69,7 +70,7 @@ def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: 
 
         def attempt(player: Player) -> Callable[[float], Played]:
             def at(load: float) -> Played:
-                played = play(player, Run(rates_of(load), plan.warm_s, plan.seconds))
+                played = play(player, Run(rates_of(load), plan.warm_s, plan.duration_s))
                 # Raises the reason where the server has ended, which no stream is to blame for.
                 server.wait(0)
                 return played
@@ -96,7 +97,7 @@ def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: 
         "fps": FPS,
         "p99_limit_ms": P99_LIMIT_MS,
         "warm_s": plan.warm_s,
-        "seconds": plan.seconds,
+        "seconds": plan.duration_s,
         "cores": cores,
         "clip": {
             "frames": clip.frames,
@@ -112,7 +113,7 @@ def compare(plan: Plan, *, folder: Path, say: Callable[[str], None] = lambda _: 
     }
 
 
-def _with_stride(plan: Plan, folder: Path) -> Path:
+def _with_stride(plan: StreamsPlan, folder: Path) -> Path:
     """A copy of the pipeline file with the plan's sampling; files that it names are found from there."""
     fields = yaml.safe_load(plan.pipeline_file.read_text(encoding="utf-8"))
     video = fields.get("video") or {}

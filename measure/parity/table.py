@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from rich.text import Text
 
 from onestream.measure.parity.report import Report, SubjectReport
+from onestream.measure.tables import terminal
 from onestream.preprocess.tolerances import Stage, tolerance
 from onestream.serving.building.certificate import STAGES
 from onestream.serving.building.figures import Figures
@@ -19,7 +19,7 @@ _MOST_LISTED = 10
 
 def tabulate(report: Report) -> Table:
     """One block for each subject: a row for each stage that it shows, the network's outputs and the predictions."""
-    table = Table(
+    table = terminal(
         Column("against the reference", overflow="fold", max_width=36, min_width=22),
         Column("max", justify="right", no_wrap=True),
         Column("mean", justify="right", no_wrap=True),
@@ -27,11 +27,6 @@ def tabulate(report: Report) -> Table:
         Column("above 1", justify="right", no_wrap=True),
         Column("verdict", overflow="fold", min_width=16),
         title=f"{report.pipeline}, definition {report.definition_digest[:12]}, {report.compared} photos",
-        title_justify="left",
-        title_style="bold",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
     )
     for subject in report.subjects:
         table.add_section()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from rich.text import Text
 
+from onestream.measure.tables import NOT_MEASURED, terminal
 from onestream.measure.tune.knobs import text
 from onestream.measure.tune.report import ImagesUsed, Report, Row, changed
-
-NOT_MEASURED = "–"
 
 
 def title(report: Report) -> str:
@@ -31,18 +29,13 @@ def about_images(images: ImagesUsed) -> str:
 
 def tabulate(report: Report) -> Table:
     """A row for the start and for every setting that was tried, in the order of the trials; then the second look."""
-    table = Table(
+    table = terminal(
         Column("serving", no_wrap=True),
         Column("images/s", justify="right", no_wrap=True),
         Column("p50, p99 ms", justify="right", no_wrap=True),
         Column("÷ defaults", justify="right", no_wrap=True),
         Column("", no_wrap=True, min_width=6),
         title=title(report),
-        title_justify="left",
-        title_style="bold",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
         padding=(0, 1, 0, 0),
     )
     first, *tried = report.rows

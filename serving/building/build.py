@@ -172,12 +172,10 @@ def _efficientnet_lite0(progress: Callable[[str], None]) -> onnx.ModelProto:
     return export_efficientnet_lite0(read_legacy_checkpoint(fetch_weights()))
 
 
-def _selfie_segmentation(progress: Callable[[str], None]) -> onnx.ModelProto:
-    from onestream.serving.networks.selfie_segmentation import export_selfie_segmentation, fetch_selfie_segmentation
-    from onestream.serving.networks.tflite import read_tflite
+def _selfie_segmentation(_: Callable[[str], None]) -> onnx.ModelProto:
+    from onestream.serving.networks.selfie_segmentation import load_selfie_segmentation
 
-    progress("fetching the network selfie-segmentation (36 MB, once)")
-    return export_selfie_segmentation(read_tflite(fetch_selfie_segmentation().read_bytes()))
+    return load_selfie_segmentation()
 
 
 _BUILT_IN = {"efficientnet-lite0": _efficientnet_lite0, "selfie-segmentation": _selfie_segmentation}

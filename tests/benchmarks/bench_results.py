@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from benchmarks.photos import SIZES, Photo, Size
 from benchmarks.plan import COMPETITORS, MAIN_LOAD, ONE_AT_A_TIME
-from benchmarks.results import Competitor, CpuTime, InProcess, Machine, PlainTrial, Results, Served
+from benchmarks.result_files import Machine
+from benchmarks.results import Competitor, CpuTime, InProcess, PlainTrial, Results, Served
 from onestream.measure.load.perf_analyzer import Export, Load, Transport
 
 RATES: dict[Competitor, float] = {"plain": 100.0, "classify": 140.0, "classify_fused": 160.0}

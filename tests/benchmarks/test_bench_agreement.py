@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.agreement import Answer, Disagreement, check
+from benchmarks.agreement import Answer, check
+from onestream.measure.agreement import Disagreement
 
 PHOTOS = ["cat.jpg", "coffee.jpg"]
 CAT = Answer((285, 282), (0.5, 0.3))

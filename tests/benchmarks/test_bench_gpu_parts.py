@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.gpu.agreement import Disagreement, Expected, Network, check_answers, check_samples, refuse
+from benchmarks.gpu.agreement import Expected, Network, check_answers, check_samples, refuse
 from benchmarks.gpu.competitors import settings
 from benchmarks.gpu.lanes import Batch, Lanes
-from benchmarks.gpu.measure import Photos, Point, measure, rotated
+from benchmarks.gpu.measure import Photos, Point, measure
 from benchmarks.gpu.photos import make_photos
 from benchmarks.gpu.results import FAMILIES, GpuResults, PhotoSet, Rate
 from benchmarks.gpu.table import full, readme, summary
-from benchmarks.results import Machine
+from benchmarks.result_files import Machine
+from onestream.measure.agreement import Disagreement
 from onestream.preprocess import compile
 from onestream.serving.pipeline import Pipeline
 
@@ -139,13 +140,6 @@ def test_no_round_begins_that_the_time_is_too_short_for(lanes: Lanes[list[int]])
         progress=lambda _: None,
     )
     assert [one.round for one in rates] == [0]
-
-
-def test_every_round_begins_with_another_competitor(lanes: Lanes[list[int]]) -> None:
-    points = [point(lanes, str(number), lambda *_: None) for number in range(6)]
-    orders = [[one.setting for one in rotated(points, index, 3)] for index in range(3)]
-    assert [order[0] for order in orders] == ["0", "2", "4"]
-    assert all(sorted(order) == list("012345") for order in orders)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.results import GpuResults, read
+from benchmarks.gpu.results import FILE_NAME, GpuResults
+from benchmarks.result_files import read
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -27,7 +28,7 @@ def measured(scenario: str, folder: Path) -> tuple[subprocess.CompletedProcess[s
         cwd=ROOT,
         check=False,
     )
-    found = read(folder)
+    found = read(folder, FILE_NAME, GpuResults)
     assert len(found) == 1, done.stderr[-2000:]
     return done, found[0]
 

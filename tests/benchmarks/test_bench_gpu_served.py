@@ -9,7 +9,7 @@ import pytest
 from host_gpu import HostDevice
 
 from benchmarks.gpu.served import measure_served, why_not
-from benchmarks.gpu.setup import Plan, set_up
+from benchmarks.gpu.setup import GpuPlan, set_up
 from onestream.measure.load.perf_analyzer import VARIABLE
 from onestream.preprocess.cuda.device import driver_visible
 from onestream.serving.pipeline import Pipeline
@@ -24,7 +24,7 @@ def test_both_forms_are_measured_in_every_round(repository: Path, monkeypatch: p
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # without perf_analyzer our own client asks
     said: list[str] = []
     setup = set_up(
-        Plan(sizes=("500x375",), photos=4, compared=1, rounds=2, served_s=0.5),
+        GpuPlan(sizes=("500x375",), photos=4, compared=1, rounds=2, served_s=0.5),
         cast(Any, HostDevice()),
         cores=2,
         pipeline=Pipeline.from_file(ROOT / "pipelines" / "classify.yaml"),

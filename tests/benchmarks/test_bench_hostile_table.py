@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hostile import table
-from benchmarks.hostile.results import FILE_NAME, keep, read
-from benchmarks.results import Machine
-from benchmarks.tables import BEGIN, END
+from benchmarks.result_files import Machine, Raw, read
+from onestream.measure.tables import BEGIN, END
 
 ROOT = Path(__file__).parents[2]
 MACHINE = Machine(cpu="Some CPU", cores=2, memory_gib=8.0, kernel="6", system="Linux")
@@ -66,11 +65,11 @@ def test_a_server_that_never_came_back_is_the_slowest() -> None:
 
 
 def test_a_part_that_is_measured_again_leaves_the_others(tmp_path: Path) -> None:
-    path = tmp_path / "machine" / FILE_NAME
-    keep(path, "kills", kills(1.0), machine=MACHINE)
-    keep(path, "soak", soak({}, hurt=0), machine=MACHINE)
-    keep(path, "kills", kills(2.0), machine=MACHINE)
-    (found,) = read(tmp_path)
+    path = tmp_path / "machine" / table.FILE_NAME
+    table.keep(path, "kills", kills(1.0), machine=MACHINE)
+    table.keep(path, "soak", soak({}, hurt=0), machine=MACHINE)
+    table.keep(path, "kills", kills(2.0), machine=MACHINE)
+    (found,) = read(tmp_path, table.FILE_NAME, Raw)
     assert found["parts"]["kills"]["slowest_recovery_s"] == 2.0
     assert found["parts"]["soak"]["minutes"] == 30.0
     page = tmp_path / "page.md"

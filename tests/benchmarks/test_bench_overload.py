@@ -25,10 +25,12 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
 
 from benchmarks import tables
-from benchmarks.overload import offered, results
+from benchmarks.overload import offered
 from benchmarks.overload.plot import draw, figure_of
-from benchmarks.overload.results import FILE_NAME, VARIANTS, Capacity, Point, Results, Variant
+from benchmarks.overload.results import FILE_NAME, VARIANTS, Capacity, OverloadResults, Point, Variant
 from benchmarks.overload.table import table
+from benchmarks.result_files import read
+from onestream.measure.tables import BEGIN, END
 
 ANSWER, REFUSE, DELAY, FAIL = b"answer", b"refuse", b"delay", b"fail"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -187,8 +189,8 @@ def point(round_index: int, variant: Variant, share: float, **changes: Any) -> P
     return Point(**{**fields, **changes})
 
 
-def of_points(points: list[Point]) -> Results:
-    return Results(
+def of_points(points: list[Point]) -> OverloadResults:
+    return OverloadResults(
         machine=made_up().machine,
         commit="0123456789abcdef",
         started_utc="2030-01-02T03:04:05+00:00",
@@ -207,7 +209,7 @@ def of_points(points: list[Point]) -> Results:
     )
 
 
-def measured() -> Results:
+def measured() -> OverloadResults:
     """Two rounds, in which queues without bounds answer nothing in time at twice the capacity."""
     silent = {"goodput_per_s": 0, "refused_per_s": 0, "p50_ms": None, "p99_ms": None}
     points = []
@@ -259,11 +261,11 @@ def test_results_survive_their_file_and_come_into_the_readme_s_block(tmp_path: P
     folder = tmp_path / "results" / measured().machine.slug
     folder.mkdir(parents=True)
     readme = tmp_path / "README.md"
-    readme.write_text(f"{tables.BEGIN}\n{tables.END}\n")
+    readme.write_text(f"{BEGIN}\n{END}\n")
     assert tables.main(["--write", str(readme), "--results", str(folder.parent)]) == 0
     assert "overload" not in readme.read_text()
     (folder / FILE_NAME).write_text(measured().model_dump_json(indent=1) + "\n")
-    assert results.read(folder.parent) == [measured()]
+    assert read(folder.parent, FILE_NAME, OverloadResults) == [measured()]
     assert tables.main(["--write", str(readme), "--results", str(folder.parent)]) == 0
     text = readme.read_text()
     assert table(measured()) in text
@@ -274,7 +276,7 @@ def test_a_file_that_holds_no_results_is_refused(tmp_path: Path) -> None:
     (tmp_path / "machine").mkdir()
     (tmp_path / "machine" / FILE_NAME).write_text('{"points": []}')
     with pytest.raises(ValueError, match="machine"):
-        results.read(tmp_path)
+        read(tmp_path, FILE_NAME, OverloadResults)
 
 
 def test_the_plot_shows_both_configurations_and_where_nothing_was_answered(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.plan import AT_MAIN_LOAD, COMPETITORS, FULL, points, rotated
+from benchmarks.plan import AT_MAIN_LOAD, COMPETITORS, FULL, points
 from benchmarks.usage import Usage
 from onestream.measure.load.perf_analyzer import Load
+from onestream.measure.plan import rotated
 
 
 def test_every_load_is_put_on_every_competitor() -> None:
@@ -29,6 +30,12 @@ def test_each_competitor_is_first_equally_often() -> None:
     orders = [rotated(COMPETITORS, index) for index in range(6)]
     assert all(sorted(order) == sorted(COMPETITORS) for order in orders)
     assert [order[0] for order in orders] == [*COMPETITORS, *COMPETITORS]
+
+
+def test_the_beginnings_of_few_rounds_spread_over_many_competitors() -> None:
+    orders = [rotated("012345", index, rounds=3) for index in range(3)]
+    assert [order[0] for order in orders] == ["0", "2", "4"]
+    assert all(sorted(order) == list("012345") for order in orders)
 
 
 def usage(*, server_s: float, own_s: float, busy_s: float, idle_s: float, images: int, executions: int) -> Usage:

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from benchmarks import photos, run
-from benchmarks.plan import AT_MAIN_LOAD, QUICK, Plan
+from benchmarks.plan import AT_MAIN_LOAD, QUICK, ServedPlan
 from benchmarks.tables import full
 from onestream.measure.load.perf_analyzer import PerfAnalyzerError
 
 EXPORT = (Path(__file__).parents[1] / "measure" / "load" / "exports" / "concurrency.csv").read_text()
 WARMUP = Path(__file__).parents[2] / "serving" / "data" / "warmup.jpg"
-TINY = Plan(
+TINY = ServedPlan(
     quick=True,
     rounds=1,
     duration_s=0.2,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import streams_table
+from benchmarks.result_files import Raw, read
 
 
 def case(held: list[tuple[float, float]], *, encode_ms: float = 0.0, stride: int = 1) -> dict[str, Any]:
@@ -47,8 +48,8 @@ def test_losses_and_wins_stand_beside_their_bounds(tmp_path: Path) -> None:
     folder = tmp_path / "machine"
     folder.mkdir()
     (folder / streams_table.FILE_NAME).write_text(json.dumps(results))
-    (read,) = streams_table.read(tmp_path)
-    text = streams_table.table(read)
+    (found,) = read(tmp_path, streams_table.FILE_NAME, Raw)
+    text = streams_table.table(found)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     by_name = {row[0]: row[1:] for row in rows[2:]}
     # 2 cores / 30 frames of 6 + 4 / 5 ms = 9.80 streams.

@@ -8,7 +8,9 @@ import pytest
 from bench_results import made_up
 
 from benchmarks import tables
-from benchmarks.results import FILE_NAME, Results, read
+from benchmarks.result_files import read
+from benchmarks.results import FILE_NAME, Results
+from onestream.measure.tables import BEGIN, END
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +66,7 @@ def test_use_by_other_programs_is_told() -> None:
 @pytest.fixture
 def readme(tmp_path: Path) -> Path:
     path = tmp_path / "README.md"
-    path.write_text(f"# Title\n\n{tables.BEGIN}\nold\n{tables.END}\n\nafter\n")
+    path.write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nafter\n")
     return path
 
 
@@ -94,7 +96,7 @@ def test_check_notices_a_changed_number(readme: Path, results: Path, capsys: pyt
     assert "--write" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["no markers", tables.BEGIN, f"{tables.END}\n{tables.BEGIN}"])
+@pytest.mark.parametrize("text", ["no markers", BEGIN, f"{END}\n{BEGIN}"])
 def test_a_file_without_the_markers_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "README.md"
     path.write_text(text)
@@ -103,7 +105,7 @@ def test_a_file_without_the_markers_is_refused(tmp_path: Path, text: str) -> Non
 
 
 def test_results_survive_their_file(results: Path) -> None:
-    (found,) = read(results)
+    (found,) = read(results, FILE_NAME, Results)
     assert found == made_up()
     assert isinstance(found, Results)
 

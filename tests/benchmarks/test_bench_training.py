@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.results import Machine
+from benchmarks.result_files import Machine, read
 from benchmarks.training import measure
-from benchmarks.training.results import CaseResult, Parity, TrainingResults, read, table
+from benchmarks.training.results import FILE_NAME, CaseResult, Parity, TrainingResults, table
 from benchmarks.training.soak import growth, soak
 from onestream.serving.pipeline import Pipeline
 
@@ -80,4 +80,4 @@ def test_the_table_shows_wins_and_losses(tmp_path: Path) -> None:
     assert "| images with another best class | 2 of 9 |" in table(results)
     (tmp_path / machine.slug).mkdir()
     (tmp_path / machine.slug / "training.json").write_text(results.model_dump_json())
-    assert read(tmp_path) == [results]
+    assert read(tmp_path, FILE_NAME, TrainingResults) == [results]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from benchmarks import video_table
+from benchmarks.result_files import Raw, read
 
 
 def measured(*rates: float) -> list[dict[str, float]]:
@@ -22,8 +23,8 @@ def test_wins_and_losses_are_shown(tmp_path: Path) -> None:
     }
     (tmp_path / "machine").mkdir()
     (tmp_path / "machine" / video_table.FILE_NAME).write_text(json.dumps(results))
-    (read,) = video_table.read(tmp_path)
-    table = video_table.table(read)
+    (found,) = read(tmp_path, video_table.FILE_NAME, Raw)
+    table = video_table.table(found)
     assert "| ours | 1.10 (1.05–1.15) |  |" in table
     assert "| decord2 | 1.50 (1.25–1.75) | 0.85 (0.68–1.02) |" in table
     assert "commit 0123456789ab." in table

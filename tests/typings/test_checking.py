@@ -3,9 +3,9 @@
 A library without types is not an error to mypy: it would stop checking without a word.
 """
 
+import ast
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,17 +142,24 @@ def test_wrong_calls_are_reported_and_right_ones_are_not(tmp_path: Path) -> None
     assert {(int(number), code) for number, code in reported} == set(wrong.items())
 
 
-def names_in(stub: Path) -> set[str]:
-    return set(re.findall(r"\w+", stub.read_text()))
+def only_of_rtx(rtx: str, tensorrt: str) -> set[str]:
+    """Names in what TensorRT's stub does not take from the other one, and does not have itself."""
+    shared = {
+        alias.name for node in ast.walk(ast.parse(tensorrt)) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    own = [ast.unparse(node) for node in ast.parse(rtx).body if getattr(node, "name", None) not in shared]
+    return set(re.findall(r"\w+", "\n".join(own))) - set(re.findall(r"\w+", tensorrt))
 
 
 @pytest.mark.slow
 def test_the_engine_calls_what_both_tensorrts_have(tmp_path: Path) -> None:
     """Read with TensorRT's stub, it lacks only what TensorRT for RTX has alone, which it asks for by ``IS_RTX``."""
-    stub = ROOT / "typings" / "tensorrt" / "__init__.pyi"
-    (tmp_path / "stubs" / "tensorrt_rtx").mkdir(parents=True)
-    shutil.copy(stub, tmp_path / "stubs" / "tensorrt_rtx")
-    only_rtx = names_in(ROOT / "typings" / "tensorrt_rtx" / "__init__.pyi") - names_in(stub)
+    tensorrt, rtx = ((ROOT / "typings" / name / "__init__.pyi").read_text() for name in ("tensorrt", "tensorrt_rtx"))
+    stubs = {"rtx_itself": rtx, "tensorrt_rtx": tensorrt.replace("from tensorrt_rtx import", "from rtx_itself import")}
+    for name, stub in stubs.items():
+        (tmp_path / "stubs" / name).mkdir(parents=True)
+        (tmp_path / "stubs" / name / "__init__.pyi").write_text(stub)
+    only_rtx = only_of_rtx(rtx, tensorrt)
     said = mypy(ROOT / "serving" / "engine", cache=tmp_path, stubs=tmp_path / "stubs")
     errors = [line for line in said.splitlines() if re.match(r"serving/engine/\S+ error: ", line)]
     assert errors, "TensorRT's stub was not used: choosing a compute capability exists only in TensorRT for RTX"

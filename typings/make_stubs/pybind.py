@@ -81,7 +81,7 @@ def read(source: Source) -> tuple[ast.Module, list[str]]:
             node.value = None
             body.append(node)
     body += ast.parse(source.tail).body
-    return ast.Module([*_imports(body, source.imports), *body], []), left_out
+    return ast.Module([*imports(body, source.imports), *body], []), left_out
 
 
 def _stubgen(module: str) -> str:
@@ -164,7 +164,8 @@ def _open(annotation: ast.expr | None) -> ast.expr | None:
     return ast.Name("OPEN") if is_ellipsis or is_bare else annotation
 
 
-def _imports(body: Sequence[ast.stmt], extra: Sequence[str]) -> list[ast.stmt]:
+def imports(body: Sequence[ast.stmt], extra: Sequence[str] = ()) -> list[ast.stmt]:
+    """The imports that a stub's definitions need, after ``extra`` ones."""
     used = set().union(*(names_in(node) for node in body))
     lines = list(extra)
     for module, names in {

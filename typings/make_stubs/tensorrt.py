@@ -7,8 +7,8 @@ import copy
 import importlib.metadata
 from pathlib import Path
 
-from make_stubs.pybind import Source, read
-from make_stubs.syntax import check_known, member_name, paths_in, write
+from make_stubs.pybind import Source, imports, read
+from make_stubs.syntax import check_known, member_name, names_in, paths_in, write
 
 _OVERLOADS = "@overload\n{}\n@overload\n{}"
 _RECORDER = "error_recorder: IErrorRecorder | None"
@@ -158,17 +158,26 @@ def generate(target: Path) -> None:
     if left_out:
         head.append("Left out, with types that are not here: " + ", ".join(dict.fromkeys(left_out)) + ".")
     write(target / "tensorrt_rtx" / "__init__.pyi", head, tree)
-    head = [f"The stub of tensorrt_rtx {version} with what TensorRT 11.1 has instead, by `make stubs`."]
+    head = [f"TensorRT 11.1 where it differs from tensorrt_rtx {version}, which has the rest, by `make stubs`."]
     write(target / "tensorrt" / "__init__.pyi", head, for_tensorrt(tree))
 
 
 def for_tensorrt(tree: ast.Module) -> ast.Module:
-    """The stub of TensorRT from that of TensorRT for RTX. Raises ``KeyError`` where a difference is no longer one."""
+    """TensorRT's stub: what differs from that of TensorRT for RTX is written, and the rest is imported from there.
+
+    Raises ``KeyError`` where a difference is no longer one.
+    """
     check_known(ONLY_RTX, paths_in(tree), "the list of what only TensorRT for RTX has")
-    changed = copy.deepcopy(tree)
-    changed.body = [node for node in changed.body if member_name(node) not in ONLY_RTX]
-    for node in changed.body:
+    members = [node for node in copy.deepcopy(tree).body if member_name(node) not in {None, *ONLY_RTX}]
+    differing = {path.partition(".")[0] for path in ONLY_RTX} | set(ONLY_TENSORRT)
+    for node in members:
         if isinstance(node, ast.ClassDef):
             node.body = [member for member in node.body if f"{node.name}.{member_name(member)}" not in ONLY_RTX]
             node.body += ast.parse(ONLY_TENSORRT.get(node.name, "")).body
-    return changed
+    # A class that names another one takes the one of its own library.
+    while more := {member_name(node) for node in members if names_in(node) & differing} - differing:
+        differing |= {name for name in more if name is not None}
+    own = [node for node in members if member_name(node) in differing]
+    names = [member_name(node) for node in members if member_name(node) not in differing]
+    shared = [f"from tensorrt_rtx import {name} as {name}" for name in names]
+    return ast.Module([*imports(own, shared), *own], [])

@@ -20,7 +20,7 @@ from onestream.measure.capacity.clip import FPS, Clip
 from onestream.measure.capacity.opencv import OpenCv
 from onestream.measure.capacity.ours import Ours
 from onestream.measure.capacity.playing import Run, play
-from onestream.measure.capacity.soak import Memory, Plan, growth, soak
+from onestream.measure.capacity.soak import Memory, SoakPlan, growth, soak
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
@@ -98,7 +98,7 @@ def test_a_soak_counts_frames_and_survives_clients_that_are_killed(pipeline_file
     messages: list[str] = []
     folder = pipeline_file.parent / "soak"
     build(pipeline_file, folder=folder, onnx_file=pipeline_file.parent / "colors.onnx")
-    plan = Plan(pipeline_file, bench.clip, minutes=0.2, clients=2, onnx_file=pipeline_file.parent / "colors.onnx")
+    plan = SoakPlan(pipeline_file, bench.clip, minutes=0.2, clients=2, onnx_file=pipeline_file.parent / "colors.onnx")
     result = soak(plan, folder=folder, say=messages.append)
     assert (result["lost"], result["out_of_order"], result["wrong_times"], result["failures"]) == (0, 0, 0, [])
     assert result["frames"] > 100

@@ -147,6 +147,27 @@ def test_a_model_s_own_limit_is_written() -> None:
     assert "ModelStreamInfer" not in text, "none of them takes streams"
 
 
+@given(
+    st.booleans(),
+    st.fixed_dictionaries({"statistics": st.booleans(), "health_needs_token": st.booleans()}),
+    st.sampled_from(["", "/tokens.conf"]),
+    st.sampled_from(["", "127.0.0.1:3"]),
+    st.sets(st.sampled_from(["one", "two", "video"]), min_size=1),
+)
+def test_no_mark_of_the_template_is_left_and_every_block_is_closed(
+    tls: bool, choices: dict[str, bool], tokens: str, metrics_listen: str, names: set[str]
+) -> None:
+    models = tuple(PublicModel(name=name, streams=name == "video") for name in sorted(names))
+    listens = {"certificate": "/tls.crt", "key": "/tls.key"} if tls else {"grpc_listen": "127.0.0.1:2"}
+    proxy = Proxy(
+        models=models, listen="127.0.0.1:1", tokens=tokens, metrics_listen=metrics_listen, **listens, **choices
+    )  # type: ignore[arg-type]
+    text = nginx_config(proxy, folder="/tmp")
+    assert "{{" not in text
+    assert text.count("{") == text.count("}")
+    assert all(f"/v2/models/{name}/ready" in text for name in names)
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
