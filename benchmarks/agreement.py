@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import tritonclient.grpc as triton
 
-from onestream.wire.tensor_names import CLASS_IDS, IMAGE, SCORES
 from onestream.measure.agreement import Disagreement
+from onestream.wire.tensor_names import CLASS_IDS, IMAGE, SCORES
 
 TOLERANCE = 0.03
 """Largest allowed difference of a score, from 0 to 1.

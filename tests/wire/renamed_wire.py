@@ -57,7 +57,8 @@ def tensors() -> None:
     (sent,) = json.loads(http_calls.infer(REQUEST, timeout_s=1.0).body[0])["inputs"]
     (also_sent,) = grpc_calls.infer(REQUEST, timeout_s=1.0).message.inputs
     assert {one.name for one in config.input} == {sent["name"], also_sent.name} == {"renamed_IMAGE"}
-    postprocess = postprocess_of(PIPELINE.postprocess.model_dump_json(), FOLDER / "classify_fused")
+    options = PIPELINE.postprocess.model_copy(update={"activation": "softmax"})
+    postprocess = postprocess_of(options.model_dump_json(), FOLDER / "classify_fused")
     outputs = postprocess({"logits": np.array([[1.0, 3.0, 2.0, 0.0, -1.0]], np.float32)})
     assert {one.name for one in config.output} == set(outputs)
     by_call = calls.classification("classify", outputs, "id", 1.0).labels
