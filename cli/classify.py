@@ -15,6 +15,7 @@ from rich.text import Text
 
 from onestream.cli.all_option import AllOption
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.cli.messages import short_path, table_console, without_name
 from onestream.cli.token_option import TokenOption
 from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError
 from onestream.measure.image_files import ImageNames, expand
@@ -99,17 +100,18 @@ def _to_dict(item: Item, top: int) -> dict[str, Any]:
 def print_table(items: Iterable[Item], top: int) -> int:
     """A table of all images at the end; the number of images that failed."""
     table = Table(
-        Column("image", overflow="fold"),
+        Column("image", no_wrap=True),
         Column("label", overflow="fold"),
         Column("score", justify="right", no_wrap=True),
         Column("ms", justify="right", no_wrap=True),
     )
+    console = table_console()
     failures = 0
     for item in items:
-        name = Text(str(item.source))
+        name = short_path(str(item.source), console)
         if item.error is not None:
             failures += 1
-            table.add_row(name, Text(str(item.error), style="red"))
+            table.add_row(name, Text(without_name(item.error), style="red"))
             continue
         result = item.unwrap()
         for rank, label in enumerate(result.labels[:top]):
@@ -119,5 +121,5 @@ def print_table(items: Iterable[Item], top: int) -> int:
                 f"{label.score:.3f}",
                 f"{result.latency_ms:.1f}" if rank == 0 else "",
             )
-    Console().print(table)
+    console.print(table)
     return failures

@@ -103,14 +103,14 @@ def _stream(out: Console, log: Console) -> None:
         try:
             with client.stream(source, pipeline="matte") as frames, VideoWriter(result) as video:
                 board = Board([frames])
-                with Live(get_renderable=board.table, console=log, transient=True):
+                with Live(get_renderable=lambda: board.table(log), console=log, transient=True):
                     for frame in frames:
                         video.write(frame)
                         board.add(0, frame, "")
         except OnestreamError as error:
             fail(f"{source}: {error}", EXIT_FAILED)
     log.print("Triton is stopped")
-    out.print(board.table(final=True))
+    out.print(board.table(out, final=True))
     out.print(f"The person before a blurred background, composed and encoded by the server: [bold]{result}[/bold]")
 
 

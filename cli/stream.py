@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.cli.messages import table_console, without_name
 from onestream.cli.stream_board import Board
 from onestream.cli.stream_output import Output
 from onestream.cli.token_option import TokenOption
@@ -89,7 +90,8 @@ def stream(
         for row in board.rows:
             typer.echo(json.dumps(_summary(row.stream, row.frames)))
     elif any(row.frames for row in board.rows):
-        Console().print(board.table(final=True))
+        console = table_console()
+        console.print(board.table(console, final=True))
     if interrupted:
         fail("interrupted", EXIT_INTERRUPTED)
     if failed:
@@ -129,7 +131,7 @@ def _follow(
             console = Console(stderr=True)
             stack.enter_context(
                 Live(
-                    get_renderable=board.table,
+                    get_renderable=lambda: board.table(console),
                     console=console,
                     transient=True,
                     redirect_stdout=False,
@@ -145,7 +147,7 @@ def _follow(
                     video.show(item.frame, item.stream.format)
             else:
                 failed += 1
-                typer.secho(f"{item.stream.name}: {item.error}", fg=typer.colors.RED, err=True)
+                typer.secho(f"{item.stream.name}: {without_name(item.error)}", fg=typer.colors.RED, err=True)
             if as_json:
                 typer.echo(json.dumps(_to_dict(item, top)))
     return failed

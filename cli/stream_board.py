@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from onestream.cli.messages import short_path
 from onestream.client.video import FrameResult, Stream
 
 _RATE_S = 3.0
@@ -60,10 +62,10 @@ class Board:
             row.times_s.append(now_s)
             row.last = caption
 
-    def table(self, *, final: bool = False) -> Table:
-        """One row a stream; ``final`` with how it ended in place of what is seen."""
+    def table(self, console: Console, *, final: bool = False) -> Table:
+        """One row a stream for this console; ``final`` with how it ended in place of what is seen."""
         table = Table(
-            Column("stream", overflow="fold"),
+            Column("stream", no_wrap=True),
             *(
                 Column(name, justify="right", no_wrap=True)
                 for name in ("frames", "fps", "p50 ms", "p99 ms", "dropped", "concealed")
@@ -75,7 +77,7 @@ class Board:
             for row in self.rows:
                 totals = row.stream.totals
                 table.add_row(
-                    Text(row.stream.name),
+                    short_path(row.stream.name, console),
                     str(row.frames),
                     f"{row.fps(now_s):.1f}",
                     *(_number(row.latency_ms(percent)) for percent in (50, 99)),

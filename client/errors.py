@@ -122,7 +122,23 @@ class UnsupportedInput(OnestreamError, TypeError):
 
 
 class UnreadableInput(OnestreamError, OSError):
-    """The file given as an image, or the source of a video stream, cannot be read."""
+    """The file given as an image, or the source of a video stream, cannot be read.
+
+    ``name`` is the file or source, empty where it has no name; ``reason`` is a sentence for people.
+    """
+
+    def __init__(self, reason: str, *, name: str = "") -> None:
+        super().__init__(reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        # repr() shows what could command a terminal as an escape.
+        name = self.name if self.name.isprintable() else repr(self.name)
+        return f"{name}: {self.reason}" if name else self.reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.reason,), self.__dict__
 
 
 class SharedMemoryUnavailable(OnestreamError):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable
@@ -33,6 +34,7 @@ ImageInput: TypeAlias = (
 )
 """What can be sent as an image; ``encode`` says how each is understood."""
 
+_ADDRESS = re.compile(r"https?:/", re.IGNORECASE)
 _ORIENTATION_TAG = 0x0112
 _PNG_MODES = ("L", "LA", "P", "RGB", "RGBA", "I;16", "I;16B")
 _CONVERTED_MODES = {
@@ -142,9 +144,9 @@ class _InFile:
                 while filled < self.byte_size and (count := file.readinto(buffer[filled:])):
                     filled += count
         except OSError as error:
-            raise _unreadable(self.name, error) from None
+            raise unreadable(self.name, error) from None
         if filled < self.byte_size:
-            raise UnreadableInput(f"{self.name!r} shrank while it was read: {filled} of {self.byte_size} bytes")
+            raise UnreadableInput(f"shrank while it was read: {filled} of {self.byte_size} bytes", name=self.name)
 
 
 def _from_path(path: Path, max_body_bytes: int) -> EncodedImage:
@@ -156,7 +158,7 @@ def _from_path(path: Path, max_body_bytes: int) -> EncodedImage:
         with path.open("rb") as file:
             return _InMemory(file.read(max_body_bytes + 1))
     except (OSError, ValueError) as error:
-        raise _unreadable(str(path), error) from None
+        raise unreadable(str(path), error) from None
 
 
 def _from_file(file: Any, max_body_bytes: int) -> EncodedImage:
@@ -170,7 +172,7 @@ def _from_file(file: Any, max_body_bytes: int) -> EncodedImage:
             return _InFile(name, start, max(size, 0), lambda: nullcontext(file))
         data = file.read(max_body_bytes + 1)
     except (OSError, ValueError) as error:
-        raise _unreadable(name, error) from None
+        raise unreadable(name, error) from None
     if not isinstance(data, bytes):
         raise UnsupportedInput(f"the file {name!r} gives {type(data).__name__}, expected bytes")
     return _InMemory(data)
@@ -212,7 +214,7 @@ def _from_pil(image: Image, max_body_bytes: int) -> EncodedImage:
         image.load()
         orientation = image.getexif().get(_ORIENTATION_TAG, 1)
     except (OSError, SyntaxError, ValueError) as error:
-        raise _unreadable(str(getattr(image, "filename", "") or "PIL image"), error) from None
+        raise unreadable(str(getattr(image, "filename", "") or "PIL image"), error) from None
     if image.mode in _CONVERTED_MODES:
         image = image.convert(_CONVERTED_MODES[image.mode])
     if image.mode in ("L", "RGB") and orientation == 1:
@@ -232,6 +234,10 @@ def _as_png(image: Image, *, orientation: int) -> EncodedImage:
     return _InMemory(file.getvalue())
 
 
-def _unreadable(name: str, error: Exception) -> UnreadableInput:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return UnreadableInput(f"cannot read the image {name!r}: {reason}")
+def unreadable(name: str, error: Exception) -> UnreadableInput:
+    """The error for a file that the system does not let be read."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    # A path has lost one of the address's slashes.
+    if _ADDRESS.match(name):
+        reason += " (nothing is fetched from addresses: download the image first)"
+    return UnreadableInput(f"the image cannot be read: {reason}", name=name)

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from onestream.cli.messages import without_name
 from onestream.client import BadImage, Classification, Label, OnestreamError
 
 
@@ -32,7 +33,7 @@ class Row:
         if isinstance(error, BadImage):
             return cls(path, key, error=error.code, reason=error.reason)
         kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
-        return cls(path, key, error=kind, reason=str(error))
+        return cls(path, key, error=kind, reason=without_name(error))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; nothing is named that is not there."""

@@ -18,7 +18,7 @@ from onestream.client import (
     UnreadableInput,
     UnsupportedInput,
 )
-from onestream.client.images import ImageInput
+from onestream.client.images import ImageInput, unreadable
 from onestream.client.ordered import map_in_order
 
 _OF_ONE_IMAGE = (
@@ -86,8 +86,7 @@ def _opened(image: str | bytes) -> AbstractContextManager[ImageInput]:
     try:
         return open(image, "rb", buffering=0)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UnreadableInput(f"cannot read {as_text(image)!r}: {reason}") from None
+        raise unreadable(as_text(image), error) from None
 
 
 def _loaded(sample: Sample, max_bytes: int) -> str | bytes | OnestreamError:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from onestream.cli.bulk.braces import expand_braces
 from onestream.client import BadImage, UnreadableInput
+from onestream.client.images import unreadable
 from onestream.measure.image_files import ImageNames, images_below
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -87,10 +88,8 @@ def _file(name: str) -> Sample:
 
 
 def _unreadable(name: str, error: Exception) -> Sample:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-
     def load(_max_bytes: int) -> bytes:
-        raise UnreadableInput(f"cannot read {as_text(name)!r}: {as_text(reason)}")
+        raise unreadable(as_text(name), error)
 
     return Sample(as_text(name), "", load)
 
@@ -139,14 +138,14 @@ def _member(name: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> Sample:
     def load(max_bytes: int) -> bytes:
         if member.size > max_bytes:
             raise BadImage("too_large", f"{member.size} bytes, allowed are at most {max_bytes}")
-        what = f"{as_text(member.name)!r} in {as_text(name)!r}"
+        what = f"{as_text(name)}: {as_text(member.name)}"
         try:
             file = tar.extractfile(member)
             data = b"" if file is None else file.read()
         except Exception as error:  # as above
-            raise UnreadableInput(f"cannot read {what}: {error or type(error).__name__}") from None
+            raise UnreadableInput(f"cannot be read: {error or type(error).__name__}", name=what) from None
         if len(data) != member.size:
-            raise UnreadableInput(f"cannot read {what}: {len(data)} of {member.size} bytes")
+            raise UnreadableInput(f"cannot be read: {len(data)} of {member.size} bytes", name=what)
         return data
 
     return Sample(as_text(name), as_text(os.path.splitext(member.name)[0].removeprefix("./")), load)

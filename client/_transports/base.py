@@ -153,5 +153,8 @@ class Conversation(Protocol):
 class ConversingTransport(Protocol):
     """A transport over which models that answer a request any number of times can be used: gRPC, not HTTP."""
 
+    def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
+        """Whether the server (``None``) or the model says that it is ready."""
+
     def converse(self, model: str, input_name: str, contents: Iterator[bytes]) -> Conversation:
         """Begin a conversation: ``contents`` is read by another thread, and may block, until it ends."""

@@ -11,7 +11,14 @@ from dataclasses import replace
 from types import TracebackType
 
 from onestream.client._transports.base import ConversingTransport
-from onestream.client.errors import BadStream, OnestreamError, TimedOut, UnexpectedResponse, UnreadableInput
+from onestream.client.errors import (
+    BadStream,
+    ModelNotFound,
+    OnestreamError,
+    TimedOut,
+    UnexpectedResponse,
+    UnreadableInput,
+)
 from onestream.client.video import aio
 from onestream.client.video.reconnect import Reconnect
 from onestream.client.video.results import FrameResult, Gap, Totals, encoded_in, labels_of
@@ -307,6 +314,21 @@ class Stream:
                 feed.close()
         return failure
 
+    def _without_streams(self, failure: ModelNotFound) -> ModelNotFound:
+        """The same failure, of a pipeline that is served, but has no part for streams."""
+        try:
+            is_served = self._transport.is_ready(self._pipeline, timeout_s=self._timeout_s)
+        except OnestreamError:
+            return failure
+        if not is_served:
+            return failure
+        other = self._pipeline.removesuffix("_fused")
+        hint = "" if other == self._pipeline else f", unless {other!r} is meant, which takes those of both forms"
+        return ModelNotFound(
+            f"pipeline {self._pipeline!r} is served, but takes no streams: its file has no section 'video'{hint}",
+            status=failure.status,
+        )
+
     def _begin(self, format: Open) -> Session:
         # At once: what the caller takes meanwhile must become credit of the new connection.
         with self._changed:
@@ -400,10 +422,12 @@ class Stream:
 
     def _session_over(self, session: Session) -> None:
         """The source may be waiting for its next packet, so what failed is told here."""
+        failure = session.failure
+        if isinstance(failure, ModelNotFound):
+            failure = self._without_streams(failure)
         with self._changed:
             if self._feed is not None:
                 self._feed.stop()
-            failure = session.failure
             if failure is not None and (not self._was_open or self._reconnect.delay_s(failure, 0) is None):
                 self._end(str(failure), failure)
         self._wake()

@@ -236,6 +236,19 @@ def test_a_model_that_is_not_served_is_no_refused_stream(client: Client, clip: P
         list(client.stream(clip, pipeline="nobody"))
 
 
+def test_a_pipeline_without_streams_is_told_by_what_its_file_lacks(clip: Path, tmp_path: Path) -> None:
+    fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": "raw"}}
+    (tmp_path / "colors.onnx").write_bytes(mean_color(("batch", 3, 32, 32)).SerializeToString())
+    (tmp_path / "still.yaml").write_text(yaml.safe_dump(fields))
+    build(tmp_path / "still.yaml", folder=tmp_path / "repository", onnx_file=tmp_path / "colors.onnx")
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with Server(tmp_path / "repository", **ports) as server, Client(server.grpc_url, timeout_s=20) as client:
+        with pytest.raises(ModelNotFound, match=r"but takes no streams: its file has no section 'video'$"):
+            list(client.stream(clip, pipeline="still"))
+        with pytest.raises(ModelNotFound, match="unless 'still' is meant"):
+            list(client.stream(clip, pipeline="still_fused"))
+
+
 def test_a_process_whose_memory_stays_too_large_says_so_and_is_replaced(clip: Path, tmp_path: Path) -> None:
     """A decoder's libraries alone are more than what is allowed here."""
     fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": "raw"}}

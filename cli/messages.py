@@ -1,0 +1,34 @@
+"""What commands print of names, and of errors beside the names that they are about."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from onestream.client import OnestreamError, UnreadableInput
+
+_WIDE = 1000
+"""Columns; more than any table here has."""
+
+
+def without_name(error: OnestreamError | None) -> str:
+    """The error's text without the name of the file or stream, which the line or table says already."""
+    return error.reason if isinstance(error, UnreadableInput) else str(error)
+
+
+def table_console() -> Console:
+    """Where a table goes: the terminal in its width, a file or a pipe as wide as the table is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
+
+
+def short_path(path: str, console: Console) -> Text:
+    """A path for a table: where it would take more than half of the width, without its first folders."""
+    most = console.width // 2
+    if cell_len(path) > most:
+        parts = path.split("/")
+        while len(parts) > 1 and cell_len("…/" + "/".join(parts)) > most:
+            del parts[0]
+        path = "…/" + "/".join(parts)
+    return Text(path)
