@@ -225,7 +225,9 @@ def test_no_progress_between_json_lines_on_one_terminal(toy_server: Server, phot
     os.close(both)
     shown = os.read(terminal, 1 << 16).decode()
     os.close(terminal)
-    sources = [json.loads(line)["source"] for line in shown.splitlines()]
+    *lines, passed_over = shown.splitlines()
+    sources = [json.loads(line)["source"] for line in lines]
+    assert passed_over.startswith("passed over 2 files")
     assert sources == ["a.JPEG", "b.jpg", "below/d.webp", "c1.png", "c[1].png"]
 
 
