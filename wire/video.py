@@ -57,9 +57,9 @@ class Open:
 
     ``codec`` is FFmpeg's name, ``extradata`` the codec's own header where the container keeps it apart. ``transpose``,
     ``flip_rows`` and ``flip_columns`` say how pictures are turned to be shown. ``results`` is how many results the
-    client takes before it gives more credit. The container declares ``fps`` and ``bitrate``, 0 where it does not, and
-    its colours, ``matrix_tag`` (MatrixCoefficients of H.273; 2 is unspecified) and ``full_range``. ``reorder_depth`` is
-    by how many frames the orders of storage and display differ, None where it is unknown.
+    client takes before it gives more credit. ``fps`` and ``bitrate`` are what the container declares, 0 for nothing;
+    ``matrix_tag`` (MatrixCoefficients of H.273, 2 is unspecified) and ``full_range`` are its colours. ``reorder_depth``
+    is by how many frames storage and display differ, None where nobody knows.
     """
 
     type: ClassVar[str] = "open"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_video_session import OPEN, Frame, OneToOne
 
 from onestream.serving.video import inbox
 from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.inbox import Inbox
 from onestream.serving.video.session import Session
 from onestream.serving.video.stream_types import ForbiddenTransition, ResponseSink, State, Tensors, Totals
-from onestream.wire.video import DONE, Close, Credit, Event, Open, Packet, Packets
+from onestream.wire.video import DONE, Close, Credit, Event, Packet, Packets
 
 ORDER = [State.RECEIVING, State.CLOSING, State.FLUSHING, State.DRAINING, State.ENDED]
 
@@ -32,30 +32,6 @@ def test_a_state_leads_to_the_next_or_to_the_end_and_to_no_other() -> None:
         else:
             with pytest.raises(ForbiddenTransition, match=f"{now.name} cannot become {following.name}"):
                 now.to(following)
-
-
-@dataclass
-class Frame:
-    index: int
-    pts: int | None
-    pts_seconds: float | None = None
-
-
-@dataclass
-class OneLate:
-    """A frame for every packet, one packet late."""
-
-    decoded: int = 0
-    concealed: int = 0
-    unshown: int = 0
-    waiting: list[Frame] = field(default_factory=list)
-
-    def feed(self, packet: Packet | None) -> list[Frame]:
-        if packet is None:
-            return self.waiting
-        before, self.waiting = self.waiting, [Frame(self.decoded, packet.pts)]
-        self.decoded += 1
-        return before
 
 
 class Client(ResponseSink):
@@ -79,13 +55,13 @@ class Stream:
     """A session, with each kind of work done when a test says so; ``woken`` is who was called since the last look."""
 
     client: Client = field(default_factory=Client)
-    decoder: Any = field(default_factory=OneLate)
+    decoder: Any = field(default_factory=lambda: OneToOne(delay=1))
     woken: set[str] = field(default_factory=set)
     ends: int = 0
 
     def __post_init__(self) -> None:
         self.session = Session(
-            Open(codec="h264", width=64, height=48, time_base=Fraction(1, 30), results=100),
+            OPEN,
             self.decoder,
             self.client,
             bounds=Bounds(),
@@ -175,7 +151,7 @@ def test_what_is_being_decoded_at_the_end_is_let_go() -> None:
     feed = stream.decoder.feed
 
     def end_meanwhile(packet: Packet | None) -> list[Frame]:
-        stream.decoder.waiting.append(Frame(0, 0))
+        stream.decoder.waiting.append(Frame(0, 0, None))
         stream.session.end(BadStream("failed", "no more"))
         stream.woken.clear()
         return feed(packet)
