@@ -96,12 +96,6 @@ def test_what_will_not_pass_is_not_tried_again(waits: list[float], error: Onestr
     assert waits == []
 
 
-def test_a_full_queue_is_tried_again_on_demand(waits: list[float]) -> None:
-    with Client(transport=FakeTransport(Failing(FULL)), retry_overloaded=True) as client:
-        client.classify(b"image")
-    assert len(waits) == 1
-
-
 def test_no_retries(waits: list[float]) -> None:
     with Client(transport=FakeTransport(Failing(LOST)), retries=0) as client, pytest.raises(CannotConnect):
         client.classify(b"image")

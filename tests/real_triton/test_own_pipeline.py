@@ -15,7 +15,7 @@ import yaml
 from clip_files import write_video
 from networks import ending_in, mean_color
 
-from onestream.client import Client, ServerOverloaded
+from onestream.client import Client
 from onestream.preprocess import Definition, compile
 from onestream.serving.building.build import build
 from onestream.serving.server.errors import ModelLoadFailed
@@ -105,19 +105,6 @@ def test_an_edited_definition_is_refused_at_load(tmp_path: Path) -> None:
         Server(repository, http_port=0, grpc_port=0, metrics_port=0),
     ):
         pass
-
-
-def test_a_full_queue_answers_unavailable_at_once(tmp_path: Path, photos: dict[str, bytes]) -> None:
-    options = {"max_batch_size": 1, "max_queue_size": 1, "cpu_instances": 1}
-    repository = build_own(tmp_path, "small", postprocess={"kind": "raw"}, serving=options)
-    with (
-        Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server,
-        Client(server.grpc_url) as client,
-    ):
-        items = list(client.classify_many([photos["temple"]] * 200, pipeline="small_fused", in_flight=32))
-        overloaded = [item for item in items if isinstance(item.error, ServerOverloaded)]
-        assert overloaded
-        assert client.is_ready("small_fused")
 
 
 def test_a_network_that_mixes_its_batch_is_never_given_one(tmp_path: Path, photos: dict[str, bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -30,6 +31,7 @@ from onestream.serving.server.triton.ports import free_port
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTED = (ROOT / "docs" / "rollout.md").read_text(encoding="utf-8")
 PHOTO = ROOT / "examples" / "photos" / "cat.jpg"
 FORMS = ("own", "own_fused")
 FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
@@ -84,6 +86,11 @@ def rollout(server: Server, *arguments: str) -> Result:
 
 def scores(client: Client, model: str) -> npt.NDArray[np.float32]:
     return client.infer(model, PHOTO)["scores"]
+
+
+def words(printed: str) -> list[str]:
+    """The words of each line; what was measured left out, and how the pixels differ."""
+    return [re.sub(r"[\d.]+|(?<=^pixels ).*", "", " ".join(line.split())) for line in printed.splitlines()]
 
 
 def model_names(server: Server) -> set[str]:
@@ -144,6 +151,8 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Serv
         with clients_that_go_on([own_server.grpc_url, own_server.http_url], seen):
             result = rollout(own_server, "--to=2", "--least-top1=0")
             assert result.exit_code == 0, result.output
+            (shown,) = re.findall(r"^```text\n(.*?)^```", DOCUMENTED, flags=re.MULTILINE | re.DOTALL)
+            assert words(result.stdout.replace("own", "classify")) == words(shown)
             switched = time.monotonic()
             after = scores(client, "own")
             wait_for_version(own_server, 2)
