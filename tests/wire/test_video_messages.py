@@ -38,7 +38,7 @@ MESSAGES = st.one_of(
         fps=st.floats(0, 1e6),
         bitrate=st.integers(0, 2**40),
         matrix_tag=st.integers(0, 255),
-        full_range=st.booleans(),
+        full_range=st.none() | st.booleans(),
         reorder_depth=st.none() | st.integers(0, 16),
         extradata=st.binary(max_size=60),
     ),
@@ -95,6 +95,10 @@ def message(header: object, payload: bytes = b"") -> bytes:
         (message({"type": "packets", "packets": [], "results": 0}, b"abc"), "declare 0 bytes; the message carries 3"),
         (message({"type": "packets", "packets": [[0, 1.5, 0, 1, 1]], "results": 0}), "pts must be a whole number"),
         (message({"type": "open", "version": 9}), "speaks version 9"),
+        (
+            message({"type": "open", "version": VERSION, "time_base": [1, 25], "full_range": "yes"}),
+            "full_range must be true, false or nothing, got 'yes'",
+        ),
         (message({"type": "open", "version": VERSION, "mode": "fast"}), "'fast' is none of block"),
         (
             message(
