@@ -74,6 +74,9 @@ class Colors:
         """Whether samples use all levels."""
         return self.range == "full"
 
+    def __str__(self) -> str:
+        return f"{self.matrix} ({self.matrix_from}), {self.range} ({self.range_from})"
+
     def to_dict(self) -> dict[str, str]:
         """Plain values, ready for JSON."""
         return asdict(self)
