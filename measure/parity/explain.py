@@ -86,8 +86,8 @@ def explain(report: Report) -> str:
     if rounding:
         highest = max(figures.max for subject in rounding for figures in subject.stages.values())
         sentences.append(
-            f"{_listed([subject.name for subject in rounding])} {'makes' if len(rounding) == 1 else 'make'} the same "
-            f"colours but for rounding, at most {highest:.4g} levels."
+            f"{_listed([subject.name for subject in rounding])} {'differs' if len(rounding) == 1 else 'differ'} by no "
+            f"more than another conversion of the same colours rounds or interpolates, at most {highest:.4g} levels."
         )
     by_cause: dict[tuple[Stage, str], list[str]] = {}
     for subject in others:

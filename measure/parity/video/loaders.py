@@ -1,4 +1,8 @@
-"""Our own video backends as subjects: what the training loader makes, and so what a server makes."""
+"""Our own video backends as subjects: what the training loader makes, and with *pyav* what a server makes.
+
+DALI is shown and not judged: it interpolates chroma, which at hard edges, as of writing, is far beyond what photos
+show.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +33,16 @@ class Loader(ClipReader):
         name: str = "",
     ) -> None:
         # The resize of all of them is the compiled one, whose entries in the table are DALI's on a CPU.
-        super().__init__(name or f"loader: {backend} ({device})", judged=True, backend="dali", device="cpu")
+        super().__init__(
+            name or f"loader: {backend} ({device})", judged=backend != "dali", backend="dali", device="cpu"
+        )
         self._rule, self._video_backend, self._video_device = rule, backend, device
         self._stages, self._limits = {stage: definition.stage(stage) for stage in STAGES}, limits
         # What cannot be made is refused before any clip is read.
         self._maker("normalize", Clip()).close()
 
     def allowed(self, stage: Stage, source: Source) -> Bounds | None:
-        """See ``Subject.allowed``; DALI's decoder makes other colours than ours."""
+        """See ``Subject.allowed``."""
         if self._video_backend != "dali":
             return super().allowed(stage, source)
         return tolerances.tolerance("dali-cpu" if self._video_device == "cpu" else "dali-gpu")
