@@ -118,3 +118,10 @@ def test_events_come_back() -> None:
     assert Event.from_json(event.to_json()) == event
     with pytest.raises(BadMessage):
         Event.from_json(b'{"what": 1}')
+
+
+def test_events_of_older_and_newer_servers_are_read() -> None:
+    assert Event.from_json(b'{"type": "opened", "fields": {}}').color is None
+    color = {"matrix": "bt601", "range": "full", "matrix_from": "assumed", "range_from": "file"}
+    newer = {"type": "consumed", "decoded": 4, "color": color, "what_comes_later": 1}
+    assert Event.from_json(json.dumps(newer)) == Event(type="consumed", decoded=4, color=color)
