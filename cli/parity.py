@@ -23,6 +23,11 @@ def parity(
     ] = None,
     *,
     repository: Annotated[Path, typer.Option(help="Where onestream build put the network.")] = Path("model_repository"),
+    video: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="CLIP", help="Compare frames of a video in place of images; may be repeated."),
+    ] = None,
+    frames: Annotated[int, typer.Option(min=1, help="How many frames of each video, at even distances.")] = 8,
     url: Annotated[
         str | None, typer.Option(help="Compare a running server too: HOST:PORT of its gRPC service.")
     ] = None,
@@ -32,7 +37,7 @@ def parity(
         typer.Option(
             metavar="CODE",
             help="Show what other code costs: torchvision, opencv, pillow, MODULE:NAME of your own transform, or none; "
-            "may be repeated.  [default: the libraries installed]",
+            "of videos pyav, opencv, decord, or none; may be repeated.  [default: the libraries installed]",
         ),
     ] = None,
     json_file: Annotated[
@@ -59,13 +64,16 @@ def parity(
             EXIT_CANNOT_START,
         )
     try:
-        from onestream.measure.parity.run import CannotCompare, Options, run
+        from onestream.measure.parity.gathered import CannotCompare
+        from onestream.measure.parity.run import Options, run
     except ImportError as error:
         fail(f"{error.name or error} is not installed. Run: pip install 'onestream[cpu]'", EXIT_CANNOT_START)
     out, log = Console(), Console(stderr=True)
     options = Options(
         pipeline_file=pipeline,
         images=images or [],
+        clips=video or [],
+        frames=frames,
         repository=repository,
         url=url,
         serve=serve,

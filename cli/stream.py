@@ -171,6 +171,7 @@ def _summary(stream: Stream, frames: int) -> dict[str, Any]:
     return {
         "source": stream.name,
         "ended": stream.ended_reason,
+        "color": None if stream.color is None else stream.color.to_dict(),
         "results": frames,
         "decoded": totals.decoded,
         "dropped": totals.dropped,

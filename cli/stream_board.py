@@ -62,8 +62,11 @@ class Board:
             row.times_s.append(now_s)
             row.last = caption
 
+    def _colors(self) -> str:
+        return "\n".join(sorted({f"colours: {row.stream.color}" for row in self.rows if row.stream.color}))
+
     def table(self, console: Console, *, final: bool = False) -> Table:
-        """One row a stream for this console; ``final`` with how it ended in place of what is seen."""
+        """One row a stream for this console; ``final`` with how it ended in place of what is seen, and by which colours below."""
         table = Table(
             Column("stream", no_wrap=True),
             *(
@@ -71,6 +74,8 @@ class Board:
                 for name in ("frames", "fps", "p50 ms", "p99 ms", "dropped", "concealed")
             ),
             Column("ended" if final else "seen", overflow="fold"),
+            caption=Text(self._colors()) if final else None,
+            caption_justify="left",
         )
         now_s = None if final else time.monotonic()
         with self._lock:

@@ -7,7 +7,7 @@ noise and edges in every format (``tests/preprocess/test_parity.py``) and rounde
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -17,6 +17,19 @@ from onestream.preprocess.definition import Definition
 Stage = Literal["decode", "resize", "crop", "normalize"]
 Source = Literal["plain", "converted"]
 """*plain* is stored as 8-bit gray or RGB. *converted* is not: CMYK JPEG, 16-bit PNG and TIFF, palette TIFF."""
+
+
+class Bounds(Protocol):
+    """What judges a difference: an entry of this table, or of another one."""
+
+    @property
+    def text(self) -> str:
+        """The bounds in words that follow *allowed*."""
+        ...
+
+    def allows(self, *, highest: float, mean: float, different: float, above_one: float) -> bool:
+        """Whether a largest and a mean difference in levels, and shares (0 to 1), are within the bounds."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,18 @@ class Tolerance:
     reason: str
     device: Device = "cpu"
     measured: bool = True
+
+    @property
+    def text(self) -> str:
+        """See ``Bounds.text``."""
+        return (
+            f"for 8-bit files are {self.max_level:g} at most, {self.share_different:.0%} of values different, "
+            f"{self.share_above_one:.0%} above 1"
+        )
+
+    def allows(self, *, highest: float, mean: float, different: float, above_one: float) -> bool:  # noqa: ARG002
+        """See ``Bounds.allows``; the mean follows from the shares."""
+        return highest <= self.max_level and different <= self.share_different and above_one <= self.share_above_one
 
 
 TOLERANCES: tuple[Tolerance, ...] = (
@@ -131,24 +156,29 @@ def compare(
             f"{backend} gives {other.dtype}{other.shape} after {stage}, "
             f"the reference {reference.dtype}{reference.shape}"
         )
+    allowed = tolerance(backend, stage, source, device)
+    return judge(reference, other, definition=definition, stage=stage, allowed=allowed)
+
+
+def judge(
+    reference: Sample, other: Sample, *, definition: Definition, stage: Stage, allowed: Bounds | None
+) -> Comparison:
+    """Compare two samples of one shape and dtype after a stage; without bounds all is allowed."""
     level_size = _level_size(definition, stage)
     difference = np.abs(other.astype(np.float64) - reference.astype(np.float64)) * level_size
     if reference.dtype.kind == "f":
         # Both samples are rounded to their dtype, so that a whole number of levels measures as nearly that.
         whole, rounding = np.rint(difference), 2 * np.finfo(reference.dtype).eps * np.abs(reference).max() * level_size
         difference = np.where(np.abs(difference - whole) <= rounding, whole, difference)
-    allowed = tolerance(backend, stage, source, device)
-    highest, different = float(difference.max(initial=0)), float((difference > 0).mean())
-    above_one = float((difference > 1).mean())
+    highest, mean = float(difference.max(initial=0)), float(difference.mean())
+    different, above_one = float((difference > 0).mean()), float((difference > 1).mean())
     return Comparison(
         max=highest,
-        mean=float(difference.mean()),
+        mean=mean,
         percentile_99_9=float(np.percentile(difference, 99.9)),
         share_different=different,
         share_above_one=above_one,
-        within=highest <= allowed.max_level
-        and different <= allowed.share_different
-        and above_one <= allowed.share_above_one,
+        within=allowed is None or allowed.allows(highest=highest, mean=mean, different=different, above_one=above_one),
     )
 
 

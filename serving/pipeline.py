@@ -166,7 +166,10 @@ class VideoSampling(BaseModel):
 
 
 class VideoColor(BaseModel):
-    """How YUV becomes RGB (``onestream.preprocess.video.common.color.ColorRule``); *auto* is what the stream says."""
+    """How YUV becomes RGB (``onestream.preprocess.video.common.color.ColorRule``).
+
+    *auto* is what the video says; where it says nothing, BT.601 and limited.
+    """
 
     model_config = _Frozen
 

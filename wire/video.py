@@ -58,8 +58,8 @@ class Open:
     ``codec`` is FFmpeg's name, ``extradata`` the codec's own header where the container keeps it apart. ``transpose``,
     ``flip_rows`` and ``flip_columns`` say how pictures are turned to be shown. ``results`` is how many results the
     client takes before it gives more credit. ``fps`` and ``bitrate`` are what the container declares, 0 for nothing;
-    ``matrix_tag`` (MatrixCoefficients of H.273, 2 is unspecified) and ``full_range`` are its colours. ``reorder_depth``
-    is by how many frames storage and display differ, None where nobody knows.
+    ``matrix_tag`` (MatrixCoefficients of H.273, 2 is unspecified) and ``full_range`` (None is unspecified) are its
+    colours. ``reorder_depth`` is by how many frames storage and display differ, None where nobody knows.
     """
 
     type: ClassVar[str] = "open"
@@ -75,7 +75,7 @@ class Open:
     fps: float = 0.0
     bitrate: int = 0
     matrix_tag: int = 2
-    full_range: bool = False
+    full_range: bool | None = None
     reorder_depth: int | None = None
     extradata: bytes = b""
     version: int = VERSION
@@ -164,6 +164,8 @@ def _open(header: dict[str, Any], payload: memoryview) -> Open:
     numerator, denominator = header.pop("time_base")
     for name in ("width", "height", "results", "bitrate", "matrix_tag"):
         _whole(header.get(name, 0), name)
+    if header.get("full_range") not in (None, False, True):
+        raise BadMessage(f"full_range must be true, false or nothing, got {header['full_range']!r}")
     if header.get("reorder_depth") is not None:
         _whole(header["reorder_depth"], "reorder_depth")
     opened = Open(**header, time_base=Fraction(numerator, denominator), extradata=bytes(payload))
@@ -208,6 +210,10 @@ class Event:
     frames ``decoded``, ``inferred``, ``dropped`` and ``concealed``, and packets ``unshown``, which came before the
     first that can be shown.
 
+    ``color`` is how the newest frame became RGB, and before the first frame what the client's declaration leads to:
+    ``matrix``, ``range``, and as ``matrix_from`` and ``range_from`` whether the *file* says so, the pipeline has
+    *chosen* it, or it is *assumed*. It is None where a declared matrix cannot be converted.
+
     A refusal is an event because errors of Triton's are not safe: a conversation whose caller asked for gRPC's own
     errors ends tritonserver 2.51 by one, where further messages wait.
     """
@@ -219,6 +225,7 @@ class Event:
     dropped: int = 0
     concealed: int = 0
     unshown: int = 0
+    color: Mapping[str, str] | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     frames: Sequence[Mapping[str, Any]] = ()
 

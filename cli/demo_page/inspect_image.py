@@ -164,9 +164,9 @@ def _parity(
     return {"reference": {"image": _png(reference), **_compared(expected, expected)}, "rows": rows}
 
 
-def _usual(definition: Definition) -> list[Subject]:
+def _usual(definition: Definition) -> list[Subject[Photo]]:
     """What people often write instead, with the libraries installed; torchvision is what the reference equals."""
-    found: list[Subject] = []
+    found: list[Subject[Photo]] = []
     for library in ("opencv", "pillow"):
         try:
             found += usual_code(library, definition)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _RAW = ("rawvideo", "wrapped_avframe")
 _ENCODED_FPS = 30
+_FULL_RANGE = {1: False, 2: True}
+"""By FFmpeg's AVColorRange; 0 is unspecified."""
 
 
 def open_file(
@@ -153,7 +155,7 @@ def _format(stream: VideoStream, container: InputContainer) -> Open:
         fps=float(stream.average_rate or 0),
         bitrate=int(context.bit_rate or container.bit_rate or 0),
         matrix_tag=int(context.colorspace),
-        full_range=int(context.color_range) == 2,
+        full_range=_FULL_RANGE.get(int(context.color_range)),
         # Found while the container was probed; older PyAV does not tell.
         reorder_depth=getattr(context, "reorder_depth", None),
         extradata=bytes(context.extradata or b""),

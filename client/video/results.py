@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from onestream.client._transports.base import Tensors
@@ -102,6 +102,34 @@ class Gap:
     frame_index: int
     seconds: float
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamColor:
+    """How the server makes RGB of a stream's pictures.
+
+    ``matrix`` (bt601, bt709, bt2020) and ``range`` (limited, full), and where each comes from: *file*, the video says
+    it; *chosen*, the pipeline does; *assumed*, neither does.
+    """
+
+    matrix: str
+    range: str
+    matrix_from: str
+    range_from: str
+
+    def __str__(self) -> str:
+        return f"{self.matrix} ({self.matrix_from}), {self.range} ({self.range_from})"
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+def color_in(said: Mapping[str, Any] | None) -> StreamColor | None:
+    """The colours in an event; None where a server says nothing of them."""
+    if not isinstance(said, Mapping):
+        return None
+    return StreamColor(*(str(said.get(name, "")) for name in ("matrix", "range", "matrix_from", "range_from")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from onestream.client._transports.base import ConversingTransport, Tensors
 from onestream.client._transports.refusals import readable
 from onestream.client.errors import BadStream, OnestreamError, UnexpectedResponse
 from onestream.client.video.flow import Outbox
-from onestream.client.video.results import Totals
+from onestream.client.video.results import StreamColor, Totals, color_in
 from onestream.wire.tensor_names import EVENT, MESSAGE
 from onestream.wire.video import DONE, BadMessage, Event, Open, Packet, pack
 
@@ -83,6 +83,7 @@ class Session:
         self._handed = Handed()
         self.outbox = Outbox(opening.mode, credit_step=credit_step, on_sent=self._sent)
         self._counts = Totals()
+        self.color: StreamColor | None = None
         self.failure: OnestreamError | None = None
         self.ended_reason: str | None = None
         self.is_open = False
@@ -167,6 +168,7 @@ class Session:
     def _take(self, answer: Tensors) -> None:
         event = _event_in(answer)
         self._counts = Totals(event.decoded, event.inferred, event.dropped, event.concealed, unshown=event.unshown)
+        self.color = color_in(event.color)
         self.outbox.consumed(event.consumed_bytes)
         if event.type == "opened":
             self.outbox.opened(_whole(event.fields, "buffer_bytes"))

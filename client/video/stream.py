@@ -21,7 +21,7 @@ from onestream.client.errors import (
 )
 from onestream.client.video import aio
 from onestream.client.video.reconnect import Reconnect
-from onestream.client.video.results import FrameResult, Gap, Totals, encoded_in, labels_of
+from onestream.client.video.results import FrameResult, Gap, StreamColor, Totals, encoded_in, labels_of
 from onestream.client.video.session import Received, Session
 from onestream.client.video.sources import Feed, Source
 from onestream.client.video.timeline import Timeline
@@ -72,6 +72,7 @@ class Stream:
         self._failure: OnestreamError | None = None
         self._ended_reason: str | None = None
         self._before = Totals()
+        self._color: StreamColor | None = None
         self._timeline = Timeline()
 
     # ---- what is known ---------------------------------------------------------------------------------------------
@@ -85,6 +86,12 @@ class Stream:
     def format(self) -> Open | None:
         """What the source is made of (codec, size, time base, …); None before it was opened."""
         return self._format
+
+    @property
+    def color(self) -> StreamColor | None:
+        """How the server makes RGB of the newest frame, and who says so; None before the stream is open."""
+        with self._changed:
+            return self._color if self._session is None else self._session.color or self._color
 
     @property
     def totals(self) -> Totals:
@@ -378,6 +385,7 @@ class Stream:
     def _retire(self, session: Session, failure: OnestreamError | None) -> None:
         with self._changed:
             self._before, self._session = self._before + session.totals, None
+            self._color = session.color or self._color
             if self._was_open and failure is not None:
                 self._timeline.lost(str(failure), decoded=session.totals.decoded)
 

@@ -9,7 +9,7 @@ from onestream.preprocess.cuda.device import driver_visible
 from onestream.serving.building.certificate import STAGES
 
 
-class Backend(Subject):
+class Backend(Subject[Photo]):
     """One backend, with the definition compiled once for each stage. Raises as ``preprocess.compile`` does."""
 
     def __init__(
@@ -45,9 +45,9 @@ class Backend(Subject):
             compiled.close()
 
 
-def available_backends(definition: Definition, limits: Limits) -> tuple[list[Subject], dict[str, str]]:
+def available_backends(definition: Definition, limits: Limits) -> tuple[list[Subject[Photo]], dict[str, str]]:
     """Every backend but the reference that can run the definition here, and why the others cannot, by name."""
-    found: list[Subject] = []
+    found: list[Subject[Photo]] = []
     absent: dict[str, str] = {}
     places: list[tuple[BackendName, Device]] = [("dali", "cpu")]
     if driver_visible():

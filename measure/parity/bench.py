@@ -1,42 +1,42 @@
-"""Measures subjects against the reference, photo by photo."""
+"""Measures subjects against the reference, photo by photo or frame by frame."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Generic
 
 import numpy as np
 
-from onestream.measure.parity.backends import Backend
 from onestream.measure.parity.network import Network, logits, top_id
 from onestream.measure.parity.report import Flip, LogitFigures, SubjectReport
-from onestream.measure.parity.subject import Observation, Outputs, Photo, Refused, Subject
+from onestream.measure.parity.subject import Item, Observation, Outputs, Refused, Subject
 from onestream.preprocess import Definition
-from onestream.preprocess.tolerances import Comparison, Stage, compare
+from onestream.preprocess.tolerances import Bounds, Comparison, Stage, judge
 from onestream.serving.building.figures import Figures
 
 
-class Bench:
+class Bench(Generic[Item]):
     """Compares subjects with the reference, and their effect on a network where there is one."""
 
-    def __init__(self, definition: Definition, reference: Backend, network: Network | None) -> None:
+    def __init__(self, definition: Definition, reference: Subject[Item], network: Network | None) -> None:
         self._definition, self._reference, self._network = definition, reference, network
 
     def measure(
-        self, subjects: Sequence[Subject], photos: Sequence[Photo], *, on_photo: Callable[[], None] = lambda: None
+        self, subjects: Sequence[Subject[Item]], items: Sequence[Item], *, on_item: Callable[[], None] = lambda: None
     ) -> tuple[list[SubjectReport], dict[str, str]]:
-        """A report for each subject, and the photos that the reference refuses with the reason."""
+        """A report for each subject, and the photos or frames that the reference refuses with the reason."""
         tallies = [_Tally(subject, self._definition, self._network) for subject in subjects]
         bad: dict[str, str] = {}
-        for photo in photos:
+        for item in items:
             try:
-                expected = self._reference.observe(photo)
+                expected = self._reference.observe(item)
             except Refused as error:
-                bad[photo.name] = str(error)
+                bad[item.name] = str(error)
             else:
                 outputs = _outputs_for(self._network, expected)
                 for tally in tallies:
-                    tally.add(photo, expected, outputs)
-            on_photo()
+                    tally.add(item, expected, outputs)
+            on_item()
         return [tally.report() for tally in tallies], bad
 
 
@@ -48,10 +48,10 @@ def _outputs_for(network: Network | None, seen: Observation) -> Outputs | None:
     return network.outputs(pixels)
 
 
-class _Tally:
+class _Tally(Generic[Item]):
     """Collects one subject's differences."""
 
-    def __init__(self, subject: Subject, definition: Definition, network: Network | None) -> None:
+    def __init__(self, subject: Subject[Item], definition: Definition, network: Network | None) -> None:
         self._subject, self._definition, self._network = subject, definition, network
         self._comparisons: dict[Stage, list[Comparison]] = {}
         self._other_shape: dict[Stage, int] = {}
@@ -61,11 +61,11 @@ class _Tally:
         self._forms: list[str] = []
         self._photos = self._predictions = 0
 
-    def add(self, photo: Photo, expected: Observation, outputs: Outputs | None) -> None:
+    def add(self, item: Item, expected: Observation, outputs: Outputs | None) -> None:
         try:
-            seen = self._subject.observe(photo)
+            seen = self._subject.observe(item)
         except Refused as error:
-            self._refused[photo.name] = str(error)
+            self._refused[item.name] = str(error)
             return
         self._photos += 1
         same_shape = True
@@ -75,21 +75,13 @@ class _Tally:
             if not same_shape:
                 self._other_shape[stage] = self._other_shape.get(stage, 0) + 1
                 continue
-            # For a subject that is not judged the verdict is not used.
-            comparison = compare(
-                reference,
-                sample,
-                definition=self._definition,
-                stage=stage,
-                backend=self._subject.backend,
-                source=photo.source,
-                device=self._subject.device,
-            )
+            allowed = self._subject.allowed(stage, item.source)
+            comparison = judge(reference, sample, definition=self._definition, stage=stage, allowed=allowed)
             self._comparisons.setdefault(stage, []).append(comparison)
         if outputs is not None:
-            self._add_answers(photo, seen, outputs, runs=same_shape)
+            self._add_answers(item, seen, outputs, runs=same_shape)
 
-    def _add_answers(self, photo: Photo, seen: Observation, outputs: Outputs, *, runs: bool) -> None:
+    def _add_answers(self, item: Item, seen: Observation, outputs: Outputs, *, runs: bool) -> None:
         """``runs`` says whether the pixels have the shape that the network takes."""
         assert self._network is not None
         tops = dict(seen.top_ids)
@@ -116,7 +108,10 @@ class _Tally:
                 self._forms.append(form)
             if got != expected:
                 label = self._network.label
-                self._flips.append(Flip(photo=photo.name, form=form, expected=label(expected), got=label(got)))
+                self._flips.append(Flip(photo=item.name, form=form, expected=label(expected), got=label(got)))
+
+    def _bounds(self, stage: Stage) -> Bounds | None:
+        return self._subject.allowed(stage, "plain")
 
     def report(self) -> SubjectReport:
         figures = None
@@ -131,6 +126,7 @@ class _Tally:
             judged=self._subject.judged,
             backend=self._subject.backend,
             device=self._subject.device,
+            allowed={stage: bounds.text for stage in self._comparisons if (bounds := self._bounds(stage))},
             photos=self._photos,
             stages={stage: Figures.of(found) for stage, found in self._comparisons.items()},
             other_shape=self._other_shape,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from onestream.measure.parity.report import Report, SubjectReport
 from onestream.preprocess.tolerances import Stage
@@ -16,28 +17,34 @@ _CAUSES: dict[Stage, str] = {
 }
 
 
+_FRAME_CAUSE = "another matrix or range of colours, or a forgotten rotation"
+
+
 @dataclass(frozen=True, slots=True)
 class Blame:
     """The stage at which a subject's mean difference grows most, and by how many levels; None for another shape.
 
-    ``located`` is False where the stages before it cannot be seen, as those of a server.
+    ``located`` is False where the stages before it cannot be seen, as those of a server. ``kind`` is the report's.
     """
 
     stage: Stage
     levels: float | None
     located: bool
+    kind: Literal["photo", "frame"] = "photo"
 
     @property
     def cause(self) -> str:
         """What usually makes such a difference."""
-        return _CAUSES[self.stage] if self.located else "the stages before it cannot be seen from outside"
+        if not self.located:
+            return "the stages before it cannot be seen from outside"
+        return _FRAME_CAUSE if (self.stage, self.kind) == ("decode", "frame") else _CAUSES[self.stage]
 
 
-def blame(subject: SubjectReport) -> Blame | None:
+def blame(subject: SubjectReport, kind: Literal["photo", "frame"] = "photo") -> Blame | None:
     """Where a subject's difference comes from; None where it has none."""
     other = [stage for stage in STAGES if stage in subject.other_shape]
     if other:
-        return Blame(other[0], None, _is_located(other[0], subject))
+        return Blame(other[0], None, _is_located(other[0], subject), kind)
     before, grown = 0.0, {}
     for stage in STAGES:
         if stage in subject.stages:
@@ -46,7 +53,13 @@ def blame(subject: SubjectReport) -> Blame | None:
     if not grown or not any(figures.max for figures in subject.stages.values()):
         return None
     worst = max(grown, key=lambda stage: grown[stage])
-    return Blame(worst, grown[worst], _is_located(worst, subject))
+    return Blame(worst, grown[worst], _is_located(worst, subject), kind)
+
+
+def _within_bounds(subject: SubjectReport) -> bool:
+    """Whether bounds hold for code of others, and it keeps within them."""
+    complete = bool(subject.allowed) and not subject.other_shape and not subject.refused
+    return complete and all(figures.within for figures in subject.stages.values())
 
 
 def _is_located(stage: Stage, subject: SubjectReport) -> bool:
@@ -58,34 +71,45 @@ def explain(report: Report) -> str:
     """What the table says, for someone who reads one for the first time."""
     sentences = [
         f"Everything is compared with the reference, which is the definition run literally by Pillow and NumPy, on "
-        f"{_count(report.compared, 'photo')}."
+        f"{_count(report.compared, report.kind)}."
     ]
     sentences += [f"Problem: {problem}." for problem in report.problems]
     judged = [subject for subject in report.subjects if subject.judged]
     others = [subject for subject in report.subjects if not subject.judged]
-    sentences.append(_verdict(judged) if judged else "Nothing is judged: no backend but the reference can run here.")
+    sentences.append(
+        _verdict(judged, report.kind) if judged else "Nothing is judged: no backend but the reference can run here."
+    )
     equal = [subject.name for subject in others if subject.photos and blame(subject) is None]
     if equal:
         sentences.append(f"{_listed(equal)} {'equals' if len(equal) == 1 else 'equal'} it to the last bit.")
+    rounding = [subject for subject in others if subject.name not in equal and _within_bounds(subject)]
+    if rounding:
+        highest = max(figures.max for subject in rounding for figures in subject.stages.values())
+        sentences.append(
+            f"{_listed([subject.name for subject in rounding])} {'differs' if len(rounding) == 1 else 'differ'} by no "
+            f"more than another conversion of the same colours rounds or interpolates, at most {highest:.4g} levels."
+        )
     by_cause: dict[tuple[Stage, str], list[str]] = {}
     for subject in others:
-        found = blame(subject)
+        found = None if subject in rounding else blame(subject, report.kind)
         if found is not None:
             by_cause.setdefault((found.stage, found.cause), []).append(_skew(subject, found))
     for (stage, cause), guilty in by_cause.items():
         sentences.append(f"At {stage}, {_listed(guilty)}: {cause}.")
     if by_cause:
-        flips, predictions = len(report.flips(judged=False)), sum(subject.predictions for subject in others)
+        skewed = [subject for subject in others if subject not in rounding]
+        flips, predictions = sum(len(one.flips) for one in skewed), sum(one.predictions for one in skewed)
         if predictions:
             sentences.append(
                 f"That skew flips {flips} of {_count(predictions, 'prediction')}, without an error or a line in a log."
                 if flips
-                else f"It flips none of {_count(predictions, 'prediction')} here; on photos near a decision it can."
+                else f"It flips none of {_count(predictions, 'prediction')} here; on {report.kind}s near a decision it "
+                "can."
             )
     return " ".join(sentences)
 
 
-def _verdict(judged: list[SubjectReport]) -> str:
+def _verdict(judged: list[SubjectReport], kind: Literal["photo", "frame"]) -> str:
     outside = [subject for subject in judged if not subject.within]
     flips = sum(len(subject.flips) for subject in judged)
     predictions = sum(subject.predictions for subject in judged)
@@ -98,9 +122,9 @@ def _verdict(judged: list[SubjectReport]) -> str:
         return f"{_listed(names)} {verb} within the tolerances, {within}{flipped}."
     told = []
     for subject in outside:
-        found = blame(subject)
+        found = blame(subject, kind)
         if subject.refused:
-            told.append(f"{subject.name} refuses {_count(len(subject.refused), 'photo')} that the reference takes")
+            told.append(f"{subject.name} refuses {_count(len(subject.refused), kind)} that the reference takes")
         if found is not None:
             told.append(f"{_skew(subject, found)} at {found.stage} ({found.cause})")
     return f"Outside the tolerances: {'; '.join(told)}{flipped}."

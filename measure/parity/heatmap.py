@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.measure.parity.report import Report
-from onestream.measure.parity.subject import Photo, Pixels, Refused, Subject
+from onestream.measure.parity.subject import Item, Pixels, Refused, Subject
 from onestream.preprocess import BackendMissing
 
 MOST_PHOTOS = 4
@@ -21,8 +21,10 @@ _COLORS = "inferno"
 _TILE_INCHES = 2.1
 
 
-def draw(path: Path, report: Report, reference: Subject, subjects: Sequence[Subject], photos: Sequence[Photo]) -> None:
-    """Write a PNG of the photos that differ most, at most ``MOST_PHOTOS``, after the definition's crop.
+def draw(
+    path: Path, report: Report, reference: Subject[Item], subjects: Sequence[Subject[Item]], items: Sequence[Item]
+) -> None:
+    """Write a PNG of the photos or frames that differ most, at most ``MOST_PHOTOS``, after the definition's crop.
 
     A difference is the largest over the channels, in levels; the colours follow its square root, so that one level can
     be seen, and end at 32. It needs matplotlib (``check_installed``). Raises ``OSError``.
@@ -31,7 +33,7 @@ def draw(path: Path, report: Report, reference: Subject, subjects: Sequence[Subj
     flipped = {flip.photo for judged in (True, False) for flip in report.flips(judged=judged)}
     rows = nlargest(
         MOST_PHOTOS,
-        ((photo, *_differences(photo, reference, subjects)) for photo in photos if photo.name not in report.bad_images),
+        ((item, *_differences(item, reference, subjects)) for item in items if item.name not in report.bad_images),
         key=lambda row: (row[0].name in flipped, sum(float(d.mean()) for d in row[2] if d is not None)),
     )
     count = 1 + len(subjects)
@@ -43,15 +45,15 @@ def draw(path: Path, report: Report, reference: Subject, subjects: Sequence[Subj
         layout="constrained",
     )
     norm, image = _norm(colors), None
-    for axes, (photo, pixels, differences) in zip(grid, rows, strict=True):
+    for axes, (item, pixels, differences) in zip(grid, rows, strict=True):
         axes[0].imshow(pixels.squeeze(), cmap="gray", vmin=0, vmax=255)
-        axes[0].set_ylabel(Path(photo.name).name, fontsize=9)
+        axes[0].set_ylabel(Path(item.name).name, fontsize=9)
         for column, subject, difference in zip(axes[1:], subjects, differences, strict=True):
             if difference is None:
                 column.text(0.5, 0.5, "another size\nor refused", ha="center", va="center", transform=column.transAxes)
             else:
                 image = column.imshow(difference.max(axis=2), cmap=_COLORS, norm=norm)
-            flip = _flip(report, subject, photo)
+            flip = _flip(report, subject.name, item.name)
             column.set_xlabel(_caption(difference, flip), fontsize=8, color="firebrick" if flip else "black")
     for index, name in enumerate(["what the network sees", *(subject.name for subject in subjects)]):
         grid[0][index].set_title(name, fontsize=10)
@@ -81,13 +83,13 @@ def _norm(colors: Any) -> Any:
 
 
 def _differences(
-    photo: Photo, reference: Subject, subjects: Sequence[Subject]
+    item: Item, reference: Subject[Item], subjects: Sequence[Subject[Item]]
 ) -> tuple[Pixels, list[npt.NDArray[np.int16] | None]]:
-    pixels: Pixels = reference.observe(photo).stages["crop"]
+    pixels: Pixels = reference.observe(item).stages["crop"]
     found: list[npt.NDArray[np.int16] | None] = []
     for subject in subjects:
         try:
-            seen = subject.observe(photo).network_pixels
+            seen = subject.observe(item).network_pixels
         except Refused:
             seen = None
         if seen is None or seen.shape != pixels.shape:
@@ -97,10 +99,10 @@ def _differences(
     return pixels, found
 
 
-def _flip(report: Report, subject: Subject, photo: Photo) -> str:
+def _flip(report: Report, subject: str, photo: str) -> str:
     """What became of the best class, where it is another; empty where it is the same."""
-    flips = next(one.flips for one in report.subjects if one.name == subject.name)
-    return next((f"{flip.expected} → {flip.got}" for flip in flips if flip.photo == photo.name), "")
+    flips = next(one.flips for one in report.subjects if one.name == subject)
+    return next((f"{flip.expected} → {flip.got}" for flip in flips if flip.photo == photo), "")
 
 
 def _caption(difference: npt.NDArray[np.int16] | None, flip: str) -> str:

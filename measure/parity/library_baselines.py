@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import io
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from PIL import Image
@@ -22,12 +22,12 @@ from onestream.preprocess.definition import Filter, Geometric, Pad
 from onestream.preprocess.geometry import crop_window, resized_size
 
 Library = Literal["torchvision", "opencv", "pillow"]
-MODULES: dict[Library, str] = {"torchvision": "torchvision", "opencv": "cv2", "pillow": "PIL"}
+MODULES: dict[str, str] = {"torchvision": "torchvision", "opencv": "cv2", "pillow": "PIL"}
 """What is imported for each library."""
-LIBRARIES: tuple[Library, ...] = tuple(MODULES)
+LIBRARIES: tuple[Library, ...] = get_args(Library)
 
 
-class _Usual(Subject):
+class _Usual(Subject[Photo]):
     """Decode, move and normalize one after the other, on whatever the library calls an image."""
 
     def __init__(self, name: str, definition: Definition) -> None:
@@ -36,21 +36,10 @@ class _Usual(Subject):
 
     def observe(self, photo: Photo) -> Observation:
         """All four stages; any error of the library is a refusal."""
-        definition = self._definition
-        last_resize = max((i for i, op in enumerate(definition.geometry) if isinstance(op, Resize)), default=-1)
         try:
-            image = self.decode(photo.data)
-            decoded = resized = self.pixels(image)
-            for index, operation in enumerate(definition.geometry):
-                image = self.move(operation, image)
-                if index == last_resize:
-                    resized = self.pixels(image)
+            return observed(self._definition, self.decode(photo.data), move=self.move, pixels=self.pixels)
         except Exception as error:  # libraries raise what they like on files that they cannot read
             raise Refused(f"{type(error).__name__}: {error}") from None
-        cropped = self.pixels(image)
-        return Observation(
-            {"decode": decoded, "resize": resized, "crop": cropped, "normalize": network_layout(definition, cropped)}
-        )
 
     def decode(self, data: bytes) -> Any:
         """The library's image from a file's bytes."""
@@ -63,6 +52,37 @@ class _Usual(Subject):
     def pixels(self, image: Any) -> Pixels:
         """The library's image as uint8 (height, width, channels)."""
         raise NotImplementedError
+
+
+def observed(
+    definition: Definition, image: Any, *, move: Callable[[Geometric, Any], Any], pixels: Callable[[Any], Pixels]
+) -> Observation:
+    """All four stages of a decoded image, moved by ``move`` and read by ``pixels`` as in ``_Usual``."""
+    last_resize = max((i for i, op in enumerate(definition.geometry) if isinstance(op, Resize)), default=-1)
+    decoded = resized = pixels(image)
+    for index, operation in enumerate(definition.geometry):
+        image = move(operation, image)
+        if index == last_resize:
+            resized = pixels(image)
+    cropped = pixels(image)
+    return Observation(
+        {"decode": decoded, "resize": resized, "crop": cropped, "normalize": network_layout(definition, cropped)}
+    )
+
+
+def with_channels(pixels: Pixels) -> Pixels:
+    """(height, width, channels), also of a gray image."""
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def import_library(module: str, library: str, command: str) -> Any:
+    """Import a library's module. Raises ``BackendMissing`` naming ``command``."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise BackendMissing(f"{library} is not installed: {command}") from None
+    except Exception as error:  # torchvision built for another PyTorch raises what it likes at import
+        raise BackendMissing(f"{library} cannot be imported: {error}; it must suit the installed PyTorch") from None
 
 
 class PlainPillow(_Usual):
@@ -84,7 +104,7 @@ class PlainPillow(_Usual):
 
     def pixels(self, image: Image.Image) -> Pixels:
         """See ``_Usual.pixels``."""
-        return _with_channels(np.asarray(image))
+        return with_channels(np.asarray(image))
 
 
 class OpenCv(_Usual):
@@ -92,7 +112,7 @@ class OpenCv(_Usual):
 
     def __init__(self, definition: Definition) -> None:
         super().__init__("OpenCV", definition)
-        self._cv2 = _import("cv2", "opencv", "pip install opencv-python-headless")
+        self._cv2 = import_library("cv2", "opencv", "pip install opencv-python-headless")
 
     def decode(self, data: bytes) -> Pixels:
         """OpenCV's decoder, in RGB order."""
@@ -119,7 +139,7 @@ class OpenCv(_Usual):
 
     def pixels(self, image: Pixels) -> Pixels:
         """See ``_Usual.pixels``."""
-        return _with_channels(image)
+        return with_channels(image)
 
 
 class Torchvision(_Usual):
@@ -128,8 +148,8 @@ class Torchvision(_Usual):
     def __init__(self, definition: Definition, *, on_tensors: bool = False) -> None:
         super().__init__("torchvision on tensors" if on_tensors else "torchvision", definition)
         command = "pip install torchvision"
-        self._functional = _import("torchvision.transforms.v2.functional", "torchvision", command)
-        self._interpolation = _import("torchvision.transforms", "torchvision", command).InterpolationMode
+        self._functional = import_library("torchvision.transforms.v2.functional", "torchvision", command)
+        self._interpolation = import_library("torchvision.transforms", "torchvision", command).InterpolationMode
         self._on_tensors = on_tensors
 
     def decode(self, data: bytes) -> Any:
@@ -159,29 +179,16 @@ class Torchvision(_Usual):
         if self._on_tensors:
             channels_last: Pixels = image.permute(1, 2, 0).contiguous().numpy()
             return channels_last
-        return _with_channels(np.asarray(image))
+        return with_channels(np.asarray(image))
 
 
-_MAKERS: dict[Library, tuple[Callable[[Definition], Subject], ...]] = {
+_MAKERS: dict[Library, tuple[Callable[[Definition], Subject[Photo]], ...]] = {
     "torchvision": (Torchvision, lambda definition: Torchvision(definition, on_tensors=True)),
     "opencv": (OpenCv,),
     "pillow": (PlainPillow,),
 }
 
 
-def usual_code(library: Library, definition: Definition) -> list[Subject]:
+def usual_code(library: Library, definition: Definition) -> list[Subject[Photo]]:
     """The subjects of one library. Raises ``BackendMissing`` naming the command where it cannot be imported."""
     return [make(definition) for make in _MAKERS[library]]
-
-
-def _import(module: str, library: str, command: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise BackendMissing(f"{library} is not installed: {command}") from None
-    except Exception as error:  # torchvision built for another PyTorch raises what it likes at import
-        raise BackendMissing(f"{library} cannot be imported: {error}; it must suit the installed PyTorch") from None
-
-
-def _with_channels(pixels: Pixels) -> Pixels:
-    return pixels if pixels.ndim == 3 else pixels[:, :, None]

@@ -19,7 +19,7 @@ class NotATransform(Exception):
     """``MODULE:NAME`` names nothing that can be called; the message says why."""
 
 
-class OwnCode(Subject):
+class OwnCode(Subject[Photo]):
     """A callable, such as a torchvision ``Compose``, from a PIL image in RGB (or L) to a tensor or array.
 
     ``where`` is ``MODULE:NAME``, imported from the working directory or the environment. Raises ``NotATransform``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -24,7 +25,7 @@ class LogitFigures(BaseModel):
 
 
 class Flip(BaseModel):
-    """A photo whose best class is another than the reference's. ``form`` is the served model, or empty."""
+    """A photo or frame whose best class is another than the reference's. ``form`` is the served model, or empty."""
 
     model_config = _FROZEN
 
@@ -37,9 +38,10 @@ class Flip(BaseModel):
 class SubjectReport(BaseModel):
     """One subject against the reference.
 
-    ``photos`` is the number compared, ``stages`` the figures of those stages that the subject shows, ``other_shape``
-    counts the photos that have another shape after a stage, ``refused`` says why a photo that the reference takes has
-    no result. ``predictions`` counts the best classes that were compared, over all ``forms`` of a served pipeline.
+    ``photos`` is the number of photos or frames compared; ``stages`` are the figures of those stages that the subject
+    shows, ``allowed`` the bounds of those that have any, in words. ``other_shape`` counts the photos that have another
+    shape after a stage, ``refused`` says why a photo that the reference takes has no result. ``predictions`` counts the
+    best classes that were compared, over all ``forms`` of a served pipeline.
     ``backend`` and ``device`` name the entries of the tolerances table that judged it.
     """
 
@@ -51,6 +53,7 @@ class SubjectReport(BaseModel):
     device: Device = "cpu"
     photos: int
     stages: dict[Stage, Figures]
+    allowed: dict[Stage, str] = {}
     other_shape: dict[Stage, int]
     refused: dict[str, str]
     logits: LogitFigures | None
@@ -68,6 +71,7 @@ class SubjectReport(BaseModel):
 class Report(BaseModel):
     """A parity report.
 
+    ``kind`` is what ``photos`` are: photos, or frames of clips, of which ``colors`` says by file how they become RGB.
     ``bad_images`` are those that the reference refuses, with the reason: nothing can be compared with them.
     ``problems`` make the whole report fail, ``not_compared`` says why something is missing from it.
     """
@@ -75,6 +79,8 @@ class Report(BaseModel):
     model_config = _FROZEN
 
     pipeline: str
+    kind: Literal["photo", "frame"] = "photo"
+    colors: dict[str, str] = {}
     definition_digest: str
     versions: dict[str, str]
     photos: list[str]

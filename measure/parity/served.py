@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,47 @@ class NotServed(Exception):
     """There is no server at the address, or it does not serve the pipeline; the message says which."""
 
 
-class Served(Subject):
+class ServedModels:
+    """Those of ``models`` that a Triton server has ready, by its gRPC service at ``address`` (host:port).
+
+    A context manager, which closes the connection. Raises ``NotServed``.
+    """
+
+    def __init__(self, address: str, models: Sequence[str]) -> None:
+        self.client = triton.InferenceServerClient(address.removeprefix("grpc://"))
+        try:
+            self.ready = {name for name in models if self.client.is_model_ready(name, client_timeout=_TIMEOUT_S)}
+        except InferenceServerException as error:
+            raise NotServed(
+                f"no Triton answers at {address} by gRPC ({one_line(error.message())}); start one with "
+                "onestream serve, or use --serve"
+            ) from None
+        if not self.ready:
+            raise NotServed(f"the server at {address} has none of the models {', '.join(models)} ready")
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The definition digest in each model's configuration; empty where it carries none."""
+        found = {}
+        for name in sorted(self.ready):
+            config = self.client.get_model_config(name, client_timeout=_TIMEOUT_S).config
+            found[name] = config.parameters["definition_digest"].string_value
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.client.close()
+
+    def __enter__(self) -> ServedModels:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Served(Subject[Photo]):
     """A pipeline on a Triton server.
 
     ``NAME_preprocess`` shows the pixels, ``NAME_model`` the network's outputs, ``NAME`` and ``NAME_fused`` the best
@@ -31,27 +73,15 @@ class Served(Subject):
 
     def __init__(self, pipeline: str, address: str) -> None:
         super().__init__("server", judged=True)
-        self._client = triton.InferenceServerClient(address.removeprefix("grpc://"))
         self._pipeline = pipeline
         roles = (f"{pipeline}_preprocess", f"{pipeline}_model", pipeline, f"{pipeline}_fused")
-        try:
-            self._models = {name for name in roles if self._client.is_model_ready(name, client_timeout=_TIMEOUT_S)}
-        except InferenceServerException as error:
-            raise NotServed(
-                f"no Triton answers at {address} by gRPC ({one_line(error.message())}); start one with "
-                "onestream serve, or use --serve"
-            ) from None
-        if not self._models:
-            raise NotServed(f"the server at {address} has none of the models {', '.join(roles)} ready")
+        self._served = ServedModels(address, roles)
+        self._client, self._models = self._served.client, self._served.ready
 
     @property
     def digests(self) -> dict[str, str]:
-        """The definition digest in each model's configuration; empty where it carries none."""
-        found = {}
-        for name in sorted(self._models):
-            config = self._client.get_model_config(name, client_timeout=_TIMEOUT_S).config
-            found[name] = config.parameters["definition_digest"].string_value
-        return found
+        """See ``ServedModels.digests``."""
+        return self._served.digests
 
     def observe(self, photo: Photo) -> Observation:
         """Whatever the served models return for one photo."""
@@ -77,7 +107,7 @@ class Served(Subject):
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self._served.close()
 
     def _ask(self, model: str, name: str, value: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
         tensor = triton.InferInput(name, list(value.shape), "UINT8")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.backends.base import BackendName, Device, Sample
-from onestream.preprocess.tolerances import Source, Stage
+from onestream.preprocess.tolerances import Bounds, Source, Stage, tolerance
 
 Pixels = npt.NDArray[np.uint8]
 Outputs = Mapping[str, npt.NDArray[Any]]
@@ -19,7 +19,24 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 
 
 class Refused(Exception):
-    """A subject gives no result for a photo; the message says why."""
+    """A subject gives no result for a photo or frame; the message says why."""
+
+
+class Given(Protocol):
+    """What subjects are given: a ``Photo``, or a frame of a clip (``video.frames.Frame``)."""
+
+    @property
+    def name(self) -> str:
+        """In reports."""
+        ...
+
+    @property
+    def source(self) -> Source:
+        """How it is stored, which the tolerances distinguish."""
+        ...
+
+
+Item = TypeVar("Item", bound=Given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +50,7 @@ class Photo:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a subject makes of one photo.
+    """What a subject makes of one photo or frame.
 
     ``stages`` holds the stages that can be seen from outside, as ``Definition.stage`` describes them. ``pixels`` are
     what a network is fed where there is no *crop* among them. ``outputs`` are the network's, where the subject ran one
@@ -51,19 +68,23 @@ class Observation:
         return self.stages.get("crop") if self.pixels is None else self.pixels
 
 
-class Subject(ABC):
-    """Something that preprocesses photos.
+class Subject(ABC, Generic[Item]):
+    """Something that preprocesses photos, or frames of clips.
 
-    ``judged`` says whether the tolerances table holds for it; what others wrote is only shown. ``backend`` and
-    ``device`` name its entries in the table.
+    ``judged`` says whether its differences count; what others wrote is only shown. ``backend`` and ``device`` name its
+    entries in the tolerances table.
     """
 
     def __init__(self, name: str, *, judged: bool, backend: BackendName = "dali", device: Device = "cpu") -> None:
         self.name, self.judged, self.backend, self.device = name, judged, backend, device
 
     @abstractmethod
-    def observe(self, photo: Photo) -> Observation:
-        """Process one photo. Raises ``Refused`` where there is no result."""
+    def observe(self, item: Item) -> Observation:
+        """Process one photo or frame. Raises ``Refused`` where there is no result."""
 
-    def close(self) -> None:  # noqa: B027 (most subjects hold nothing)
+    def allowed(self, stage: Stage, source: Source) -> Bounds | None:
+        """How far it may be from the reference after a stage; None where nothing says it."""
+        return tolerance(self.backend, stage, source, self.device) if self.judged else None
+
+    def close(self) -> None:
         """Release what the subject holds."""

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from onestream.measure.parity.report import Report, SubjectReport
 from onestream.measure.tables import terminal
-from onestream.preprocess.tolerances import Stage, tolerance
+from onestream.preprocess.tolerances import Stage
 from onestream.serving.building.certificate import STAGES
 from onestream.serving.building.figures import Figures
 
@@ -26,7 +26,7 @@ def tabulate(report: Report) -> Table:
         Column("99.9 %", justify="right", no_wrap=True),
         Column("above 1", justify="right", no_wrap=True),
         Column("verdict", overflow="fold", min_width=16),
-        title=f"{report.pipeline}, definition {report.definition_digest[:12]}, {report.compared} photos",
+        title=f"{report.pipeline}, definition {report.definition_digest[:12]}, {report.compared} {report.kind}s",
     )
     for subject in report.subjects:
         table.add_section()
@@ -34,7 +34,7 @@ def tabulate(report: Report) -> Table:
         table.add_row(Text(subject.name, style="bold"), "", "", "", "", Text(remark, style="dim"))
         for stage in STAGES:
             if stage in subject.stages or stage in subject.other_shape:
-                table.add_row(*_stage_row(subject, stage))
+                table.add_row(*_stage_row(subject, stage, report.kind))
         if subject.logits is not None:
             figures = subject.logits
             columns = (f"{value:.3f}" for value in (figures.max, figures.mean, figures.percentile_99_9))
@@ -61,7 +61,10 @@ def lists(report: Report) -> dict[str, list[str]]:
     return {
         "Flipped predictions": flips,
         "Refused, though the reference takes them": refused,
-        "Bad images": [f"{name}: {reason}" for name, reason in report.bad_images.items()],
+        "How the clips become RGB": [f"{name}: {colors}" for name, colors in report.colors.items()],
+        "Bad images" if report.kind == "photo" else "Bad frames": [
+            f"{name}: {reason}" for name, reason in report.bad_images.items()
+        ],
         "Not compared": [f"{name}: {reason}" for name, reason in report.not_compared.items()],
     }
 
@@ -71,12 +74,12 @@ def _cut(lines: list[str], subject: SubjectReport) -> list[str]:
     return lines if more <= 0 else [*lines[:_MOST_LISTED], f"{subject.name}: {more} more; --json lists all"]
 
 
-def _stage_row(subject: SubjectReport, stage: Stage) -> tuple[str | Text, ...]:
+def _stage_row(subject: SubjectReport, stage: Stage, kind: str) -> tuple[str | Text, ...]:
     figures, other = subject.stages.get(stage), subject.other_shape.get(stage, 0)
-    verdict = _verdict(subject, figures, stage) if subject.judged and figures is not None else Text()
+    verdict = _verdict(subject, figures, stage) if stage in subject.allowed and figures is not None else Text()
     if other:
         style = "red" if subject.judged else "yellow"
-        verdict = Text(f"another size: {other} of {subject.photos} photos", style=style)
+        verdict = Text(f"another size: {other} of {subject.photos} {kind}s", style=style)
     if figures is None:
         return f"  {stage}", "–", "–", "–", "–", verdict
     return (
@@ -92,9 +95,4 @@ def _stage_row(subject: SubjectReport, stage: Stage) -> tuple[str | Text, ...]:
 def _verdict(subject: SubjectReport, figures: Figures, stage: Stage) -> Text:
     if figures.within:
         return Text("within", style="green")
-    allowed = tolerance(subject.backend, stage, device=subject.device)
-    return Text(
-        f"outside: allowed for 8-bit files are {allowed.max_level:g} at most, {allowed.share_different:.0%} of values "
-        f"different, {allowed.share_above_one:.0%} above 1",
-        style="red",
-    )
+    return Text(f"outside: allowed {subject.allowed[stage]}", style="red" if subject.judged else "yellow")

@@ -47,10 +47,10 @@ class Still(Background):
 
     def layers(self, frame: Planes, rule: ColorRule, *, literally: bool = False) -> tuple[Layer, Layer, Layer]:  # noqa: ARG002
         """See ``Background.layers``."""
-        matrix, range_ = rule.resolve(matrix_tag=frame.matrix_tag, full_range=frame.full_range, height=frame.size_hw[0])
-        key = (frame.size_hw, frame.shifts, matrix, range_)
+        colors = rule.resolve(matrix_tag=frame.matrix_tag, full_range=frame.full_range)
+        key = (frame.size_hw, frame.shifts, colors.matrix, colors.range)
         if self._kept is None or self._kept[0] != key:
-            self._kept = key, self._made(frame.size_hw, frame.shifts, matrix, range_)
+            self._kept = key, self._made(*key)
         return self._kept[1]
 
     @abstractmethod

@@ -18,6 +18,6 @@ except ImportError as error:
 from onestream.preprocess.video.clips.choose_frames import Clip, Timeline, choose_frames
 from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.maker import ClipMaker
-from onestream.preprocess.video.common.color import ColorRule
+from onestream.preprocess.video.common.color import ColorRule, Colors
 
-__all__ = ["Clip", "ClipMaker", "ColorRule", "Timeline", "VideoFile", "choose_frames"]
+__all__ = ["Clip", "ClipMaker", "ColorRule", "Colors", "Timeline", "VideoFile", "choose_frames"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ class ComposedVideo:
 
     def __call__(self, frame: StreamFrame, results: Tensors) -> tuple[Tensors, dict[str, Any]]:
         """The tensor ``video``, an H.264 picture as Annex B, and of its event ``key``, ``width`` and ``height``."""
-        planes = frame.planes()
+        # Tagged, so that every reader sees the colours that the network saw and in which the background is written.
+        colors = frame.colors
+        planes = replace(frame.planes(), matrix_tag=colors.matrix_tag, full_range=colors.is_full_range)
         if frame.orientation != Orientation():
             planes = displayed(planes, frame.orientation)
         window = self._window_of(frame.size_hw)

@@ -11,7 +11,7 @@ from av.video.frame import PictureType, VideoFrame
 
 from onestream.postprocess.matte.background import subsampled
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.video.common.color import Planes, planes_of
+from onestream.preprocess.video.common.color import RANGE_TAGS, Planes, planes_of
 from onestream.serving.pipeline import VideoOutput
 
 _FORMATS = {(1, 1): "yuv420p", (0, 1): "yuv422p", (1, 0): "yuv440p", (0, 0): "yuv444p"}
@@ -21,8 +21,6 @@ _ENCODED_FORMAT = "yuv420p"
 """What every player can decode."""
 
 _USUAL_FPS = 30.0
-_FULL_RANGE, _LIMITED_RANGE = 2, 1
-"""FFmpeg's AVColorRange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class Encoder:
 def blank(like: Planes) -> tuple[VideoFrame, Planes]:
     """A picture of 8 bits of the size, the chroma and the colours of another, and its planes to write into."""
     picture = VideoFrame(like.size_hw[1], like.size_hw[0], _FORMATS[like.shifts])
-    picture.color_range = _FULL_RANGE if like.full_range else _LIMITED_RANGE
+    picture.color_range = RANGE_TAGS[like.full_range]
     picture.colorspace = like.matrix_tag
     return picture, replace(planes_of(picture), matrix_tag=like.matrix_tag, full_range=like.full_range)
 

@@ -355,6 +355,7 @@ class Session:
         with self._lock:
             self._said_s = time.monotonic()
             self._reported_bytes = self.totals.consumed_bytes
+            colors = self._decoder.colors
             return Event(
                 type=kind,
                 consumed_bytes=self.totals.consumed_bytes,
@@ -363,6 +364,7 @@ class Session:
                 dropped=self.totals.dropped,
                 concealed=self._decoder.concealed,
                 unshown=self._unshown,
+                color=None if colors is None else colors.to_dict(),
                 fields=fields,
                 frames=frames,
             )

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from onestream.preprocess.video.common.color import Colors
 from onestream.serving.video.bounds import BadStream
 from onestream.wire.video import Event, Packet
 
@@ -68,6 +69,7 @@ class Decoder(Protocol):
     decoded: int
     concealed: int
     unshown: int
+    colors: Colors | None
 
     def feed(self, packet: Packet | None) -> list[Any]:
         """Decode a packet; None ends the stream. Returns frames in the order of display."""

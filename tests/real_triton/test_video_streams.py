@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from PIL import Image
 
 from onestream.client import BadStream, Client, ModelNotFound, OnestreamError
 from onestream.measure.panning import write_panning
+from onestream.measure.parity.run import CannotCompare, Options, run
 from onestream.preprocess import Definition
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.maker import ClipMaker
+from onestream.preprocess.video.common.color import ColorRule
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
@@ -307,3 +310,62 @@ def test_a_1080p_stream_has_the_loader_s_pixels(client: Client, tmp_path: Path) 
     weights = np.random.default_rng(7).normal(size=(3, CLASSES)).astype(np.float32)
     wanted = ClipMaker(definition, Clip()).make(path).mean(axis=(2, 3)) @ weights
     np.testing.assert_allclose(results, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(("tag", "matrix", "origin"), [(2, "bt601", "assumed"), (1, "bt709", "file")])
+def test_an_hd_stream_has_the_loader_s_colours_and_says_which(
+    client: Client, tmp_path: Path, tag: int, matrix: str, origin: str
+) -> None:
+    path = hd_clip(tmp_path / "720p.mp4", tag)
+    with client.stream(path, pipeline="large") as frames:
+        assert (frames.color.matrix, frames.color.matrix_from) == (matrix, origin), "the opening event says it"
+        results = [one.tensors["scores_out"] for one in frames]
+        assert str(frames.color).startswith(f"{matrix} ({origin}), limited (")
+    definition = Definition.model_validate({"operations": OPERATIONS})
+    weights = np.random.default_rng(7).normal(size=(3, CLASSES)).astype(np.float32)
+    for rule, same in ((ColorRule(), True), (ColorRule(matrix="bt709" if matrix == "bt601" else "bt601"), False)):
+        wanted = ClipMaker(definition, Clip(), color=rule).make(path).mean(axis=(2, 3)) @ weights
+        assert np.allclose(results, wanted, atol=1e-5) == same
+
+
+def test_parity_compares_a_server_s_stream_with_the_loader(streaming: Server, tmp_path: Path, clip: Path) -> None:
+    pipeline_file = streaming.repository.parent / "every5.yaml"
+    options = Options(
+        pipeline_file=pipeline_file, repository=streaming.repository, clips=[clip], frames=4, against=["none"],
+        url=streaming.grpc_address,
+    )  # fmt: skip
+    report = run(options)
+    assert report.within, report.problems
+    loader, served = report.subjects
+    assert (served.name, served.forms, served.predictions) == ("server", ["every5_video"], 4)
+    # The server runs the same code on the same device: equal figures to the last digits of float32.
+    assert loader.logits is not None
+    assert served.logits is not None
+    assert served.logits.max == pytest.approx(loader.logits.max, abs=1e-5)
+    # A server that was built with another matrix than the file says now.
+    content = yaml.safe_load(pipeline_file.read_text())
+    content["video"]["color"] = {"matrix": "bt709"}
+    (tmp_path / "every5.yaml").write_text(yaml.safe_dump(content))
+    report = run(replace(options, pipeline_file=tmp_path / "every5.yaml"))
+    assert not report.within
+    (problem,) = report.problems
+    assert "by bt601 (assumed), limited (assumed), the pipeline file by bt709 (chosen)" in problem
+    assert report.subjects[1].logits.max > 0.01
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(CannotCompare, match="has none of the models mine_video ready"):
+        run(replace(options, pipeline_file=tmp_path / "mine.yaml"))
+
+
+def hd_clip(path: Path, tag: int) -> Path:
+    """A few frames of 720p, with a matrix as a tag; 2 is none."""
+    with Image.open(ROOT / "examples" / "photos" / "coffee.jpg") as image:
+        photo = np.asarray(image.convert("RGB").resize((1280, 720)))
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=30, options={"preset": "ultrafast"})
+        stream.width, stream.height, stream.pix_fmt = 1280, 720, "yuv420p"
+        stream.codec_context.colorspace = tag
+        for number in range(4):
+            frame = av.VideoFrame.from_ndarray(np.roll(photo, 20 * number, axis=1), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path

@@ -38,7 +38,7 @@ MESSAGES = st.one_of(
         fps=st.floats(0, 1e6),
         bitrate=st.integers(0, 2**40),
         matrix_tag=st.integers(0, 255),
-        full_range=st.booleans(),
+        full_range=st.none() | st.booleans(),
         reorder_depth=st.none() | st.integers(0, 16),
         extradata=st.binary(max_size=60),
     ),
@@ -95,6 +95,10 @@ def message(header: object, payload: bytes = b"") -> bytes:
         (message({"type": "packets", "packets": [], "results": 0}, b"abc"), "declare 0 bytes; the message carries 3"),
         (message({"type": "packets", "packets": [[0, 1.5, 0, 1, 1]], "results": 0}), "pts must be a whole number"),
         (message({"type": "open", "version": 9}), "speaks version 9"),
+        (
+            message({"type": "open", "version": VERSION, "time_base": [1, 25], "full_range": "yes"}),
+            "full_range must be true, false or nothing, got 'yes'",
+        ),
         (message({"type": "open", "version": VERSION, "mode": "fast"}), "'fast' is none of block"),
         (
             message(
@@ -114,3 +118,10 @@ def test_events_come_back() -> None:
     assert Event.from_json(event.to_json()) == event
     with pytest.raises(BadMessage):
         Event.from_json(b'{"what": 1}')
+
+
+def test_events_of_older_and_newer_servers_are_read() -> None:
+    assert Event.from_json(b'{"type": "opened", "fields": {}}').color is None
+    color = {"matrix": "bt601", "range": "full", "matrix_from": "assumed", "range_from": "file"}
+    newer = {"type": "consumed", "decoded": 4, "color": color, "what_comes_later": 1}
+    assert Event.from_json(json.dumps(newer)) == Event(type="consumed", decoded=4, color=color)

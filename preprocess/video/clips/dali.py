@@ -97,9 +97,7 @@ class DaliFrames(Frames):
         try:
             planes = planes_of(frame)
             upright = orientation_of(frame) == Orientation()
-            matrix, _ = self._rule.resolve(
-                matrix_tag=planes.matrix_tag, full_range=planes.full_range, height=planes.size_hw[0]
-            )
+            matrix = self._rule.resolve(matrix_tag=planes.matrix_tag, full_range=planes.full_range).matrix
         except ValueError as error:
             raise BadSample(f"{video.name}: frame 0: {error}") from None
         if not upright:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.video.clips.probe import Index, VideoSource, index_of, open_video, packets_of
+from onestream.preprocess.video.common.color import ColorRule, Colors, planes_of
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -89,6 +90,18 @@ class VideoFile:
             if runs[0].first == 0 and len(runs) == 1:
                 raise
             yield from self._decode(self._run_from_the_start(left))
+
+    def colors(self, rule: ColorRule | None = None) -> Colors:
+        """By which matrix and range its frames become RGB, and whether the file says so; decodes the first frame.
+
+        Raises ``BadSample`` where that cannot be decoded, or ``rule`` cannot be resolved for it.
+        """
+        _, frame = next(self.frames([0]))
+        try:
+            planes = planes_of(frame)
+            return (rule or ColorRule()).resolve(matrix_tag=planes.matrix_tag, full_range=planes.full_range)
+        except ValueError as error:
+            raise BadSample(f"{self.name}: frame 0: {error}") from None
 
     def close(self) -> None:
         """Close the file."""

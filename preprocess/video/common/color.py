@@ -7,7 +7,7 @@ which is what swscale does by default when it converts without scaling.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Matrix = Literal["bt601", "bt709", "bt2020"]
 Range = Literal["limited", "full"]
+Origin = Literal["file", "chosen", "assumed"]
 Pixels = npt.NDArray[np.uint8]
 
 _LUMA: dict[Matrix, tuple[float, float]] = {
@@ -33,8 +34,8 @@ _LUMA: dict[Matrix, tuple[float, float]] = {
 _TAGS: dict[int, Matrix] = {1: "bt709", 4: "bt601", 5: "bt601", 6: "bt601", 9: "bt2020"}
 """MatrixCoefficients of ITU-T H.273 (table 4); 4 is FCC's, whose values are BT.601's within 0.001."""
 
+_TAG_OF: dict[Matrix, int] = {"bt601": 6, "bt709": 1, "bt2020": 9}
 UNSPECIFIED = 2
-HD_HEIGHT = 720
 FRACTION_BITS = 16
 
 _FORMATS: dict[str, tuple[int, int, int]] = {
@@ -44,13 +45,49 @@ _FORMATS: dict[str, tuple[int, int, int]] = {
 } | {"yuvj420p": (1, 1, 8), "yuvj422p": (0, 1, 8), "yuvj440p": (1, 0, 8), "yuvj444p": (0, 0, 8)}
 """By FFmpeg's name: log2 of the chroma's vertical and horizontal subsampling, and the bits of a sample."""
 
+RANGE_TAGS: dict[bool | None, int] = {None: 0, False: 1, True: 2}
+"""FFmpeg's AVColorRange for ``full_range``."""
+
+_FULL_RANGE = {tag: full_range for full_range, tag in RANGE_TAGS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Colors:
+    """The matrix and the range by which a picture becomes RGB, and where each comes from.
+
+    *file*: the video is tagged so, in its container or its codec's header. *chosen*: the ``ColorRule`` names it.
+    *assumed*: neither says anything. FFmpeg always finds the range of HEVC, VP9 and AV1 in the codec's header.
+    """
+
+    matrix: Matrix
+    range: Range
+    matrix_from: Origin
+    range_from: Origin
+
+    @property
+    def matrix_tag(self) -> int:
+        """MatrixCoefficients of H.273 for the matrix."""
+        return _TAG_OF[self.matrix]
+
+    @property
+    def is_full_range(self) -> bool:
+        """Whether samples use all levels."""
+        return self.range == "full"
+
+    def __str__(self) -> str:
+        return f"{self.matrix} ({self.matrix_from}), {self.range} ({self.range_from})"
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColorRule:
     """How YUV becomes RGB.
 
-    ``matrix`` and ``range`` *auto* take what the stream says. Where it says nothing, the matrix is BT.709 from a height
-    of 720 pixels on and BT.601 below, as these standards were made for HD and SD; the range is limited, the default of
+    ``matrix`` and ``range`` *auto* take what the video says. Where it says nothing, the matrix is BT.601 at any size,
+    as in PyAV, OpenCV, decord and torchcodec, with which networks are trained; the range is limited, the default of
     H.264 and HEVC (video_full_range_flag inferred 0). Raises ``ValueError`` for other values.
     """
 
@@ -67,31 +104,37 @@ class ColorRule:
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
 
-    def resolve(self, *, matrix_tag: int, full_range: bool, height: int) -> tuple[Matrix, Range]:
-        """The matrix and range of a frame of ``height`` pixels whose stream carries these tags.
+    def resolve(self, *, matrix_tag: int, full_range: bool | None) -> Colors:
+        """The colours of a picture with these tags.
 
-        ``matrix_tag``: H.273's MatrixCoefficients. Raises ``ValueError`` for a tag of an unknown matrix.
+        ``matrix_tag``: H.273's MatrixCoefficients; ``full_range`` None: not tagged. Raises ``ValueError`` for a tag of
+        an unknown matrix.
         """
-        matrix, tagged = self.matrix, _TAGS.get(matrix_tag)
-        if matrix == "auto" and matrix_tag == UNSPECIFIED:
-            tagged = "bt709" if height >= HD_HEIGHT else "bt601"
-        if matrix == "auto":
-            if tagged is None:
-                raise ValueError(
-                    f"is tagged with matrix coefficients {matrix_tag}, which 'auto' cannot convert; "
-                    f"choose matrix {', '.join(get_args(Matrix))}"
-                )
-            matrix = tagged
+        matrix, matrix_from = self._matrix(matrix_tag)
         if self.range != "auto":
-            return matrix, self.range
-        return matrix, "full" if full_range else "limited"
+            return Colors(matrix, self.range, matrix_from, "chosen")
+        range_from: Origin = "assumed" if full_range is None else "file"
+        return Colors(matrix, "full" if full_range else "limited", matrix_from, range_from)
+
+    def _matrix(self, tag: int) -> tuple[Matrix, Origin]:
+        if self.matrix != "auto":
+            return self.matrix, "chosen"
+        if tag == UNSPECIFIED:
+            return "bt601", "assumed"
+        if tag not in _TAGS:
+            raise ValueError(
+                f"is tagged with matrix coefficients {tag}, which 'auto' cannot convert; "
+                f"choose matrix {', '.join(get_args(Matrix))}"
+            )
+        return _TAGS[tag], "file"
 
 
 @dataclass(frozen=True, slots=True)
 class Planes:
     """A frame in YUV: ``y`` (height, ≥ width), ``u`` and ``v`` smaller by the shifts (log2), rows may be padded.
 
-    Samples are uint8 for a ``depth`` of 8 bits, else uint16. ``matrix_tag`` is H.273's.
+    Samples are uint8 for a ``depth`` of 8 bits, else uint16. ``matrix_tag`` is H.273's; ``full_range`` is None where
+    the video does not say it.
     """
 
     y: npt.NDArray[Any]
@@ -101,7 +144,7 @@ class Planes:
     shifts: tuple[int, int]
     depth: int
     matrix_tag: int
-    full_range: bool
+    full_range: bool | None
 
 
 def planes_of(frame: VideoFrame) -> Planes:
@@ -117,7 +160,7 @@ def planes_of(frame: VideoFrame) -> Planes:
         )
         for plane in frame.planes
     )
-    full = name.startswith("yuvj") or int(frame.color_range) == 2
+    full = True if name.startswith("yuvj") else _FULL_RANGE.get(int(frame.color_range))
     size_hw = (frame.height, frame.width)
     return Planes(y, u, v, size_hw, (vertical, horizontal), depth, int(frame.colorspace), full)
 
@@ -181,5 +224,5 @@ def prepared(planes: Planes, rule: ColorRule, window: Window | None) -> tuple[Wi
 
     Raises ``ValueError`` where ``rule`` cannot be resolved.
     """
-    matrix, range_ = rule.resolve(matrix_tag=planes.matrix_tag, full_range=planes.full_range, height=planes.size_hw[0])
-    return window or Window(0, 0, *planes.size_hw), coefficients(matrix, range_, planes.depth)
+    colors = rule.resolve(matrix_tag=planes.matrix_tag, full_range=planes.full_range)
+    return window or Window(0, 0, *planes.size_hw), coefficients(colors.matrix, colors.range, planes.depth)

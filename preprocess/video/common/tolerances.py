@@ -21,6 +21,15 @@ class ColorTolerance:
     mean_level: float
     reason: str
 
+    @property
+    def text(self) -> str:
+        """The bounds in words that follow *allowed*."""
+        return f"are {self.max_level:g} at most, {self.mean_level:g} on average"
+
+    def allows(self, *, highest: float, mean: float, different: float, above_one: float) -> bool:  # noqa: ARG002
+        """Whether a largest and a mean difference in levels are within the bounds; shares are not bounded."""
+        return highest <= self.max_level and mean <= self.mean_level
+
 
 TOLERANCES = (
     ColorTolerance(
@@ -29,8 +38,8 @@ TOLERANCES = (
     ),
     ColorTolerance(
         "swscale-subsampled", 3, 1.3,
-        "8-bit 4:2:0 and 4:2:2 by swscale's default flags: chroma not interpolated, as ours, but sums in 16 bits that "
-        "are cut and not rounded, for which its pictures are about one level darker",
+        "8-bit 4:2:0 and 4:2:2 by swscale's default flags, as PyAV, OpenCV and decord use it: chroma not interpolated, "
+        "as ours, but sums in 16 bits that are cut and not rounded, for which its pictures are about one level darker",
     ),
     ColorTolerance(
         "dali-cpu", 16, 0.6,

@@ -116,6 +116,7 @@ class GpuStreamDecoder(StreamDecoder):
             self._orientation = surface.orientation
         try:
             pixels = self._pixels_of(surface, self._orientation)
+            self.colors = colors = self._colors_of(surface.like)
         except BadImage as error:
             raise BadSample(f"frame {shown.index}: {error.reason}") from None
         except ValueError as error:
@@ -127,7 +128,7 @@ class GpuStreamDecoder(StreamDecoder):
             pixels,
             self._orientation.displayed_size(surface.like.size_hw),
             self._orientation,
-            self._color,
+            colors,
             None,
             surface if self._pictures else None,
             self._stream,

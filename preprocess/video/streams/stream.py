@@ -22,7 +22,16 @@ from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.video.clips.probe import CODECS
-from onestream.preprocess.video.common.color import UNSPECIFIED, ColorRule, Pixels, Planes, planes_of, to_rgb
+from onestream.preprocess.video.common.color import (
+    RANGE_TAGS,
+    UNSPECIFIED,
+    ColorRule,
+    Colors,
+    Pixels,
+    Planes,
+    planes_of,
+    to_rgb,
+)
 from onestream.preprocess.video.common.orientation import Orientation, orientation_of
 from onestream.preprocess.video.common.picture import PictureMaker
 from onestream.preprocess.video.common.units import PacketBounds
@@ -51,10 +60,10 @@ class StreamFormat:
 
     ``codec`` is FFmpeg's name, ``extradata`` the codec's own header (avcC, hvcC, …), empty for Annex B. ``orientation``
     is how frames are turned to be shown; without one, a display orientation within the stream is followed.
-    ``width``, ``height`` and ``fps`` are 0 where nothing is declared. ``matrix_tag`` (H.273) and ``full_range`` are the
-    container's; what the stream itself says goes before. ``reorder_depth`` is how many frames the decoder holds back to
-    put them in order, where that was found out already; without it, H.264 that does not state it holds back as many as
-    its level allows.
+    ``width``, ``height`` and ``fps`` are 0 where nothing is declared. ``matrix_tag`` (H.273) and ``full_range`` (None
+    where it says nothing) are the container's; what the stream itself says goes before. ``reorder_depth`` is how many
+    frames the decoder holds back to put them in order, where that was found out already; without it, H.264 that does
+    not state it holds back as many as its level allows.
     """
 
     codec: str
@@ -65,7 +74,7 @@ class StreamFormat:
     height: int = 0
     fps: float = 0.0
     matrix_tag: int = UNSPECIFIED
-    full_range: bool = False
+    full_range: bool | None = None
     reorder_depth: int | None = None
 
 
@@ -76,7 +85,7 @@ class StreamFrame:
     ``index`` is its number from 0 in the order of display, counting every frame. ``pts`` is in the stream's time base,
     ``pts_seconds`` in seconds; None where the stream gives no time. ``pixels`` are (height, width, channels) uint8 as
     ``definition.pixels()`` says; on a GPU (``stream_gpu``) with a 1 before. ``size_hw`` is the whole picture's size as
-    displayed, and ``orientation`` how the stored one is turned for that.
+    displayed, and ``orientation`` how the stored one is turned for that. ``colors`` are those by which it became RGB.
     """
 
     index: int
@@ -85,7 +94,7 @@ class StreamFrame:
     pixels: npt.NDArray[np.uint8] | DeviceArray
     size_hw: Size
     orientation: Orientation
-    _color: ColorRule
+    colors: Colors
     _decoded: VideoFrame | None
 
     def planes(self) -> Planes:
@@ -99,7 +108,8 @@ class StreamFrame:
 
     def picture(self) -> Pixels:
         """The whole picture as displayed, (height, width, 3) uint8 RGB. Raises ``ValueError`` as ``planes`` does."""
-        return self.orientation.turn(to_rgb(self.planes(), self._color))
+        rule = ColorRule(matrix=self.colors.matrix, range=self.colors.range)
+        return self.orientation.turn(to_rgb(self.planes(), rule))
 
 
 class PacketDecoder(Protocol):
@@ -137,7 +147,8 @@ class StreamDecoder:
     Counts so far: ``decoded`` frames that are shown, sampled or not; ``concealed``, those among them that the decoder
     marked as damaged, packets that it could make nothing of, and frames that came too late to be shown in order;
     ``unshown`` packets before the first that can be shown, as where a stream is joined between keyframes. ``size_hw``
-    is the stored size of the newest frame.
+    is the stored size of the newest frame, and ``colors`` are those of the newest frame that was taken; before the
+    first those of the ``format``, or None where its tag cannot be converted.
 
     Raises ``BadSample`` for a codec, its header or a declared size that is not allowed, ``CannotCompile`` for a
     definition that ``PictureMaker`` refuses. An instance is not thread-safe.
@@ -160,6 +171,7 @@ class StreamDecoder:
         self.size_hw: Size | None = None
         self._format, self._limits = format, limits or Limits()
         self._color, self._pictures = color or ColorRule(), pictures
+        self.colors = self._declared_colors()
         self._check_size(format.height, format.width)
         self._bounds = PacketBounds(format.codec, format.extradata)
         self._maker = PictureMaker(definition, self._color, self._limits)
@@ -298,6 +310,7 @@ class StreamDecoder:
                 self._orientation = orientation_of(frame)
             planes = planes_of(frame)
             pixels = self._maker.pixels(planes, self._orientation)
+            self.colors = colors = self._colors_of(planes)
         except BadImage as error:
             raise BadSample(f"frame {shown.index}: {error.reason}") from None
         except ValueError as error:
@@ -309,9 +322,20 @@ class StreamDecoder:
             pixels,
             self._orientation.displayed_size(planes.size_hw),
             self._orientation,
-            self._color,
+            colors,
             frame if self._pictures else None,
         )
+
+    def _declared_colors(self) -> Colors | None:
+        format = self._format
+        try:
+            return self._color.resolve(matrix_tag=format.matrix_tag, full_range=format.full_range)
+        except ValueError:
+            # The stream may say something else; if not, its first frame is refused.
+            return None
+
+    def _colors_of(self, planes: Planes) -> Colors:
+        return self._color.resolve(matrix_tag=planes.matrix_tag, full_range=planes.full_range)
 
     def _seconds(self, pts: int | None) -> float | None:
         return None if pts is None else float(pts * self._format.time_base)
@@ -349,7 +373,7 @@ def open_decoder(format: StreamFormat, limits: Limits, threads: int) -> VideoCod
     assert isinstance(context, VideoCodecContext)
     context.extradata = format.extradata or None
     context.thread_count, context.thread_type = threads, "AUTO"
-    context.colorspace, context.color_range = format.matrix_tag, 2 if format.full_range else 0
+    context.colorspace, context.color_range = format.matrix_tag, RANGE_TAGS[format.full_range]
     # Decoders check a size with its sides rounded up; a frame's own size is checked when it comes out.
     options = {"max_pixels": str(2 * limits.max_pixels + 65536)}
     # PyAV 16, the last for Python 3.10, cannot be told the depth.

@@ -256,6 +256,7 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
             inferred=seen.sent,
             dropped=seen.sent // 10,
             concealed=seen.sent // 20,
+            color={"matrix": "bt601", "range": "limited", "matrix_from": "assumed", "range_from": "file"},
             fields=fields,
             frames=frames,
         )

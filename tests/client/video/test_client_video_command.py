@@ -61,6 +61,7 @@ def test_a_table_at_the_end(server: FakeServer, clip: Path, monkeypatch: pytest.
         name, frames, _, p50, p99, dropped, concealed, ended = (cell.strip() for cell in row)
         assert (name, frames, dropped, concealed, ended) == ("clip.mp4", "30", "3", "1", "done")
         assert 0 < float(p50) <= float(p99)
+    assert result.stdout.splitlines()[-1].strip() == "colours: bt601 (assumed), limited (file)"
 
 
 def test_json_is_a_line_per_frame_and_one_at_the_end(server: FakeServer, clip: Path) -> None:
@@ -75,6 +76,7 @@ def test_json_is_a_line_per_frame_and_one_at_the_end(server: FakeServer, clip: P
     ]
     assert frames[3]["latency_ms"] > 0
     assert (end["ended"], end["results"], end["decoded"], end["gaps"]) == ("done", 30, 30, [])
+    assert end["color"] == {"matrix": "bt601", "range": "limited", "matrix_from": "assumed", "range_from": "file"}
 
 
 def test_a_failed_stream_does_not_end_the_others(server: FakeServer, clip: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
@@ -73,6 +74,17 @@ def test_a_file_gives_all_that_decoding_needs(tmp_path: Path, codec: str, name: 
     assert format.fps == 25.0
     assert packets[0].is_key
     assert decoded(format, packets) == [bytes(frame.planes[0]) for frame in every_frame(path)]
+
+
+@pytest.mark.parametrize(("tags", "said"), [((2, 0), (2, None)), ((1, 1), (1, False)), ((6, 2), (6, True))])
+def test_a_file_s_colours_are_told_as_it_tells_them(
+    tmp_path: Path, tags: tuple[int, int], said: tuple[int, bool | None]
+) -> None:
+    def tagged(stream: Any) -> None:
+        stream.codec_context.colorspace, stream.codec_context.color_range = tags
+
+    format, _ = read(File(write_video(tmp_path / "a.mp4", "libx264", count=2, change=tagged)))
+    assert (format.matrix_tag, format.full_range) == said
 
 
 @pytest.mark.parametrize("form", [str, Path.read_bytes, lambda path: path.open("rb"), lambda path: path], ids=str)

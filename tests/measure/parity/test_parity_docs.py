@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from clip_files import write_video
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -21,7 +22,7 @@ def test_the_commands_run_and_the_example_is_their_output(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    (block,) = re.findall(r"^```bash\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    block, _video = blocks()
     lines = [line for line in block.splitlines() if "--serve" not in line]
     assert len(lines) == 3
     printed = []
@@ -36,6 +37,25 @@ def test_the_commands_run_and_the_example_is_their_output(
     shown, now = judged_rows(TEXT), judged_rows(printed[2])
     assert len(shown) == 5
     assert shown == now
+
+
+@pytest.mark.needs_triton
+def test_the_commands_for_video_run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    clip = write_video(tmp_path / "clip.mp4", "libx264", count=10)
+    _photos, block = blocks()
+    found = []
+    for line in block.splitlines():
+        line = line.replace("127.0.0.1:8001", server.grpc_address).replace("clip.mp4", str(clip))
+        result = CliRunner().invoke(app, shlex.split(line, comments=True)[1:], env={"COLUMNS": "80"})
+        assert result.exit_code == 0, result.output
+        found.append(result.stdout)
+    assert ["classify_video" in text for text in found] == [False, True]
+    assert "loader: pyav (cpu)" in found[0]
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```bash\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
 
 
 def judged_rows(text: str) -> list[tuple[str, str, str]]:

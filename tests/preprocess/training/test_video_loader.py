@@ -193,6 +193,7 @@ def test_python_blocks_of_the_page_run() -> None:
         "(1, 16, 3, 224, 224) [0] ('coffee',)",
         "(8, 3, 112, 112) float32",
         "50 [3, 40]",
+        "bt601 (assumed), limited (assumed)",
     ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from onestream.preprocess.geometry import Window
-from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of, to_rgb, to_rgb_reference
+from onestream.preprocess.video.common.color import ColorRule, Colors, Planes, planes_of, to_rgb, to_rgb_reference
 from onestream.preprocess.video.common.tolerances import tolerance
 
 PHOTO = np.asarray(Image.open(Path(__file__).parents[2] / "assets" / "chelsea.jpg").convert("RGB"))[:288, :352]
@@ -96,26 +96,26 @@ def test_black_white_and_primaries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tag", "full", "height", "expected"),
+    ("tag", "full", "expected"),
     [
-        (2, False, 719, ("bt601", "limited")),
-        (2, False, 720, ("bt709", "limited")),
-        (2, True, 480, ("bt601", "full")),
-        (1, False, 480, ("bt709", "limited")),
-        (5, False, 1080, ("bt601", "limited")),
-        (6, True, 1080, ("bt601", "full")),
-        (9, False, 2160, ("bt2020", "limited")),
+        (2, None, ("bt601", "limited", "assumed", "assumed")),
+        (2, False, ("bt601", "limited", "assumed", "file")),
+        (2, True, ("bt601", "full", "assumed", "file")),
+        (1, None, ("bt709", "limited", "file", "assumed")),
+        (5, False, ("bt601", "limited", "file", "file")),
+        (6, True, ("bt601", "full", "file", "file")),
+        (9, False, ("bt2020", "limited", "file", "file")),
     ],
 )
-def test_tags_choose_and_their_absence_has_a_rule(tag: int, full: bool, height: int, expected: tuple[str, str]) -> None:
-    assert ColorRule().resolve(matrix_tag=tag, full_range=full, height=height) == expected
-    chosen = ColorRule(matrix="bt2020", range="limited").resolve(matrix_tag=tag, full_range=full, height=height)
-    assert chosen == ("bt2020", "limited")
+def test_tags_choose_and_their_absence_has_a_rule(tag: int, full: bool | None, expected: tuple[str, ...]) -> None:
+    assert ColorRule().resolve(matrix_tag=tag, full_range=full) == Colors(*expected)  # type: ignore[arg-type]
+    chosen = ColorRule(matrix="bt2020", range="limited").resolve(matrix_tag=tag, full_range=full)
+    assert chosen == Colors("bt2020", "limited", "chosen", "chosen")
 
 
 def test_what_cannot_be_converted_is_named() -> None:
     with pytest.raises(ValueError, match="matrix coefficients 8"):
-        ColorRule().resolve(matrix_tag=8, full_range=False, height=480)
+        ColorRule().resolve(matrix_tag=8, full_range=False)
     with pytest.raises(ValueError, match="matrix must be one of auto, bt601, bt709, bt2020; got 'bt470'"):
         ColorRule(matrix="bt470")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="pixel format yuv410p; supported are yuv420p"):

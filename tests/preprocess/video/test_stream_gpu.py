@@ -28,7 +28,7 @@ from onestream.preprocess.video.streams.stream import StreamDecoder, StreamForma
 
 ON_GPU = ("h264", "h264-open-gop", "h264-ts", "h264-avi", "h264-raw", "hevc", "av1", "vp9")
 ON_CPU = ("vp8", "mjpeg", "mpeg4", "mpeg4-avi")
-MODULES = ("backends.cvcuda", "video.nvdec", "video.stream_gpu")
+MODULES = ("backends.cvcuda", "video.gpu.nvdec", "video.gpu.stream_gpu")
 
 
 class Decoders:
@@ -48,12 +48,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoders]:
     monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", nvdec)
     for name in MODULES:
-        monkeypatch.delitem(sys.modules, f"preprocess.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"onestream.preprocess.{name}", raising=False)
     from onestream.preprocess.video.gpu.stream_gpu import GpuStreamDecoder
 
     yield Decoders(nvdec, GpuStreamDecoder)
     for name in MODULES:
-        monkeypatch.delitem(sys.modules, f"preprocess.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"onestream.preprocess.{name}", raising=False)
 
 
 def pixels(frame: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ import pytest
 from onestream.postprocess.matte.background import Color
 from onestream.postprocess.matte.composer import Composer, picture_window
 from onestream.preprocess import Definition
-from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of, to_rgb
+from onestream.preprocess.video.common.color import ColorRule, Colors, Planes, planes_of, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.streams.stream import StreamFrame
 from onestream.serving.pipeline import VideoOutput
@@ -26,6 +26,7 @@ DEFINITION = Definition.model_validate(
     {"operations": [{"op": "decode"}, {"op": "letterbox", "size": [32, 32], "value": 0, "filter": "bilinear"}]}
 )
 BEST = VideoOutput(crf=1)
+AS_TAGGED = Colors("bt709", "limited", "file", "file")
 
 
 def scene(size_hw: tuple[int, int], shifts: tuple[int, int] = (1, 1), *, depth: int = 8, full: bool = False) -> Planes:
@@ -121,7 +122,7 @@ def test_a_person_stays_and_the_rest_is_replaced_as_displayed(kind: str, depth: 
     matte = np.zeros((32, 32), np.uint8)
     matte[window.top : window.top + window.height // 2] = 255
     video = ComposedVideo(Composer(Color((0, 0, 255))), DEFINITION, BEST, fps=30)
-    frame = Stored(0, 0, 0.0, np.empty(0, np.uint8), shown_hw, orientation, ColorRule(), None)
+    frame = Stored(0, 0, 0.0, np.empty(0, np.uint8), shown_hw, orientation, AS_TAGGED, None)
     frame.stored = stored
     tensors, fields = video(frame, {MATTE: matte})
     assert fields == {"key": True, "width": shown_hw[1], "height": shown_hw[0]}
@@ -134,6 +135,28 @@ def test_a_person_stays_and_the_rest_is_replaced_as_displayed(kind: str, depth: 
     expected = orientation.turn(to_rgb(eight_bit, ColorRule())).astype(int)
     assert np.abs(upper - expected[: height // 2 - 8]).max() <= 8
     assert np.abs(lower - (0, 0, 255)).max() <= 8
+
+
+@pytest.mark.parametrize(
+    "colors",
+    [
+        Colors("bt601", "limited", "assumed", "assumed"),
+        Colors("bt709", "limited", "chosen", "assumed"),
+        Colors("bt2020", "full", "file", "file"),
+    ],
+    ids=lambda colors: f"{colors.matrix}-{colors.range}",
+)
+def test_composed_video_is_tagged_with_the_colours_that_were_used(colors: Colors) -> None:
+    """So a reader sees the colour that was asked for as the background, whatever it assumes of files without tags."""
+    rule = ColorRule(matrix=colors.matrix, range=colors.range)
+    video = ComposedVideo(Composer(Color((200, 30, 30)), rule=rule), DEFINITION, BEST, fps=30)
+    frame = Stored(0, 0, 0.0, np.empty(0, np.uint8), (48, 64), Orientation(), colors, None)
+    frame.stored = replace(scene((48, 64)), matrix_tag=2, full_range=None)
+    tensors, _ = video(frame, {MATTE: np.zeros((32, 32), np.uint8)})
+    (picture,) = decoded(tensors[VIDEO].tobytes())
+    assert planes_of(picture).matrix_tag == colors.matrix_tag
+    assert planes_of(picture).full_range is colors.is_full_range
+    assert np.abs(picture.to_ndarray(format="rgb24").astype(int) - (200, 30, 30)).max() <= 4
 
 
 class Stored(StreamFrame):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from onestream.preprocess.errors import BadSample
+from onestream.preprocess.video.common.color import Colors
 from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.session import Finish, Session
 from onestream.serving.video.stream_types import ResponseSink, Slot, Tensors
@@ -41,6 +42,7 @@ class OneToOne:
     decoded: int = 0
     concealed: int = 0
     unshown: int = 0
+    colors: Colors | None = None
     waiting: list[Frame] = field(default_factory=list)
 
     def feed(self, packet: Packet | None) -> list[Frame]:
@@ -176,6 +178,28 @@ def test_every_frame_comes_once_in_order_although_the_network_overtakes(server: 
     assert ended.consumed_bytes == 2000
     assert server.ended == [session]
     assert client.events[0].type == "opened"
+
+
+def test_events_say_the_colours_of_the_newest_frame(server: Server) -> None:
+    assumed, tagged = Colors("bt601", "limited", "assumed", "assumed"), Colors("bt709", "full", "file", "file")
+
+    class Tagged(OneToOne):
+        """Tells its colours only when it sees the first packet."""
+
+        def feed(self, packet: Packet | None) -> list[Frame]:
+            self.colors = tagged
+            return super().feed(packet)
+
+    client = Client()
+    session = server.open(client, decoder=Tagged(colors=assumed))
+    assert client.events[0].color == assumed.to_dict()
+    session.receive(packets(0, 4))
+    session.receive(Close())
+    client.wait_for(lambda: bool(client.last))
+    assert client.events[-1].color == tagged.to_dict()
+    assert Event.from_json(client.events[-1].to_json()) == client.events[-1]
+    server.open(client := Client())
+    assert client.events[0].color is None
 
 
 def held_back() -> tuple[OneToOne, threading.Event]:

@@ -1,0 +1,156 @@
+"""Which subjects a run compares, and why something is missing or wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Generic, Literal
+
+from onestream.measure.parity.backends import Backend, available_backends
+from onestream.measure.parity.library_baselines import LIBRARIES, MODULES, usual_code
+from onestream.measure.parity.network import Network
+from onestream.measure.parity.own_code import OwnCode
+from onestream.measure.parity.served import Served
+from onestream.measure.parity.subject import Item, Photo, Subject
+from onestream.preprocess import Definition, PreprocessError, first_difference
+from onestream.serving.pipeline import Pipeline
+
+
+class CannotCompare(Exception):
+    """Nothing can be compared; the message says why and what to do."""
+
+
+class Gathered(ABC, Generic[Item]):
+    """The subjects of a run; ``stack`` closes them.
+
+    ``libraries`` are the modules of the libraries that can be compared, ``kind`` and ``colors`` as in ``Report``.
+    """
+
+    libraries: Mapping[str, str]
+    kind: Literal["photo", "frame"] = "photo"
+
+    def __init__(self, pipeline: Pipeline, stack: ExitStack) -> None:
+        self.pipeline, self._stack = pipeline, stack
+        self._definition = pipeline.preprocess
+        self.subjects: list[Subject[Item]] = []
+        self.not_compared: dict[str, str] = {}
+        self.problems: list[str] = []
+        self.colors: dict[str, str] = {}
+
+    @abstractmethod
+    def reference(self, definition: Definition, *, name: str = "") -> Subject[Item]:
+        """What is right by a definition."""
+
+    @abstractmethod
+    def backends(self) -> None:
+        """Add every backend that runs here."""
+
+    @abstractmethod
+    def server(self, address: str) -> None:
+        """Add a running server, by host:port of its gRPC service. Raises ``NotServed``."""
+
+    @property
+    @abstractmethod
+    def served_models(self) -> list[str]:
+        """What a server of our own must serve to be compared."""
+
+    @abstractmethod
+    def _library(self, name: str) -> Sequence[Subject[Item]]:
+        """The usual code of a library. Raises ``BackendMissing``."""
+
+    @abstractmethod
+    def _own_code(self, where: str) -> Subject[Item]:
+        """Code of the user's own, ``MODULE:NAME``. Raises ``NotATransform`` or ``CannotCompare``."""
+
+    def network(self, repository: Path) -> Network | None:
+        """The built network; one of another definition is a problem, and its definition is compared instead."""
+        built = Network.built(repository, self.pipeline.name)
+        if isinstance(built, str):
+            self.not_compared["logits, top-1"] = built
+            return None
+        if built.definition.digest == self._definition.digest:
+            return built
+        self.problems.append(self._other_definition("the built network", built.definition.digest, built.definition))
+        self.not_compared["logits, top-1"] = "the network was built with another definition"
+        self._add(self.reference(built.definition, name="the built network's definition"))
+        return None
+
+    def other_code(self, asked: Sequence[str] | None) -> None:
+        """Add the code asked for; the usual code of the libraries installed where nothing was asked."""
+        if asked is None:
+            for library, module in self.libraries.items():
+                if importlib.util.find_spec(module) is not None:
+                    try:
+                        self._add(*self._library(library))
+                    except PreprocessError as error:
+                        self.not_compared[library] = str(error)
+            return
+        for name in asked:
+            if name in self.libraries:
+                self._add(*self._library(name))
+            elif ":" in name:
+                self._add(self._own_code(name))
+            elif name != "none":
+                allowed = ", ".join(self.libraries)
+                raise CannotCompare(f"--against {name}: allowed are {allowed}, MODULE:NAME of your transform, and none")
+
+    def start_server(self, repository: Path) -> None:
+        """Add a server of our own on free ports, until the run ends."""
+        from onestream.serving.server.server import Server
+
+        server = Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=self.served_models)
+        self.server(self._stack.enter_context(server).grpc_address)
+
+    def _add(self, *subjects: Subject[Item]) -> None:
+        for subject in subjects:
+            self._stack.callback(subject.close)
+            self.subjects.append(subject)
+
+    def _check_digests(self, digests: Mapping[str, str]) -> None:
+        """A served model of another definition is a problem."""
+        for model, digest in digests.items():
+            if digest != self._definition.digest:
+                self.problems.append(self._other_definition(f"the served model {model}", digest))
+
+    def _other_definition(self, what: str, digest: str, other: Definition | None = None) -> str:
+        field = f", first difference: {first_difference(other, self._definition)}" if other is not None else ""
+        return (
+            f"{what} has definition {digest[:12] or 'none'}, the pipeline file {self._definition.digest[:12]}{field}; "
+            "run onestream build"
+        )
+
+
+class GatheredForPhotos(Gathered[Photo]):
+    """Subjects that take photos."""
+
+    libraries = MODULES
+
+    def reference(self, definition: Definition, *, name: str = "") -> Subject[Photo]:
+        """See ``Gathered.reference``."""
+        return Backend(definition, backend="reference", limits=self.pipeline.limits, name=name)
+
+    def backends(self) -> None:
+        """See ``Gathered.backends``."""
+        found, absent = available_backends(self._definition, self.pipeline.limits)
+        self._add(*found)
+        self.not_compared |= absent
+
+    def server(self, address: str) -> None:
+        """See ``Gathered.server``."""
+        served = Served(self.pipeline.name, address)
+        self._add(served)
+        self._check_digests(served.digests)
+
+    @property
+    def served_models(self) -> list[str]:
+        """Both forms."""
+        return [self.pipeline.name, f"{self.pipeline.name}_fused"]
+
+    def _library(self, name: str) -> Sequence[Subject[Photo]]:
+        return usual_code(next(library for library in LIBRARIES if library == name), self._definition)
+
+    def _own_code(self, where: str) -> Subject[Photo]:
+        return OwnCode(where, self._definition)

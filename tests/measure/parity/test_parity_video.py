@@ -1,0 +1,187 @@
+"""``onestream parity --video``: how clips become RGB, by our loader and by libraries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from clip_files import begin_at, turn, write_video
+from own_pipeline import OPERATIONS, Own
+from typer.testing import CliRunner, Result
+
+from onestream.cli.main import app
+from onestream.measure.parity.bench import Bench
+from onestream.measure.parity.explain import explain
+from onestream.measure.parity.report import Report, SubjectReport
+from onestream.measure.parity.run import Options, run
+from onestream.measure.parity.video.frames import Frame, read_clips
+from onestream.measure.parity.video.loaders import Loader
+from onestream.preprocess import Definition, Limits
+from onestream.preprocess.video import ColorRule
+from onestream.serving.building.certificate import STAGES
+from onestream.serving.pipeline import VideoOptions
+
+DEFINITION = Definition.model_validate({"operations": OPERATIONS})
+LOADER = "loader: pyav (cpu)"
+
+
+def a_clip(
+    path: Path, *, matrix_tag: int = 2, codec: str = "libx264", size_hw: tuple[int, int] = (192, 256), **more: Any
+) -> Path:
+    """12 frames without a tag, unless they are given one."""
+
+    def tagged(stream: Any) -> None:
+        stream.codec_context.colorspace = matrix_tag
+
+    return write_video(path, codec, count=12, size_hw=size_hw, change=tagged, **more)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return a_clip(tmp_path_factory.mktemp("clips") / "clip.mp4", options={"preset": "ultrafast", "g": "6"})
+
+
+def subjects(report: Report) -> dict[str, SubjectReport]:
+    return {subject.name: subject for subject in report.subjects}
+
+
+def parity(own: Own, *arguments: object) -> Result:
+    command = ["parity", str(own.file), *map(str, arguments), "--repository", str(own.repository)]
+    return CliRunner().invoke(app, command, env={"COLUMNS": "120"})
+
+
+def test_an_hd_clip_without_tags_is_the_same_for_the_loader_and_for_libraries(own: Own, tmp_path: Path) -> None:
+    clip = a_clip(tmp_path / "clip.mp4", size_hw=(720, 1280), options={"preset": "ultrafast"})
+    report = run(Options(pipeline_file=own.file, repository=own.repository, clips=[clip], frames=2))
+    assert report.within
+    assert report.photos == [f"{clip}, frame {number}" for number in (0, 11)]
+    assert report.colors == {str(clip): "bt601 (assumed), limited (assumed)"}
+    found = subjects(report)
+    ours = found.pop(LOADER)
+    assert (list(ours.stages), ours.stages["decode"].max, ours.predictions) == (list(STAGES), 0, 2)
+    assert ours.stages["normalize"].max <= 1
+    assert "PyAV" in found
+    for library in found.values():
+        assert not library.judged
+        assert list(library.stages) == list(STAGES)
+        assert all(figures.within for figures in library.stages.values()), library
+        assert 0 < library.stages["decode"].max <= 3
+    assert "by no more than another conversion of the same colours rounds or interpolates" in explain(report)
+    assert "loader: dali (cpu)" in report.not_compared
+
+
+def test_a_subject_with_another_matrix_is_outside_and_blamed_for_it(clip: Path) -> None:
+    clips, _ = read_clips([clip], options=VideoOptions(), most=2, limits=Limits())
+    frames = [Frame(clips[0], number) for number in clips[0].numbers]
+    right, wrong = (Loader(DEFINITION, ColorRule(matrix=m), backend="pyav", name=m) for m in ("bt601", "bt709"))
+    reference = Loader(DEFINITION, ColorRule(), backend="reference")
+    measured, bad = Bench(DEFINITION, reference, None).measure([right, wrong], frames)
+    assert bad == {}
+    assert [one.within for one in measured] == [True, False]
+    assert measured[1].stages["decode"].mean > 3
+    report = Report(
+        pipeline="mine", kind="frame", definition_digest=DEFINITION.digest, versions={},
+        photos=[frame.name for frame in frames], bad_images={}, problems=[], not_compared={}, subjects=measured,
+    )  # fmt: skip
+    assert "Outside the tolerances: bt709 departs by" in explain(report)
+    assert "at decode (another matrix or range of colours, or a forgotten rotation)" in explain(report)
+
+
+def test_who_ignores_a_tag_is_shown_and_not_judged(own: Own, tmp_path: Path) -> None:
+    pytest.importorskip("cv2")
+    path = a_clip(tmp_path / "tagged.mp4", matrix_tag=1, options={"preset": "ultrafast"})
+    result = parity(own, "--video", path, "--frames", 2, "--against", "opencv", "--against", "pyav")
+    text = " ".join(result.stdout.split())
+    assert result.exit_code == 0
+    assert "2 frames" in text
+    assert "outside: allowed are 3 at most, 1.3 on average" in text
+    assert "tagged.mp4: bt709 (file), limited (" in text
+    assert "PyAV differs by no more than another conversion of the same colours rounds" in text
+    assert "At decode, OpenCV departs by" in text
+
+
+def test_a_pipeline_that_chooses_another_matrix_is_followed(own: Own, clip: Path) -> None:
+    content = yaml.safe_load(own.file.read_text()) | {
+        "video": {"color": {"matrix": "bt709"}, "sampling": {"stride": 5}}
+    }
+    own.file.write_text(yaml.safe_dump(content))
+    report = run(Options(pipeline_file=own.file, repository=own.repository, clips=[clip], against=["pyav"]))
+    assert report.within
+    assert report.photos == [f"{clip}, frame {number}" for number in (0, 5, 10)]
+    assert report.colors == {str(clip): "bt709 (chosen), limited (assumed)"}
+    assert not subjects(report)["PyAV"].stages["decode"].within
+
+
+def test_dali_takes_part_where_it_decodes_the_clip(own: Own, tmp_path: Path) -> None:
+    path = a_clip(tmp_path / "clip.webm", codec="libvpx", options={"deadline": "realtime", "threads": "1"})
+    report = run(Options(pipeline_file=own.file, repository=own.repository, clips=[path], frames=2, against=["none"]))
+    assert list(subjects(report)) == [LOADER, "loader: dali (cpu)"]
+    assert report.within
+    # The bars of light and dark have harder edges than photos.
+    assert not subjects(report)["loader: dali (cpu)"].stages["decode"].within
+    assert subjects(report)["loader: dali (cpu)"].stages["crop"].within
+    assert subjects(report)["loader: dali (cpu)"].allowed["decode"] == "are 16 at most, 0.6 on average"
+
+
+def test_turned_and_cut_clips_are_compared_as_displayed(own: Own, clip: Path, tmp_path: Path) -> None:
+    """PyAV turns no frames, which is seen as another size."""
+    turned = turn(tmp_path / "turned.mp4", clip, (0, 1, -1, 0))
+    cut = begin_at(tmp_path / "cut.mp4", clip, 3)
+    report = run(
+        Options(pipeline_file=own.file, repository=own.repository, clips=[turned, cut], frames=2, against=["pyav"])
+    )
+    assert report.within
+    assert subjects(report)["PyAV"].other_shape == {"decode": 2, "resize": 2}
+    assert "PyAV gives another size: another matrix or range of colours, or a forgotten rotation" in explain(report)
+
+
+def test_json_and_heat_map(own: Own, clip: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "heat.png"
+    result = parity(own, "--video", clip, "--frames", 1, "--against", "pyav", "--json", "-", "--heatmap", file)
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["kind"], report["photos"]) == (0, "frame", [f"{clip}, frame 0"])
+    assert report["subjects"][1]["allowed"]["decode"] == "are 3 at most, 1.3 on average"
+    assert file.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--video", "absent.mp4"], "none of the clips can be used: absent.mp4: "),
+        (["photo.jpg", "--video", "absent.mp4"], "one after the other; got images and absent.mp4"),
+        (["--against", "json:loads"], "--against json:loads: a transform takes photos; with --video name pyav, opencv"),
+        (["--against", "torchvision"], "--against torchvision: allowed are pyav, opencv, decord"),
+        (["--url", "127.0.0.1:1"], "the pipeline mine has no video section, so no server streams it"),
+    ],
+)
+def test_what_cannot_be_done_exits_with_2_and_one_line(own: Own, clip: Path, arguments: list[str], reason: str) -> None:
+    named = arguments if "--video" in arguments else [*arguments, "--video", str(clip)]
+    result = parity(own, *named)
+    assert result.exit_code == 2, result.output
+    assert reason in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_bad_clip_is_listed_and_does_not_stop_the_others(own: Own, clip: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "text.mp4"
+    bad.write_text("no video")
+    result = parity(own, "--video", bad, "--video", clip, "--frames", 1, "--against", "none")
+    text = " ".join(result.stdout.split())
+    assert result.exit_code == 0
+    assert "Bad frames" in text
+    assert "the video cannot be opened" in text
+    assert "on 1 frame." in text
+
+
+def test_frames_are_taken_at_even_distances(clip: Path) -> None:
+    for most, expected in ((1, (0,)), (2, (0, 11)), (5, (0, 3, 6, 8, 11)), (99, tuple(range(12)))):
+        (found,), _ = read_clips([clip], options=VideoOptions(), most=most, limits=Limits())
+        assert found.numbers == expected
+    with pytest.raises(ValueError, match="at least 1 frame"):
+        read_clips([clip], options=VideoOptions(), most=0, limits=Limits())
+    assert np.all(np.diff(found.numbers) > 0)
