@@ -60,7 +60,8 @@ def stream(
 ) -> None:
     """Stream videos to a running server, and show the results as they come.
 
-    Exits with 0 when all streams went well, 1 when one failed (the others go on), 2 when none could be started.
+    Exits with 0 when all streams went well, 1 when one failed or its file is truncated (the others go on), 2 when none
+    could be started.
     """
     try:
         given = [_source(name, realtime=realtime, rtsp_transport=rtsp_transport.value) for name in sources]
@@ -169,6 +170,7 @@ def _summary(stream: Stream, frames: int) -> dict[str, Any]:
     return {
         "source": stream.name,
         "ended": stream.ended_reason,
+        "truncated": stream.truncated,
         "results": frames,
         "decoded": totals.decoded,
         "dropped": totals.dropped,

@@ -208,8 +208,9 @@ class Client:
             Called with every packet that is sent, by another thread, which it must not hold up.
 
         Nothing is opened before the stream is entered (``with`` or ``async with``) or iterated; then the errors of
-        ``onestream.client.errors`` are raised, among them UnreadableInput for the source and BadStream for a stream
-        that the server refuses or ends. Raises UnsupportedInput at once for what is no source.
+        ``onestream.client.errors`` are raised, among them UnreadableInput for the source (TruncatedInput, after the
+        last result, for a file that was cut short) and BadStream for a stream that the server refuses or ends. Raises
+        UnsupportedInput at once for what is no source.
         """
         return calls.open_stream(
             self._transport,

@@ -17,6 +17,7 @@
     ├── UnexpectedResponse            the answer is malformed, too large, or not what a pipeline of this kind returns
     ├── UnsupportedInput              the object given is no image or no source of video (also a TypeError)
     ├── UnreadableInput               the file or video source given cannot be read (also an OSError)
+    │   └── TruncatedInput            the video file was cut short; what is there was read
     ├── SharedMemoryUnavailable       the server cannot open shared memory of this process
     └── ClientClosed                  the client was closed before or during the call
 
@@ -121,6 +122,10 @@ class UnsupportedInput(OnestreamError, TypeError):
 
 class UnreadableInput(OnestreamError, OSError):
     """The file given as an image, or the source of a video stream, cannot be read."""
+
+
+class TruncatedInput(UnreadableInput):
+    """The video file ends before its container says. Raised after the results of what is there."""
 
 
 class SharedMemoryUnavailable(OnestreamError):

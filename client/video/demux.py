@@ -8,11 +8,13 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from onestream.client.errors import UnreadableInput
+from onestream.client.errors import TruncatedInput, UnreadableInput
+from onestream.wire.truncation import truncation
 from onestream.wire.video import Open, Packet
 
 try:
@@ -39,7 +41,7 @@ def open_file(
         with _open(_readable(file), name, format=format) as container:
             turned = _orientation(container, name)
     container = _open(_readable(file), name, format=format)
-    feed = ContainerFeed(container, name, realtime=realtime)
+    feed = ContainerFeed(container, name, realtime=realtime, file=file)
     feed.format = replace(feed.format, transpose=turned[0], flip_rows=turned[1], flip_columns=turned[2])
     return feed
 
@@ -81,6 +83,15 @@ def _readable(file: str | os.PathLike[str] | bytes | BinaryIO) -> Any:
         return io.BytesIO(file)
     # As "file:", a path cannot name another protocol.
     return f"file:{os.fspath(file)}" if isinstance(file, (str, os.PathLike)) else file
+
+
+def _content(file: str | os.PathLike[str] | bytes | BinaryIO) -> AbstractContextManager[BinaryIO | None]:
+    """What can be looked up in a file that was read; None in a pipe."""
+    if isinstance(file, bytes):
+        return io.BytesIO(file)
+    if isinstance(file, (str, os.PathLike)):
+        return open(file, "rb") if os.path.isfile(file) else nullcontext(None)
+    return nullcontext(file if getattr(file, "seekable", lambda: False)() else None)
 
 
 def _open(
@@ -163,8 +174,18 @@ def _format(stream: VideoStream, container: InputContainer) -> Open:
 class ContainerFeed:
     """The first video stream of an open container."""
 
-    def __init__(self, container: InputContainer, name: str, *, realtime: bool = False, endless: bool = False) -> None:
+    def __init__(
+        self,
+        container: InputContainer,
+        name: str,
+        *,
+        realtime: bool = False,
+        endless: bool = False,
+        file: str | os.PathLike[str] | bytes | BinaryIO | None = None,
+    ) -> None:
+        """``file`` is what the container was opened from, where it is one: such a thing may be cut short."""
         self._container, self._name, self._realtime, self.endless = container, name, realtime, endless
+        self._file = file
         try:
             self._stream = _video_of(container, name)
         except UnreadableInput:
@@ -174,15 +195,19 @@ class ContainerFeed:
         self._stopped = threading.Event()
 
     def packets(self) -> Iterator[Packet]:
-        """The packets as they are stored; by their times where the file plays in real time."""
+        """The packets as they are stored; by their times where the file plays in real time.
+
+        After the last one ``TruncatedInput`` is raised where the file was cut short.
+        """
         pace = _Pace(self.format) if self._realtime else None
-        number = 0
+        number, last_incomplete = 0, False
         try:
-            for number, packet in enumerate(self._container.demux(self._stream)):  # noqa: B007 - the message has it
+            for packet in self._container.demux(self._stream):
                 if self._stopped.is_set():
                     return
                 # The last one is empty: it tells a decoder that the file ends.
                 if packet.size:
+                    number, last_incomplete = number + 1, packet.is_corrupt
                     found = Packet(
                         bytes(packet),
                         packet.pts,
@@ -199,6 +224,18 @@ class ContainerFeed:
         except IndexError:
             # PyAV's answer to a stream that was not there when the file was opened.
             raise UnreadableInput(f"{self._name}: another stream begins after {number} packets") from None
+        self._check_whole(number, last_incomplete=last_incomplete)
+
+    def _check_whole(self, packets: int, *, last_incomplete: bool) -> None:
+        if self._file is None:
+            return
+        # Only there the index has every picture; older PyAV does not tell.
+        lists_all = "mov" in self._container.format.name.split(",")
+        indexed = len(getattr(self._stream, "index_entries", ())) if lists_all else 0
+        with _content(self._file) as content:
+            cut = truncation(content, packets=packets, last_incomplete=last_incomplete, indexed=indexed)
+        if cut is not None:
+            raise TruncatedInput(f"{self._name}: {cut}")
 
     def stop(self) -> None:
         """End before the next packet."""

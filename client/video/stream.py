@@ -11,7 +11,14 @@ from dataclasses import replace
 from types import TracebackType
 
 from onestream.client._transports.base import ConversingTransport
-from onestream.client.errors import BadStream, OnestreamError, TimedOut, UnexpectedResponse, UnreadableInput
+from onestream.client.errors import (
+    BadStream,
+    OnestreamError,
+    TimedOut,
+    TruncatedInput,
+    UnexpectedResponse,
+    UnreadableInput,
+)
 from onestream.client.video import aio
 from onestream.client.video.reconnect import Reconnect
 from onestream.client.video.results import FrameResult, Gap, Totals, encoded_in, labels_of
@@ -33,8 +40,9 @@ class Stream:
     Use it as a context manager, which ends it; then iterate. Both work with ``async`` as well. Nothing is read before
     it is entered, opened or iterated. One thread, or one task, may iterate; everything else may be asked by any.
 
-    After the last result the iteration ends, or raises what ended the stream: ``UnreadableInput`` for the source,
-    ``BadStream`` where the server refused or ended it, or another error of ``onestream.client.errors``.
+    After the last result the iteration ends, or raises what ended the stream: ``UnreadableInput`` for the source, as
+    ``TruncatedInput`` where a file was cut short, ``BadStream`` where the server refused or ended it, or another error
+    of ``onestream.client.errors``.
     """
 
     def __init__(
@@ -119,6 +127,11 @@ class Stream:
     def error(self) -> OnestreamError | None:
         """What ended the stream, where it was an error; it is raised after the last result."""
         return self._failure
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the source was a file that was cut short; all that is there has its results."""
+        return isinstance(self._failure, TruncatedInput)
 
     @property
     def finished(self) -> bool:
