@@ -76,6 +76,7 @@ def stream(
                     pipeline=pipeline,
                     mode=None if mode is None else mode.value,
                     tap=None if video is None else video.sent,
+                    sound=None if video is None else video.sound,
                 )
                 for source, video in zip(given, videos, strict=True)
             ]
@@ -86,6 +87,8 @@ def stream(
                 interrupted = True
     except (OnestreamError, ValueError, OSError) as error:
         fail(str(error), EXIT_CANNOT_START)
+    for line in (line for video in videos if video is not None for line in video.left_out):
+        typer.echo(line, err=True)
     if as_json:
         for row in board.rows:
             typer.echo(json.dumps(_summary(row.stream, row.frames)))

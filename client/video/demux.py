@@ -14,8 +14,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from onestream.client.errors import TruncatedInput, UnreadableInput
+from onestream.client.video.sound import Sound
 from onestream.wire.truncation import truncation
-from onestream.wire.video import Open, Packet
+from onestream.wire.video import MAX_ASPECT, MAX_TAG, Open, Packet
 
 try:
     import av
@@ -23,11 +24,13 @@ except ImportError:
     raise UnreadableInput("video is read with PyAV, which is not installed: pip install 'onestream[video]'") from None
 
 if TYPE_CHECKING:
+    from av.audio.stream import AudioStream
     from av.container import InputContainer
     from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
+_UNSPECIFIED = 2
 _RAW = ("rawvideo", "wrapped_avframe")
 _ENCODED_FPS = 30
 
@@ -165,9 +168,25 @@ def _format(stream: VideoStream, container: InputContainer) -> Open:
         bitrate=int(context.bit_rate or container.bit_rate or 0),
         matrix_tag=int(context.colorspace),
         full_range=int(context.color_range) == 2,
+        primaries_tag=_tag(context.color_primaries),
+        transfer_tag=_tag(context.color_trc),
+        sample_aspect_ratio=_aspect(stream),
         # Found while the container was probed; older PyAV does not tell.
         reorder_depth=getattr(context, "reorder_depth", None),
         extradata=bytes(context.extradata or b""),
+    )
+
+
+def _tag(code: int) -> int:
+    """A code of H.273; FFmpeg has others of its own, which nobody else reads."""
+    return code if 0 <= code <= MAX_TAG else _UNSPECIFIED
+
+
+def _aspect(stream: VideoStream) -> Fraction:
+    """Of the container, else of the codec; square where neither says it, or says what cannot be."""
+    said = stream.sample_aspect_ratio
+    return (
+        said if said and 0 < min(said.as_integer_ratio()) <= max(said.as_integer_ratio()) <= MAX_ASPECT else Fraction(1)
     )
 
 
@@ -192,7 +211,17 @@ class ContainerFeed:
             container.close()
             raise
         self.format = _format(self._stream, container)
+        self._sound: Sound | None = None
         self._stopped = threading.Event()
+
+    def copy_sound(self, into: Sound) -> None:
+        """Put the packets of sound that are met between those of ``packets`` into ``into``; to be called before."""
+        if into.begin(self._tracks()):
+            self._sound = into
+
+    def _tracks(self) -> list[AudioStream]:
+        # A stream whose codec FFmpeg does not know has no context.
+        return [track for track in self._container.streams.audio if track.codec_context is not None]
 
     def packets(self) -> Iterator[Packet]:
         """The packets as they are stored; by their times where the file plays in real time.
@@ -202,11 +231,14 @@ class ContainerFeed:
         pace = _Pace(self.format) if self._realtime else None
         number, last_incomplete = 0, False
         try:
-            for packet in self._container.demux(self._stream):
+            for packet in self._container.demux(self._stream, *(self._tracks() if self._sound else ())):
                 if self._stopped.is_set():
                     return
                 # The last one is empty: it tells a decoder that the file ends.
-                if packet.size:
+                if packet.size and packet.stream_index != self._stream.index:
+                    assert self._sound is not None
+                    self._sound.put(packet)
+                elif packet.size:
                     number, last_incomplete = number + 1, packet.is_corrupt
                     found = Packet(
                         bytes(packet),

@@ -23,7 +23,8 @@ from onestream.client.video import aio
 from onestream.client.video.reconnect import Reconnect
 from onestream.client.video.results import FrameResult, Gap, Totals, encoded_in, labels_of
 from onestream.client.video.session import Received, Session
-from onestream.client.video.sources import Feed, Source
+from onestream.client.video.sound import Sound
+from onestream.client.video.sources import Feed, SoundingFeed, Source
 from onestream.client.video.timeline import Timeline
 from onestream.wire.video import Mode, Open, Packet
 
@@ -56,11 +57,12 @@ class Stream:
         timeout_s: float,
         reconnect: Reconnect,
         tap: Callable[[Packet], None] | None = None,
+        sound: Sound | None = None,
     ) -> None:
         """As ``Client.stream``, with every option given."""
         self._transport, self._source, self._pipeline = transport, source, pipeline
         self._mode, self._window, self._timeout_s = mode, results, timeout_s
-        self._reconnect, self._tap = reconnect, tap
+        self._reconnect, self._tap, self._sound = reconnect, tap, sound
         self._results: deque[FrameResult] = deque()
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
@@ -308,6 +310,8 @@ class Stream:
                 self._feed = feed
             if self._stop.is_set():
                 return None
+            if self._sound is not None and isinstance(feed, SoundingFeed):
+                feed.copy_sound(self._sound)
             session = self._begin(feed.format)
             failure = self._pump(feed, session)
         except OnestreamError as error:
