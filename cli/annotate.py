@@ -156,7 +156,9 @@ class AnnotatedVideo:
         assert self._format is not None
         assert self._container is not None
         self._count += 1
-        pixels = frame.to_ndarray(format="rgb24")
+        # PyAV 16 takes the frame's matrix only where another one is said of the RGB, where it means nothing.
+        matrix = _matrix_of(int(frame.colorspace))
+        pixels = frame.to_ndarray(format="rgb24", src_colorspace=matrix, dst_colorspace=_BT601)
         if self._format.transpose:
             pixels = pixels.transpose(1, 0, 2)
         pixels = pixels[:: -1 if self._format.flip_rows else 1, :: -1 if self._format.flip_columns else 1]

@@ -75,8 +75,10 @@ def _ebml_size(head: bytes, at: int) -> tuple[int | None, int]:
 
 def _of_iso(content: BinaryIO) -> int:
     """The end of the last box that is there in full or in part and matters (ISO/IEC 14496-12, 4.2)."""
+    size = content.seek(0, io.SEEK_END)
     end = at = 0
-    while len(header := _read(content, at, 16)) >= 8:
+    while at <= size - 8:
+        header = _read(content, at, 16)
         length, kind = int.from_bytes(header[:4], "big"), header[4:8]
         if length == 1:
             length = int.from_bytes(header[8:16], "big")

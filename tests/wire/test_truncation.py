@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from clip_files import write_video
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onestream.wire.truncation import declared_bytes, truncation
 
@@ -93,6 +95,15 @@ def test_boxes_of_an_mp4() -> None:
     # Padding and an index for seeking hold no picture, and what is no box declares nothing.
     assert declared(ftyp + struct.pack(">I4s", 100, b"free")) == 0
     assert declared(ftyp + struct.pack(">I4s", 9, b"mdat") + b"x" + b"\x00\x00\x00\x03ID3 of somebody") == 25
+
+
+@given(
+    st.sampled_from([b"", b"\x00\x00\x00\x10ftypisomiso2", b"\x1a\x45\xdf\xa3", b"RIFF", b"\x47" + bytes(187)]),
+    st.lists(st.binary(max_size=24) | st.just(struct.pack(">I4sQ", 1, b"mdat", 2**64 - 1)), max_size=20).map(b"".join),
+)
+def test_whatever_a_file_holds_is_looked_through(head: bytes, rest: bytes) -> None:
+    length = declared(head + rest)
+    assert length is None or length >= 0
 
 
 def test_what_follows_a_transport_stream_and_is_none_of_its_packets_does_not_count() -> None:

@@ -250,7 +250,11 @@ def test_a_cut_pipe_says_so_by_its_packets(tmp_path: Path, share: float) -> None
     with av.open(str(path)) as container:
         starts = [packet.pos for packet in container.demux(video=0) if packet.size]
     border = starts[round(share * len(starts))]
-    for length, why in ((border, "of 40 pictures"), (border + 1, "within its picture")):
+    cases = [(border + 1, "within its picture")]
+    if hasattr(av.stream.Stream, "index_entries"):
+        # PyAV 16 does not show the index.
+        cases.append((border, "of 40 pictures"))
+    for length, why in cases:
         feed = File(Pipe(data[:length])).connect()  # type: ignore[arg-type]
         with pytest.raises(TruncatedInput, match=f"truncated: the file ends .*{why}"):
             list(feed.packets())
