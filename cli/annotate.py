@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from onestream.client.video import FrameResult
+from onestream.client.video import FrameResult, Sound
+from onestream.client.video.sound import LATEST_S, SoundCopy
 from onestream.wire.video import Open, Packet
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 _TIME_BASE = Fraction(1, 90_000)
 _MARGIN = 4
+_MATRICES, _BT601, _UNSPECIFIED = (1, 4, 5, 7, 9), 5, 2
+"""Codes of H.273: the matrices that swscale writes, of which 5 stands for 6 as well."""
+_FULL_RANGE, _LIMITED_RANGE = 2, 1
+"""FFmpeg's AVColorRange."""
 
 
 class AnnotatedVideo:
@@ -27,11 +32,12 @@ class AnnotatedVideo:
 
     Packets are kept, and decoded again when their results come, so that few pictures are ever in memory. ``sent`` may
     be called by another thread than the rest. The file appears with the first result; ``show`` raises ValueError where
-    it cannot be written.
+    it cannot be written. The shape of pixels and the colours' tags are the source's; ``sound`` is copied beside.
     """
 
-    def __init__(self, path: Path, caption: Callable[[FrameResult], str]) -> None:
-        self._path, self._caption = path, caption
+    def __init__(self, path: Path, caption: Callable[[FrameResult], str], *, sound: Sound | None = None) -> None:
+        self._path, self._caption, self._sound = path, caption, sound
+        self._copy: SoundCopy | None = None
         self._packets: deque[Packet] = deque()
         self._frames: deque[VideoFrame] = deque()
         self._hidden: set[int | None] = set()
@@ -43,6 +49,11 @@ class AnnotatedVideo:
         self._count = 0
         self._first_s: float | None = None
         self._last_pts = -1
+
+    @property
+    def left_out(self) -> list[str]:
+        """A line for each track of sound that the container does not take."""
+        return [] if self._copy is None else self._copy.left_out
 
     def sent(self, packet: Packet) -> None:
         """A packet went to the server."""
@@ -71,6 +82,7 @@ class AnnotatedVideo:
         while self._next(ended=True) is not None:
             self._write(self._frames.popleft())
         self._container.mux(self._stream.encode(None))
+        self._copy_sound(LATEST_S)
         self._container.close()
 
     def _order(self, frame: VideoFrame, result: FrameResult) -> int:
@@ -119,6 +131,9 @@ class AnnotatedVideo:
         # FFmpeg's own decoder of AV1 needs hardware.
         self._decoder = av.CodecContext.create("libdav1d" if format.codec == "av1" else format.codec, "r")
         self._decoder.extradata = format.extradata or None
+        # What the codec's own header does not say, the container may.
+        self._decoder.colorspace, self._decoder.color_range = format.matrix_tag, 2 if format.full_range else 0
+        self._decoder.color_primaries, self._decoder.color_trc = format.primaries_tag, format.transfer_tag
         try:
             # PyAV itself opens the file only when the first packet is written.
             self._path.open("wb").close()
@@ -130,6 +145,10 @@ class AnnotatedVideo:
         )
         self._stream.pix_fmt = "yuv420p"
         self._stream.codec_context.time_base = self._stream.time_base = _TIME_BASE
+        aspect = format.sample_aspect_ratio
+        self._stream.codec_context.sample_aspect_ratio = 1 / aspect if format.transpose else aspect
+        if self._sound is not None:
+            self._copy = SoundCopy(self._sound, self._container, str(self._path))
 
     def _write(self, frame: VideoFrame) -> None:
         import av
@@ -137,26 +156,54 @@ class AnnotatedVideo:
         assert self._format is not None
         assert self._container is not None
         self._count += 1
-        pixels = frame.to_ndarray(format="rgb24")
+        # PyAV 16 takes the frame's matrix only where another one is said of the RGB, where it means nothing.
+        matrix = _matrix_of(int(frame.colorspace))
+        pixels = frame.to_ndarray(format="rgb24", src_colorspace=matrix, dst_colorspace=_BT601)
         if self._format.transpose:
             pixels = pixels.transpose(1, 0, 2)
         pixels = pixels[:: -1 if self._format.flip_rows else 1, :: -1 if self._format.flip_columns else 1]
         if not self._stream.codec_context.is_open:
             # 4:2:0 has one chroma value for two columns and two rows.
             self._stream.width, self._stream.height = pixels.shape[1] // 2 * 2, pixels.shape[0] // 2 * 2
+            self._tag(frame)
+        coded = self._stream.codec_context
         picture = Image.fromarray(np.ascontiguousarray(pixels))
         _draw(picture, self._text)
         out = av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24").reformat(
-            width=self._stream.width, height=self._stream.height, format="yuv420p"
+            width=self._stream.width,
+            height=self._stream.height,
+            format="yuv420p",
+            dst_colorspace=_matrix_of(coded.colorspace),
+            dst_color_range=coded.color_range,
         )
         out.pts, out.time_base = self._time(frame), _TIME_BASE
         self._container.mux(self._stream.encode(out))
+        self._copy_sound()
+
+    def _tag(self, frame: VideoFrame) -> None:
+        """Say what is true of the copy: its samples are the source's, by the same matrix and in the same range."""
+        coded, matrix = self._stream.codec_context, int(frame.colorspace)
+        coded.colorspace = matrix if matrix in (*_MATRICES, 6, _UNSPECIFIED) else _BT601
+        full = frame.format.name.startswith("yuvj") or int(frame.color_range) == _FULL_RANGE
+        coded.color_range = _FULL_RANGE if full else _LIMITED_RANGE
+        coded.color_primaries, coded.color_trc = self._decoder.color_primaries, self._decoder.color_trc
+
+    def _copy_sound(self, more_s: float = 0.0) -> None:
+        """Write the sound up to the end of the newest frame, and so long after it."""
+        if self._copy is None or self._first_s is None:
+            return
+        end_s = self._first_s + float((self._last_pts + self._step()) * _TIME_BASE)
+        self._copy.write(end_s + more_s, origin_s=self._first_s)
+
+    def _step(self) -> int:
+        """How long a frame is shown, in the file's time base."""
+        assert self._format is not None
+        return round(1 / (self._format.fps or 25.0) / _TIME_BASE)
 
     def _time(self, frame: VideoFrame) -> int:
         """When the frame is shown, in the file's time base; where the stream does not go on, a frame later."""
         assert self._format is not None
-        step = round(1 / (self._format.fps or 25.0) / _TIME_BASE)
-        at = self._last_pts + step if self._last_pts >= 0 else 0
+        at = self._last_pts + self._step() if self._last_pts >= 0 else 0
         if frame.pts is not None:
             seconds = float(frame.pts * self._format.time_base)
             self._first_s = seconds - float(at * _TIME_BASE) if self._first_s is None else self._first_s
@@ -164,6 +211,11 @@ class AnnotatedVideo:
             at = told if told > self._last_pts else at
         self._last_pts = at
         return at
+
+
+def _matrix_of(tag: int) -> int:
+    """The matrix that swscale is to write; without a tag the one by which it reads."""
+    return tag if tag in _MATRICES else _BT601
 
 
 def _draw(picture: Image.Image, text: str) -> None:

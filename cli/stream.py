@@ -61,7 +61,8 @@ def stream(
 ) -> None:
     """Stream videos to a running server, and show the results as they come.
 
-    Exits with 0 when all streams went well, 1 when one failed (the others go on), 2 when none could be started.
+    Exits with 0 when all streams went well, 1 when one failed or its file is truncated (the others go on), 2 when none
+    could be started.
     """
     try:
         given = [_source(name, realtime=realtime, rtsp_transport=rtsp_transport.value) for name in sources]
@@ -76,6 +77,7 @@ def stream(
                     pipeline=pipeline,
                     mode=None if mode is None else mode.value,
                     tap=None if video is None else video.sent,
+                    sound=None if video is None else video.sound,
                 )
                 for source, video in zip(given, videos, strict=True)
             ]
@@ -86,6 +88,8 @@ def stream(
                 interrupted = True
     except (OnestreamError, ValueError, OSError) as error:
         fail(str(error), EXIT_CANNOT_START)
+    for line in (line for video in videos if video is not None for line in video.left_out):
+        typer.echo(line, err=True)
     if as_json:
         for row in board.rows:
             typer.echo(json.dumps(_summary(row.stream, row.frames)))
@@ -172,6 +176,7 @@ def _summary(stream: Stream, frames: int) -> dict[str, Any]:
         "source": stream.name,
         "ended": stream.ended_reason,
         "color": None if stream.color is None else stream.color.to_dict(),
+        "truncated": stream.truncated,
         "results": frames,
         "decoded": totals.decoded,
         "dropped": totals.dropped,

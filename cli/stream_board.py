@@ -66,7 +66,7 @@ class Board:
         return "\n".join(sorted({f"colours: {row.stream.color}" for row in self.rows if row.stream.color}))
 
     def table(self, console: Console, *, final: bool = False) -> Table:
-        """One row a stream for this console; ``final`` with how it ended in place of what is seen, and by which colours below."""
+        """One row a stream for this console, the colours below; ``final``: how it ended in place of what is seen."""
         table = Table(
             Column("stream", no_wrap=True),
             *(

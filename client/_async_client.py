@@ -30,6 +30,7 @@ from onestream.client.results import Classification, Item, ServerInfo
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics
 from onestream.client.video.reconnect import Reconnect
+from onestream.client.video.sound import Sound
 from onestream.client.video.sources import VideoInput
 from onestream.client.video.stream import Stream
 from onestream.wire.priority import Priority, check_priority
@@ -155,6 +156,7 @@ class AsyncClient:
         timeout_s: float | None = None,
         reconnect: Reconnect | None = None,
         tap: Callable[[Packet], None] | None = None,
+        sound: Sound | None = None,
     ) -> Stream:
         """The results of a video's frames, for ``async with`` and ``async for``; options as of ``Client.stream``."""
         if self._closed:
@@ -169,6 +171,7 @@ class AsyncClient:
             timeout_s=self._deadline(timeout_s).timeout_s,
             reconnect=reconnect,
             tap=tap,
+            sound=sound,
         )
 
     async def max_body_bytes(self, model: str = "classify", *, timeout_s: float | None = None) -> int:

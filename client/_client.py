@@ -27,6 +27,7 @@ from onestream.client.results import Classification, Item, ServerInfo
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics
 from onestream.client.video.reconnect import Reconnect
+from onestream.client.video.sound import Sound
 from onestream.client.video.sources import VideoInput
 from onestream.client.video.stream import Stream
 from onestream.wire.priority import Priority, check_priority
@@ -186,6 +187,7 @@ class Client:
         timeout_s: float | None = None,
         reconnect: Reconnect | None = None,
         tap: Callable[[Packet], None] | None = None,
+        sound: Sound | None = None,
     ) -> Stream:
         """The results of a video's frames, in order, while it is still running. gRPC only.
 
@@ -206,10 +208,13 @@ class Client:
             Whether a lost connection is made again. By default that of an RTSP source or a webcam is.
         ``tap``
             Called with every packet that is sent, by another thread, which it must not hold up.
+        ``sound``
+            Takes the source's sound, for a ``VideoWriter`` that writes a file of the frames. It is not sent.
 
         Nothing is opened before the stream is entered (``with`` or ``async with``) or iterated; then the errors of
-        ``onestream.client.errors`` are raised, among them UnreadableInput for the source and BadStream for a stream
-        that the server refuses or ends. Raises UnsupportedInput at once for what is no source.
+        ``onestream.client.errors`` are raised, among them UnreadableInput for the source (TruncatedInput, after the
+        last result, for a file that was cut short) and BadStream for a stream that the server refuses or ends. Raises
+        UnsupportedInput at once for what is no source.
         """
         return calls.open_stream(
             self._transport,
@@ -221,6 +226,7 @@ class Client:
             timeout_s=self._deadline(timeout_s).timeout_s,
             reconnect=reconnect,
             tap=tap,
+            sound=sound,
         )
 
     def max_body_bytes(self, model: str = "classify", *, timeout_s: float | None = None) -> int:

@@ -27,6 +27,7 @@ from onestream.client.errors import (
 )
 from onestream.client.results import Classification, Label, ServerInfo
 from onestream.client.video.reconnect import NEVER, Reconnect
+from onestream.client.video.sound import Sound
 from onestream.client.video.sources import VideoInput, source_of
 from onestream.client.video.stream import Stream
 from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES, MAX_BODY_BYTES_PARAMETER
@@ -171,6 +172,7 @@ def open_stream(
     timeout_s: float,
     reconnect: Reconnect | None,
     tap: Callable[[Packet], None] | None,
+    sound: Sound | None,
 ) -> Stream:
     """The stream that ``Client.stream`` promises, over ``transport`` if that can hold a conversation."""
     opened = source_of(source)
@@ -189,6 +191,7 @@ def open_stream(
         timeout_s=timeout_s,
         reconnect=reconnect or (Reconnect() if opened.can_reconnect else NEVER),
         tap=tap,
+        sound=sound,
     )
 
 

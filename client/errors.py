@@ -17,6 +17,7 @@
     ├── UnexpectedResponse            the answer is malformed, too large, or not what a pipeline of this kind returns
     ├── UnsupportedInput              the object given is no image or no source of video (also a TypeError)
     ├── UnreadableInput               the file or video source given cannot be read (also an OSError)
+    │   └── TruncatedInput            the video file was cut short; what is there was read
     ├── SharedMemoryUnavailable       the server cannot open shared memory of this process
     └── ClientClosed                  the client was closed before or during the call
 
@@ -139,6 +140,10 @@ class UnreadableInput(OnestreamError, OSError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.reason,), self.__dict__
+
+
+class TruncatedInput(UnreadableInput):
+    """The video file ends before its container says. Raised after the results of what is there."""
 
 
 class SharedMemoryUnavailable(OnestreamError):

@@ -101,6 +101,45 @@ def begin_at(path: Path, source: Path, frame: int) -> Path:
     return path
 
 
+def add_sound(path: Path, source: Path, codecs: Sequence[str], *, rate: int = 48000, begin_s: float = 0.0) -> Path:
+    """A copy with a track of a rising tone for each codec; ``begin_s`` is when the sound begins."""
+    with av.open(str(source)) as container, av.open(str(path), "w") as out:
+        pictures = container.streams.video[0]
+        into = out.add_stream_from_template(pictures)
+        tracks: list[Any] = [out.add_stream(codec, rate=rate, layout="stereo") for codec in codecs]
+        packets = [packet for packet in container.demux(pictures) if packet.size]
+        for packet in packets:
+            packet.stream = into
+        seconds = float(max(packet.pts + packet.duration for packet in packets) * (pictures.time_base or 0)) - begin_s
+        for track in tracks:
+            packets += _tone(track, rate, begin_s, seconds)
+        for packet in sorted(packets, key=lambda one: one.dts * one.time_base):
+            out.mux(packet)
+    return path
+
+
+def _tone(track: Any, rate: int, begin_s: float, seconds: float) -> list[Any]:
+    at_s = np.arange(round(rate * seconds)) / rate
+    tone = (8000 * np.sin(2 * np.pi * (200 + 100 * at_s) * at_s)).astype(np.int16)
+    sound = av.AudioFrame.from_ndarray(np.repeat(tone, 2)[None], format="s16", layout="stereo")
+    sound.sample_rate, sound.pts, sound.time_base = rate, round(begin_s * rate), Fraction(1, rate)
+    context = track.codec_context
+    pieces = av.AudioResampler(
+        format=context.format.name, layout="stereo", rate=rate, frame_size=context.frame_size or 1024
+    )
+    frames = [*pieces.resample(sound), *pieces.resample(None), None]
+    return [packet for frame in frames for packet in track.encode(frame)]
+
+
+def sound_of(path: Path, track: int = 0) -> list[tuple[bytes, float]]:
+    """The packets of a track of sound, and when each begins, in seconds after the first frame is shown."""
+    with av.open(str(path)) as container:
+        began_s = min(packet.pts * packet.time_base for packet in container.demux(video=0) if packet.size)
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(audio=track) if packet.size]
+        return [(bytes(packet), float(packet.pts * packet.time_base - began_s)) for packet in packets]
+
+
 def every_frame(path: Path) -> list[Any]:
     """All frames by one plain decoding from the start: what chosen frames must equal."""
     with av.open(str(path)) as container:

@@ -22,6 +22,10 @@ from typing import Any, ClassVar, Literal, get_args
 VERSION = 4
 _LENGTH = struct.Struct("<I")
 MAX_HEADER_BYTES = 1 << 20
+MAX_TAG = 255
+"""H.273 has a byte for each of its codes."""
+MAX_ASPECT = 65535
+"""H.264 has two bytes for each number of a sample aspect ratio (E.2.1)."""
 
 DONE = "done"
 """The code of a stream whose every frame was answered."""
@@ -59,7 +63,9 @@ class Open:
     ``flip_rows`` and ``flip_columns`` say how pictures are turned to be shown. ``results`` is how many results the
     client takes before it gives more credit. ``fps`` and ``bitrate`` are what the container declares, 0 for nothing;
     ``matrix_tag`` (MatrixCoefficients of H.273, 2 is unspecified) and ``full_range`` (None is unspecified) are its
-    colours. ``reorder_depth`` is by how many frames storage and display differ, None where nobody knows.
+    colours, ``primaries_tag`` and ``transfer_tag`` (ColourPrimaries and TransferCharacteristics) what composed video is
+    to say of them beside. ``sample_aspect_ratio`` is a stored pixel's width divided by its height, both at most
+    ``MAX_ASPECT``. ``reorder_depth`` is by how many frames storage and display differ, None where nobody knows.
     """
 
     type: ClassVar[str] = "open"
@@ -76,6 +82,9 @@ class Open:
     bitrate: int = 0
     matrix_tag: int = 2
     full_range: bool | None = None
+    primaries_tag: int = 2
+    transfer_tag: int = 2
+    sample_aspect_ratio: Fraction = Fraction(1)
     reorder_depth: int | None = None
     extradata: bytes = b""
     version: int = VERSION
@@ -115,8 +124,8 @@ def pack(message: Message) -> bytes:
     if isinstance(message, Open):
         fields = asdict(message)
         payload = [fields.pop("extradata")]
-        time_base = fields.pop("time_base")
-        header |= fields | {"time_base": [time_base.numerator, time_base.denominator]}
+        ratios = {name: fields.pop(name) for name in ("time_base", "sample_aspect_ratio")}
+        header |= fields | {name: [ratio.numerator, ratio.denominator] for name, ratio in ratios.items()}
     elif isinstance(message, Packets):
         payload = [packet.data for packet in message.packets]
         header["packets"] = [
@@ -166,9 +175,20 @@ def _open(header: dict[str, Any], payload: memoryview) -> Open:
         _whole(header.get(name, 0), name)
     if header.get("full_range") not in (None, False, True):
         raise BadMessage(f"full_range must be true, false or nothing, got {header['full_range']!r}")
+    for name in ("primaries_tag", "transfer_tag"):
+        if _whole(header.get(name, 0), name) > MAX_TAG:
+            raise BadMessage(f"{name} must be at most {MAX_TAG}, got {header[name]}")
+    aspect = [_whole(number, "sample_aspect_ratio") for number in header.pop("sample_aspect_ratio", (1, 1))]
+    if len(aspect) != 2 or not 0 < min(aspect) <= max(aspect) <= MAX_ASPECT:
+        raise BadMessage(f"sample_aspect_ratio must be two numbers from 1 to {MAX_ASPECT}, got {aspect}"[:200])
     if header.get("reorder_depth") is not None:
         _whole(header["reorder_depth"], "reorder_depth")
-    opened = Open(**header, time_base=Fraction(numerator, denominator), extradata=bytes(payload))
+    opened = Open(
+        **header,
+        time_base=Fraction(numerator, denominator),
+        sample_aspect_ratio=Fraction(*aspect),
+        extradata=bytes(payload),
+    )
     if not isinstance(opened.codec, str) or opened.time_base <= 0:
         raise BadMessage("codec must be a name and time_base above 0")
     return opened

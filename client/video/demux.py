@@ -8,12 +8,15 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from onestream.client.errors import UnreadableInput
-from onestream.wire.video import Open, Packet
+from onestream.client.errors import TruncatedInput, UnreadableInput
+from onestream.client.video.sound import Sound
+from onestream.wire.truncation import truncation
+from onestream.wire.video import MAX_ASPECT, MAX_TAG, Open, Packet
 
 try:
     import av
@@ -21,11 +24,13 @@ except ImportError:
     raise UnreadableInput("video is read with PyAV, which is not installed: pip install 'onestream[video]'") from None
 
 if TYPE_CHECKING:
+    from av.audio.stream import AudioStream
     from av.container import InputContainer
     from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
+_UNSPECIFIED = 2
 _RAW = ("rawvideo", "wrapped_avframe")
 _ENCODED_FPS = 30
 _FULL_RANGE = {1: False, 2: True}
@@ -41,7 +46,7 @@ def open_file(
         with _open(_readable(file), name, format=format) as container:
             turned = _orientation(container, name)
     container = _open(_readable(file), name, format=format)
-    feed = ContainerFeed(container, name, realtime=realtime)
+    feed = ContainerFeed(container, name, realtime=realtime, file=file)
     feed.format = replace(feed.format, transpose=turned[0], flip_rows=turned[1], flip_columns=turned[2])
     return feed
 
@@ -83,6 +88,15 @@ def _readable(file: str | os.PathLike[str] | bytes | BinaryIO) -> Any:
         return io.BytesIO(file)
     # As "file:", a path cannot name another protocol.
     return f"file:{os.fspath(file)}" if isinstance(file, (str, os.PathLike)) else file
+
+
+def _content(file: str | os.PathLike[str] | bytes | BinaryIO) -> AbstractContextManager[BinaryIO | None]:
+    """What can be looked up in a file that was read; None in a pipe."""
+    if isinstance(file, bytes):
+        return io.BytesIO(file)
+    if isinstance(file, (str, os.PathLike)):
+        return open(file, "rb") if os.path.isfile(file) else nullcontext(None)
+    return nullcontext(file if getattr(file, "seekable", lambda: False)() else None)
 
 
 def _open(
@@ -156,35 +170,78 @@ def _format(stream: VideoStream, container: InputContainer) -> Open:
         bitrate=int(context.bit_rate or container.bit_rate or 0),
         matrix_tag=int(context.colorspace),
         full_range=_FULL_RANGE.get(int(context.color_range)),
+        primaries_tag=_tag(context.color_primaries),
+        transfer_tag=_tag(context.color_trc),
+        sample_aspect_ratio=_aspect(stream),
         # Found while the container was probed; older PyAV does not tell.
         reorder_depth=getattr(context, "reorder_depth", None),
         extradata=bytes(context.extradata or b""),
     )
 
 
+def _tag(code: int) -> int:
+    """A code of H.273; FFmpeg has others of its own, which nobody else reads."""
+    return code if 0 <= code <= MAX_TAG else _UNSPECIFIED
+
+
+def _aspect(stream: VideoStream) -> Fraction:
+    """Of the container, else of the codec; square where neither says it, or says what cannot be."""
+    said = stream.sample_aspect_ratio
+    return (
+        said if said and 0 < min(said.as_integer_ratio()) <= max(said.as_integer_ratio()) <= MAX_ASPECT else Fraction(1)
+    )
+
+
 class ContainerFeed:
     """The first video stream of an open container."""
 
-    def __init__(self, container: InputContainer, name: str, *, realtime: bool = False, endless: bool = False) -> None:
+    def __init__(
+        self,
+        container: InputContainer,
+        name: str,
+        *,
+        realtime: bool = False,
+        endless: bool = False,
+        file: str | os.PathLike[str] | bytes | BinaryIO | None = None,
+    ) -> None:
+        """``file`` is what the container was opened from, where it is one: such a thing may be cut short."""
         self._container, self._name, self._realtime, self.endless = container, name, realtime, endless
+        self._file = file
         try:
             self._stream = _video_of(container, name)
         except UnreadableInput:
             container.close()
             raise
         self.format = _format(self._stream, container)
+        self._sound: Sound | None = None
         self._stopped = threading.Event()
 
+    def copy_sound(self, into: Sound) -> None:
+        """Put the packets of sound that are met between those of ``packets`` into ``into``; to be called before."""
+        if into.begin(self._tracks()):
+            self._sound = into
+
+    def _tracks(self) -> list[AudioStream]:
+        # A stream whose codec FFmpeg does not know has no context.
+        return [track for track in self._container.streams.audio if track.codec_context is not None]
+
     def packets(self) -> Iterator[Packet]:
-        """The packets as they are stored; by their times where the file plays in real time."""
+        """The packets as they are stored; by their times where the file plays in real time.
+
+        After the last one ``TruncatedInput`` is raised where the file was cut short.
+        """
         pace = _Pace(self.format) if self._realtime else None
-        number = 0
+        number, last_incomplete = 0, False
         try:
-            for number, packet in enumerate(self._container.demux(self._stream)):  # noqa: B007 - the message has it
+            for packet in self._container.demux(self._stream, *(self._tracks() if self._sound else ())):
                 if self._stopped.is_set():
                     return
                 # The last one is empty: it tells a decoder that the file ends.
-                if packet.size:
+                if packet.size and packet.stream_index != self._stream.index:
+                    assert self._sound is not None
+                    self._sound.put(packet)
+                elif packet.size:
+                    number, last_incomplete = number + 1, packet.is_corrupt
                     found = Packet(
                         bytes(packet),
                         packet.pts,
@@ -201,6 +258,18 @@ class ContainerFeed:
         except IndexError:
             # PyAV's answer to a stream that was not there when the file was opened.
             raise UnreadableInput(f"{self._name}: another stream begins after {number} packets") from None
+        self._check_whole(number, last_incomplete=last_incomplete)
+
+    def _check_whole(self, packets: int, *, last_incomplete: bool) -> None:
+        if self._file is None:
+            return
+        # Only there the index has every picture; older PyAV does not tell.
+        lists_all = "mov" in self._container.format.name.split(",")
+        indexed = len(getattr(self._stream, "index_entries", ())) if lists_all else 0
+        with _content(self._file) as content:
+            cut = truncation(content, packets=packets, last_incomplete=last_incomplete, indexed=indexed)
+        if cut is not None:
+            raise TruncatedInput(f"{self._name}: {cut}")
 
     def stop(self) -> None:
         """End before the next packet."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol, cast, runtime_checkable
 
 from onestream.client.errors import UnsupportedInput
+from onestream.client.video.sound import Sound
 from onestream.wire.video import Open, Packet
 
 
@@ -33,6 +34,14 @@ class Feed(Protocol):
 
     def close(self) -> None:
         """Let go of the source."""
+
+
+@runtime_checkable
+class SoundingFeed(Feed, Protocol):
+    """A feed whose source has sound beside the pictures."""
+
+    def copy_sound(self, into: Sound) -> None:
+        """Put the packets of sound that are met between those of ``packets`` into ``into``; to be called before."""
 
 
 class Source(Protocol):

@@ -16,6 +16,7 @@ from onestream.client.errors import (
     ModelNotFound,
     OnestreamError,
     TimedOut,
+    TruncatedInput,
     UnexpectedResponse,
     UnreadableInput,
 )
@@ -23,7 +24,8 @@ from onestream.client.video import aio
 from onestream.client.video.reconnect import Reconnect
 from onestream.client.video.results import FrameResult, Gap, StreamColor, Totals, encoded_in, labels_of
 from onestream.client.video.session import Received, Session
-from onestream.client.video.sources import Feed, Source
+from onestream.client.video.sound import Sound
+from onestream.client.video.sources import Feed, SoundingFeed, Source
 from onestream.client.video.timeline import Timeline
 from onestream.wire.video import Mode, Open, Packet
 
@@ -40,8 +42,9 @@ class Stream:
     Use it as a context manager, which ends it; then iterate. Both work with ``async`` as well. Nothing is read before
     it is entered, opened or iterated. One thread, or one task, may iterate; everything else may be asked by any.
 
-    After the last result the iteration ends, or raises what ended the stream: ``UnreadableInput`` for the source,
-    ``BadStream`` where the server refused or ended it, or another error of ``onestream.client.errors``.
+    After the last result the iteration ends, or raises what ended the stream: ``UnreadableInput`` for the source, as
+    ``TruncatedInput`` where a file was cut short, ``BadStream`` where the server refused or ended it, or another error
+    of ``onestream.client.errors``.
     """
 
     def __init__(
@@ -55,11 +58,12 @@ class Stream:
         timeout_s: float,
         reconnect: Reconnect,
         tap: Callable[[Packet], None] | None = None,
+        sound: Sound | None = None,
     ) -> None:
         """As ``Client.stream``, with every option given."""
         self._transport, self._source, self._pipeline = transport, source, pipeline
         self._mode, self._window, self._timeout_s = mode, results, timeout_s
-        self._reconnect, self._tap = reconnect, tap
+        self._reconnect, self._tap, self._sound = reconnect, tap, sound
         self._results: deque[FrameResult] = deque()
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
@@ -133,6 +137,11 @@ class Stream:
     def error(self) -> OnestreamError | None:
         """What ended the stream, where it was an error; it is raised after the last result."""
         return self._failure
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the source was a file that was cut short; all that is there has its results."""
+        return isinstance(self._failure, TruncatedInput)
 
     @property
     def finished(self) -> bool:
@@ -309,6 +318,8 @@ class Stream:
                 self._feed = feed
             if self._stop.is_set():
                 return None
+            if self._sound is not None and isinstance(feed, SoundingFeed):
+                feed.copy_sound(self._sound)
             session = self._begin(feed.format)
             failure = self._pump(feed, session)
         except OnestreamError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onestream.client.errors import OnestreamError
 from onestream.client.video.results import EncodedFrame, FrameResult
+from onestream.client.video.sound import LATEST_S, Sound, SoundCopy
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
@@ -30,12 +31,15 @@ class VideoWriter:
 
     The name's ending chooses the container: .mp4, .mkv, .mov, …. The file appears with the first key frame. Frames have
     the times of the stream, from 0 on. Where the picture changes its size, a new file begins, ``NAME-2.mp4`` and so on.
-    A context manager, which finishes the file. Raises ``CannotWrite``.
+    ``sound``, which was given to the stream, is written beside them. A context manager, which finishes the file. Raises
+    ``CannotWrite``.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, fps: float = _USUAL_FPS) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, fps: float = _USUAL_FPS, sound: Sound | None = None) -> None:
         """``fps`` is the rate of all frames of the stream, sampled or not, where its packets state no times."""
-        self._path = Path(path)
+        self._path, self._sound = Path(path), sound
+        self._copy: SoundCopy | None = None
+        self._left_out: list[str] = []
         self._paths: list[Path] = []
         self._container: OutputContainer | None = None
         self._stream: Any = None
@@ -49,6 +53,11 @@ class VideoWriter:
         """The files so far."""
         return list(self._paths)
 
+    @property
+    def left_out(self) -> list[str]:
+        """A line for each track of sound that the container does not take."""
+        return list(self._left_out)
+
     def write(self, result: FrameResult) -> None:
         """Add a result's frame. Raises ``ValueError`` for a result without one."""
         import av
@@ -59,7 +68,7 @@ class VideoWriter:
         kind = (frame.width, frame.height)
         try:
             if frame.is_key and kind != self._kind:
-                self._finish()
+                self._finish(is_last=False)
                 self._begin(frame)
                 self._kind = kind
             if self._container is None:
@@ -70,6 +79,8 @@ class VideoWriter:
             packet.pts = packet.dts = self._time(result)
             packet.duration = self._step
             self._container.mux(packet)
+            if self._copy is not None and self._first_s is not None:
+                self._copy.write(self._end_s(), origin_s=self._first_s)
         except (av.FFmpegError, OSError) as error:
             raise CannotWrite(f"{self._current}: {getattr(error, 'strerror', None) or error}") from None
 
@@ -78,7 +89,7 @@ class VideoWriter:
         import av
 
         try:
-            self._finish()
+            self._finish(is_last=True)
         except (av.FFmpegError, OSError) as error:
             raise CannotWrite(f"{self._current}: {getattr(error, 'strerror', None) or error}") from None
 
@@ -111,15 +122,28 @@ class VideoWriter:
             with av.open(io.BytesIO(frame.data), format="h264") as probe:
                 self._stream = self._container.add_stream_from_template(probe.streams.video[0])
         except ValueError as error:
-            self._finish()
+            self._finish(is_last=True)
             raise CannotWrite(f"{path}: this container takes no H.264: {error}") from None
         self._stream.time_base = _TIME_BASE
         self._first_s, self._last = None, -1
+        if self._sound is not None:
+            self._copy = SoundCopy(self._sound, self._container, str(path))
+            self._left_out += self._copy.left_out
 
-    def _finish(self) -> None:
+    def _finish(self, *, is_last: bool) -> None:
         container, self._container = self._container, None
-        if container is not None:
+        copy, self._copy = self._copy, None
+        if container is None:
+            return
+        try:
+            if copy is not None and self._first_s is not None:
+                copy.write(self._end_s() + (LATEST_S if is_last else 0), origin_s=self._first_s)
+        finally:
             container.close()
+
+    def _end_s(self) -> float:
+        """When the newest frame ends, in seconds of the source."""
+        return (self._first_s or 0.0) + float((self._last + self._step) * _TIME_BASE)
 
     def _time(self, result: FrameResult) -> int:
         """When the frame is shown; where the stream says nothing, by its number; where its clock was set back, next."""

@@ -13,17 +13,28 @@ from onestream.preprocess.geometry import Window
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.streams.stream import StreamFrame
 from onestream.serving.pipeline import VideoOutput
-from onestream.serving.video.encoder import Encoder, blank
+from onestream.serving.video.encoder import Encoder, PictureTags, blank
 from onestream.serving.video.stream_types import Tensors
 from onestream.wire.tensor_names import MATTE, VIDEO
 
 
 class ComposedVideo:
-    """Composes and encodes the frames of one stream, in the order of display."""
+    """Composes and encodes the frames of one stream, in the order of display.
 
-    def __init__(self, composer: Composer, definition: Definition, options: VideoOutput, *, fps: float) -> None:
+    ``tags`` are those of the frames as displayed. Samples are at most cut to 8 bit, so they stay true.
+    """
+
+    def __init__(
+        self,
+        composer: Composer,
+        definition: Definition,
+        options: VideoOutput,
+        *,
+        fps: float,
+        tags: PictureTags | None = None,
+    ) -> None:
         self._composer, self._definition = composer, definition
-        self._encoder = Encoder(options, fps=fps)
+        self._encoder = Encoder(options, fps=fps, tags=tags)
         self._window: tuple[tuple[int, int], Window] | None = None
 
     def __call__(self, frame: StreamFrame, results: Tensors) -> tuple[Tensors, dict[str, Any]]:

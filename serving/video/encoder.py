@@ -11,7 +11,7 @@ from av.video.frame import PictureType, VideoFrame
 
 from onestream.postprocess.matte.background import subsampled
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.video.common.color import RANGE_TAGS, Planes, planes_of
+from onestream.preprocess.video.common.color import RANGE_TAGS, UNSPECIFIED, Planes, planes_of
 from onestream.serving.pipeline import VideoOutput
 
 _FORMATS = {(1, 1): "yuv420p", (0, 1): "yuv422p", (1, 0): "yuv440p", (0, 0): "yuv444p"}
@@ -42,6 +42,19 @@ def libx264_options(output: VideoOutput) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureTags:
+    """What coded pictures say of themselves beside their matrix and range.
+
+    ``primaries`` and ``transfer`` are codes of H.273, 2 where nothing is known; ``sample_aspect_ratio`` is the width of
+    a pixel divided by its height.
+    """
+
+    primaries: int = UNSPECIFIED
+    transfer: int = UNSPECIFIED
+    sample_aspect_ratio: Fraction = Fraction(1)
+
+
 class Encoder:
     """One stream of H.264 without any delay: a picture in, its packet out.
 
@@ -49,8 +62,9 @@ class Encoder:
     for nothing. An instance is not thread-safe.
     """
 
-    def __init__(self, options: VideoOutput, *, fps: float = 0.0) -> None:
+    def __init__(self, options: VideoOutput, *, fps: float = 0.0, tags: PictureTags | None = None) -> None:
         self._options, self._fps = options, fps if 0 < fps < 1000 else _USUAL_FPS
+        self._tags = tags or PictureTags()
         self._context: Any = None
         self._kind: object = None
         self._count = 0
@@ -85,6 +99,8 @@ class Encoder:
         context.framerate = Fraction(self._fps).limit_denominator(100_000)
         context.time_base = 1 / context.framerate
         context.color_range, context.colorspace = int(picture.color_range), int(picture.colorspace)
+        context.color_primaries, context.color_trc = self._tags.primaries, self._tags.transfer
+        context.sample_aspect_ratio = self._tags.sample_aspect_ratio
         # Streams share the machine; one thread each serves more of them, and gives each frame back at once.
         context.thread_count = 1
         # Key pictures come by the clock.

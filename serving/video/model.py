@@ -31,6 +31,7 @@ from onestream.serving.pipeline import Matte, VideoOptions, VideoOutput, read_po
 from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.composed import ComposedVideo
 from onestream.serving.video.compositing import composer_of
+from onestream.serving.video.encoder import PictureTags
 from onestream.serving.video.loops import load_loops
 from onestream.serving.video.memory import MemoryWatch, resident_bytes
 from onestream.serving.video.session import Session
@@ -213,7 +214,14 @@ class Video(Adapter):
             composer = composer_of(options, self.folder, rule=ColorRule(matrix=color.matrix, range=color.range))
         except (OSError, ValueError) as error:
             raise BadStream("failed", f"the background cannot be read: {error}") from None
-        return ComposedVideo(composer, self.definition, output, fps=opened.fps)
+        aspect = opened.sample_aspect_ratio
+        tags = PictureTags(
+            primaries=opened.primaries_tag,
+            transfer=opened.transfer_tag,
+            # Pictures are turned before they are composed.
+            sample_aspect_ratio=1 / aspect if opened.transpose else aspect,
+        )
+        return ComposedVideo(composer, self.definition, output, fps=opened.fps, tags=tags)
 
     def _next_packets(self, session: Session) -> Callable[[], None] | None:
         job = session.next_packets()

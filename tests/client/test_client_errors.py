@@ -39,7 +39,7 @@ def error_classes() -> list[type[OnestreamError]]:
 def test_every_error_is_drawn_in_the_tree() -> None:
     drawn = onestream.client.errors.__doc__
     assert drawn is not None
-    assert len(error_classes()) == 16
+    assert len(error_classes()) == 17
     for kind in error_classes():
         assert f" {kind.__name__} " in drawn
 

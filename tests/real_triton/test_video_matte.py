@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import yaml
-from clip_files import every_frame, turn
+from clip_files import add_sound, every_frame, sound_of, turn, write_video
 from PIL import Image
 
 from onestream.client import Client
@@ -127,6 +127,15 @@ def watch(client: Client, clip: Path, out: Path, **options: Any) -> list[FrameRe
     return results
 
 
+def stream(server: Server, source: Path, out: Path) -> None:
+    """By the command."""
+    command = [sys.executable, "-m", "onestream", "stream", "--url", server.grpc_address, "--pipeline", "matte"]
+    done = subprocess.run(
+        [*command, str(source), "-o", str(out)], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("turned", [False, True], ids=["upright", "turned"])
 def test_every_picture_is_the_reference_s_in_order_and_at_its_time(
     client: Client, pipeline_file: Path, clip: Path, tmp_path: Path, turned: bool
@@ -145,6 +154,45 @@ def test_every_picture_is_the_reference_s_in_order_and_at_its_time(
     for number in range(FRAMES):
         assert psnr_db(found[number], wanted[number]) > 38
         assert psnr_db(found[number], wanted[number]) > psnr_db(found[number], wanted[number - 1])
+
+
+@pytest.mark.parametrize(
+    ("pixel_format", "tags", "out"),
+    [
+        ("yuv420p", (1, 1, 1, 1), "out.mp4"),
+        ("yuv420p", (5, 6, 6, 2), "out.mkv"),
+        # BT.2020 with PQ: samples are cut to 8 bit, and stay in that matrix and transfer.
+        ("yuv420p10le", (9, 16, 9, 1), "out.mp4"),
+    ],
+    ids=["bt709", "bt601-full", "hdr10"],
+)
+def test_sound_shape_and_colours_are_the_source_s(
+    composing: Server, tmp_path: Path, pixel_format: str, tags: tuple[int, int, int, int], out: str
+) -> None:
+    def change(stream: Any) -> None:
+        context = stream.codec_context
+        context.color_primaries, context.color_trc, context.colorspace, context.color_range = tags
+        context.sample_aspect_ratio = Fraction(4, 3)
+
+    silent = write_video(
+        tmp_path / "silent.mp4", "libx264", options={"bf": "2"}, pixel_format=pixel_format, change=change
+    )
+    source = add_sound(tmp_path / "source.mp4", silent, ["aac"])
+    turned = turn(tmp_path / "turned.mp4", source, (0, 1, -1, 0))
+    for path, aspect, size in ((source, Fraction(4, 3), (128, 96)), (turned, Fraction(3, 4), (96, 128))):
+        stream(composing, path, tmp_path / out)
+        with av.open(str(tmp_path / out)) as container:
+            video = container.streams.video[0]
+            frame: Any = next(container.decode(video))
+            context = video.codec_context
+            assert video.sample_aspect_ratio == aspect
+            assert (frame.width, frame.height, frame.rotation) == (*size, 0)
+            found = (context.color_primaries, context.color_trc, int(frame.colorspace), int(frame.color_range))
+            assert found == tags
+        copied, sound = sound_of(tmp_path / out), sound_of(path)
+        assert [data for data, _ in copied] == [data for data, _ in sound]
+        # Matroska counts in milliseconds.
+        np.testing.assert_allclose([at for _, at in copied], [at for _, at in sound], atol=1.1e-3)
 
 
 def test_what_a_live_stream_drops_leaves_the_rest_playable(client: Client, clip: Path, tmp_path: Path) -> None:
@@ -174,9 +222,5 @@ def test_the_page_s_python_writes_it(composing: Server, clip: Path, tmp_path: Pa
 
 
 def test_the_command_writes_it(composing: Server, clip: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "onestream", "stream", "--url", composing.grpc_address, "--pipeline", "matte"]
-    done = subprocess.run(
-        [*command, str(clip), "-o", str(tmp_path / "out.mp4")], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    stream(composing, clip, tmp_path / "out.mp4")
     assert len(every_frame(tmp_path / "out.mp4")) == FRAMES

@@ -22,10 +22,11 @@ import yaml
 from networks import CLASSES, mean_color
 from PIL import Image
 
-from onestream.client import BadStream, Client, ModelNotFound, OnestreamError
+from onestream.client import BadStream, Client, ModelNotFound, OnestreamError, TruncatedInput
 from onestream.measure.panning import write_panning
 from onestream.measure.parity.run import CannotCompare, Options, run
 from onestream.preprocess import Definition
+from onestream.preprocess.errors import BadSample
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.maker import ClipMaker
 from onestream.preprocess.video.common.color import ColorRule
@@ -103,6 +104,35 @@ def test_every_frame_in_order_and_equal_to_the_training_loader(
     np.testing.assert_allclose(times, np.arange(FRAMES) * 1001 / 30000, atol=1e-4)
     # float32 sums in another order, nothing else.
     np.testing.assert_allclose([one.tensors["scores_out"] for one in results], expected, atol=1e-5)
+
+
+def test_a_file_that_was_cut_short_gives_what_is_there_and_then_says_so(
+    client: Client, streaming: Server, clip: Path, expected: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
+    """The same file is refused by the training loader, with the same words."""
+    cut = tmp_path / "cut.mkv"
+    with av.open(str(clip)) as source, av.open(str(cut), "w") as copy:
+        stream = copy.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                copy.mux(packet)
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 6 // 10])
+    results = []
+    with client.stream(cut, pipeline="colors") as frames, pytest.raises(TruncatedInput) as raised:
+        results.extend(frames)
+    assert frames.truncated
+    assert 0 < len(results) == frames.decoded < FRAMES
+    # The last pictures refer to what is missing.
+    whole = len(results) - 4
+    np.testing.assert_allclose([one.tensors["scores_out"] for one in results[:whole]], expected[:whole], atol=1e-5)
+    with pytest.raises(BadSample, match="truncated: the file ends after") as refused:
+        ClipMaker(Definition.model_validate({"operations": OPERATIONS}), Clip()).make(cut)
+    assert str(refused.value).partition("truncated")[2] == str(raised.value).partition("truncated")[2]
+    command = [sys.executable, "-m", "onestream", "stream", "--url", streaming.grpc_address, "--pipeline", "colors"]
+    done = subprocess.run([*command, "--json", str(cut)], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert json.loads(done.stdout.splitlines()[-1])["truncated"] is True
 
 
 def test_a_stride_takes_its_frames(client: Client, clip: Path, expected: np.ndarray[Any, Any]) -> None:

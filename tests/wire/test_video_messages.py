@@ -11,7 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onestream.wire.video import VERSION, BadMessage, Close, Credit, Event, Open, Packet, Packets, pack, unpack
+from onestream.wire.video import (
+    MAX_ASPECT,
+    MAX_TAG,
+    VERSION,
+    BadMessage,
+    Close,
+    Credit,
+    Event,
+    Open,
+    Packet,
+    Packets,
+    pack,
+    unpack,
+)
 
 TIMES = st.none() | st.integers(-(2**62), 2**62)
 PACKETS = st.builds(
@@ -39,6 +52,9 @@ MESSAGES = st.one_of(
         bitrate=st.integers(0, 2**40),
         matrix_tag=st.integers(0, 255),
         full_range=st.none() | st.booleans(),
+        primaries_tag=st.integers(0, MAX_TAG),
+        transfer_tag=st.integers(0, MAX_TAG),
+        sample_aspect_ratio=st.builds(Fraction, st.integers(1, MAX_ASPECT), st.integers(1, MAX_ASPECT)),
         reorder_depth=st.none() | st.integers(0, 16),
         extradata=st.binary(max_size=60),
     ),
@@ -78,6 +94,15 @@ def message(header: object, payload: bytes = b"") -> bytes:
     return struct.pack("<I", len(text)) + text + payload
 
 
+OPEN = {"type": "open", "version": VERSION, "codec": "h264", "width": 1, "height": 1, "time_base": [1, 25]}
+
+
+def test_what_a_client_does_not_say_of_its_pictures_has_a_default() -> None:
+    opened = unpack(message(OPEN))
+    assert isinstance(opened, Open)
+    assert (opened.primaries_tag, opened.transfer_tag, opened.sample_aspect_ratio) == (2, 2, 1)
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -100,6 +125,12 @@ def message(header: object, payload: bytes = b"") -> bytes:
             "full_range must be true, false or nothing, got 'yes'",
         ),
         (message({"type": "open", "version": VERSION, "mode": "fast"}), "'fast' is none of block"),
+        (message(OPEN | {"primaries_tag": 256}), "primaries_tag must be at most 255"),
+        (message(OPEN | {"transfer_tag": -1}), "transfer_tag must be a whole number"),
+        (message(OPEN | {"sample_aspect_ratio": [0, 1]}), "two numbers from 1 to 65535"),
+        (message(OPEN | {"sample_aspect_ratio": [1, 65536]}), "two numbers from 1 to 65535"),
+        (message(OPEN | {"sample_aspect_ratio": [1]}), "two numbers from 1 to 65535"),
+        (message(OPEN | {"sample_aspect_ratio": 1}), "cannot be read: TypeError"),
         (
             message(
                 {"type": "open", "version": VERSION, "codec": "h264", "width": 1, "height": 1, "time_base": [1, 0]}

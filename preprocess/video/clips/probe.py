@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.video.clips.choose_frames import Timeline
+from onestream.wire.truncation import truncation
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -38,7 +39,6 @@ _FORMATS = "mov,matroska,webm,mpegts,flv,avi,h264,hevc,ivf,obu,m4v,mjpeg"
 
 _STORES_PTS = {"mov", "matroska", "mpegts", "flv"}
 _SHOWN_AS_STORED = {"mjpeg"}
-_HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +108,17 @@ def index_of(source: VideoSource, name: str, *, threads: int) -> Index:
     with container:
         kinds = set(container.format.name.split(","))
         if not kinds & _STORES_PTS and stream.codec_context.name not in _SHOWN_AS_STORED:
-            return _by_decoding(container, stream, name)
+            return _by_decoding(container, stream, source, name)
         packets = _read_packets(container, stream, name)
-        _check_whole(source, name, frames=sum(packet.shows for packet in packets))
+        shown = sum(packet.shows for packet in packets)
+        last_incomplete = bool(packets) and packets[-1].is_corrupt
+        _check_whole(source, name, packets=len(packets), frames=shown, last_incomplete=last_incomplete)
         times = [packet.pts for packet in packets if packet.shows]
         if None in times or len(set(times)) != len(times):
             container.close()
             again, stream = open_video(source, name, threads=threads)
             with again:
-                return _by_decoding(again, stream, name)
+                return _by_decoding(again, stream, source, name)
         return _by_packets(packets, stream, name)
 
 
@@ -161,18 +163,23 @@ def _by_packets(packets: list[_Packet], stream: VideoStream, name: str) -> Index
     )
 
 
-def _by_decoding(container: InputContainer, stream: VideoStream, name: str) -> Index:
+def _by_decoding(container: InputContainer, stream: VideoStream, source: VideoSource, name: str) -> Index:
     times: list[int | None] = []
-    duration = 0
+    duration = packets = 0
+    last_incomplete = False
+    failure: str | None = None
     try:
         for packet in packets_of(container, stream):
+            if packet.size:
+                packets, last_incomplete = packets + 1, packet.is_corrupt
             for frame in packet.decode():
                 times.append(frame.pts)
                 duration = frame.duration
     except (av.FFmpegError, OSError) as error:
-        raise BadSample(
-            f"{name}: frame {len(times)} or one soon after it: cannot be decoded: {error.strerror}"
-        ) from None
+        failure = error.strerror
+    _check_whole(source, name, packets=packets, frames=len(times), last_incomplete=last_incomplete)
+    if failure is not None:
+        raise BadSample(f"{name}: frame {len(times)} or one soon after it: cannot be decoded: {failure}")
     known = [pts for pts in times if pts is not None]
     time_base = stream.time_base
     if len(known) < len(times) or any(one >= other for one, other in pairwise(known)):
@@ -195,38 +202,9 @@ def _timeline(
     return Timeline(np.array(times, np.int64), times[-1] + last, Fraction(base))
 
 
-def _check_whole(source: VideoSource, name: str, *, frames: int) -> None:
+def _check_whole(source: VideoSource, name: str, *, packets: int, frames: int, last_incomplete: bool) -> None:
     """Raise ``BadSample`` where a file ends before its container says: FFmpeg itself takes that as a normal end."""
-    if isinstance(source, bytes):
-        head, size = source[:_HEAD_BYTES], len(source)
-    else:
-        size = os.path.getsize(source)
-        with open(source, "rb") as file:
-            head = file.read(_HEAD_BYTES)
-    declared = declared_bytes(head)
-    if declared is not None and size < declared:
-        raise BadSample(f"{name}: frame {frames}: the file ends there, after {size} of {declared} bytes")
-
-
-def declared_bytes(head: bytes) -> int | None:
-    """How long a Matroska or AVI file says that it is, from its first bytes; None where it does not say."""
-    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
-        return 8 + int.from_bytes(head[4:8], "little")
-    if head[:4] != b"\x1a\x45\xdf\xa3":
-        return None
-    length, at = _ebml_size(head, 4)
-    at += length or 0
-    if head[at : at + 4] != b"\x18\x53\x80\x67":
-        return None
-    length, at = _ebml_size(head, at + 4)
-    return None if length is None else at + length
-
-
-def _ebml_size(head: bytes, at: int) -> tuple[int | None, int]:
-    """An EBML variable-length size (RFC 8794, 4) and where it ends; None where the size is unknown."""
-    first = head[at] if at < len(head) else 0
-    if first == 0:
-        return None, at
-    width = 9 - first.bit_length()
-    value = int.from_bytes(head[at : at + width], "big") & ((1 << 7 * width) - 1)
-    return (None if value == (1 << 7 * width) - 1 else value), at + width
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as content:
+        cut = truncation(content, packets=packets, last_incomplete=last_incomplete)
+    if cut is not None:
+        raise BadSample(f"{name}: frame {max(frames - last_incomplete, 0)}: {cut}")

@@ -75,7 +75,8 @@ def test_json_is_a_line_per_frame_and_one_at_the_end(server: FakeServer, clip: P
         {"label": "other", "class_id": 1, "score": pytest.approx(0.1)},
     ]
     assert frames[3]["latency_ms"] > 0
-    assert (end["ended"], end["results"], end["decoded"], end["gaps"]) == ("done", 30, 30, [])
+    assert (end["ended"], end["truncated"], end["results"], end["decoded"]) == ("done", False, 30, 30)
+    assert end["gaps"] == []
     assert end["color"] == {"matrix": "bt601", "range": "limited", "matrix_from": "assumed", "range_from": "file"}
 
 
@@ -89,6 +90,22 @@ def test_a_failed_stream_does_not_end_the_others(server: FakeServer, clip: Path)
     assert error["error"]["type"] == "UnreadableInput"
     assert "1 of 2 streams failed" in result.stderr
     assert "No such file" in result.stderr
+
+
+def test_a_truncated_file_gives_its_results_and_fails(server: FakeServer, tmp_path: Path) -> None:
+    path = write_video(tmp_path / "cut.mp4", "libx264", container_options={"movflags": "faststart"}, count=45)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
+    out = tmp_path / "out.mp4"
+    result = run(server, "--json", path, "-o", out)
+    assert result.exit_code == 1
+    *frames, error, end = lines(result)
+    assert 0 < len(frames) == end["results"] < 45
+    assert error["error"]["type"] == "TruncatedInput"
+    assert end["truncated"] is True
+    for said in (error["error"]["message"], end["ended"], result.stderr):
+        assert f"cut.mp4: truncated: the file ends after {path.stat().st_size} of " in said
+    # The last picture is there in part, and may be left out.
+    assert len(every_frame(out)) in (len(frames) - 1, len(frames))
 
 
 def test_nothing_could_be_started(server: FakeServer, clip: Path) -> None:

@@ -16,9 +16,12 @@ import av
 import pytest
 from clip_files import begin_at, every_frame, turn, write_video
 
-from onestream.client import UnreadableInput, UnsupportedInput
+from onestream.client import TruncatedInput, UnreadableInput, UnsupportedInput
 from onestream.client.video import AnnexB, File, PacketSource, Rtsp, Source, Webcam, source_of
 from onestream.client.video.demux import EncodedFeed, feed_of
+from onestream.client.video.sources import Feed
+from onestream.preprocess.errors import BadSample
+from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.common.orientation import orientation_of
 from onestream.wire.video import Open, Packet
 
@@ -228,13 +231,67 @@ def test_a_file_without_video(tmp_path: Path) -> None:
         File(path).connect()
 
 
-def test_a_file_that_is_cut_gives_what_is_there(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mkv", "libx264", count=40)
+CUT = [("a.mp4", {"movflags": "faststart"}), ("a.mkv", {}), ("a.ts", {})]
+
+
+@pytest.mark.parametrize(("name", "container_options"), CUT, ids=[name for name, _ in CUT])
+@pytest.mark.parametrize("form", [Path, Path.read_bytes, lambda path: path.open("rb")], ids=["path", "bytes", "file"])
+def test_a_file_that_is_cut_gives_what_is_there_and_says_so(
+    tmp_path: Path, name: str, container_options: dict[str, str], form: Callable[[Path], object]
+) -> None:
+    path = write_video(tmp_path / name, "libx264", container_options=container_options)
     whole = read(File(path))[1]
-    format, packets = read(File(path.read_bytes()[: path.stat().st_size // 2]))
-    assert format.codec == "h264"
-    assert 0 < len(packets) < len(whole)
-    assert packets[:-1] == whole[: len(packets) - 1]
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 + 1])
+    feed: Feed = source_of(form(path)).connect()  # type: ignore[arg-type]
+    found: list[Packet] = []
+    with pytest.raises(TruncatedInput, match=r": truncated: the file ends after \d+ of \d+ bytes"):
+        found.extend(feed.packets())
+    feed.close()
+    assert 0 < len(found) < len(whole)
+    assert found[:-1] == whole[: len(found) - 1]
+    # Training refuses the same files with the same words.
+    with pytest.raises(BadSample, match=r": truncated: the file ends after \d+ of \d+ bytes"):
+        VideoFile(path)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_a_cut_pipe_says_so_by_its_packets(tmp_path: Path, share: float) -> None:
+    """Of a pipe nothing can be looked up; between two pictures only the index tells that more should come."""
+    path = write_video(tmp_path / "a.mp4", "libx264", container_options={"movflags": "faststart"})
+    data = path.read_bytes()
+    with av.open(str(path)) as container:
+        starts = [packet.pos for packet in container.demux(video=0) if packet.size]
+    border = starts[round(share * len(starts))]
+    cases = [(border + 1, "within its picture")]
+    if hasattr(av.stream.Stream, "index_entries"):
+        # PyAV 16 does not show the index.
+        cases.append((border, "of 40 pictures"))
+    for length, why in cases:
+        feed = File(Pipe(data[:length])).connect()  # type: ignore[arg-type]
+        with pytest.raises(TruncatedInput, match=f"truncated: the file ends .*{why}"):
+            list(feed.packets())
+        feed.close()
+
+
+class Pipe:
+    """Can only be read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = io.BytesIO(data)
+
+    def read(self, size: int) -> bytes:
+        return self._data.read(size)
+
+
+def test_what_is_stopped_early_is_not_truncated(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv", "libx264")
+    path.write_bytes(path.read_bytes()[:-100])
+    feed = File(path).connect()
+    packets = feed.packets()
+    next(packets)
+    feed.stop()
+    assert list(packets) == []
+    feed.close()
 
 
 def test_what_is_recognized() -> None:

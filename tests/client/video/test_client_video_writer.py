@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import av
+import numpy as np
 import pytest
-from clip_files import every_frame, number_in, picture
+from clip_files import add_sound, every_frame, number_in, picture, sound_of, write_video
 
-from onestream.client.video import CannotWrite, EncodedFrame, FrameResult, VideoWriter
+from onestream.client.video import CannotWrite, EncodedFrame, File, FrameResult, Sound, VideoWriter
 from onestream.serving.pipeline import VideoOutput
 from onestream.serving.video.encoder import Encoder
 
@@ -21,7 +23,6 @@ def results(
     keyframe_s: float = 100,
 ) -> list[FrameResult]:
     """Results whose pictures show their numbers."""
-    import av
 
     encoder = Encoder(VideoOutput(crf=10, keyframe_s=keyframe_s), fps=25)
     found = []
@@ -87,6 +88,44 @@ def test_another_size_begins_another_file(tmp_path: Path) -> None:
     first, second = (every_frame(path) for path in video.paths)
     assert ([(f.width, f.height) for f in first], len(second)) == ([(128, 96)] * 3, 5)
     assert (second[0].width, second[0].height) == (160, 64)
+
+
+def sound_in(path: Path) -> Sound:
+    """All the sound of a file, as a stream takes it aside."""
+    sound, feed = Sound(), File(path).connect()
+    feed.copy_sound(sound)
+    list(feed.packets())
+    feed.close()
+    return sound
+
+
+def test_sound_goes_on_in_the_next_file(tmp_path: Path) -> None:
+    source = write_video(tmp_path / "silent.mp4", "libx264", count=20)
+    source = add_sound(tmp_path / "source.mov", source, ["pcm_s16le", "pcm_alaw"])
+    with VideoWriter(tmp_path / "out.mkv", sound=sound_in(source)) as video:
+        for result in [*results(range(8)), *results(range(8, 20), size_hw=(64, 160))]:
+            video.write(result)
+        assert video.left_out == [
+            f"{path}: without the sound in pcm_alaw: matroska does not take it" for path in video.paths
+        ]
+    first, second = (sound_of(path) for path in video.paths)
+    assert [data for data, _ in first + second] == [data for data, _ in sound_of(source)]
+    # 1,024 samples are 21 ms: the last packet of the first file begins in its last frame.
+    assert first[-1][1] < 8 / 25 <= first[-1][1] + 0.022
+    np.testing.assert_allclose(
+        [at + 8 / 25 for _, at in second], [at for _, at in sound_of(source)[len(first) :]], atol=2e-3
+    )
+
+
+def test_sound_that_is_not_needed_any_more_does_not_hold_up_the_file(tmp_path: Path) -> None:
+    source = add_sound(tmp_path / "source.mp4", write_video(tmp_path / "silent.mp4", "libx264"), ["aac"])
+    with VideoWriter(tmp_path / "out.mp4", sound=sound_in(source)) as video:
+        for result in results(range(3), [None] * 3):
+            video.write(result)
+    # Frames without times cannot be brought together with sound.
+    assert len(every_frame(tmp_path / "out.mp4")) == 3
+    with av.open(str(tmp_path / "out.mp4")) as container:
+        assert not [packet for packet in container.demux() if packet.stream.type == "audio"]
 
 
 def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
