@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -71,7 +72,7 @@ def pins(lines: str, python: str) -> Pins:
 def asked_for(lock: str) -> list[str]:
     """Requirements of pyproject.toml that a lock is for: those of the build, of the package, and of its extras."""
     arguments = command(lock)
-    extras = [value for option, value in zip(arguments, arguments[1:], strict=False) if option == "--extra"]
+    extras = [value for option, value in itertools.pairwise(arguments) if option == "--extra"]
     assert extras
     metadata = project()["project"]
     of_extras = [line for extra in extras for line in metadata["optional-dependencies"][extra]]

@@ -19,7 +19,7 @@ Make = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder that is all of PATH: what the recipes run, without nvidia-smi and Python, and with a sleep that is none."""
+    """A folder that is all of PATH: what the recipes run; no nvidia-smi, no Python, and a sleep that does not."""
     folder = tmp_path / "programs"
     folder.mkdir()
     for name, program in {**{name: name for name in ("make", "sh", "tail", "touch", "env")}, "sleep": "true"}.items():
