@@ -1,22 +1,22 @@
 # Every target does its own set-up. `make` alone lists them.
-PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
-	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
+# The newest Python comes last: the embedded Triton does not run on it.
+PYTHON ?= $(shell for newest in 12 13; do for p in python3 python3.13 python3.12 python3.11 python3.10; do \
+	$$p -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $$newest))" 2>/dev/null && { echo $$p; exit; }; \
+	done; done)
 VENV ?= .venv
 # What `install`, `build` and `serve` are for: cpu, or gpu in Triton's container.
 DEVICE ?= cpu
 # TensorRT's Python bindings for DEVICE=gpu; `none` leaves them out, and ONNX Runtime runs the networks.
 TENSORRT ?= $$($(BIN)/python deploy/tensorrt_bindings.py)
-# The wheel on PyPI brings CUDA, gigabytes of it. The small CPU build:
-# make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
-TORCH ?= torch==2.13.0
-TORCHVISION ?= torchvision==0.28.0
+# Where PyTorch comes from on a machine without a GPU: its own index has builds without CUDA, a sixth of the size.
+# PyPI has builds with CUDA only; an empty TORCH_INDEX takes those.
+TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 BIN := $(VENV)/bin
-comma := ,
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-gpu example lint type stubs format bench bench-training bench-video bench-streams bench-overload bench-gpu soak install build parity serve doctor clean
+.PHONY: help demo demo-page test test-gpu example lint type stubs format bench bench-training bench-video bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,14 @@ soak: $(VENV)/.dev  ## hostile callers, kills and a soak of half an hour, about 
 
 install: $(INSTALLED)  ## install what serves; DEVICE=gpu for a GPU
 
+install-train: $(VENV)/.train  ## install what trains and asks a server, with NumPy 2; it serves nothing
+
+lock: $(VENV)/.dev  ## write locks/ anew for what pyproject.toml says; versions that it still allows stay
+	$(foreach name,$(LOCKS),$(call compile,$(name)))
+
+update: $(VENV)/.dev  ## write locks/ anew with the newest versions that pyproject.toml allows: once a week, then `make test`
+	@$(MAKE) --no-print-directory lock LOCK_ARGS=--upgrade
+
 build: model_repository/classify_fused/1/model.onnx  ## write model_repository from pipelines/classify.yaml
 
 parity: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## compare the backends and a server with the reference
@@ -94,43 +102,86 @@ model_repository/classify_fused/1/model.onnx: $(INSTALLED) pipelines/classify.ya
 
 $(VENV)/bin/python:
 	@if [ -z "$(PYTHON)" ]; then \
-		echo "No Python 3.10, 3.11 or 3.12 found. Install one (Debian, Ubuntu: apt-get install python3 python3-venv),"; \
+		echo "No Python 3.10 to 3.13 found. Install one (Debian, Ubuntu: apt-get install python3 python3-venv),"; \
 		echo "or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; fi
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { echo "venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 
-# One stamp file for each set of packages; pip runs again when pyproject.toml changes.
+# Each lock holds the extras of pyproject.toml that are named here, for every Python that they support. All take the versions
+# of `dev-gpu`, so that what serves is what was tested; only `train` is by itself, with NumPy 2. `page` and `bench` are
+# installed over `serve`, `dev-gpu` over `dev`.
+LOCKS := dev-gpu dev serve page bench gpu train
+dev-gpu_EXTRAS := cpu gpu gpu-test train
+dev_EXTRAS := cpu train video async bulk demo bench dev
+serve_EXTRAS := cpu
+page_EXTRAS := demo
+bench_EXTRAS := bench
+gpu_EXTRAS := gpu
+train_EXTRAS := train video async bulk
+
+# $(1): the lock. PyTorch is left out of all but `dev-gpu`, with the CUDA libraries that PyPI's build asks for.
+define compile
+$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --annotation-style line $(LOCK_ARGS) \
+	$(addprefix --extra ,$($(1)_EXTRAS)) pyproject.toml locks/build.in $(if $(filter dev,$(1)),locks/dev.in) -c locks/torch.txt \
+	$(if $(filter dev-gpu,$(1)),,--excludes locks/cuda.txt --no-emit-package torch --no-emit-package torchvision) \
+	$(if $(filter dev-gpu train,$(1)),,-c locks/dev-gpu.txt) $(if $(filter serve page bench,$(1)),-c locks/dev.txt) \
+	-o locks/$(1).txt
+
+endef
+
+# One stamp file for each lock; pip runs again when the lock or pyproject.toml changes. Nothing is resolved here: a lock is
+# complete, and --no-deps lets it leave PyTorch out. $(1): what it is for; $(2): the lock.
 define install
 	@echo "installing $(1) into $(VENV) (1 to 5 minutes the first time)"
-	@$(PIP) install -e '.[$(2)]' > $(VENV)/install.log 2>&1 & pip=$$!; \
+	@{ $(PIP) install --require-hashes --no-deps -r locks/$(2).txt && \
+		$(PIP) install --no-build-isolation --no-deps -e .; } > $(VENV)/install.log 2>&1 & pip=$$!; \
 	while kill -0 $$pip 2>/dev/null; do printf '.'; sleep 2; done; echo; \
 	wait $$pip || { tail -n 5 $(VENV)/install.log; \
 		echo "pip failed (whole log: $(VENV)/install.log). It needs the network or a mirror, and 3 GB of disk."; exit 1; }
-	@touch $@
 endef
 
-$(VENV)/.serve: $(VENV)/bin/python pyproject.toml Makefile
-	$(call install,the server,cpu)
+# After a lock, which holds what PyTorch needs besides CUDA. PyTorch itself pins the versions of that.
+define install-torch
+	@if [ -n "$(TORCH_INDEX)" ]; then \
+		echo "installing PyTorch without CUDA (a minute)"; \
+		$(PIP) install --index-url $(TORCH_INDEX) -r locks/torch.txt > $(VENV)/install-torch.log 2>&1 && exit; \
+		echo "$(TORCH_INDEX) has no such builds or cannot be reached"; fi; \
+	echo "installing PyPI's PyTorch, with CUDA where PyPI's mirror has no other (minutes, and 6 GB of disk)"; \
+	$(PIP) install --quiet -r locks/torch.txt
+endef
 
-$(VENV)/.page: $(VENV)/.serve
-	$(call install,what the page needs,cpu$(comma)demo)
+$(VENV)/.serve: $(VENV)/bin/python locks/serve.txt pyproject.toml Makefile
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))' || { \
+		echo "The embedded Triton needs NumPy 1, which Python 3.13 lacks. Install Python 3.10 to 3.12, and name it after"; \
+		echo "make clean: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS). Without a server: make install-train"; exit 1; }
+	$(call install,the server,serve)
+	@touch $@
 
-$(VENV)/.gpu: $(VENV)/bin/python pyproject.toml Makefile deploy/tensorrt_bindings.py
+$(VENV)/.page: $(VENV)/.serve locks/page.txt
+	$(call install,what the page needs,page)
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.serve locks/bench.txt
+	$(call install,the benchmark tools,bench)
+	@touch $@
+
+$(VENV)/.gpu: $(VENV)/bin/python locks/gpu.txt pyproject.toml Makefile deploy/tensorrt_bindings.py
 	@bindings="$(TENSORRT)" && if [ "$$bindings" != none ]; then \
 		echo "installing $$bindings"; $(PIP) install --quiet --no-deps $$bindings && \
 		$(BIN)/python -c 'import tensorrt; print("TensorRT", tensorrt.__version__)'; fi
 	$(call install,the GPU server,gpu)
+	@touch $@
 
-$(VENV)/.dev: $(VENV)/.serve
-	@echo "installing $(TORCH) (a minute; with CUDA several, and 6 GB of disk)"
-	@$(PIP) install --quiet $(TORCH) && \
-	$(PIP) install --quiet --no-deps $(TORCHVISION) efficientnet-lite-pytorch==0.1.0 kserve==0.21.0 || { \
-		echo "pip could not install it. The small CPU build:"; \
-		echo "  make $(MAKECMDGOALS) TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'"; exit 1; }
-	$(call install,the test tools,cpu$(comma)train$(comma)video$(comma)async$(comma)bulk$(comma)demo$(comma)dev$(comma)bench)
+$(VENV)/.train: $(VENV)/bin/python locks/train.txt locks/torch.txt pyproject.toml Makefile
+	$(call install,the loaders and the client,train)
+	$(call install-torch)
+	@touch $@
 
-$(VENV)/.dev-gpu: $(VENV)/.dev
-	$(call install,the GPU libraries,gpu$(comma)gpu-test)
+$(VENV)/.dev: $(VENV)/.serve locks/dev.txt locks/torch.txt
+	$(call install,the test tools,dev)
+	$(call install-torch)
+	@touch $@
 
-$(VENV)/.bench: $(VENV)/.serve
-	$(call install,the benchmark tools,cpu$(comma)bench)
+$(VENV)/.dev-gpu: $(VENV)/.dev locks/dev-gpu.txt
+	$(call install,the GPU libraries,dev-gpu)
+	@touch $@

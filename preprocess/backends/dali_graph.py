@@ -21,7 +21,9 @@ from onestream.preprocess.variation import Variation, canvas_of, resize_of
 try:
     from nvidia.dali import Pipeline, fn, types
 except ImportError as error:
-    raise BackendMissing("the dali backend needs nvidia-dali: pip install 'onestream[cpu]'") from error
+    raise BackendMissing(
+        "the dali backend needs nvidia-dali: pip install 'onestream[train]', or 'onestream[cpu]' to serve"
+    ) from error
 
 
 _NEVER = 2**31 - 1

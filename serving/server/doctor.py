@@ -21,13 +21,16 @@ from onestream.serving.server.errors import PortInUse, TritonNotFound
 from onestream.serving.server.known_holes import open_holes, triton_version
 from onestream.serving.server.triton.hidden_arguments import arguments_can_be_hidden
 from onestream.serving.server.triton.installation import (
+    EMBEDDED_PYTHONS,
     INSTALL_COMMAND,
+    INSTALL_NUMPY,
     PYTHON_VERSION,
     STUB_NAME,
     TritonInstallation,
     driver_visible,
     find_libpython,
     find_triton,
+    numpy_complaint,
     triton_environment,
 )
 from onestream.serving.server.triton.load_failures import missing_library
@@ -36,7 +39,7 @@ from onestream.serving.server.triton.ports import check_port
 from onestream.serving.server.triton.private_memory import private_memory_allowed
 
 OLDEST_GLIBC = (2, 35)
-PYTHON_VERSIONS = ((3, 10), (3, 12))
+PYTHON_VERSIONS = ((3, 10), (3, 13))
 LEAST_SHARED_MEMORY_MB = 256
 IMPORT_TIMEOUT_S = 60.0
 
@@ -112,12 +115,14 @@ def _guarded(name: str, check: Callable[[], Check]) -> Check:
 
 
 def _python() -> Check:
-    oldest, newest = (".".join(map(str, version)) for version in PYTHON_VERSIONS)
+    versions, by = (EMBEDDED_PYTHONS, "by the embedded Triton") if _is_embedded() else (PYTHON_VERSIONS, "")
     found = f"{platform.python_version()} ({sys.executable})"
-    if PYTHON_VERSIONS[0] <= sys.version_info[:2] <= PYTHON_VERSIONS[1]:
+    if versions[0] <= sys.version_info[:2] <= versions[1]:
         return Check(name="Python", status="ok", found=found)
+    oldest, newest = (".".join(map(str, version)) for version in versions)
+    found = f"{found}; {oldest} to {newest} are supported {by}".rstrip()
     fix = f"python{newest} -m venv .venv && .venv/bin/{INSTALL_COMMAND}"
-    return Check(name="Python", status="problem", found=f"{found}; {oldest} to {newest} are supported", fix=fix)
+    return Check(name="Python", status="problem", found=found, fix=fix)
 
 
 def _glibc() -> Check:
@@ -150,13 +155,12 @@ def _path() -> Check:
 
 
 def _numpy() -> Check:
-    fix = f"{sys.executable} -m pip install 'numpy>=1.26,<2'"
     version = _version("numpy")
     if version is None:
-        return Check(name="numpy", status="problem", found="not installed", fix=fix)
-    if int(version.split(".")[0]) >= 2 and _is_embedded():
-        found = f"{version}; the embedded Triton's Python backend reads wrong values from numpy 2"
-        return Check(name="numpy", status="problem", found=found, fix=fix)
+        return Check(name="numpy", status="problem", found="not installed", fix=INSTALL_NUMPY)
+    complaint = numpy_complaint(version)
+    if complaint is not None and _is_embedded():
+        return Check(name="numpy", status="problem", found=complaint, fix=INSTALL_NUMPY)
     return Check(name="numpy", status="ok", found=version)
 
 

@@ -4,7 +4,7 @@
 
     ServingError
     └── ServerError
-        ├── TritonNotFound       no tritonserver on this machine, or none for this Python
+        ├── TritonNotFound       no tritonserver on this machine, or none for this Python and NumPy
         ├── RepositoryMissing    the model repository does not exist, or holds no model
         ├── PortInUse            another program listens on a port that the server needs
         ├── MissingLibrary       the loader cannot find a shared library; the message names it
@@ -32,7 +32,7 @@ class StopRequested(Exception):
 
 
 class TritonNotFound(ServerError):
-    """There is no tritonserver to run."""
+    """There is no tritonserver to run, or none that runs in this Python environment."""
 
 
 class RepositoryMissing(ServerError):

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -21,6 +22,7 @@ from onestream.serving.server.errors import (
     StopRequested,
     TritonDied,
     TritonHung,
+    TritonNotFound,
 )
 from onestream.serving.server.log_file import LogFile
 from onestream.serving.server.rollout_service import RolloutService
@@ -28,10 +30,12 @@ from onestream.serving.server.supervisor import RestartHistory, RestartPolicy, S
 from onestream.serving.server.tracing import TraceFile, Tracing, collector_complaint, is_collector
 from onestream.serving.server.triton.control import ControlError, TritonControl
 from onestream.serving.server.triton.installation import (
+    INSTALL_NUMPY,
     Device,
     Endpoints,
     TritonInstallation,
     find_triton,
+    numpy_complaint,
     resolve_device,
 )
 from onestream.serving.server.triton.ports import free_port
@@ -154,6 +158,9 @@ class Server:
         """
         _check_repository(self.repository)
         self._installation = find_triton(self._given_triton)
+        complaint = numpy_complaint(metadata.version("numpy"))
+        if complaint is not None and self._installation.source == "embedded":
+            raise TritonNotFound(f"cannot serve with numpy {complaint}; run: {INSTALL_NUMPY}")
         if self._log_path is None:
             self._log_folder = Path(tempfile.mkdtemp(prefix="onestream-log-"))
             self._log_path = self._log_folder / "triton.log"

@@ -100,7 +100,7 @@ def test_an_image_is_made_by_the_makefile(target: str) -> None:
     assert len(other) == len(build.all("RUN")) - 1, "besides the system's packages nothing is installed in another way"
 
 
-def test_the_makefile_installs_the_extra_of_the_device() -> None:
+def test_the_makefile_installs_the_lock_of_the_device() -> None:
     for device in TARGETS:
         planned = subprocess.run(
             ["make", "--dry-run", "install", f"DEVICE={device}", "VENV=/nonexistent"],
@@ -110,7 +110,9 @@ def test_the_makefile_installs_the_extra_of_the_device() -> None:
             timeout=60,
             check=True,
         ).stdout
-        assert f"install -e '.[{device}]'" in planned
+        lock = {"cpu": "locks/serve.txt", "gpu": "locks/gpu.txt"}[device]
+        assert f"install --require-hashes --no-deps -r {lock}" in planned
+        assert lock in context()
         assert ("tensorrt_bindings.py" in planned) == (device == "gpu")
 
 

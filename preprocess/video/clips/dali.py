@@ -25,7 +25,7 @@ from onestream.preprocess.video.common.orientation import Orientation, orientati
 try:
     from nvidia.dali import fn, types
 except ImportError as error:
-    raise BackendMissing("the dali backend needs nvidia-dali: pip install 'onestream[cpu]'") from error
+    raise BackendMissing("the dali backend needs nvidia-dali: pip install 'onestream[train]'") from error
 
 CODECS: dict[Device, frozenset[str]] = {
     "cpu": frozenset({"vp8", "vp9", "mjpeg"}),

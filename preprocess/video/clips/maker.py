@@ -150,7 +150,7 @@ class _Compiled(_Finish):
         try:
             from onestream.preprocess.backends.finish import CpuFinish
         except ImportError as error:
-            raise BackendMissing("the compiled resize needs numba: pip install 'onestream[cpu]'") from error
+            raise BackendMissing("the compiled resize needs numba: pip install 'onestream[train]'") from error
         self._finish = CpuFinish(definition)
 
     def window(self, size_hw: Size) -> Window:

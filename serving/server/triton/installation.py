@@ -23,9 +23,12 @@ from onestream.wire.http import BODY_TYPE
 Device = Literal["auto", "cpu", "gpu"]
 
 INSTALL_COMMAND = "pip install 'onestream[cpu]'"
+INSTALL_NUMPY = f"{sys.executable} -m pip install 'numpy>=1.26,<2'"
 CONTAINER_EXECUTABLE = Path("/opt/tritonserver/bin/tritonserver")
 STUB_NAME = "triton_python_backend_stub"
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+EMBEDDED_PYTHONS = ((3, 10), (3, 12))
+"""First and last Python of the embedded Triton: it reads NumPy 1 arrays, and NumPy 1 has no wheels for Python 3.13."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +76,14 @@ def find_triton(executable: Path | None = None) -> TritonInstallation:
         embedded = Path(package.origin).parent / "tritonserver" / "bin" / "tritonserver"
         if embedded.is_file():
             return _installation(embedded, "embedded")
-    raise TritonNotFound(
-        f"no tritonserver on PATH, in /opt/tritonserver or in this Python environment; run: {INSTALL_COMMAND}"
-    )
+    none = "no tritonserver on PATH, in /opt/tritonserver or in this Python environment"
+    oldest, newest = EMBEDDED_PYTHONS
+    if not oldest <= sys.version_info[:2] <= newest:
+        raise TritonNotFound(
+            f"{none}; the one that {INSTALL_COMMAND} brings needs Python {'.'.join(map(str, oldest))} to "
+            f"{'.'.join(map(str, newest))}, and this is {PYTHON_VERSION}: make the environment with one of these"
+        )
+    raise TritonNotFound(f"{none}; run: {INSTALL_COMMAND}")
 
 
 def _installation(executable: Path, source: Literal["given", "path", "container", "embedded"]) -> TritonInstallation:
@@ -99,6 +107,13 @@ def _installation(executable: Path, source: Literal["given", "path", "container"
         libraries=root.parent.parent / "nvidia_pytriton.libs",
         stub=stub,
     )
+
+
+def numpy_complaint(version: str) -> str | None:
+    """Why the embedded Triton cannot work with this version of NumPy; None where it can."""
+    if int(version.partition(".")[0]) < 2:
+        return None
+    return f"{version}; the embedded Triton's Python backend reads wrong values from numpy 2"
 
 
 def driver_visible() -> bool:

@@ -32,7 +32,7 @@ except BackendMissing as error:
         run(code.format(missing="av", backend="pyav"))
         == "onestream.preprocess.video needs PyAV: pip install 'onestream[video]'"
     )
-    expected = "the compiled resize needs numba: pip install 'onestream[cpu]'"
+    expected = "the compiled resize needs numba: pip install 'onestream[train]'"
     assert run(code.format(missing="numba", backend="pyav")) == expected
     found = run(code.format(missing="nvidia.dali", backend="dali"))
-    assert found == "the dali backend needs nvidia-dali: pip install 'onestream[cpu]'"
+    assert found == "the dali backend needs nvidia-dali: pip install 'onestream[train]', or 'onestream[cpu]' to serve"

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import pytest
 
+from onestream.serving.server import doctor as doctor_module
 from onestream.serving.server.doctor import Check, run_checks
 
 DOCTOR = [sys.executable, "-c", "import typer, onestream.cli.doctor; typer.run(onestream.cli.doctor.doctor)"]
@@ -86,6 +87,24 @@ def test_nothing_installed_gives_problems_and_no_crash(built: Path, monkeypatch:
     assert checks["bash"].status == "problem"
     assert checks["perf_analyzer"].status == "optional"
     assert checks["Python"].status == "ok"
+
+
+def test_a_python_without_an_embedded_triton_is_a_problem(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path = shutil.which
+    monkeypatch.setattr(
+        shutil, "which", lambda name, **options: None if name == "tritonserver" else on_path(name, **options)
+    )
+    monkeypatch.setattr(doctor_module, "EMBEDDED_PYTHONS", ((3, 8), (3, 9)))
+    check = look_at("Python", built)
+    assert check.status == "problem"
+    assert check.found.endswith("3.8 to 3.9 are supported by the embedded Triton")
+    assert check.fix == "python3.9 -m venv .venv && .venv/bin/pip install 'onestream[cpu]'"
+    monkeypatch.setenv("PATH", str(built), prepend=os.pathsep)
+    triton = built / "tritonserver"
+    triton.write_text("#!/bin/sh\n")
+    triton.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", on_path)
+    assert look_at("Python", built).status == "ok", "another Triton may be for it"
 
 
 def test_a_check_that_fails_unexpectedly_is_a_problem(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:

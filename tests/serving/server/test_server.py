@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -300,6 +301,24 @@ def test_a_missing_triton_names_the_install_command(repository: Path, monkeypatc
     assert "pip install 'onestream[cpu]'" in start_and_fail(repository, TritonNotFound)
     message = start_and_fail(repository, TritonNotFound, triton=Path("/nowhere/tritonserver"))
     assert "/nowhere/tritonserver is not an executable" in message
+
+
+def test_without_triton_a_python_that_the_embedded_one_lacks_is_told(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(triton.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(triton, "EMBEDDED_PYTHONS", ((3, 8), (3, 9)))
+    assert "brings needs Python 3.8 to 3.9, and this is 3." in start_and_fail(repository, TritonNotFound)
+
+
+@pytest.mark.needs_triton
+def test_numpy_2_is_refused_before_wrong_values_are_served(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "2.1.0" if name == "numpy" else installed(name))
+    message = start_and_fail(repository, TritonNotFound)
+    assert "wrong values from numpy 2" in message
+    assert message.endswith("-m pip install 'numpy>=1.26,<2'")
 
 
 def test_triton_on_path_comes_before_the_embedded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
