@@ -1,10 +1,12 @@
-"""Shared by all tests: which of them can run here, and one real server for those that talk to one."""
+"""Shared by all tests: which can run here, which run in one process, and one real server for those that ask it."""
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,9 +43,21 @@ def _why_not(marker: str) -> str | None:
 MARKERS = ("needs_gpu", "needs_triton", "needs_rtsp", "needs_nginx", "needs_prometheus", "needs_chromium")
 
 
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs under test: a suite in the background ignores it, which they would inherit."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine cannot run; a fixture below turns that into a failure where it is asked for."""
+    """Give each file to one worker of pytest-xdist, and skip what this machine cannot run.
+
+    A file's tests share its servers, builds and imports; files that share more name a group of their own. A hook below
+    turns skips into failures where that is asked for.
+    """
     for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
         for marker in MARKERS:
             reason = _why_not(marker) if item.get_closest_marker(marker) else None
             if reason:
@@ -73,7 +87,12 @@ def repository() -> Path:
     from onestream.serving.building.build import build
 
     folder = ROOT / "model_repository"
-    build(ROOT / "pipelines" / "classify.yaml", folder=folder)
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)  # each worker of pytest-xdist asks for it
+        build(ROOT / "pipelines" / "classify.yaml", folder=folder)
+    finally:
+        os.close(opened)
     return folder
 
 
