@@ -15,14 +15,25 @@ from patience import PATIENCE_S, wait_until
 from onestream.client import Client, OnestreamError
 from onestream.serving.server.server import Server
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+pytestmark = pytest.mark.needs_triton
 DEADLINE_S = 5.0
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize(
-    ("victim", "pipeline"),
-    [("classify_fused", "classify_fused"), ("classify_preprocess", "classify"), ("classify_model", "classify")],
+    ("victim", "pipeline", "how"),
+    [
+        ("classify_fused", "classify_fused", signal.SIGKILL),
+        ("classify_preprocess", "classify", signal.SIGSTOP),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("classify_fused", "classify_fused", signal.SIGSTOP),
+                ("classify_preprocess", "classify", signal.SIGKILL),
+                ("classify_model", "classify", signal.SIGKILL),
+                ("classify_model", "classify", signal.SIGSTOP),
+            )
+        ),
+    ],
 )
 def test_a_killed_or_stopped_model_process_is_replaced(
     repository: Path, photos: dict[str, bytes], victim: str, pipeline: str, how: signal.Signals

@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 # Lines that end in a comment are wrong, by mypy's code for it; all others are right.
@@ -146,7 +144,6 @@ def names_in(stub: Path) -> set[str]:
     return set(re.findall(r"\w+", stub.read_text()))
 
 
-@pytest.mark.slow
 def test_the_engine_calls_what_both_tensorrts_have(tmp_path: Path) -> None:
     """Read with TensorRT's stub, it lacks only what TensorRT for RTX has alone, which it asks for by ``IS_RTX``."""
     stub = ROOT / "typings" / "tensorrt" / "__init__.pyi"

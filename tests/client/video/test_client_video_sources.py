@@ -75,7 +75,11 @@ def test_a_file_gives_all_that_decoding_needs(tmp_path: Path, codec: str, name: 
     assert decoded(format, packets) == [bytes(frame.planes[0]) for frame in every_frame(path)]
 
 
-@pytest.mark.parametrize("form", [str, Path.read_bytes, lambda path: path.open("rb"), lambda path: path], ids=str)
+@pytest.mark.parametrize(
+    "form",
+    [str, Path.read_bytes, lambda path: path.open("rb"), lambda path: path],
+    ids=["str", "bytes", "file", "path"],
+)
 def test_paths_bytes_and_file_objects_are_the_same(clip: Path, form: Callable[[Path], object]) -> None:
     assert read(source_of(form(clip))) == read(File(clip))  # type: ignore[arg-type]
 
