@@ -40,15 +40,9 @@ METHODS: list[MethodDescriptor] = list(messages.DESCRIPTOR.services_by_name["GRP
 
 
 @pytest.fixture(scope="module")
-def public_server(repository: Path) -> Iterator[Server]:
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def gate(public_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+def gate(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     folder = tmp_path_factory.mktemp("gate")
-    with gate_before(public_server, folder, "--slow-client-s", str(SLOW_CLIENT_S)) as opened:
+    with gate_before(server, folder, "--slow-client-s", str(SLOW_CLIENT_S)) as opened:
         yield opened
 
 

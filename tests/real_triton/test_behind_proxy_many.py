@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from clip_files import write_video
 from gate import ROOT, Gate, gate_before
+from patience import PATIENCE_S
 
 from onestream.serving.proxy.tokens import add_token
 from onestream.serving.server.server import Server
@@ -131,7 +132,7 @@ def test_a_run_whose_token_is_taken_back_goes_on_with_another(gate: Gate, scheme
     ) as run:
         assert run.stdin is not None
         assert run.stderr is not None
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while run.poll() is None:
             assert time.monotonic() < deadline
             try:

@@ -45,7 +45,8 @@ def sources(tmp_path: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def open_server(repository: Path) -> Iterator[Server]:
     """A server that takes images in shared memory."""
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, shared_memory=True) as running:
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with Server(repository, **ports, models=["classify"], shared_memory=True) as running:
         yield running
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from page_browser import chromium, opened, take_picture
 from page_process import PHOTOS, ROOT, PageProcess, pixels_of
+from patience import PATIENCE_S
 from PIL import Image
 
 from onestream.preprocess import compile
@@ -65,7 +66,7 @@ def wait_for(tab: Page, name: str) -> None:
 
 def wait_until(tab: Page, condition: str) -> None:
     """Ask until it holds: Playwright's own wait needs ``eval``, which the page forbids."""
-    deadline = monotonic() + 15
+    deadline = monotonic() + PATIENCE_S
     while not tab.evaluate(condition):
         assert monotonic() < deadline, f"in vain: {condition}"
         tab.wait_for_timeout(50)
