@@ -30,7 +30,7 @@ demo-page: $(VENV)/.page model_repository/classify_fused/1/model.onnx  ## serve,
 	$(BIN)/onestream demo-page --serve
 
 test: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run every test that can run here, but the slow ones
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m 'not slow' --ignore=tests/typings $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' --ignore=tests/typings $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run the slow ones: soaks, kills, suites within suites
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import rtsp_server
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 NO_SKIPS = "ONESTREAM_NO_SKIPS"
+TOGETHER = ("tests/cli/demo_page/",)
+"""Folders whose files share a server that is too dear for one in each worker."""
 
 
 def _why_not(marker: str) -> str | None:
@@ -49,16 +51,23 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each file to one worker of pytest-xdist, and skip what this machine cannot run.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n``, give the tests of a file to one worker, in whose process they share servers, builds and imports."""
+    from xdist.scheduler import LoadScopeScheduling
 
-    A file's tests share its servers, builds and imports; files that share more name a group of their own. A hook below
-    turns skips into failures where that is asked for.
-    """
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+    config.option.loadscopereorder = False  # the files with most tests are not those that take longest
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run; a fixture below turns that into a failure where it is asked for."""
     for item in items:
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
         for marker in MARKERS:
             reason = _why_not(marker) if item.get_closest_marker(marker) else None
             if reason:

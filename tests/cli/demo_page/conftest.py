@@ -55,14 +55,6 @@ def with_details(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have one worker of pytest-xdist run this folder, since its files share a server and a page."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("demo page"))
-
-
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with classify, matte and a raw pipeline in gray, which has an output of any length.
