@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -145,6 +146,8 @@ def test_a_run_whose_token_is_taken_back_goes_on_with_another(gate: Gate, scheme
                 gate.token_file.write_text(before)
                 gate.read_tokens_until(old, 401)
             time.sleep(0.05)
+        with contextlib.suppress(BrokenPipeError):
+            run.stdin.close()
         said = run.stderr.read()
     assert run.returncode == 1
     assert "stopped after" in said
