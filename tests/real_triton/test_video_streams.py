@@ -64,7 +64,14 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A pipeline whose scores are mean colours, so that a result says which frame it is of."""
     folder = tmp_path_factory.mktemp("streaming")
     (folder / "colors.onnx").write_bytes(mean_color(("batch", 3, 32, 32)).SerializeToString())
-    fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": "raw"}, "video": VIDEO}
+    # One process of each model: starting them is what takes time here.
+    serving = {"cpu_instances": 1}
+    fields = {
+        "preprocess": {"operations": OPERATIONS},
+        "postprocess": {"kind": "raw"},
+        "video": VIDEO,
+        "serving": serving,
+    }
     (folder / "colors.yaml").write_text(yaml.safe_dump(fields))
     (folder / "every5.yaml").write_text(yaml.safe_dump(fields | {"video": VIDEO | {"sampling": {"stride": 5}}}))
     (folder / "large.yaml").write_text(yaml.safe_dump(fields | {"video": {}}))

@@ -36,6 +36,7 @@ FIELDS = {
         ]
     },
     "video": {"sampling": {"stride": 2}},
+    "serving": {"cpu_instances": 1},  # starting processes is what takes time here
 }
 
 
