@@ -13,10 +13,12 @@ TENSORRT ?= $$($(BIN)/python deploy/tensorrt_bindings.py)
 TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Processes that `make test` runs tests in; each file's are in one.
+WORKERS ?= 2
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-gpu example lint type stubs format bench bench-training bench-video bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
+.PHONY: help demo demo-page test test-slow test-gpu example lint type stubs format bench bench-training bench-video bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +29,11 @@ demo: $(VENV)/.serve  ## build, serve and classify real photos, then stop
 demo-page: $(VENV)/.page model_repository/classify_fused/1/model.onnx  ## serve, and show what the network sees in a browser
 	$(BIN)/onestream demo-page --serve
 
-test: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run every test that can run here
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run every test that can run here, but the slow ones
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' --ignore=tests/typings $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run the slow ones: soaks, kills, suites within suites
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-gpu: $(VENV)/.dev-gpu model_repository/classify_fused/1/model.onnx  ## run every test that needs a GPU; none may be skipped
 	ONESTREAM_NO_SKIPS=1 $(BIN)/python -m pytest -m needs_gpu $(PYTEST_ARGS)
@@ -40,8 +45,9 @@ lint: $(VENV)/.dev  ## ruff: style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-type: $(VENV)/.dev  ## mypy --strict
+type: $(VENV)/.dev  ## mypy --strict, and the tests of the type stubs
 	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/typings
 
 stubs: $(VENV)/.dev  ## write the type stubs of GPU libraries anew, from what is installed
 	PYTHONPATH=typings $(BIN)/python -m make_stubs

@@ -1,14 +1,16 @@
-"""Shared by all tests: which of them can run here, and one real server for those that talk to one."""
+"""Shared by all tests: which can run here, which run in one process, and one real server for those that ask it."""
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import rtsp_server
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 NO_SKIPS = "ONESTREAM_NO_SKIPS"
+TOGETHER = ("tests/cli/demo_page/",)
+"""Folders whose files share a server that is too dear for one in each worker."""
 
 
 def _why_not(marker: str) -> str | None:
@@ -39,6 +43,26 @@ def _why_not(marker: str) -> str | None:
 
 
 MARKERS = ("needs_gpu", "needs_triton", "needs_rtsp", "needs_nginx", "needs_prometheus", "needs_chromium")
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs under test: a suite in the background ignores it, which they would inherit."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n``, give the tests of a file to one worker, in whose process they share servers, builds and imports."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+    config.option.loadscopereorder = False  # the files with most tests are not those that take longest
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,7 +97,12 @@ def repository() -> Path:
     from onestream.serving.building.build import build
 
     folder = ROOT / "model_repository"
-    build(ROOT / "pipelines" / "classify.yaml", folder=folder)
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)  # each worker of pytest-xdist asks for it
+        build(ROOT / "pipelines" / "classify.yaml", folder=folder)
+    finally:
+        os.close(opened)
     return folder
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
+from patience import PATIENCE_S, wait_until
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -57,7 +58,7 @@ class RunningCommand:
     def text(self) -> str:
         return self.output.read_text(encoding="utf-8")
 
-    def wait_for(self, text: str, *, times: int = 1, timeout_s: float = 20.0) -> None:
+    def wait_for(self, text: str, *, times: int = 1, timeout_s: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + timeout_s
         while self.text.count(text) < times:
             assert time.monotonic() < deadline, f"{text!r} was not printed:\n{self.text}"
@@ -75,15 +76,12 @@ def proxy_command(output: Path, *arguments: str) -> Iterator[RunningCommand]:
         )
     running = RunningCommand(process, output)
     try:
-        deadline = time.monotonic() + 20
-        while "ready: " not in running.text:
-            assert process.poll() is None, running.text
-            assert time.monotonic() < deadline, running.text
-            time.sleep(0.05)
+        wait_until(lambda: "ready: " in running.text or process.poll() is not None)
+        assert process.poll() is None, running.text
         yield running
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(15)
+        process.wait(PATIENCE_S)
 
 
 def refused(*arguments: str) -> str:

@@ -18,7 +18,6 @@ PARITY = Parity(images=9, largest_level=1, share_equal=0.9, share_within_one=1, 
 PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
 
 
-@pytest.mark.slow
 def test_competitors_agree_and_are_measured() -> None:
     for case in measure.cases(None):
         differences = measure.differences(case, PHOTOS, 1)
@@ -41,7 +40,6 @@ def test_the_loader_equals_serving() -> None:
     assert measure.share_equal_to_serving(pipeline, PHOTOS) == 1
 
 
-@pytest.mark.slow
 def test_dali_is_within_a_level_and_flips_nothing(repository: Path) -> None:
     pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
     found = measure.parity(pipeline, repository / "classify_model" / "1" / "model.onnx", PHOTOS)

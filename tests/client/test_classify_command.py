@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from client_fakes import FakeTransport, classification
+from patience import PATIENCE_S
 from typer.testing import CliRunner, Result
 
 import onestream.cli.classify as command
@@ -247,10 +247,9 @@ def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: Server, tmp_path: P
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["source"] == "00.jpg"
     process.send_signal(signal.SIGINT)
-    started = time.monotonic()
-    _, complaints = process.communicate(timeout=60)
-    assert time.monotonic() - started < 8
+    shown, complaints = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
+    assert len(shown.splitlines()) < 19, "it went on to the end"
     # On a busy machine a warning may stand before it: the server still holds a region of a sleeping request.
     assert complaints.strip().splitlines()[-1].strip() == "interrupted"
     assert "Traceback" not in complaints

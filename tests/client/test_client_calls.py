@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
-import time
 
 import numpy as np
 import pytest
@@ -245,10 +244,8 @@ def test_waiting_in_vain_tells_an_absent_server_from_an_unready_one() -> None:
     transport = FakeTransport()
     with Client(transport=transport) as client:
         transport.ready = lambda: False
-        started = time.monotonic()
         with pytest.raises(TimedOut, match=r"model 'classify' at fake://server:1 was not ready within 0\.3 s"):
             client.wait_until_ready("classify", timeout_s=0.3)
-        assert time.monotonic() - started < 2
 
         def unreachable() -> bool:
             raise CannotConnect("nobody there")

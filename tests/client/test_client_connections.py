@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 
 import grpc
 import pytest
+from patience import NEVER_S, ended
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from onestream.client import (
@@ -118,10 +119,8 @@ def silence(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
 def test_a_refused_connection_is_not_a_timeout(scheme: str, free_port: int) -> None:
-    started = time.monotonic()
     with Client(f"{scheme}://127.0.0.1:{free_port}") as client, pytest.raises(CannotConnect) as caught:
-        client.classify(b"image")
-    assert time.monotonic() - started < 5
+        ended(lambda: client.classify(b"image", timeout_s=NEVER_S))
     assert f"{scheme}://127.0.0.1:{free_port}" in str(caught.value)
     assert "refused" in str(caught.value)
     assert "expected a Triton server" in str(caught.value)
@@ -134,11 +133,12 @@ def test_an_unknown_host_cannot_be_connected(scheme: str) -> None:
 
 
 def test_grpc_gives_up_connecting_after_the_connect_timeout() -> None:
-    with listening(silence) as port, Client(f"127.0.0.1:{port}", connect_timeout_s=0.5, retries=0) as client:
-        started = time.monotonic()
-        with pytest.raises(CannotConnect):
-            client.classify(b"image", timeout_s=20)
-        assert 0.3 < time.monotonic() - started < 8
+    with (
+        listening(silence) as port,
+        Client(f"127.0.0.1:{port}", connect_timeout_s=0.5, retries=0) as client,
+        pytest.raises(CannotConnect),
+    ):
+        ended(lambda: client.classify(b"image", timeout_s=NEVER_S))
 
 
 def test_a_grpc_server_that_comes_back_is_reached_by_the_next_call(free_port: int) -> None:
@@ -168,26 +168,24 @@ def test_a_grpc_server_that_comes_back_is_reached_by_the_next_call(free_port: in
 
 
 def test_http_that_never_answers_is_a_timeout() -> None:
-    with listening(silence) as port, Client(f"http://127.0.0.1:{port}") as client:
-        started = time.monotonic()
-        with pytest.raises(TimedOut, match=r"within 0\.\d+ s"):
-            client.classify(b"image", timeout_s=0.5)
-        assert 0.4 < time.monotonic() - started < 5
+    with (
+        listening(silence) as port,
+        Client(f"http://127.0.0.1:{port}") as client,
+        pytest.raises(TimedOut, match=r"within 0\.\d+ s"),
+    ):
+        ended(lambda: client.classify(b"image", timeout_s=0.5))
 
 
 def test_the_deadline_also_bounds_an_answer_that_drips() -> None:
     def drip(connection: socket.socket) -> None:
         read_request(connection)
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-        for _ in range(100):
+        for _ in range(1000):
             connection.sendall(b"x")
             time.sleep(0.1)
 
-    with listening(drip) as port, Client(f"http://127.0.0.1:{port}") as client:
-        started = time.monotonic()
-        with pytest.raises(TimedOut):
-            client.server_info(timeout_s=0.7)
-        assert time.monotonic() - started < 5
+    with listening(drip) as port, Client(f"http://127.0.0.1:{port}") as client, pytest.raises(TimedOut):
+        ended(lambda: client.server_info(timeout_s=0.7))
 
 
 def test_a_grpc_client_at_an_http_port_says_what_it_expected() -> None:
@@ -279,10 +277,8 @@ def test_closing_ends_calls_in_progress() -> None:
     with listening(silence) as port:
         client = Client(f"http://127.0.0.1:{port}", retries=0, max_body_bytes=100)
         threading.Timer(0.3, client.close).start()
-        started = time.monotonic()
         with pytest.raises(ClientClosed):
-            client.classify(b"image", timeout_s=20)
-        assert time.monotonic() - started < 8
+            ended(lambda: client.classify(b"image", timeout_s=NEVER_S))
 
 
 @pytest.mark.parametrize(

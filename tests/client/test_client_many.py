@@ -11,6 +11,7 @@ import pytest
 from client_fakes import FakeTransport, echo_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 from onestream.client import BadImage, Client, ClientClosed, UnsupportedInput
 from onestream.client._transports.base import Tensors
@@ -94,7 +95,7 @@ def test_a_result_does_not_wait_for_a_slow_source() -> None:
     def slow_source() -> Iterator[bytes]:
         yield b"first"
         # Gives the first image the time to be answered, as a camera would.
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while not transport.inferences and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.1)

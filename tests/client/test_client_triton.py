@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 import urllib.request
 import zlib
 from collections.abc import Iterator
@@ -16,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toy_models import TOY_LIMIT
+from patience import NEVER_S, ended, wait_until
+from toy_models import TOY_LIMIT, Hold
 
 from onestream.client import (
     BadImage,
@@ -68,7 +67,7 @@ def test_bytes_arrive_and_labels_return(client: Client, tmp_path: Path) -> None:
         assert [label.label for label in result.labels] == ["espresso", "café", "cup"]
         assert [label.score for label in result.labels] == pytest.approx([0.7, 0.2, 0.1])
         assert result.model == "toy"
-        assert 0 < result.latency_ms < 10_000
+        assert result.latency_ms > 0
 
 
 def test_raw_tensors(client: Client) -> None:
@@ -100,12 +99,10 @@ def test_the_limit_comes_from_the_models_configuration(client: Client) -> None:
         client.classify(bytes(TOY_LIMIT + 1), pipeline="toy")
 
 
-def test_a_deadline_ends_a_slow_call_and_the_client_goes_on(client: Client) -> None:
+def test_a_deadline_ends_a_slow_call_and_the_client_goes_on(client: Client, tmp_path: Path) -> None:
     client.max_body_bytes("toy")
-    started = time.monotonic()
-    with pytest.raises(TimedOut):
-        client.classify(b"sleep 1.5", pipeline="toy", timeout_s=0.3)
-    assert time.monotonic() - started < 1.4
+    with Hold(tmp_path) as hold, pytest.raises(TimedOut):
+        ended(lambda: client.classify(hold.image, pipeline="toy", timeout_s=0.3))
     result = client.classify(b"image", pipeline="toy")
     assert result.top.class_id == 5
 
@@ -169,11 +166,11 @@ def test_regions_are_gone_after_a_process_that_did_not_close(toy_server: Server,
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_region_in_use_is_removed_when_its_request_ends(toy_server: Server, protocol: str) -> None:
+def test_a_region_in_use_is_removed_when_its_request_ends(toy_server: Server, protocol: str, tmp_path: Path) -> None:
     with Client(url_of(toy_server, protocol), shared_memory=True, retries=0) as client:
         client.max_body_bytes("toy")
-        with pytest.raises(TimedOut):
-            client.classify(b"sleep 0.8", pipeline="toy", timeout_s=0.2)
+        with Hold(tmp_path) as hold, pytest.raises(TimedOut):
+            client.classify(hold.image, pipeline="toy", timeout_s=0.2)
         assert client.classify(b"image", pipeline="toy").top.class_id == 5
     assert f"onestream_{os.getpid()}" not in shared_regions(toy_server)
 
@@ -189,14 +186,15 @@ def test_a_server_that_forgot_its_regions_is_told_again(toy_server: Server, prot
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_closing_ends_calls_in_progress(toy_server: Server, protocol: str) -> None:
-    client = Client(url_of(toy_server, protocol), retries=0)
+def test_closing_ends_calls_in_progress(toy_server: Server, protocol: str, tmp_path: Path) -> None:
+    client = Client(url_of(toy_server, protocol), retries=0, timeout_s=NEVER_S)
     client.max_body_bytes("toy")
-    threading.Timer(0.3, client.close).start()
-    started = time.monotonic()
-    with pytest.raises(OnestreamError):
-        client.classify(b"sleep 2", pipeline="toy")
-    assert time.monotonic() - started < 1.8
+    with Hold(tmp_path) as hold, ThreadPoolExecutor(1) as thread:
+        call = thread.submit(client.classify, hold.image, pipeline="toy")
+        hold.wait_until_begun()
+        client.close()
+        with pytest.raises(OnestreamError):
+            ended(call.result)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
@@ -227,17 +225,19 @@ def test_statistics_of_an_ensemble_and_its_steps(toy_server: Server, protocol: s
         before = client.statistics("toy_pipeline")
         for _ in range(3):
             client.classify(b"sleep 0.02", pipeline="toy_pipeline")
+
         # Triton writes its numbers a moment after it has answered.
-        deadline = time.monotonic() + 10
-        while True:
+        def counted() -> bool:
+            nonlocal spent
             spent = client.statistics("toy_pipeline") - before
-            (step,) = spent.steps
-            if step.success.count == spent.success.count == 3:
-                break
-            assert time.monotonic() < deadline, spent
+            return spent.steps[0].success.count == spent.success.count == 3
+
+        spent = None
+        wait_until(counted)
+    (step,) = spent.steps
     assert step.model == "toy_step"
     assert spent.inference_count == step.inference_count == step.execution_count == 3
-    assert 20 <= step.compute_infer_ms <= step.request_ms <= spent.request_ms < 5_000
+    assert 20 <= step.compute_infer_ms <= step.request_ms <= spent.request_ms
     assert 20 <= spent.compute_infer_ms <= spent.request_ms
     assert 0 <= step.queue_ms < step.request_ms
     assert step.mean_batch_size == 1.0

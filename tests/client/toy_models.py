@@ -1,8 +1,8 @@
 """Toy models for a real Triton that follow the wire contract and obey the bytes they get in place of an image.
 
 ``toy`` and ``toy_step``; ``toy_narrow`` with a queue of two; ``toy_mortal``, to be killed; ``toy_pipeline``, an
-ensemble around ``toy_step``. The commands are ``sleep SECONDS``, ``refuse CODE``, ``fail`` and ``die``; for all other
-bytes the class ids are their number and half their CRC-32.
+ensemble around ``toy_step``. The commands are ``sleep SECONDS``, ``hold FILE``, ``refuse CODE``, ``fail`` and ``die``;
+for all other bytes the class ids are their number and half their CRC-32.
 """
 
 from __future__ import annotations
@@ -10,7 +10,33 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+from patience import wait_until
+
 TOY_LIMIT = 6_000_000
+
+
+class Hold:
+    """An image that keeps its toy model busy until it is released. A context manager, which releases it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "hold"
+        self._file.touch()
+        self.image = b"hold %s" % bytes(self._file)
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def wait_until_begun(self) -> None:
+        """Wait until the model has it."""
+        wait_until(Path(f"{self._file}.begun").exists, "the model has the request")
+
+    def release(self) -> None:
+        """Let the model answer."""
+        self._file.unlink(missing_ok=True)
+
 
 _MODEL = '''
     import os
@@ -29,9 +55,13 @@ _MODEL = '''
 
         def _answer(self, request):
             data = pb_utils.get_input_tensor_by_name(request, "image").as_numpy().tobytes()
-            command, _, argument = data[:40].partition(b" ")
+            command, _, argument = data[:400].partition(b" ")
             if command == b"sleep":
                 time.sleep(float(argument))
+            if command == b"hold":
+                open(argument + b".begun", "w").close()
+                while os.path.exists(argument):
+                    time.sleep(0.005)
             if command == b"die":
                 os._exit(1)
             if command == b"fail":

@@ -12,6 +12,7 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
+from patience import PATIENCE_S
 from resolved_compose import ROOT, services
 
 from onestream.client import Client
@@ -71,7 +72,7 @@ def metrics(server: Server) -> dict[str, set[str]]:
             photos = [ROOT / "examples" / "photos" / "coffee.jpg", b"not an image"]
             assert [item.error is None for item in client.classify_many(photos, pipeline=pipeline)] == [True, False]
     # Models hand over their counters once a second.
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         found: dict[str, set[str]] = {}
         with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from patience import PATIENCE_S
 from test_monitoring import ALERTS, DEPLOY, EXPRESSIONS, GPU_METRICS, parse, selectors
 
 from onestream.client import BadImage, Client
@@ -62,7 +63,7 @@ class Prometheus:
     def wait_for_scrapes(self, number: int) -> None:
         """Wait until this many readings of the server that are not older than this call are stored."""
         began = time.time()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             times = self.get("query", query=f'up{{instance="{self.targets[0]}"}}[30s]')["result"]
             if times and sum(at > began and up == "1" for at, up in times[0]["values"]) >= number:
@@ -88,7 +89,7 @@ def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with log.open("wb") as file:
         process = subprocess.Popen([*command, f"--web.listen-address={listen}"], stdout=file, stderr=file)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not _answers(f"http://{listen}/-/ready"):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -188,7 +189,7 @@ def test_alerts_are_loaded_evaluated_and_raised(prometheus: Prometheus) -> None:
         prometheus.query(rule["expr"])
     (group,) = prometheus.get("rules")["groups"]
     assert [(rule["name"], rule["health"]) for rule in group["rules"]] == [(rule["alert"], "ok") for rule in ALERTS]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         raised = {alert["labels"]["alertname"]: alert for alert in prometheus.get("alerts")["alerts"]}
         if {"OnestreamDown", "ManyBadImages"} <= set(raised) or time.monotonic() > deadline:

@@ -38,7 +38,7 @@ def attacked(repository: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["direct", pytest.param("proxy", marks=pytest.mark.needs_nginx)])
+@pytest.fixture(params=["direct", pytest.param("proxy", marks=[pytest.mark.needs_nginx, pytest.mark.slow])])
 def url(request: pytest.FixtureRequest, attacked: Server, tmp_path: Path) -> Iterator[str]:
     if request.param == "direct":
         yield attacked.grpc_url
@@ -52,7 +52,6 @@ def url(request: pytest.FixtureRequest, attacked: Server, tmp_path: Path) -> Ite
         yield f"grpc://127.0.0.1:{grpc}"
 
 
-@pytest.mark.slow
 def test_the_server_lives_and_good_streams_are_unharmed(attacked: Server, url: str, clip: Path) -> None:
     pid = attacked.pid
     said: list[str] = []

@@ -11,16 +11,16 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from patience import PATIENCE_S, wait_until
 from tritonclient.utils import InferenceServerException
 
 import onestream.serving.server.triton.process
@@ -34,7 +34,6 @@ from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER, region_fo
 FREE_PORTS: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 ROOT = Path(__file__).parents[2]
 PHOTO = ROOT / "examples" / "photos" / "cat.jpg"
-PATIENCE_S = 60
 PASSWORD = re.compile(r"onestream-admin=(\w+)")
 """As the argument of tritonserver says it, whose form Triton prescribes."""
 
@@ -47,13 +46,6 @@ needs_root_and_setpriv = pytest.mark.skipif(
 
 def regions_of(server: Server) -> set[str]:
     return {process.region for process in find_model_processes(server.pid).running}
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
-        time.sleep(0.05)
 
 
 def modes(folder: Path, names: set[str]) -> set[int]:

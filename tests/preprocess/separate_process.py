@@ -9,7 +9,6 @@ import pickle
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +37,6 @@ class Report:
     outcomes: list[Outcome]
     grown_mib: float
     """By how much the files, after the warm-up, raised the highest resident memory."""
-    seconds: float
 
 
 def run_separately(
@@ -82,11 +80,11 @@ def _work(job: Job) -> Report:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         allowed = pages * resource.getpagesize() + job.free_mib * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
-    before, begin = _highest_resident_mib(), time.perf_counter()
+    before = _highest_resident_mib()
     outcomes: list[Outcome] = []
     for first in range(0, len(job.files), job.max_batch_size):
         outcomes += compiled.run(job.files[first : first + job.max_batch_size])
-    return Report(outcomes, _highest_resident_mib() - before, time.perf_counter() - begin)
+    return Report(outcomes, _highest_resident_mib() - before)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Header reading under attack: random, mutated, cut and endless files raise nothing but ``BadImage``, and soon."""
+"""Header reading under attack: random, mutated, cut and endless files raise nothing but ``BadImage``.
+
+That it takes little work is counted in ``tests/hostile/test_hostile_headers.py``.
+"""
 
 from __future__ import annotations
 
 import struct
-import time
 
 import numpy as np
 import pytest
@@ -25,13 +27,11 @@ ALL_FILES = [make(photo("chelsea").resize((61, 47))) for make in (PLAIN | CONVER
 
 def outcome(data: bytes) -> Header | BadImage:
     """Read a header; anything but a header or ``BadImage`` fails the test."""
-    begin = time.perf_counter()
     try:
         result: Header | BadImage = read_header(data)
         bytes(for_decoders(data, result))
     except BadImage as error:
         result = error
-    assert time.perf_counter() - begin < 2
     if isinstance(result, BadImage):
         assert result.reason.isprintable()
         assert "/" not in result.reason

@@ -106,7 +106,6 @@ def test_bombs_cost_a_backend_nothing(backend: str) -> None:
     )
     assert all(isinstance(outcome, BadImage) for outcome in report.outcomes[: len(BOMBS)])
     assert report.grown_mib < 40
-    assert report.seconds < 20
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.empty_pb2 import Empty
+from patience import PATIENCE_S
 from proxies import Certificates, RunningCommand, make_certificates, proxy_command
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -92,7 +93,7 @@ class Gate:
     def read_tokens_until(self, token: str, expected: int) -> None:
         """Let the proxy read its tokens anew, until it answers ``expected`` to this one."""
         self.command.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while self.request("GET", "/v2", token=token)[0] != expected:
             assert time.monotonic() < deadline
             time.sleep(0.1)

@@ -20,6 +20,7 @@ import pytest
 from clip_files import write_video
 from gate import ROOT, Gate, gate_before
 from google.protobuf.descriptor import MethodDescriptor
+from patience import PATIENCE_S, wait_until
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -39,15 +40,9 @@ METHODS: list[MethodDescriptor] = list(messages.DESCRIPTOR.services_by_name["GRP
 
 
 @pytest.fixture(scope="module")
-def public_server(repository: Path) -> Iterator[Server]:
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def gate(public_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+def gate(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     folder = tmp_path_factory.mktemp("gate")
-    with gate_before(public_server, folder, "--slow-client-s", str(SLOW_CLIENT_S)) as opened:
+    with gate_before(server, folder, "--slow-client-s", str(SLOW_CLIENT_S)) as opened:
         yield opened
 
 
@@ -357,12 +352,9 @@ def test_a_slow_client_is_cut_off(gate: Gate) -> None:
             context.wrap_socket(raw, server_hostname="localhost") as connection,
         ):
             connection.sendall(sent.encode())
-            connection.settimeout(SLOW_CLIENT_S * 4)
-            began = time.monotonic()
+            connection.settimeout(PATIENCE_S)
             answer = connection.recv(4096)
             assert answer == b"" or answer.startswith(b"HTTP/1.1 408")
-            # Half the limit: nginx counts from the last byte, which was sent before this began.
-            assert SLOW_CLIENT_S / 2 < time.monotonic() - began < SLOW_CLIENT_S * 3
 
 
 # ---------------------------------------------------------------- video
@@ -403,10 +395,7 @@ def test_a_stream_may_pause_for_longer_than_a_request_and_ends_when_its_client_g
         assert connections() > before - 1
         busy = connections()
         call.cancel()
-        deadline = time.monotonic() + 10
-        while connections() >= busy:
-            assert time.monotonic() < deadline, "Triton still has the stream's connection"
-            time.sleep(0.1)
+        wait_until(lambda: connections() < busy, "Triton still has the stream's connection")
 
 
 def test_a_stream_s_error_is_a_message_whatever_its_caller_asks_for(gate: Gate) -> None:

@@ -11,7 +11,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import wait_until
 from proxies import proxy_command
 
 from onestream.client import AsyncClient, BadImage, Client, InvalidRequest
 from onestream.measure.trace_file import TracedRequest, read_traces
 from onestream.serving.server.triton.ports import free_port
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+pytestmark = pytest.mark.needs_triton
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "tracing.md").read_text(encoding="utf-8")
@@ -57,11 +57,14 @@ class Running:
 
 
 def until(look: Callable[[], list[Any]]) -> list[Any]:
-    """What ``look`` finds within 10 seconds: exports come once a second, and this machine may be busy."""
-    deadline = time.monotonic() + 10
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    """What ``look`` finds at last: exports come once a second."""
+    found: list[Any] = []
+
+    def looked() -> bool:
+        found[:] = look()
+        return bool(found)
+
+    wait_until(looked)
     return found
 
 

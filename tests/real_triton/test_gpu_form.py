@@ -6,7 +6,6 @@ what is not: the vendor's kernels (``host_gpu``). ``tests/gpu`` runs the same pi
 
 from __future__ import annotations
 
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +15,14 @@ import pytest
 import yaml
 from clip_files import COUNT, write_video
 from google.protobuf import text_format
+from patience import wait_until
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from onestream.client import BadImage, BadStream, Client
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+pytestmark = pytest.mark.needs_triton
 
 ROOT = Path(__file__).parents[2]
 _MODEL = """
@@ -140,15 +140,13 @@ def test_bad_images_hurt_only_themselves_under_load(
 
 
 def test_steps_are_timed_and_bad_images_counted(on_host: Server) -> None:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        text = urllib.request.urlopen(on_host.metrics_url).read().decode()
-        if 'model="host_fused",reason="too_many_pixels"' in text:
-            break
-        time.sleep(0.3)
+    def metrics() -> str:
+        return str(urllib.request.urlopen(on_host.metrics_url).read().decode())
+
+    wait_until(lambda: 'model="host_fused",reason="too_many_pixels"' in metrics())
     values = {
         line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
-        for line in text.splitlines()
+        for line in metrics().splitlines()
         if line.startswith("onestream")
     }
     for step in ("decode", "resize", "network", "read"):

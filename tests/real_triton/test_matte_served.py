@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from onestream.client import Client, UnexpectedResponse
 from onestream.postprocess.matte.composer import alpha
@@ -22,14 +23,20 @@ PIPELINE_FILE = ROOT / "pipelines" / "matte.yaml"
 
 
 def test_both_forms_give_the_matte_and_agree_with_the_reference(tmp_path: Path, photos: dict[str, bytes]) -> None:
-    build(PIPELINE_FILE, folder=tmp_path)
+    # One process of each model: starting them is what takes the time of this test.
+    fields = yaml.safe_load(PIPELINE_FILE.read_text())
+    (tmp_path / "matte.yaml").write_text(
+        yaml.safe_dump(fields | {"serving": {"max_batch_size": 4, "cpu_instances": 1}})
+    )
+    repository = tmp_path / "repository"
+    build(tmp_path / "matte.yaml", folder=repository)
     pipeline = Pipeline.from_file(PIPELINE_FILE)
     assert isinstance(pipeline.postprocess, Matte)
     (pixels,) = compile(pipeline.preprocess.pixels(), backend="reference").run([photos["astronaut"]])
     assert isinstance(pixels, np.ndarray)
-    engine = OnnxRuntimeEngine(tmp_path / "matte_fused" / "1" / "model.onnx", threads=1)
+    engine = OnnxRuntimeEngine(repository / "matte_fused" / "1" / "model.onnx", threads=1)
     expected = alpha(engine.run(pixels[None])["person"], softness=pipeline.postprocess.softness)[0]
-    with Server(tmp_path, http_port=0, grpc_port=0, metrics_port=0) as server, Client(server.grpc_url) as client:
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server, Client(server.grpc_url) as client:
         mattes = {form: client.infer(form, photos["astronaut"])["matte"] for form in ("matte", "matte_fused")}
         temple = client.infer("matte", photos["temple"])["matte"][0]
         with pytest.raises(UnexpectedResponse, match=r"'matte' answered .*for a pipeline of another kind use infer"):

@@ -30,11 +30,17 @@ OPERATIONS: list[dict[str, object]] = [
 ]
 
 
+ONE_PROCESS = {"cpu_instances": 1}
+"""Of each model: starting them is what takes the time of these tests."""
+
+
 def build_own(folder: Path, name: str, *, network: onnx.ModelProto | None = None, **fields: object) -> Path:
     """Build a pipeline over a small network, one with a fixed batch unless it is given; returns the repository."""
     onnx_file, pipeline_file = folder / f"{name}.onnx", folder / f"{name}.yaml"
     onnx_file.write_bytes((network or mean_color((1, 3, 48, 64))).SerializeToString())
-    pipeline_file.write_text(yaml.safe_dump({"preprocess": {"operations": OPERATIONS}, **fields}))
+    pipeline_file.write_text(
+        yaml.safe_dump({"preprocess": {"operations": OPERATIONS}, "serving": ONE_PROCESS, **fields})
+    )
     build(pipeline_file, folder=folder / "repository", onnx_file=onnx_file)
     return folder / "repository"
 
@@ -75,7 +81,9 @@ def test_files_of_different_builds_are_refused_at_load(tmp_path: Path) -> None:
     shutil.copy(repository / "mine_model" / "1" / "model.onnx", kept)
     changed = [*OPERATIONS[:2], {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}]
     own = tmp_path / "mine.yaml"
-    own.write_text(yaml.safe_dump({"preprocess": {"operations": changed}, "postprocess": {"kind": "raw"}}))
+    own.write_text(
+        yaml.safe_dump({"preprocess": {"operations": changed}, "postprocess": {"kind": "raw"}, "serving": ONE_PROCESS})
+    )
     build(own, folder=repository, onnx_file=tmp_path / "mine.onnx")
     for model in ("mine_model", "mine_fused"):
         network = repository / model / "1" / "model.onnx"

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from networks import mean_color
 from onnx import numpy_helper
+from patience import PATIENCE_S, wait_until
 from proxies import proxy_command
 from typer.testing import CliRunner, Result
 
@@ -28,15 +29,13 @@ from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
 from onestream.serving.server.triton.ports import free_port
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+pytestmark = pytest.mark.needs_triton
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = (ROOT / "docs" / "rollout.md").read_text(encoding="utf-8")
 PHOTO = ROOT / "examples" / "photos" / "cat.jpg"
 FORMS = ("own", "own_fused")
 FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-# Unloading ends when Triton's processes have: DALI takes seconds of that on a busy machine.
-UNLOAD_S = 30.0
 
 
 def build_version(folder: Path, version: int, *, factor: float = 1.0, value: int = 114) -> Path:
@@ -101,18 +100,13 @@ def wait_for_version(server: Server, version: int) -> None:
     """Wait until the models of this version are the only ones."""
     steps = set(version_steps("own", version))
     allowed = steps | {"own_fused", f"own_v{version}_fused"}
-    deadline = time.monotonic() + UNLOAD_S
-    while not steps < model_names(server) <= allowed and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert steps < model_names(server) <= allowed
+    wait_until(lambda: steps < model_names(server) <= allowed)
 
 
 def wait_for_restart(server: Server, model: str) -> None:
-    deadline = time.monotonic() + UNLOAD_S
-    while not server.restarts.get(model) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: server.restarts.get(model))
     with Client(server.grpc_url) as client:
-        client.wait_until_ready(timeout_s=UNLOAD_S)
+        client.wait_until_ready(timeout_s=PATIENCE_S)
 
 
 @contextmanager
@@ -162,7 +156,7 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Serv
             assert result.exit_code == 0, result.output
             returned = time.monotonic()
             wait_for_version(own_server, 1)
-        client.wait_until_ready(timeout_s=UNLOAD_S)
+        client.wait_until_ready(timeout_s=PATIENCE_S)
     assert not np.allclose(before, after)
     assert [entry for entry in seen if isinstance(entry[2], Exception)] == []
     counted: Counter[tuple[str, str]] = Counter()
@@ -228,7 +222,7 @@ def test_a_version_that_is_not_right_is_refused(
         assert reason in " ".join(result.output.split())
         assert str(repository) not in result.output
         wait_for_version(own_server, 1)
-        client.wait_until_ready(timeout_s=UNLOAD_S)
+        client.wait_until_ready(timeout_s=PATIENCE_S)
         for model in FORMS:
             np.testing.assert_array_equal(scores(client, model), before)
 

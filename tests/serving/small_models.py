@@ -8,11 +8,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from patience import PATIENCE_S, wait_until
 
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import ModelProcess, find_model_processes
@@ -134,15 +136,6 @@ def is_ready(server: Server, model: str | None = None) -> bool:
     return http_request(server, "GET", path).status == 200
 
 
-def wait_until(condition: Callable[[], bool], *, within_s: float) -> float:
-    """Wait for a condition; return the seconds it took; fail if it takes longer than ``within_s``."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < within_s, f"not within {within_s} s"
-        time.sleep(0.005)
-    return time.monotonic() - began
-
-
 def processes_of(server: Server, model: str) -> list[ModelProcess]:
     """The running processes of a model."""
     return [process for process in find_model_processes(server.pid).running if process.model == model]
@@ -159,7 +152,7 @@ class Load:
     """Clients that ask a model again and again, each with a deadline. A context manager."""
 
     def __init__(
-        self, server: Server, model: str, *, clients: int = 4, x: float = 1.0, deadline_s: float = 8.0
+        self, server: Server, model: str, *, clients: int = 4, x: float = 1.0, deadline_s: float = PATIENCE_S
     ) -> None:
         self._server, self._model, self._x, self._deadline_s = server, model, x, deadline_s
         self._stopping = threading.Event()
@@ -170,7 +163,7 @@ class Load:
     def __enter__(self) -> Load:
         for thread in self._threads:
             thread.start()
-        wait_until(lambda: len(self.answers) >= len(self._threads), within_s=10)
+        wait_until(lambda: len(self.answers) >= len(self._threads))
         return self
 
     def __exit__(self, *_: object) -> None:

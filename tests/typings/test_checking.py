@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 # Lines that end in a comment are wrong, by mypy's code for it; all others are right.
@@ -151,7 +149,6 @@ def only_of_rtx(rtx: str, tensorrt: str) -> set[str]:
     return set(re.findall(r"\w+", "\n".join(own))) - set(re.findall(r"\w+", tensorrt))
 
 
-@pytest.mark.slow
 def test_the_engine_calls_what_both_tensorrts_have(tmp_path: Path) -> None:
     """Read with TensorRT's stub, it lacks only what TensorRT for RTX has alone, which it asks for by ``IS_RTX``."""
     tensorrt, rtx = ((ROOT / "typings" / name / "__init__.pyi").read_text() for name in ("tensorrt", "tensorrt_rtx"))

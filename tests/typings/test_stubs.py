@@ -60,7 +60,6 @@ def test_the_libraries_still_have_what_the_stubs_say(fresh: Path, name: str) -> 
     assert not gone, f"{name} promises what the installed library does not have; run `make stubs`"
 
 
-@pytest.mark.slow
 def test_stubtest_finds_nothing() -> None:
     """mypy's own comparison of stubs with modules, by names, kinds and, where a module tells them, arguments."""
     command = [sys.executable, "-m", "mypy.stubtest", "--concise", "--ignore-missing-stub", "--ignore-disjoint-bases"]

@@ -6,16 +6,17 @@ import csv
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
+from patience import PATIENCE_S, wait_until
 
 from onestream.serving.server.server import Server
 
@@ -44,7 +45,8 @@ def sources(tmp_path: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def open_server(repository: Path) -> Iterator[Server]:
     """A server that takes images in shared memory."""
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, shared_memory=True) as running:
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with Server(repository, **ports, models=["classify"], shared_memory=True) as running:
         yield running
 
 
@@ -53,12 +55,11 @@ def command(server: Server, *arguments: str) -> list[str]:
 
 
 def wait_for_lines(journal: Path, count: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        if journal.exists() and journal.read_bytes().count(b"\n") >= count:
-            return
-        time.sleep(0.002)
-    raise AssertionError(f"the run ended with {process.returncode} before {count} lines were written")
+    def written() -> bool:
+        assert process.poll() is None, f"the run ended before {count} lines were written"
+        return journal.exists() and journal.read_bytes().count(b"\n") >= count
+
+    wait_until(written)
 
 
 def labels(out: Path) -> list[tuple[str, str, str]]:
@@ -116,11 +117,10 @@ def test_ctrl_c_ends_quickly_and_says_how_to_go_on(open_server: Server, sources:
     )
     wait_for_lines(tmp_path / "out.csv.journal", 20, process)
     process.send_signal(signal.SIGINT)
-    started = time.monotonic()
-    _, complaints = process.communicate(timeout=60)
-    assert time.monotonic() - started < 8
+    _, complaints = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    assert "interrupted after " in complaints
+    (done,) = re.findall(r"interrupted after (\d+) images", complaints)
+    assert int(done) < 240
     assert "the same command goes on" in complaints
     assert "Traceback" not in complaints
     assert list(Path("/dev/shm").glob(f"onestream_{process.pid}_*")) == []

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from page_browser import chromium, opened, take_picture
 from page_process import PHOTOS, ROOT, PageProcess, pixels_of
+from patience import PATIENCE_S
 from PIL import Image
 
 from onestream.preprocess import compile
@@ -65,7 +66,7 @@ def wait_for(tab: Page, name: str) -> None:
 
 def wait_until(tab: Page, condition: str) -> None:
     """Ask until it holds: Playwright's own wait needs ``eval``, which the page forbids."""
-    deadline = monotonic() + 15
+    deadline = monotonic() + PATIENCE_S
     while not tab.evaluate(condition):
         assert monotonic() < deadline, f"in vain: {condition}"
         tab.wait_for_timeout(50)
@@ -185,7 +186,6 @@ def test_the_matte_pipeline_shows_the_composed_picture(tab: Page) -> None:
     assert list(milliseconds(tab)[0]) == ["all steps", "queue", "transfer"]
 
 
-@pytest.mark.slow
 def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser, built: Path) -> None:
     port = free_port("127.0.0.1")
     with PageProcess("--url", f"127.0.0.1:{port}", "--port", "0") as page:

@@ -16,7 +16,6 @@ TEXT = (ROOT / "docs" / "demo-page.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.needs_triton
-@pytest.mark.slow
 def test_the_commands_run(served: Server, repository: Path) -> None:
     (block,) = re.findall(r"^```bash\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
     serve, ask = (shlex.split(line, comments=True)[2:] for line in block.splitlines())

@@ -20,6 +20,7 @@ import pytest
 from fake_triton import FakeTriton, Model, Outputs, serving
 from page_browser import chromium, opened
 from page_process import ROOT, PageProcess
+from patience import PATIENCE_S
 from PIL import Image
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Resize
@@ -230,7 +231,7 @@ def test_the_page_says_what_is_left_out_and_tries_again_where_a_server_is_busy(
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

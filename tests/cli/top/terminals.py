@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyte
+from patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 _ALTERNATE_SCREEN = 1049 << 5  # as pyte numbers private modes
@@ -52,14 +53,14 @@ class Terminal:
             if select.select([self._master], [], [], left_s)[0]:
                 self._stream.feed(os.read(self._master, 65536))
 
-    def wait_for(self, text: str, *, within_s: float = 20.0) -> None:
+    def wait_for(self, text: str, *, within_s: float = PATIENCE_S) -> None:
         """Wait until a text is on the screen."""
         until_s = time.monotonic() + within_s
         while not any(text in line for line in self.lines):
             assert time.monotonic() < until_s, f"{text!r} is not on the screen:\n" + "\n".join(self.lines)
             self.read(0.05)
 
-    def wait(self, *, within_s: float = 10.0) -> int:
+    def wait(self, *, within_s: float = PATIENCE_S) -> int:
         """Wait until the command has ended; its exit status."""
         until_s = time.monotonic() + within_s
         while self.process.poll() is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from metrics_pages import Shown, of_model, page, showing
+from patience import PATIENCE_S
 from terminals import terminal
 from typer.testing import CliRunner
 
@@ -47,7 +48,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from metrics_pages import showing
+from patience import PATIENCE_S, wait_until
 
 from onestream.client import Client
 from onestream.serving.server.server import Server
@@ -34,24 +35,23 @@ def test_the_numbers_are_what_was_sent(server: Server) -> None:
     with showing(metrics(server)) as between:
         between.at_once = 1
         command = ["top", "--once", "--json", f"--metrics-url={between.url}", "--interval-s=0.5"]
+        started_s = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-m", "onestream", *command], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
-        deadline = time.monotonic() + 20
-        while between.asked == 0:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        began_s = time.monotonic()
+        wait_until(lambda: between.asked)
         with Client(server.grpc_address) as client:
             for pipeline in ("classify", "classify_fused"):
                 answers = list(client.classify_many(sent, pipeline=pipeline, in_flight=4))
                 assert sum(item.error is None for item in answers) == GOOD
+        began_s = time.monotonic()
         # Models hand over their counters once a second.
         time.sleep(3)
         between.text = metrics(server)
         passed_s = time.monotonic() - began_s
         between.go_on.set()
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    whole_s = time.monotonic() - started_s
     assert process.returncode == 0
     found = json.loads(out)
     models = {model["name"]: model for model in found["models"]}
@@ -72,4 +72,4 @@ def test_the_numbers_are_what_was_sent(server: Server) -> None:
     assert everything / 4 <= preprocess["batches"] <= everything
     assert models["classify_postprocess"]["pending"] == 0
     assert 0 < found["memory_used_bytes"] < found["memory_total_bytes"]
-    assert found["seconds"] == pytest.approx(passed_s, abs=2), "two readings, and what a busy machine is late"
+    assert passed_s <= found["seconds"] <= whole_s, "its readings are before the requests and after the counters"

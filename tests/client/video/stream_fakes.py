@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from onestream.client import OnestreamError
@@ -38,10 +37,3 @@ def collect(results: Stream) -> tuple[list[int], OnestreamError | None]:
 
 def endless() -> PacketSource:
     return source(Packet(bytes(100), number, number, 1, True) for number in itertools.count())
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)

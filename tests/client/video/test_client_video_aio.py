@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 from fake_server import FakeServer
-from stream_fakes import endless, packets, source, wait_for
+from patience import wait_until
+from stream_fakes import endless, packets, source
 
 from onestream.client import BadStream, Client, TimedOut
 
@@ -87,7 +88,7 @@ def test_leaving_early_cancels_the_call(server: FakeServer, client: Client) -> N
             await anext(results)
 
     asyncio.run(run())
-    wait_for(lambda: server.streams[0].cancelled, "the server sees the cancel")
+    wait_until(lambda: server.streams[0].cancelled, "the server sees the cancel")
 
 
 def test_a_wait_can_be_given_up_and_taken_up_again(server: FakeServer, client: Client) -> None:

@@ -19,6 +19,7 @@ import pytest
 import typer
 from clip_files import begin_at, every_frame, number_in, turn, write_video
 from fake_server import FakeServer
+from patience import PATIENCE_S
 from typer.testing import CliRunner, Result
 
 from onestream.cli.annotate import AnnotatedVideo
@@ -156,7 +157,7 @@ def test_ctrl_c_ends_cleanly(server: FakeServer, clip: Path, tmp_path: Path) -> 
     assert json.loads(rest.splitlines()[-1])["ended"] == "closed"
     # The video holds at least what was seen.
     assert len(every_frame(out)) >= 5
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while not server.streams[0].cancelled:
         assert time.monotonic() < deadline
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import pytest
 from fake_server import Behaviour, FakeServer
+from patience import NEVER_S, ended
 
 from onestream.client import (
     BadImage,
@@ -103,7 +104,7 @@ def test_numbers_go_on_and_the_gap_is_reported(server: FakeServer, client: Clien
     (gap,) = results.gaps
     assert gap.frame_index == 30
     assert gap.reason == "camera: the source ended the connection"
-    assert 0.02 * 0.75 < gap.seconds < 3
+    assert gap.seconds > 0.02 * 0.75
     assert (results.decoded, results.concealed) == (50, 2)
     assert results.ended_reason == "done"
     first, second = server.streams
@@ -192,12 +193,11 @@ def test_a_full_server_after_a_loss_is_tried_again(server: FakeServer, client: C
 
 
 def test_closing_ends_the_attempts(client: Client) -> None:
-    results = client.stream(Camera([gives(1)]), reconnect=Reconnect(attempts=9, first_s=60, longest_s=60))
+    results = client.stream(Camera([gives(1)]), reconnect=Reconnect(attempts=9, first_s=NEVER_S, longest_s=NEVER_S))
     with results:
         next(results)
         time.sleep(0.2)
-        began_s = time.monotonic()
-    assert time.monotonic() - began_s < 1.5
+        ended(results.close)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ FIELDS = {
         ]
     },
     "video": {"sampling": {"stride": 2}},
+    "serving": {"cpu_instances": 1},  # starting processes is what takes time here
 }
 
 
@@ -94,6 +95,7 @@ def test_streams_of_a_server_that_is_not_there_are_a_failure(bench: Bench) -> No
     assert not played.held
 
 
+@pytest.mark.slow
 def test_a_soak_counts_frames_and_survives_clients_that_are_killed(pipeline_file: Path, bench: Bench) -> None:
     messages: list[str] = []
     folder = pipeline_file.parent / "soak"

@@ -27,13 +27,14 @@ class Toy(Player):
     def open(self, rate: float) -> Playing:
         if self.fail == "open":
             raise ArithmeticError("this stream cannot be played")
+        opened_s = time.monotonic()
 
         def playing(times: Times, played: Played) -> None:
             if self.fail == "raise":
                 raise ArithmeticError("this stream cannot be played")
             if self.fail == "die":
                 os._exit(3)
-            assert time.monotonic() < times.beginning_s, "nobody begins late"
+            assert opened_s < times.beginning_s, "nobody begins before all are ready"
             for number, due_s in due_times(rate, times.beginning_s, times.end_s):
                 if times.counts(due_s):
                     played.due += 1

@@ -102,7 +102,6 @@ def report_of(options: Options, **chosen: int | str) -> Report:
 
 
 @pytest.mark.needs_triton
-@pytest.mark.slow
 def test_a_short_real_run(options: Options, tmp_path: Path) -> None:
     plot, numbers = tmp_path / "tune.png", tmp_path / "tune.json"
     more = ["--minutes", "0.4", "--plot", str(plot), "--json", str(numbers)]
@@ -127,7 +126,6 @@ def test_a_short_real_run(options: Options, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_triton
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_the_file_and_no_process(options: Options, number: signal.Signals) -> None:
     with subprocess.Popen(command(options), stderr=subprocess.PIPE, text=True, env=environment()) as running:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clip_files import COUNT, number_in, write_video
+from patience import PATIENCE_S
 from stream_files import AS_IT_IS, decoded, stream_of
 
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFrame
@@ -152,22 +153,22 @@ def test_a_wrong_header_is_no_end(videos: dict[str, Path]) -> None:
         assert len(frames) in (0, COUNT)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("streams", [30, pytest.param(120, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", INTRA)
-def test_whatever_comes_the_process_lives_and_does_not_grow(videos: dict[str, Path], kind: str) -> None:
+def test_whatever_comes_the_process_lives_and_does_not_grow(videos: dict[str, Path], kind: str, streams: int) -> None:
     program = Path(__file__).with_name("fuzz_streams.py")
     done = subprocess.run(
-        [sys.executable, str(program), "120"],
+        [sys.executable, str(program), str(streams)],
         input=pickle.dumps(stream_of(videos[kind])),
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
         cwd=Path(__file__).parents[3],
     )
     assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-2000:].decode(errors='replace')}"
     report = json.loads(done.stdout)
-    # A decoder for 128x96 pixels takes 2 MiB; one that stayed for each of 120 streams would be seen.
+    # A decoder for 128x96 pixels takes 2 MiB; one that stayed for each stream would be seen.
     assert report["grown_mib"] < 48
-    assert report["frames"] > 120 * 5
-    assert report["concealed"] > 20
+    assert report["frames"] > streams * 5
+    assert report["concealed"] > streams / 6
     assert done.stderr == b""

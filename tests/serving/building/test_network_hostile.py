@@ -173,7 +173,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "weights without an end": lambda: external("zero.bin"),
     "weights that are not there": lambda: external("absent.bin"),
 }
-WIDE_S, SHORT_S = 120.0, 20.0
+WIDE_S, SHORT_S = 120.0, 5.0
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 from served_networks import ADA, convolutional, served
 
 from onestream.serving.engine import library
@@ -275,7 +276,7 @@ def test_builds_of_different_plans_wait_for_each_other(ask: Asked) -> None:
         fcntl.flock(other, fcntl.LOCK_EX)
         thread = threading.Thread(target=ask, args=(PlanOptions(2),))
         thread.start()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not ask.lines and time.monotonic() < deadline:
             time.sleep(0.01)
         assert ask.lines == ["waiting for another process that builds a TensorRT plan"]

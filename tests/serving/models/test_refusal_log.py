@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import wait_until
 
 from onestream.serving.models.refusal_log import AT_MOST, RefusalLog, printable
 
 ERROR = ValueError("bad image (empty): no bytes")
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_refusal_is_a_line_with_the_models_name_and_the_requests_id() -> None:

@@ -22,6 +22,7 @@ import psutil
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 from proxies import ROOT, make_certificates, proxy_command, refused
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
@@ -66,7 +67,7 @@ def test_a_server_that_is_not_there_is_unavailable_and_the_proxy_stops_clean(tmp
 
 
 def wait_until_closed(port: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

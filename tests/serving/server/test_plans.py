@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -234,13 +233,10 @@ def test_a_server_says_why_it_cannot_have_a_plan_and_leaves_nothing(
     own = f"onestream-*-{os.getpid()}-*"
     folders = set(Path(tempfile.gettempdir()).glob(own))
     server = Server(repository, **FREE_PORTS, device="gpu", models=["classify_model"], log_path=tmp_path / "log")
-    began = time.monotonic()
     with pytest.raises(
         ModelLoadFailed, match="'classify_model' failed to load: Triton's TensorRT backend loads plans of"
     ):
         server.start()
-    # Before Triton, hence long before its own timeout.
-    assert time.monotonic() - began < 60
-    assert (tmp_path / "log").read_bytes() == b""
+    assert (tmp_path / "log").read_bytes() == b"", "it is told before Triton starts"
     assert set(Path(tempfile.gettempdir()).glob(own)) == folders
     assert not cache.exists()

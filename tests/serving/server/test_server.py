@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc
+from patience import NEVER_S, ended, wait_until
 from small_models import (
     FREE_PORTS,
     http_request,
@@ -26,7 +27,6 @@ from small_models import (
     is_ready,
     output,
     running,
-    wait_until,
     write_ensemble,
     write_model,
     write_stub,
@@ -154,8 +154,6 @@ def test_clean_stop_leaves_nothing(
         regions = {process.region for process in processes}
         assert regions <= set(os.listdir(region_folder(server.pid)))
         assert list(tmp_path.iterdir())
-        began = time.monotonic()
-    assert time.monotonic() - began < 12
     assert all(is_gone(pid) for pid in pids)
     prefix = next(iter(regions)).rsplit("-", 5)[0]
     assert not list(SHM_FOLDER.glob(f"{prefix}-*"))
@@ -271,22 +269,22 @@ def test_a_process_that_ends_at_once_is_told(tmp_path: Path) -> None:
 
 
 def test_a_slow_start_ends_at_its_timeout(tmp_path: Path) -> None:
-    write_model(tmp_path, "sleepy", initialize="time.sleep(60)")
-    began = time.monotonic()
-    message = start_and_fail(tmp_path, StartupTimeout, startup_timeout_s=1)
-    assert time.monotonic() - began < 10
+    write_model(tmp_path, "sleepy", initialize=f"time.sleep({NEVER_S})")
+    message = ended(lambda: start_and_fail(tmp_path, StartupTimeout, startup_timeout_s=1))
     assert "not ready within 1 s (still loading: sleepy)" in message
 
 
 def test_a_start_can_be_stopped(tmp_path: Path) -> None:
-    write_model(tmp_path, "sleepy", initialize="time.sleep(60)")
-    server = Server(tmp_path, **FREE_PORTS, device="cpu")
+    write_model(tmp_path, "sleepy", initialize=f"time.sleep({NEVER_S})")
+    server = Server(tmp_path, **FREE_PORTS, device="cpu", startup_timeout_s=NEVER_S)
     threading.Timer(1.0, server.request_stop).start()
-    began = time.monotonic()
-    server.start()
-    assert time.monotonic() - began < 10
-    assert not server.is_running
-    server.stop()
+
+    def start_and_stop() -> None:
+        server.start()
+        assert not server.is_running
+        server.stop()
+
+    ended(start_and_stop)
 
 
 def test_a_missing_or_empty_repository_is_named(tmp_path: Path) -> None:
@@ -487,7 +485,7 @@ def test_nothing_outlives_a_killed_command(repository: Path, tmp_path: Path) -> 
         regions = {p.region for p in find_model_processes(pids[0]).running}
         assert regions
         process.kill()
-    wait_until(lambda: all(is_gone(pid) for pid in pids), within_s=10)
+    wait_until(lambda: all(is_gone(pid) for pid in pids))
     remove_leftovers()
     assert not regions & set(os.listdir(SHM_FOLDER))
 
@@ -504,9 +502,9 @@ def test_nothing_outlives_a_killed_command_whose_process_is_at_work(tmp_path: Pa
         time.sleep(0.5)  # the request is inside the process
         process.kill()
     request.join()
-    wait_until(lambda: all(is_gone(pid) for pid in pids), within_s=30)
-    wait_until(lambda: not list(SHM_FOLDER.glob(f"{prefix}*")), within_s=30)
-    wait_until(lambda: not list(Path(tempfile.gettempdir()).glob(f"{prefix}*")), within_s=30)
+    wait_until(lambda: all(is_gone(pid) for pid in pids))
+    wait_until(lambda: not list(SHM_FOLDER.glob(f"{prefix}*")))
+    wait_until(lambda: not list(Path(tempfile.gettempdir()).glob(f"{prefix}*")))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -526,7 +524,7 @@ def test_the_next_start_ends_what_a_killed_command_with_a_lost_guard_leaves(
     if how is signal.SIGSTOP:
         assert not is_gone(pids[0]), "without a leftover this test shows nothing"
     remove_leftovers()
-    wait_until(lambda: all(is_gone(pid) for pid in [*pids, guard]), within_s=30)
+    wait_until(lambda: all(is_gone(pid) for pid in [*pids, guard]))
     request.join()
 
 
@@ -541,9 +539,9 @@ def test_triton_is_started_again_on_its_ports_when_it_is_killed(tmp_path: Path, 
             request.start()
             time.sleep(0.5)  # the request is inside the process
             os.kill(before[0] if victim == "tritonserver" else before[-1], signal.SIGKILL)
-            wait_until(lambda: all(is_gone(pid) for pid in before), within_s=30)
+            wait_until(lambda: all(is_gone(pid) for pid in before))
             request.join()
-            wait_until(lambda: answers(address), within_s=60)
+            wait_until(lambda: answers(address))
             after = descendants(process)
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=30)
@@ -566,8 +564,8 @@ def test_the_command_goes_on_when_nobody_reads_its_lines_any_more(repository: Pa
             triton, model, _ = descendants(process)
             os.kill(model, signal.SIGKILL)
             # The command has something to say now.
-            wait_until(lambda: not answers(address), within_s=10)
-            wait_until(lambda: answers(address), within_s=20)
+            wait_until(lambda: not answers(address))
+            wait_until(lambda: answers(address))
             assert triton in descendants(process)
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=20) == 0

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from small_models import FREE_PORTS, http_request, infer, output, wait_until, write_ensemble, write_model
+from patience import wait_until
+from small_models import FREE_PORTS, http_request, infer, output, write_ensemble, write_model
 
 from onestream.serving.server.errors import ServerError
 from onestream.serving.server.log_records import LogReader
@@ -247,7 +248,7 @@ def test_a_collector_gets_the_spans_of_every_step_under_the_callers(tmp_path: Pa
         connection.request("POST", "/v2/models/plus_two/infer", json.dumps(body), headers)
         assert connection.getresponse().status == 200
         connection.close()
-        wait_until(lambda: any(span["name"] == "InferRequest" for span in collector.spans), within_s=10)
+        wait_until(lambda: any(span["name"] == "InferRequest" for span in collector.spans))
     by_id = {span["spanId"]: span for span in collector.spans}
     _, trace_id, parent_id, _ = PARENT.split("-")
     assert {span["traceId"] for span in by_id.values()} == {trace_id}

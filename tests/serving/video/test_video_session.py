@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import PATIENCE_S
 
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.video.common.color import Colors
@@ -95,7 +96,7 @@ class Client(ResponseSink):
     def frames(self) -> list[Mapping[str, Any]]:
         return [frame for event in self.events for frame in event.frames]
 
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         with self.changed:
             assert self.changed.wait_for(condition, timeout_s), (len(self.events), self.last)
 
@@ -456,7 +457,7 @@ def test_ends_with_reasons(server: Server) -> None:
     quick = Bounds(idle_s=0.2)
     quiet, taking_nothing = server.open(silent, bounds=quick), server.open(deaf, bounds=quick, results=1)
     taking_nothing.receive(packets(0, 20))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while not (silent.last and deaf.last) and time.monotonic() < deadline:
         quiet.tick()
         taking_nothing.tick()
@@ -477,7 +478,7 @@ def test_messages_that_bring_no_packet_and_take_no_result_keep_no_stream(server:
     filming = server.open(camera, bounds=bounds, mode="drop_oldest")
     taking = server.open(slow_caller, bounds=bounds, results=1)
     taking.receive(packets(0, 60))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     number = 0
     while not begging.last and time.monotonic() < deadline:
         kept.receive(message)

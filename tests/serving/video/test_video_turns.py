@@ -6,6 +6,8 @@ import threading
 import time
 from collections import Counter, deque
 
+from patience import wait_until
+
 from onestream.serving.video.thread_pools import BatchingPool, RoundRobinPool
 
 
@@ -18,13 +20,6 @@ class Stream:
 
     def take(self, most: int) -> list[int]:
         return [self.pieces.popleft() for _ in range(min(most, len(self.pieces)))]
-
-
-def wait_for(condition: object) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_free_threads_take_one_piece_each_and_busy_ones_leave_more_together() -> None:
@@ -41,14 +36,14 @@ def test_free_threads_take_one_piece_each_and_busy_ones_leave_more_together() ->
     streams = [Stream(name, 1) for name in "abcdefg"]
     for number, stream in enumerate(streams[:2], 1):
         threads.wake(stream)
-        wait_for(lambda: len(taken) == number)  # noqa: B023 (called at once)
+        wait_until(lambda: len(taken) == number)  # noqa: B023 (called at once)
     assert taken == [["a"], ["b"]]
     for stream in streams[2:]:
         threads.wake(stream)
     time.sleep(0.05)
     assert len(taken) == 2, "both threads are busy"
     gate.set()
-    wait_for(lambda: sum(map(len, taken)) == 7)
+    wait_until(lambda: sum(map(len, taken)) == 7)
     # Five waited for the first thread that became free; four is the most, unless the other was free as soon.
     assert max(map(len, taken[2:])) >= 2
     assert max(map(len, taken)) <= 4
@@ -71,7 +66,7 @@ def test_every_piece_is_done_once_whatever_the_threads_do() -> None:
     streams = [Stream(str(number), 200) for number in range(6)]
     for stream in streams:
         threads.wake(stream)
-    wait_for(lambda: sum(done.values()) == 1200)
+    wait_until(lambda: sum(done.values()) == 1200)
     assert set(done.values()) == {1}
     assert surprises
     threads.close()
@@ -91,7 +86,7 @@ def test_a_stream_with_much_work_leaves_the_others_their_turn() -> None:
     for name in ("one", "two"):
         threads.wake(Stream(name, 1))
     gate.set()
-    wait_for(lambda: len(order) == 102)
+    wait_until(lambda: len(order) == 102)
     assert max(order.index("one"), order.index("two")) < 8
     threads.close()
 
@@ -106,11 +101,11 @@ def test_a_batch_has_pieces_of_every_stream_that_waits() -> None:
 
     threads = BatchingPool("test", 1, Stream.take, work, most=4)
     threads.wake(Stream("first", 1))
-    wait_for(lambda: len(taken) == 1)
+    wait_until(lambda: len(taken) == 1)
     for name, pieces in (("a", 9), ("b", 9), ("c", 9), ("one", 1)):
         threads.wake(Stream(name, pieces))
     gate.set()
-    wait_for(lambda: sum(map(len, taken)) == 29)
+    wait_until(lambda: sum(map(len, taken)) == 29)
     threads.close()
     assert taken[1] == ["a", "b", "c", "one"]
     assert max(map(len, taken)) == 4
@@ -120,7 +115,7 @@ def test_one_stream_alone_fills_a_batch() -> None:
     taken: list[int] = []
     threads = BatchingPool("test", 1, Stream.take, lambda pieces: taken.append(len(pieces)), most=4)
     threads.wake(Stream("alone", 10))
-    wait_for(lambda: sum(taken) == 10)
+    wait_until(lambda: sum(taken) == 10)
     threads.close()
     assert taken == [4, 4, 2]
 
@@ -153,7 +148,7 @@ def test_pieces_of_one_stream_follow_each_other_and_streams_run_side_by_side() -
     streams = [Jobs(name, 40) for name in "abcd"]
     for stream in streams:
         threads.wake(stream)
-    wait_for(lambda: len(finished) == 160 or surprises)
+    wait_until(lambda: len(finished) == 160 or surprises)
     assert not surprises
     for name in "abcd":
         assert [piece for stream, piece in finished if stream == name] == list(range(40))

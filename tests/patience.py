@@ -1,0 +1,41 @@
+"""Waiting for events. How long anything takes is no test's business: only what never comes fails, after two minutes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+PATIENCE_S = 120.0
+"""What this machine takes in seconds, a very busy one does in this time."""
+
+NEVER_S = 1200.0
+"""For limits that must not be what ends a call under test: far beyond the patience."""
+
+
+def wait_until(condition: Callable[[], object], what: object = "") -> None:
+    """Wait for a condition; ``what`` is told where it never comes true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S:g} s: {what}"
+        time.sleep(0.01)
+
+
+def ended(call: Callable[[], Result]) -> Result:
+    """What a call returns or raises; fails where it does not end."""
+    outcome: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    wait([outcome], PATIENCE_S)
+    assert outcome.done(), f"it did not end within {PATIENCE_S:g} s"
+    return outcome.result()
