@@ -59,7 +59,7 @@ class AsyncClient:
         priority: Priority = "normal",
         transport: AsyncTransport | None = None,
     ) -> None:
-        """Options as of ``Client``; HTTP needs ``onestream[async]``. A ``transport`` that is given has no regions."""
+        """Options as of ``Client``. HTTP needs the extra ``async``. A ``transport`` that is given has no regions."""
         if shared_memory and transport is not None:
             raise ValueError("shared_memory=True, which needs an address; expected no transport")
         self._timeout_s = positive("timeout_s", timeout_s)

@@ -192,7 +192,7 @@ class Client:
         ``source``
             A file's path, ``rtsp://…``, ``/dev/video…``, the bytes of a file, a binary file object, or a source of
             ``onestream.client.video``. It is sent as it is encoded, and decoded by the server. Needs
-            ``onestream[video]``.
+            PyAV, which the extra ``video`` installs.
         ``mode``
             ``"block"``: whoever is faster waits and no frame is lost. ``"drop_oldest"``: the latency is bounded, and
             frames that would wait too long are dropped and counted. By default the first for what can wait, files, and

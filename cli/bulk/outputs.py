@@ -10,6 +10,7 @@ from typing import Any
 
 from onestream.cli.bulk.journal import replace_durably
 from onestream.cli.bulk.rows import Row, columns
+from onestream.wire.install import install_command
 
 _ROW_GROUP = 50_000
 """Rows of a Parquet row group, and how many are held in memory at once."""
@@ -87,5 +88,5 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise ImportError(f"writing Parquet needs pyarrow: pip install 'onestream[bulk]' ({error})") from None
+        raise ImportError(f"writing Parquet needs pyarrow: {install_command('bulk')} ({error})") from None
     return pyarrow

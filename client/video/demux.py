@@ -13,12 +13,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from onestream.client.errors import UnreadableInput
+from onestream.wire.install import install_command
 from onestream.wire.video import Open, Packet
 
 try:
     import av
 except ImportError:
-    raise UnreadableInput("video is read with PyAV, which is not installed: pip install 'onestream[video]'") from None
+    raise UnreadableInput(f"video is read with PyAV, which is not installed: {install_command('video')}") from None
 
 if TYPE_CHECKING:
     from av.container import InputContainer

@@ -17,11 +17,12 @@ from onestream.preprocess.definition import Definition, Resize
 from onestream.preprocess.errors import BackendMissing, CannotCompile
 from onestream.preprocess.geometry import Placement, Region, fill_values
 from onestream.preprocess.variation import Variation, canvas_of, resize_of
+from onestream.wire.install import install_command
 
 try:
     from nvidia.dali import Pipeline, fn, types
 except ImportError as error:
-    raise BackendMissing("the dali backend needs nvidia-dali: pip install 'onestream[cpu]'") from error
+    raise BackendMissing(f"the dali backend needs nvidia-dali: {install_command('cpu')}") from error
 
 
 _NEVER = 2**31 - 1

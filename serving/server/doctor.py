@@ -34,6 +34,7 @@ from onestream.serving.server.triton.load_failures import missing_library
 from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER
 from onestream.serving.server.triton.ports import check_port
 from onestream.serving.server.triton.private_memory import private_memory_allowed
+from onestream.wire.install import install_command
 
 OLDEST_GLIBC = (2, 35)
 PYTHON_VERSIONS = ((3, 10), (3, 12))
@@ -295,7 +296,7 @@ def _gpu_packages() -> list[tuple[str, Callable[[], Check]]]:
 
     def optional(name: str, distributions: tuple[str, ...], module: str) -> Check:
         check = _package(name, distributions, module)
-        fix = "pip install 'onestream[gpu]'; TensorRT comes with Triton's container"
+        fix = f"{install_command('gpu')}; TensorRT comes with Triton's container"
         return check if check.status == "ok" else replace(check, status="optional", fix=fix)
 
     return [

@@ -30,6 +30,7 @@ from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.frames import Frames, PyavFrames, VideoBackend
 from onestream.preprocess.video.clips.probe import VideoSource
 from onestream.preprocess.video.common.color import ColorRule, Pixels
+from onestream.wire.install import install_command
 
 
 class ClipMaker:
@@ -150,7 +151,7 @@ class _Compiled(_Finish):
         try:
             from onestream.preprocess.backends.finish import CpuFinish
         except ImportError as error:
-            raise BackendMissing("the compiled resize needs numba: pip install 'onestream[cpu]'") from error
+            raise BackendMissing(f"the compiled resize needs numba: {install_command('cpu')}") from error
         self._finish = CpuFinish(definition)
 
     def window(self, size_hw: Size) -> Window:

@@ -18,10 +18,11 @@ from typing import Literal
 from onestream.serving.server.errors import TritonNotFound
 from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.hidden_arguments import hidden
+from onestream.wire.install import install_command
 
 Device = Literal["auto", "cpu", "gpu"]
 
-INSTALL_COMMAND = "pip install 'onestream[cpu]'"
+INSTALL_COMMAND = install_command("cpu")
 CONTAINER_EXECUTABLE = Path("/opt/tritonserver/bin/tritonserver")
 STUB_NAME = "triton_python_backend_stub"
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"

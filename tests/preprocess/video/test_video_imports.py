@@ -30,9 +30,9 @@ except BackendMissing as error:
 """
     assert (
         run(code.format(missing="av", backend="pyav"))
-        == "onestream.preprocess.video needs PyAV: pip install 'onestream[video]'"
+        == "onestream.preprocess.video needs PyAV: pip install '.[video]' in onestream's checkout"
     )
-    expected = "the compiled resize needs numba: pip install 'onestream[cpu]'"
+    expected = "the compiled resize needs numba: pip install '.[cpu]' in onestream's checkout"
     assert run(code.format(missing="numba", backend="pyav")) == expected
     found = run(code.format(missing="nvidia.dali", backend="dali"))
-    assert found == "the dali backend needs nvidia-dali: pip install 'onestream[cpu]'"
+    assert found == "the dali backend needs nvidia-dali: pip install '.[cpu]' in onestream's checkout"

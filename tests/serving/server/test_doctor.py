@@ -81,7 +81,7 @@ def test_nothing_installed_gives_problems_and_no_crash(built: Path, monkeypatch:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     checks = {check.name: check for check in run_checks(repository=built)}
     for name in ("Triton", "DALI", "ONNX Runtime", "ONNX", "tritonclient"):
-        assert (checks[name].status, checks[name].fix) == ("problem", "pip install 'onestream[cpu]'")
+        assert (checks[name].status, checks[name].fix) == ("problem", "pip install '.[cpu]' in onestream's checkout")
     assert "numpy>=1.26,<2" in checks["numpy"].fix
     assert checks["bash"].status == "problem"
     assert checks["perf_analyzer"].status == "optional"
