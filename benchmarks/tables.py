@@ -1,7 +1,7 @@
 """Markdown tables from result files.
 
-python -m benchmarks.tables --write README.md    replaces what stands between the two marker lines
-python -m benchmarks.tables --check README.md    exits with 1 where that differs from the result files
+python -m benchmarks.tables --write docs/results.md    replaces what stands between the two marker lines
+python -m benchmarks.tables --check docs/results.md    exits with 1 where that differs from the result files
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BEGIN = "<!-- results:begin -->"
 END = "<!-- results:end -->"
 RESULTS = Path(__file__).parent / "results"
 
-_LINK = "benchmarks/results"
+_LINK = "../benchmarks/results"
 _NOT_MEASURED = "–"
 _MUCH_OTHER_USE = 0.05
 _Value = Callable[[Served], float]
@@ -48,9 +48,9 @@ def full(results: Results) -> str:
 
 
 def summary(results: Sequence[Results], *, link_to: str) -> str:
-    """The block of the README: for each machine the ratios and a few absolute numbers; empty without results.
+    """For each machine the ratios and a few absolute numbers; empty without results.
 
-    ``link_to`` is the folder of results, as the README's links name it.
+    ``link_to`` is the folder of results, as the page's links name it.
     """
     return "\n".join(
         f"{_about(one)}\n{ratios(one)}\n{_absolute(one)}\n"
@@ -294,21 +294,21 @@ def rewrite(block: Callable[[Path], str], arguments: Sequence[str] | None, *, co
     return 0
 
 
-def _readme(folder: Path) -> str:
+def _page(folder: Path) -> str:
     blocks = [
         summary(read(folder), link_to=_LINK),
         *(f"{training.table(one)}\n" for one in training.read(folder)),
         *(f"{video_table.table(one)}\n" for one in video_table.read(folder)),
         *(f"{streams_table.table(one)}\n" for one in streams_table.read(folder)),
-        *(overload_table.readme(one, link_to=_LINK) for one in overload.read(folder)),
-        gpu_table.readme(gpu.read(folder)),
+        *(overload_table.with_plot(one, link_to=_LINK) for one in overload.read(folder)),
+        gpu_table.summaries(gpu.read(folder)),
     ]
     return "\n".join(block for block in blocks if block)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return rewrite(_readme, arguments, command="python -m benchmarks.tables")
+    return rewrite(_page, arguments, command="python -m benchmarks.tables")
 
 
 if __name__ == "__main__":

@@ -276,8 +276,8 @@ class Definition(BaseModel):
 
     operations: tuple[AnyOperation, ...] = Field(
         min_length=1,
-        description="first ``decode``; then ``resize``, ``center_crop``, ``pad`` and ``letterbox`` in any order; then at "
-        "most one ``normalize``; then ``output``, or float32 NCHW without it",
+        description="first ``decode``; then ``resize``, ``center_crop``, ``pad`` and ``letterbox`` in any order; then "
+        "at most one ``normalize``; then ``output``, or float32 NCHW without it",
     )
 
     @model_validator(mode="before")
