@@ -1,4 +1,4 @@
-"""A copy of a stream with what was seen in it written onto its frames."""
+"""Writes a copy of a stream with its labels drawn onto the frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``onestream serve`` prints: text for people, or one JSON object a line for what collects logs."""
+"""Prints for ``onestream serve``: text for people, or one JSON object a line for what collects logs."""
 
 from __future__ import annotations
 

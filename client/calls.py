@@ -1,4 +1,4 @@
-"""What every client does apart from waiting: check what is asked, and read what was answered."""
+"""Checks calls and reads answers, without waiting: shared by the sync and the async client."""
 
 from __future__ import annotations
 

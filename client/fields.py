@@ -1,4 +1,4 @@
-"""Values out of an answer: each is of the kind that the wire contract says, or UnexpectedResponse is raised.
+"""Reads values of an answer, and raises UnexpectedResponse for one that is not of the wire contract's kind.
 
 ``what`` names the value in the error, such as ``"the shape of output 'scores'"``.
 """

@@ -1,4 +1,4 @@
-"""What the server measured about its models, as numbers that can be subtracted.
+"""The server's statistics of a model, as numbers that can be subtracted.
 
 Triton counts from the moment a model is loaded. Two snapshots and their difference tell about the time
 between them::

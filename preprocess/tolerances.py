@@ -1,4 +1,4 @@
-"""How far a backend may be from the reference, by stage, and why. Tests and parity reports judge with this table.
+"""The allowed difference of each backend to the reference, by stage, with its reason. Tests and parity judge by it.
 
 Differences are in 8-bit levels; normalized output is brought back to levels first. The bounds were measured on photos,
 noise and edges in every format (``tests/preprocess/test_parity.py``) and rounded up.

@@ -1,4 +1,4 @@
-"""Rows into files: CSV, JSON lines and Parquet, each complete or not there."""
+"""Writes rows as CSV, JSON lines or Parquet; a file is complete or not there."""
 
 from __future__ import annotations
 

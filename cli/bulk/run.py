@@ -1,4 +1,4 @@
-"""The run itself: what is done is passed over, everything else is classified, in order."""
+"""The run itself: images that the journal has are passed over, all others are classified, in order."""
 
 from __future__ import annotations
 

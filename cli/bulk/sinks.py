@@ -1,4 +1,4 @@
-"""Where rows go: lines on the terminal, or a file by way of a journal."""
+"""Sinks of rows: lines on the terminal, or a file by way of a journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that the page shows about one image, as values ready for JSON."""
+"""Gathers everything that the page shows about one image, as values ready for JSON."""
 
 from __future__ import annotations
 

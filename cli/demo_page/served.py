@@ -1,4 +1,4 @@
-"""A running server as the page sees it: which pipelines take images, and what they make of one."""
+"""Asks a running server for the page: which pipelines take images, and what they make of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server did between two readings of its metrics, by pipeline, model and step."""
+"""Reports what a server did between two readings of its metrics, by pipeline, model and step."""
 
 from __future__ import annotations
 

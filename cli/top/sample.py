@@ -1,4 +1,4 @@
-"""One reading of a server's metrics, and what was counted between two of them."""
+"""Reads a server's metrics, and counts what changed between two readings."""
 
 from __future__ import annotations
 

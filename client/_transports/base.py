@@ -1,4 +1,4 @@
-"""What a transport must do: carry one request to the server and bring its answer or its error back.
+"""The interface of a transport: it carries one request to the server and brings back the answer or the error.
 
 A transport knows a protocol and nothing about images, retries or pipelines, so tests replace it by a fake.
 """

@@ -1,4 +1,4 @@
-"""What is said over gRPC, without the saying: messages, how their answers are read, and what errors mean."""
+"""Builds gRPC requests, decodes responses and maps errors; no I/O, shared by sync and async."""
 
 from __future__ import annotations
 

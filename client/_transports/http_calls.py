@@ -1,4 +1,4 @@
-"""What is said over HTTP, without the saying: paths, bodies with binary tensors, and what answers mean."""
+"""Builds HTTP requests, decodes responses and maps errors; no I/O, shared by sync and async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output tensors as they are written in the binary form of the inference protocol."""
+"""Reads output tensors in the binary form of the inference protocol."""
 
 from __future__ import annotations
 

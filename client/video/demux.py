@@ -1,4 +1,4 @@
-"""Sources opened with PyAV: packets and what the container says about them."""
+"""Opens sources with PyAV: packets, and the container's description of them."""
 
 from __future__ import annotations
 

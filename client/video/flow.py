@@ -1,4 +1,4 @@
-"""What may go to the server at which moment: packets as far as it has room, credit as results are taken."""
+"""Flow control: packets leave as the server has room for them, credit as the caller takes results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where video streams come from: files, cameras by RTSP, webcams, elementary streams, packets of your own.
+"""Sources of video streams: files, RTSP, webcams, elementary streams, packets of your own.
 
 A source is a value that says what to open; ``connect`` opens it and gives its packets, as they are stored.
 """

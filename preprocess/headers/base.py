@@ -1,4 +1,4 @@
-"""What the readers share: the header they return, and the orientation in an EXIF block (EXIF 2.3, section 4.6)."""
+"""Shared by the readers: the header they return, and the orientation in an EXIF block (EXIF 2.3, section 4.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all loaders share: epochs one after the other, bad samples failed or skipped, labels, padding, and an end."""
+"""Shared by all loaders: epochs one after the other, bad samples failed or skipped, labels, padding, and an end."""
 
 from __future__ import annotations
 

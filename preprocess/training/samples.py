@@ -1,4 +1,4 @@
-"""Where training images come from: a folder, a file list, or bytes."""
+"""Sources of training images: a folder, a file list, or bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes batches: threads with one compiled definition each, or the processes of a PyTorch ``DataLoader``."""
+"""Workers that make batches: threads with one compiled definition each, or processes of a PyTorch ``DataLoader``."""
 
 from __future__ import annotations
 

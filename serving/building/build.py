@@ -1,4 +1,4 @@
-"""From a pipeline file to a repository that Triton can serve."""
+"""Builds a repository that Triton can serve from a pipeline file."""
 
 from __future__ import annotations
 

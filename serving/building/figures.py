@@ -1,4 +1,4 @@
-"""Figures of a comparison with the reference: one stage, several images."""
+"""Figures of a comparison with the reference, of one stage over several images."""
 
 from __future__ import annotations
 

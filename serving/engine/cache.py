@@ -1,4 +1,4 @@
-"""Plans that were built before, on disk: a file and a sidecar that says what it is.
+"""The cache of TensorRT plans on disk: a file and a sidecar that says what it is.
 
 A plan fits one network, one version of TensorRT and one kind of GPU; all of that is its key. What does not fit, is
 damaged or has no sidecar is built again. Any number of processes may ask: one builds, others wait, also for another

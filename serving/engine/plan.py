@@ -1,4 +1,4 @@
-"""ONNX to a TensorRT plan: one profile over the batch, strongly typed, everything on one stream."""
+"""Builds a TensorRT plan of an ONNX file: one profile over the batch, strongly typed, everything on one stream."""
 
 from __future__ import annotations
 

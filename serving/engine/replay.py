@@ -1,4 +1,4 @@
-"""Recording what a stream is given as a CUDA graph, and when that is worth it."""
+"""Records the work of a CUDA stream as a graph, and decides when that is worth it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all models share that Triton's Python backend runs: the stamped definition, requests to calls, one answer each.
+"""Shared by all models that Triton's Python backend runs: the stamped definition, one answer for each request.
 
 A class loads the definition beside it, refuses to load when the stamps differ, and turns requests into calls.
 """

@@ -1,4 +1,4 @@
-"""What this machine has and lacks for serving, and the command that fixes each."""
+"""Checks what this machine has and lacks for serving, and names the command that fixes each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a running server does in a rollout: load a version beside the served one, switch, keep or return."""
+"""The server's part of a rollout: it loads a version beside the served one, switches, keeps it or returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorRT plans that fit this machine's GPU, made sure of before Triton starts.
+"""Builds TensorRT plans for this machine's GPU before Triton starts.
 
 Triton's TensorRT backend loads whatever ``model.plan`` it finds, and crashes or fails on one of another GPU or version.
 So it is given a view of the repository, links to its files, in which each ``1/model.plan`` is one of the engine cache.

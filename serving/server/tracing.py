@@ -1,4 +1,4 @@
-"""Traces of requests: what Triton is told about them, and the file that its spans go to where there is no collector."""
+"""Traces of requests: Triton's options for them, and the file that takes its spans where there is no collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Composed frames to H.264, each as soon as it is there."""
+"""Encodes composed frames as H.264, each as soon as it is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of the process that decodes all streams, held within a limit by measurement.
+"""Keeps the memory of the process that decodes all streams within a limit, by measuring it.
 
 What packets make a decoder keep cannot be foreseen for every codec. So the process looks at its own resident size:
 above the limit it ends the stream whose packets took the most, and where that does not help, it is to be replaced.

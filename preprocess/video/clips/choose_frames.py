@@ -1,4 +1,4 @@
-"""Which frames make up a clip: one pure function for every backend.
+"""Chooses the frames of a clip: one pure function for every backend.
 
 A clip is a list of frame numbers in display order, counted from 0. ``None`` in it is a frame of a constant level.
 """

@@ -1,4 +1,4 @@
-"""From a video to a network's input: the frames of a clip, each by the same definition as a still image."""
+"""Makes a network's input of a video: the frames of a clip, each by the same definition as a still image."""
 
 from __future__ import annotations
 

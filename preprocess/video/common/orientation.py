@@ -1,4 +1,4 @@
-"""How a player must turn a video's frames: the display matrix of its container."""
+"""Reads how a player must turn a video's frames: the display matrix of its container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVDEC writes: a picture in YUV on a GPU, and its conversion to RGB by the definition's rule.
+"""Surfaces, the YUV pictures that NVDEC writes on a GPU, and their conversion to RGB by the definition's rule.
 
 The conversion is a kernel of our own, compiled by NVRTC when it is first used. It does the same sums with integers as
 ``color.to_rgb``, so that every bit is equal; PyNvVideoCodec's own conversion computes in float32 and rounds otherwise.

@@ -1,4 +1,4 @@
-"""Which frames of a stream the network sees: the choice of ``clips.choose_frames``, made while the frames come."""
+"""Chooses the frames of a stream as ``clips.choose_frames`` does, while they come."""
 
 from __future__ import annotations
 

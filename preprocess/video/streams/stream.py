@@ -1,4 +1,4 @@
-"""Decode a stream of packets on the CPU while it comes, with PyAV (FFmpeg), to the pixels of a definition.
+"""Decodes a stream of packets on the CPU while it comes, with PyAV (FFmpeg), to the pixels of a definition.
 
 Unlike a file, a stream is not known as a whole and may be damaged anywhere: what can be shown is shown, and what was
 concealed is counted. The pixels of an undamaged stream are, bit by bit, those of ``ClipMaker``.

@@ -1,4 +1,4 @@
-"""When the frames of a stream are shown, worked out from the times of its packets."""
+"""Works out when the frames of a stream are shown, from the times of its packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TCP addresses and ports: who can reach one, whether it can be had, and which are free."""
+"""TCP addresses and ports: who can reach one, whether one is in use, and which are free."""
 
 from __future__ import annotations
 
