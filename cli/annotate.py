@@ -153,7 +153,7 @@ class AnnotatedVideo:
         self._container.mux(self._stream.encode(out))
 
     def _time(self, frame: VideoFrame) -> int:
-        """When the frame is shown, in the file's time base; where the stream does not go on, a frame later."""
+        """The frame's time in the file's time base; one frame later where the stream's clock stands still."""
         assert self._format is not None
         step = round(1 / (self._format.fps or 25.0) / _TIME_BASE)
         at = self._last_pts + step if self._last_pts >= 0 else 0

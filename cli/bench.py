@@ -26,7 +26,7 @@ def _root() -> None:
 def streams(
     pipeline: Annotated[Path, typer.Argument(help="Pipeline file.")] = Path("pipelines/classify.yaml"),
     *,
-    stride: Annotated[int, typer.Option(min=1, help="Every so manieth frame is inferred.")] = 1,
+    stride: Annotated[int, typer.Option(min=1, help="Infer every `stride`-th frame.")] = 1,
     clip: Annotated[
         Path | None, typer.Option(help="Video that every stream plays; one is made where none is given.")
     ] = None,

@@ -24,7 +24,7 @@ _BEYOND_THIS_MACHINE = (
 
 
 class DeviceOption(str, Enum):
-    """Which configurations the models are loaded with."""
+    """The configurations with which models are loaded."""
 
     auto = "auto"
     cpu = "cpu"
@@ -32,7 +32,7 @@ class DeviceOption(str, Enum):
 
 
 class LogFormat(str, Enum):
-    """How the command's own lines look."""
+    """The form of the command's own lines."""
 
     text = "text"
     json = "json"

@@ -23,7 +23,7 @@ _LOAD_EVENT = re.compile(r"\"(?P<what>successfully loaded|loading:|failed to loa
 
 
 class Output(ABC):
-    """Where a server's events and Triton's log go. Any thread may call it, and waits for no reader before the end."""
+    """Prints a server's events and Triton's log. Any thread may call it; it waits for no reader before the end."""
 
     def __init__(self) -> None:
         self._stdout = LineWriter(sys.stdout, dropped=self._dropped)

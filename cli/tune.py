@@ -26,7 +26,7 @@ _PLOTS = (".png", ".svg", ".pdf")
 
 
 class DeviceOption(str, Enum):
-    """Which configurations are tuned."""
+    """The configurations that are tuned."""
 
     auto = "auto"
     cpu = "cpu"

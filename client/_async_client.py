@@ -210,7 +210,7 @@ class AsyncClient:
         return calls.server_info(self.url, fields)
 
     async def statistics(self, model: str = "classify", *, timeout_s: float | None = None) -> ModelStatistics:
-        """What the server measured about the model since it was loaded; of an ensemble also its steps."""
+        """The server's statistics of the model since it was loaded; of an ensemble also those of its steps."""
         deadline = self._deadline(timeout_s)
         config = await self._config(model, deadline)
         steps = [

@@ -59,7 +59,7 @@ def positive(name: str, value: float) -> float:
 
 
 def request_metadata(request_id: str | None, traceparent: str | None, priority: Priority) -> RequestMetadata:
-    """What a request says beside its image, with a random id where the caller gave none. Raises ValueError."""
+    """The metadata of a request, with a random id where the caller gave none. Raises ValueError."""
     if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
         raise ValueError(
             f"request_id={request_id!r:.150}, expected 1 to 128 letters, digits or any of . _ ~ : / + = @ -"
@@ -94,7 +94,7 @@ def check_many(images: object, *, in_flight: int, timeout_s: float | None) -> No
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large the encoded image for a model, and the tensors of its answer, may be."""
+    """The largest encoded image for a model, and the largest tensors of its answer."""
 
     body_bytes: int
     answer_bytes: int
@@ -115,7 +115,7 @@ def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
 
 
 def _declared_bytes(outputs: Sequence[object]) -> int | None:
-    """What one answer with these outputs takes; None where they do not say."""
+    """The bytes of one answer with these outputs; None where their configuration does not say."""
     sizes: list[int | None] = []
     for value in outputs:
         output = fields.mapping(value, "an output of a model")

@@ -338,7 +338,7 @@ class Definition(BaseModel):
 
     @property
     def output_spec(self) -> TensorSpec:
-        """What the network receives, per sample."""
+        """The specification of the network's input, per sample."""
         spec = ENCODED
         for operation in self.operations:
             spec = operation.output(spec)

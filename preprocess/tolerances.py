@@ -94,7 +94,7 @@ TOLERANCES += tuple(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How far a sample is from the reference's, in levels, and whether the table allows it."""
+    """The difference of a sample to the reference's, in levels, and whether the table allows it."""
 
     max: float
     mean: float

@@ -19,7 +19,7 @@ Writer = Callable[[Path, Iterable[Row], int], None]
 
 
 def writer_for(path: Path) -> Writer:
-    """What writes a file of this name. Raises ValueError for another ending, ImportError where a library is missing."""
+    """The writer for a file of this name. Raises ValueError for another ending, ImportError for a missing library."""
     kinds: dict[str, Writer] = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines, ".parquet": _parquet}
     if path.suffix.lower() not in kinds:
         raise ValueError(f"--to {path} ends in {path.suffix!r}, expected {', '.join(kinds)}")

@@ -78,7 +78,7 @@ def demo_page(
         stack.callback(served.close)
         if not loopback:
             typer.secho(
-                f"warning: whoever reaches {host} can use this page, and browsers give webcams to 127.0.0.1 and https "
+                f"warning: all who reach {host} can use this page, and browsers give webcams to 127.0.0.1 and https "
                 "only",
                 fg=typer.colors.YELLOW,
                 err=True,

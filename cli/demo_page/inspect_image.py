@@ -165,7 +165,7 @@ def _parity(
 
 
 def _usual(definition: Definition) -> list[Subject]:
-    """What people often write instead, with the libraries installed; torchvision is what the reference equals."""
+    """Other people's usual code, for the libraries installed. The reference equals torchvision, which is left out."""
     found: list[Subject] = []
     for library in ("opencv", "pillow"):
         try:

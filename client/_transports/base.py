@@ -42,7 +42,7 @@ class RegionSlice:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetadata:
-    """What a request says beside its image: its id, the W3C ``traceparent`` of the caller's span, who goes first."""
+    """Everything of a request but its tensors: its id, the W3C ``traceparent`` of the caller's span, its priority."""
 
     request_id: str
     traceparent: str | None = None

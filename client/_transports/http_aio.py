@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _Progress:
-    """How far one attempt came."""
+    """The progress of one attempt."""
 
     connected: bool = False
     reused: bool = False

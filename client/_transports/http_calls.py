@@ -84,7 +84,7 @@ class Call(Generic[_T]):
         return self.max_answer_bytes if status == 200 else MAX_DOCUMENT_BYTES
 
     def result(self, answer: Answer) -> _T:
-        """What the answer says. Raises the errors of ``onestream.client.errors``."""
+        """Decode the answer. Raises the errors of ``onestream.client.errors``."""
         with reading(answer.url):
             return self.read(answer)
 
@@ -190,7 +190,7 @@ def broke(url: str, error: Exception) -> CannotConnect:
 
 
 def malformed(url: str, seen: str) -> UnexpectedResponse:
-    """What answers there speaks HTTP, but not as HTTP says."""
+    """The error for an answer that breaks the rules of HTTP."""
     return UnexpectedResponse(f"{url} answered in malformed HTTP: {seen:.200}")
 
 

@@ -34,7 +34,7 @@ MAX_STRINGS = 1 << 17
 
 
 def byte_size(datatype: str, count: int) -> int | None:
-    """How many bytes so many elements take; None for BYTES, whose elements may have any length."""
+    """The bytes that so many elements take; None for BYTES, whose elements may have any length."""
     return count * np.dtype(_DTYPES[datatype]).itemsize if datatype in _DTYPES else None
 
 

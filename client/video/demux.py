@@ -211,7 +211,7 @@ class ContainerFeed:
 
 
 class _Pace:
-    """When a camera would hand over a file's packets."""
+    """Paces a file's packets as a camera would."""
 
     def __init__(self, format: Open) -> None:
         self._time_base, self._step_s = format.time_base, 1 / (format.fps or 25.0)

@@ -76,7 +76,7 @@ class Outbox:
 
     @property
     def buffer_bytes(self) -> int | None:
-        """What the server holds of this stream; None before it said so."""
+        """The bytes that the server holds of this stream at most; None before it said so."""
         return self._buffer_bytes
 
     def waits_since(self) -> float | None:

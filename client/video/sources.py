@@ -19,7 +19,7 @@ class Feed(Protocol):
 
     @property
     def format(self) -> Open:
-        """What the server must know to decode them."""
+        """The format, which the server must know to decode the packets."""
 
     @property
     def endless(self) -> bool:
@@ -40,7 +40,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the source, for messages."""
 
     @property
     def live(self) -> bool:

@@ -166,7 +166,7 @@ def graph_inputs(definition: Definition) -> dict[str, Any]:
 
 
 def graph_values(placement: Placement, part: Region) -> dict[str, npt.NDArray[Any]]:
-    """What to feed for one image, beside its bytes; see ``GraphInputs``."""
+    """The values to feed for one image, beside its bytes; see ``GraphInputs``."""
     return {
         "anchor": np.array(part.anchor, np.int32),
         "shape": np.array(part.shape, np.int32),
@@ -182,7 +182,7 @@ VARIED_INPUTS = {**DECODE_INPUTS, "flip": types.INT32, "color": types.FLOAT}
 
 
 def varied_values(variation: Variation, channels: int) -> dict[str, npt.NDArray[Any]]:
-    """What to feed to the varied graph for one image, beside its bytes."""
+    """The values to feed to the varied graph for one image, beside its bytes."""
     box, color = variation.box, variation.color
     return {
         "anchor": np.array((box.top, box.left), np.int32),

@@ -53,7 +53,7 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
-        """What CV-CUDA, CuPy, PyTorch and others read."""
+        """The interface by which CV-CUDA, CuPy, PyTorch and others read the array."""
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,

@@ -69,7 +69,7 @@ class Labelled(Protocol):
         ...
 
     def name(self, index: int) -> str:
-        """What to call a sample in messages."""
+        """The name of a sample, for messages."""
         ...
 
 
@@ -108,7 +108,7 @@ class BaseLoader(ABC, Generic[BatchT]):
         """End the workers and release all they hold."""
 
     def _delivered(self, batches: Iterator[BatchT]) -> Iterator[BatchT]:
-        """What a loop gets of the finished batches."""
+        """The finished batches as a loop gets them."""
         return batches
 
     @property

@@ -36,7 +36,7 @@ class Samples(Protocol):
         ...
 
     def name(self, index: int) -> str:
-        """What to call a sample in messages."""
+        """The name of a sample, for messages."""
         ...
 
 

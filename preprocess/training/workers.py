@@ -42,7 +42,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """What every worker needs to make batches."""
+    """Everything that a worker needs to make batches."""
 
     definition: Definition
     samples: Samples

@@ -23,7 +23,7 @@ from onestream.serving.pipeline import Classification, Matte, PictureBackground,
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a build did.
+    """The result of a build.
 
     ``written`` holds the files that changed; empty when everything was there already. ``models`` are the names of the
     Triton models.
@@ -105,7 +105,7 @@ _SOURCE_KEY = "onestream.source"
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where the network comes from, and a key that changes when it does."""
+    """The source of the network, and a key that changes when the source does."""
 
     name: str
     file: Path | None

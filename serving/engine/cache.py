@@ -60,7 +60,7 @@ class PlanKey:
 
 
 def cache_folder() -> Path:
-    """Where plans are kept: ``engines`` in $ONESTREAM_CACHE, $XDG_CACHE_HOME/onestream or ~/.cache/onestream."""
+    """The folder of the plans: ``engines`` in $ONESTREAM_CACHE, $XDG_CACHE_HOME/onestream or ~/.cache/onestream."""
     if chosen := os.environ.get("ONESTREAM_CACHE"):
         return Path(chosen) / "engines"
     base = os.environ.get("XDG_CACHE_HOME")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Which images of a batch took the first rows of the input, in order, and by index why the others did not."""
+    """The images of a batch that took the first rows of the input, in order, and the errors of the others by index."""
 
     good: tuple[int, ...]
     bad: dict[int, BadImage]

@@ -178,7 +178,7 @@ def _triton() -> Check:
 
 
 def _mends() -> Check:
-    """Which known holes this Triton has, by its version."""
+    """The known holes of this Triton, by its version."""
     version = triton_version(find_triton())
     if version is None:
         return Check(
@@ -403,7 +403,7 @@ def _repository(repository: Path) -> Check:
 
 
 def _parity(repository: Path) -> Check:
-    """What the certificates beside the generated models say, in the words that a model says when it loads."""
+    """The warnings of the certificates beside the generated models, in the words that a model logs when it loads."""
     # These import NumPy, and the doctor must also run where that is missing.
     from onestream.preprocess import Definition, PreprocessError
     from onestream.serving.building import certificate

@@ -77,7 +77,7 @@ class LogReader:
             yield self._printed(line)
 
     def rest(self) -> Iterator[LogRecord]:
-        """What is still open at the end of the log."""
+        """The record that is still open at the end of the log."""
         if self._table is not None:
             record, rows = self._table, self._rows
             self._table, self._rows = None, []

@@ -34,7 +34,7 @@ class Rollout:
         return self._triton().view.served(self._pipeline)
 
     def status(self) -> dict[str, object]:
-        """What is served, what was before it, and what there is."""
+        """The served version, the one before it, and all that were built."""
         repository = self._triton().view.repository
         pin = read_pins(repository).get(self._pipeline, Pin())
         built = built_versions(repository, self._pipeline)

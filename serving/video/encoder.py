@@ -35,7 +35,7 @@ class Encoded:
 
 
 def libx264_options(output: VideoOutput) -> dict[str, str]:
-    """What a pipeline's output means to libx264: its quality, and a packet for each picture at once."""
+    """The options of libx264 for a pipeline's output: its quality, and a packet for each picture at once."""
     return {
         "preset": output.preset,
         "tune": "zerolatency",

@@ -118,7 +118,7 @@ class ClipMaker:
 
 
 class _Finish(ABC):
-    """What happens to the RGB of a frame: which window of it is needed, and what becomes of that."""
+    """Makes a sample of a frame's RGB: it says which window is needed, and works on that."""
 
     def __init__(self, definition: Definition) -> None:
         self._definition = definition

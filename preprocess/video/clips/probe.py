@@ -209,7 +209,7 @@ def _check_whole(source: VideoSource, name: str, *, frames: int) -> None:
 
 
 def declared_bytes(head: bytes) -> int | None:
-    """How long a Matroska or AVI file says that it is, from its first bytes; None where it does not say."""
+    """The length that a Matroska or AVI file declares in its first bytes; None where it does not say."""
     if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
         return 8 + int.from_bytes(head[4:8], "little")
     if head[:4] != b"\x1a\x45\xdf\xa3":

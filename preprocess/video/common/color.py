@@ -47,7 +47,7 @@ _FORMATS: dict[str, tuple[int, int, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColorRule:
-    """How YUV becomes RGB.
+    """The rule by which YUV becomes RGB.
 
     ``matrix`` and ``range`` *auto* take what the stream says. Where it says nothing, the matrix is BT.709 from a height
     of 720 pixels on and BT.601 below, as these standards were made for HD and SD; the range is limited, the default of

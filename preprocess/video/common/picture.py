@@ -58,7 +58,7 @@ class PictureMaker:
         return self._finish.finish(orientation.turn(to_rgb(planes, self._color, stored)), placement, part)
 
     def _place(self, displayed_hw: Size) -> tuple[Placement, Region]:
-        """Where things lie, worked out anew where the size changes."""
+        """Work out the geometry, anew where the size changes."""
         if self._placed is None or self._placed_hw != displayed_hw:
             for operation in self._definition.geometry:
                 if isinstance(operation, Resize):

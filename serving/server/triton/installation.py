@@ -188,7 +188,7 @@ def triton_command(
         run_folder: an empty folder, without spaces in its path, that lives as long as the server.
         region_prefix: prefix of the names in /dev/shm.
         admin_token: what a caller must present to load and unload models, or to change logging and tracing. Loading
-            takes a model's code from the request, so whoever may load may run anything.
+            takes a model's code from the request, so a caller who may load may run anything.
         exit_timeout_s: seconds that Triton waits for running requests when it is told to stop.
         tracing: which requests are traced, and where their spans go; None traces none.
     """
