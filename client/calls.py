@@ -39,13 +39,13 @@ DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 """The largest image sent to a model whose configuration states no ``max_body_bytes``: 32 MiB."""
 
 READY_PAUSE_S = 0.1
-"""Between two questions whether a server is ready."""
+"""The pause between two questions whether a server is ready."""
 
 NOT_READY = (CannotConnect, TimedOut, ServerRefused, UnexpectedResponse)
-"""What the question whether a server is ready comes to where it is not."""
+"""The errors by which a server that is asked whether it is ready says no."""
 
 _UNKNOWN_LENGTH = -1
-"""Of a dimension in a model's configuration."""
+"""A dimension of any length in a model's configuration."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._~:/+=@-]{1,128}")
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")

@@ -12,7 +12,7 @@ from typing import Any
 from onestream.client.errors import UnexpectedResponse
 
 _LARGEST = 2**64 - 1
-"""What the widest integers of Triton's protocol hold."""
+"""The largest value of the widest integers of Triton's protocol."""
 _MOST_VALUES = 10_000
 """Of outputs, steps, versions or extensions: more than any model has, and read in a fraction of a second."""
 

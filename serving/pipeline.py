@@ -339,7 +339,7 @@ def describe(error: ValidationError) -> str:
 
 
 _MOST_PROBLEMS = 20
-"""Of one file, in one message; who mends these sees the next."""
+"""Problems of one file in one message. The next ones are shown when these are mended."""
 
 
 def _short(value: object) -> str:

@@ -15,7 +15,7 @@ from onestream.measure.image_files import IMAGE_SUFFIXES
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TAR_SUFFIXES = (".tar", *_COMPRESSED)
-"""What is read as a tar file, in lower or upper case."""
+"""Endings of files that are read as tar files, in lower or upper case."""
 
 _NAMES_AT_ONCE = 200_000
 

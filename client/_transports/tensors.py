@@ -30,7 +30,7 @@ _DTYPES = {
 _MOST_DIMENSIONS = 32
 """What NumPy 1 allows."""
 MAX_STRINGS = 1 << 17
-"""In one tensor. As a Python object a string of two bytes takes ten times as much memory as on the wire."""
+"""Strings in one tensor. As a Python object a string of two bytes takes ten times as much memory as on the wire."""
 
 
 def byte_size(datatype: str, count: int) -> int | None:

@@ -209,7 +209,7 @@ _TAKE: dict[str, Callable[[_Chain, Any], None]] = {
     "Identity": _Chain.nothing,
     "ToPureTensor": _Chain.nothing,
 }
-"""What is done with torchvision's classes of these names, of both generations."""
+"""How torchvision's classes of these names are read, in both generations."""
 
 
 def _numbers(values: Any) -> Any:

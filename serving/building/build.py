@@ -192,7 +192,7 @@ def _background(pipeline: Pipeline, beside: Path) -> bytes | None:
 
 _MOST_NETWORK_BYTES = 2**31 - 1
 _MOST_LABEL_BYTES = 1 << 24
-"""Of a file of labels; the 1000 of ImageNet take 11 kB."""
+"""The largest file of labels; the 1000 of ImageNet take 11 kB."""
 
 
 def _read(path: Path, field: str, *, most: int) -> bytes:
