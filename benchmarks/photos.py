@@ -24,6 +24,7 @@ import PIL
 from PIL import Image
 
 from onestream.measure.load.perf_analyzer import input_data
+from onestream.wire.install import install_command
 
 Size = Literal["500x375", "1920x1080"]
 SIZES: tuple[Size, ...] = ("500x375", "1920x1080")
@@ -129,7 +130,7 @@ def _source_files() -> list[Path]:
         package, _, inside = location.partition("/")
         spec = importlib.util.find_spec(package)
         if spec is None or spec.origin is None:
-            raise PhotosMissing(f"the photos come with the package {package}; run: pip install 'onestream[bench]'")
+            raise PhotosMissing(f"the photos come with the package {package}; run: {install_command('bench')}")
         files += [Path(spec.origin).parent / inside / name for name in names]
     return files
 

@@ -1,4 +1,4 @@
-"""The README's table of ``streams``."""
+"""The table of ``streams`` in docs/results.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Markdown tables from result files.
 
-python -m benchmarks.tables --write README.md    replaces what stands between the two marker lines
-python -m benchmarks.tables --check README.md    exits with 1 where that differs from the result files
+python -m benchmarks.tables --write docs/results.md    replaces what stands between the two marker lines
+python -m benchmarks.tables --check docs/results.md    exits with 1 where that differs from the result files
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onestream.measure.load.perf_analyzer import Load, Transport
 from onestream.measure.spread import Spread, ratio
 from onestream.measure.tables import NOT_MEASURED, markdown, rewrite
 
-_LINK = "benchmarks/results"
+_LINK = "../benchmarks/results"
 _MUCH_OTHER_USE = 0.05
 _Value = Callable[[Served], float]
 _Quantity = Callable[[Size], "Spread | None"]
@@ -43,9 +43,9 @@ def full(results: Results) -> str:
 
 
 def summary(results: Sequence[Results], *, link_to: str) -> str:
-    """The block of the README: for each machine the ratios and a few absolute numbers; empty without results.
+    """For each machine the ratios and a few absolute numbers; empty without results.
 
-    ``link_to`` is the folder of results, as the README's links name it.
+    ``link_to`` is the folder of results, as the page's links name it.
     """
     return "\n".join(
         f"{_about(one)}\n{ratios(one)}\n{_absolute(one)}\n"
@@ -247,24 +247,24 @@ def _spread_text(rounds: dict[int, float], digits: int) -> str:
     return _text(Spread.of(list(rounds.values())) if rounds else None, digits)
 
 
-def _readme(folder: Path) -> str:
+def _page(folder: Path) -> str:
     blocks = [
         summary(read(folder, FILE_NAME, Results), link_to=_LINK),
         *map(training.table, read(folder, training.FILE_NAME, training.TrainingResults)),
         *map(video_table.table, read(folder, video_table.FILE_NAME, Raw)),
         *map(streams_table.table, read(folder, streams_table.FILE_NAME, Raw)),
         *(
-            overload_table.readme(one, link_to=_LINK)
+            overload_table.with_plot(one, link_to=_LINK)
             for one in read(folder, overload.FILE_NAME, overload.OverloadResults)
         ),
-        gpu_table.readme(read(folder, gpu.FILE_NAME, gpu.GpuResults)),
+        gpu_table.summaries(read(folder, gpu.FILE_NAME, gpu.GpuResults)),
     ]
     return "\n".join(block for block in blocks if block)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return rewrite(_readme, arguments, command="python -m benchmarks.tables", results=RESULTS)
+    return rewrite(_page, arguments, command="python -m benchmarks.tables", results=RESULTS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The README's table of ``video_clips``."""
+"""The table of ``video_clips`` in docs/results.md."""
 
 from __future__ import annotations
 

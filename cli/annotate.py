@@ -1,4 +1,4 @@
-"""A copy of a stream with what was seen in it written onto its frames."""
+"""Writes a copy of a stream with its labels drawn onto the frames."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class AnnotatedVideo:
         return round(1 / (self._format.fps or 25.0) / _TIME_BASE)
 
     def _time(self, frame: VideoFrame) -> int:
-        """When the frame is shown, in the file's time base; where the stream does not go on, a frame later."""
+        """The frame's time in the file's time base; one frame later where the stream's clock stands still."""
         assert self._format is not None
         at = self._last_pts + self._step() if self._last_pts >= 0 else 0
         if frame.pts is not None:

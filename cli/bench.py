@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.wire.install import install_command
 
 bench = typer.Typer(no_args_is_help=True, help="Measure what this machine serves, beside the usual way of writing it.")
 
@@ -25,7 +26,7 @@ def _root() -> None:
 def streams(
     pipeline: Annotated[Path, typer.Argument(help="Pipeline file.")] = Path("pipelines/classify.yaml"),
     *,
-    stride: Annotated[int, typer.Option(min=1, help="Every so manieth frame is inferred.")] = 1,
+    stride: Annotated[int, typer.Option(min=1, help="Infer every `stride`-th frame.")] = 1,
     clip: Annotated[
         Path | None, typer.Option(help="Video that every stream plays; one is made where none is given.")
     ] = None,
@@ -53,7 +54,7 @@ def streams(
         from onestream.serving.errors import ServingError
     except ImportError as error:
         fail(
-            f"cannot measure: {error.name or error} is not installed. Run: pip install 'onestream[cpu,bench]'",
+            f"cannot measure: {error.name or error} is not installed. Run: {install_command('cpu', 'bench')}",
             EXIT_CANNOT_START,
         )
     quiet_numbers()
@@ -129,7 +130,7 @@ def soak(
         from onestream.serving.errors import ServingError
     except ImportError as error:
         fail(
-            f"cannot run: {error.name or error} is not installed. Run: pip install 'onestream[cpu,bench]'",
+            f"cannot run: {error.name or error} is not installed. Run: {install_command('cpu', 'bench')}",
             EXIT_CANNOT_START,
         )
     log = Console(stderr=True)

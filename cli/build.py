@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from onestream.cli.exit_codes import EXIT_FAILED, fail
+from onestream.wire.install import install_command
 
 
 def build(
@@ -39,7 +40,7 @@ def build(
         from onestream.serving.building.build import build as build_repository
         from onestream.serving.errors import ServingError
     except ImportError as error:
-        fail(f"cannot build: {error.name or error} is not installed. Run: pip install 'onestream[cpu]'", EXIT_FAILED)
+        fail(f"cannot build: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_FAILED)
     console = Console(stderr=True)
     try:
         with console.status("building") as status:

@@ -17,6 +17,7 @@ from rich.table import Table
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
 from onestream.cli.stream_board import Board
 from onestream.client import Classification, Client, OnestreamError
+from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.serving.server.server import Server
@@ -69,7 +70,7 @@ def _serve(
         from onestream.serving.errors import ServingError
         from onestream.serving.server.server import Server
     except ImportError as error:
-        fail(f"{error.name or error} is not installed. Run: pip install 'onestream[cpu]'", EXIT_CANNOT_START)
+        fail(f"{error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_CANNOT_START)
     try:
         with log.status("building the model") as status:
             built = build(pipeline_file, folder=repository, progress=lambda text: status.update(text))

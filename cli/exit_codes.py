@@ -1,4 +1,4 @@
-"""How commands end."""
+"""Exit codes of the commands."""
 
 from __future__ import annotations
 

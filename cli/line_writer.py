@@ -1,4 +1,4 @@
-"""Lines to a stream, written so that nobody waits for whoever reads them."""
+"""Writes lines to a stream without ever waiting for its reader."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
+from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.measure.parity.report import Report
@@ -67,7 +68,7 @@ def parity(
         from onestream.measure.parity.gathered import CannotCompare
         from onestream.measure.parity.run import Options, run
     except ImportError as error:
-        fail(f"{error.name or error} is not installed. Run: pip install 'onestream[cpu]'", EXIT_CANNOT_START)
+        fail(f"{error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_CANNOT_START)
     out, log = Console(), Console(stderr=True)
     options = Options(
         pipeline_file=pipeline,

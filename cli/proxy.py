@@ -128,7 +128,7 @@ def token(
     name: Annotated[str, typer.Argument(help="Who gets it; the proxy's log shows this name.")],
     file: Annotated[Path, typer.Option(help="File of tokens.")] = Path("tokens.conf"),
 ) -> None:
-    """Make a token, add it to the file, and print it. A token is taken back by removing its line."""
+    """Make a token, add it to the file, and print it. To revoke a token, remove its line."""
     from onestream.serving.errors import BadProxy
     from onestream.serving.proxy.tokens import add_token
 
@@ -170,7 +170,7 @@ def _write(text: str, target: Path) -> None:
 
 
 class _Signals:
-    """What this process was told since it began: to stop, or to reload. Handlers only take note."""
+    """The signals that this process got since it began: to stop, or to reload. Handlers only take note."""
 
     def __init__(self) -> None:
         self.stop = False

@@ -14,6 +14,7 @@ from rich.table import Table
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.client import DEFAULT_URL, Client, OnestreamError
 from onestream.measure.image_files import expand
+from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.cli.rollout_checks import Comparison, Side
@@ -47,7 +48,7 @@ def rollout(
         from onestream.serving.errors import ServingError
         from onestream.serving.server.rollout_service import RolloutSession
     except ImportError as error:
-        fail(f"cannot roll out: {error.name or error} is not installed. Run: pip install 'onestream[cpu]'", EXIT_FAILED)
+        fail(f"cannot roll out: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_FAILED)
     if back == (to is not None):
         fail("say either --to VERSION or --back", EXIT_CANNOT_START)
     files = expand([str(photos)]) if photos else []

@@ -29,7 +29,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was seen.
+    """The result of a comparison.
 
     Attributes:
         photos: that both versions answered.

@@ -14,6 +14,7 @@ import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
 from onestream.cli.serve_output import JsonOutput, Output, TextOutput
+from onestream.wire.install import install_command
 
 _BEYOND_THIS_MACHINE = (
     "--host {host} lets other machines reach Triton itself, which has no tokens, no TLS and no limit on "
@@ -23,7 +24,7 @@ _BEYOND_THIS_MACHINE = (
 
 
 class DeviceOption(str, Enum):
-    """Which configurations the models are loaded with."""
+    """The configurations with which models are loaded."""
 
     auto = "auto"
     cpu = "cpu"
@@ -31,7 +32,7 @@ class DeviceOption(str, Enum):
 
 
 class LogFormat(str, Enum):
-    """How the command's own lines look."""
+    """The form of the command's own lines."""
 
     text = "text"
     json = "json"
@@ -98,7 +99,7 @@ def serve(
         from onestream.serving.server.triton.ports import is_loopback
     except ImportError as error:
         fail(
-            f"cannot serve: {error.name or error} is not installed. Run: pip install 'onestream[cpu]'",
+            f"cannot serve: {error.name or error} is not installed. Run: {install_command('cpu')}",
             EXIT_CANNOT_START,
         )
     if not (insecure_bind or is_loopback(host)):

@@ -1,4 +1,4 @@
-"""What ``onestream serve`` prints: text for people, or one JSON object a line for what collects logs."""
+"""Prints for ``onestream serve``: text for people, or one JSON object a line for what collects logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOAD_EVENT = re.compile(r"\"(?P<what>successfully loaded|loading:|failed to loa
 
 
 class Output(ABC):
-    """Where a server's events and Triton's log go. Any thread may call it, and waits for no reader before the end."""
+    """Prints a server's events and Triton's log. Any thread may call it; it waits for no reader before the end."""
 
     def __init__(self) -> None:
         self._stdout = LineWriter(sys.stdout, dropped=self._dropped)

@@ -1,4 +1,4 @@
-"""What a running command shows of its streams."""
+"""Shows running streams: a line for each."""
 
 from __future__ import annotations
 

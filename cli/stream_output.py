@@ -1,4 +1,4 @@
-"""What ``onestream stream -o`` writes: the frames that the pipeline composed, or the stream with its labels."""
+"""Writes the file of ``onestream stream -o``: the frames that the pipeline composed, or the stream with its labels."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.measure.tune.report import Report
@@ -25,7 +26,7 @@ _PLOTS = (".png", ".svg", ".pdf")
 
 
 class DeviceOption(str, Enum):
-    """Which configurations are tuned."""
+    """The configurations that are tuned."""
 
     auto = "auto"
     cpu = "cpu"
@@ -72,9 +73,7 @@ def tune(
         from onestream.preprocess import PreprocessError
         from onestream.serving.errors import ServingError
     except ImportError as error:
-        fail(
-            f"cannot tune: {error.name or error} is not installed. Run: pip install 'onestream[cpu]'", EXIT_CANNOT_START
-        )
+        fail(f"cannot tune: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_CANNOT_START)
     _check_outputs(plot, json_file)
     options = Options(
         pipeline_file=pipeline,
@@ -176,7 +175,7 @@ def _check_outputs(plot: Path | None, json_file: str | None) -> None:
     if plot.suffix.lower() not in _PLOTS:
         fail(f"--plot {plot}: allowed are names that end in {', '.join(_PLOTS)}", EXIT_CANNOT_START)
     if importlib.util.find_spec("matplotlib") is None:
-        fail("--plot: matplotlib is not installed. Run: pip install 'onestream[tune]'", EXIT_CANNOT_START)
+        fail(f"--plot: matplotlib is not installed. Run: {install_command('tune')}", EXIT_CANNOT_START)
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class AsyncClient:
         priority: Priority = "normal",
         transport: AsyncTransport | None = None,
     ) -> None:
-        """Options as of ``Client``; HTTP needs ``onestream[async]``. A ``transport`` that is given has no regions."""
+        """Options as of ``Client``. HTTP needs the extra ``async``. A ``transport`` that is given has no regions."""
         if shared_memory and transport is not None:
             raise ValueError("shared_memory=True, which needs an address; expected no transport")
         self._timeout_s = positive("timeout_s", timeout_s)
@@ -213,7 +213,7 @@ class AsyncClient:
         return calls.server_info(self.url, fields)
 
     async def statistics(self, model: str = "classify", *, timeout_s: float | None = None) -> ModelStatistics:
-        """What the server measured about the model since it was loaded; of an ensemble also its steps."""
+        """The server's statistics of the model since it was loaded; of an ensemble also those of its steps."""
         deadline = self._deadline(timeout_s)
         config = await self._config(model, deadline)
         steps = [

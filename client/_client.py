@@ -194,9 +194,9 @@ class Client:
         ``source``
             A file's path, ``rtsp://…``, ``/dev/video…``, the bytes of a file, a binary file object, or a source of
             ``onestream.client.video``. It is sent as it is encoded, and decoded by the server. Needs
-            ``onestream[video]``.
+            PyAV, which the extra ``video`` installs.
         ``mode``
-            ``"block"``: whoever is faster waits and no frame is lost. ``"drop_oldest"``: the latency is bounded, and
+            ``"block"``: the faster side waits, and no frame is lost. ``"drop_oldest"``: the latency is bounded, and
             frames that would wait too long are dropped and counted. By default the first for what can wait, files, and
             the second for what cannot, cameras.
         ``results``
@@ -265,7 +265,7 @@ class Client:
         return calls.server_info(self.url, fields)
 
     def statistics(self, model: str = "classify", *, timeout_s: float | None = None) -> ModelStatistics:
-        """What the server measured about the model since it was loaded; of an ensemble also its steps."""
+        """The server's statistics of the model since it was loaded; of an ensemble also those of its steps."""
         deadline = self._deadline(timeout_s)
         config = self._config(model, deadline)
         steps = tuple(

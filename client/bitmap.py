@@ -1,4 +1,4 @@
-"""Pixels written as a BMP file, straight into the memory where the file is wanted."""
+"""Writes pixels as a BMP file, straight into the memory where the file is wanted."""
 
 from __future__ import annotations
 

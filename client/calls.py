@@ -1,4 +1,4 @@
-"""What every client does apart from waiting: check what is asked, and read what was answered."""
+"""Checks calls and reads answers, without waiting: shared by the sync and the async client."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ DEFAULT_URL = "127.0.0.1:8001"
 """Where Triton serves gRPC on this machine unless told otherwise."""
 
 READY_PAUSE_S = 0.1
-"""Between two questions whether a server is ready."""
+"""The pause between two questions whether a server is ready."""
 
 NOT_READY = (CannotConnect, TimedOut, ServerRefused, UnexpectedResponse)
-"""What the question whether a server is ready comes to where it is not."""
+"""The errors by which a server that is asked whether it is ready says no."""
 
 _UNKNOWN_LENGTH = -1
-"""Of a dimension in a model's configuration."""
+"""A dimension of any length in a model's configuration."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._~:/+=@-]{1,128}")
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -59,7 +59,7 @@ def positive(name: str, value: float) -> float:
 
 
 def request_metadata(request_id: str | None, traceparent: str | None, priority: Priority) -> RequestMetadata:
-    """What a request says beside its image, with a random id where the caller gave none. Raises ValueError."""
+    """The metadata of a request, with a random id where the caller gave none. Raises ValueError."""
     if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
         raise ValueError(
             f"request_id={request_id!r:.150}, expected 1 to 128 letters, digits or any of . _ ~ : / + = @ -"
@@ -94,7 +94,7 @@ def check_many(images: object, *, in_flight: int, timeout_s: float | None) -> No
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large the encoded image for a model, and the tensors of its answer, may be."""
+    """The largest encoded image for a model, and the largest tensors of its answer."""
 
     body_bytes: int
     answer_bytes: int
@@ -115,7 +115,7 @@ def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
 
 
 def _declared_bytes(outputs: Sequence[object]) -> int | None:
-    """What one answer with these outputs takes; None where they do not say."""
+    """The bytes of one answer with these outputs; None where their configuration does not say."""
     sizes: list[int | None] = []
     for value in outputs:
         output = fields.mapping(value, "an output of a model")

@@ -1,4 +1,4 @@
-"""What can go wrong when a pipeline is called, told apart by what the caller can do about it.
+"""The errors of a call, told apart by what the caller can do about them.
 
 ::
 

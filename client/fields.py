@@ -1,4 +1,4 @@
-"""Values out of an answer: each is of the kind that the wire contract says, or UnexpectedResponse is raised.
+"""Reads values of an answer, and raises UnexpectedResponse for one that is not of the wire contract's kind.
 
 ``what`` names the value in the error, such as ``"the shape of output 'scores'"``.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from onestream.client.errors import UnexpectedResponse
 
 _LARGEST = 2**64 - 1
-"""What the widest integers of Triton's protocol hold."""
+"""The largest value of the widest integers of Triton's protocol."""
 _MOST_VALUES = 10_000
 """Of outputs, steps, versions or extensions: more than any model has, and read in a fraction of a second."""
 

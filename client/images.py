@@ -1,4 +1,4 @@
-"""From what a caller has in hand to the bytes of one encoded image file.
+"""Makes the bytes of one encoded image file from a path, bytes, an array or a PIL image.
 
 Encoded images (bytes, paths, files) travel as they are: the server decodes them. Pixels (NumPy arrays, PIL
 images) are encoded without loss, as BMP where they fit into the size limit: writing a BMP of 1920×1080 takes

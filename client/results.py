@@ -54,7 +54,7 @@ class Classification:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What became of one image of many: exactly one of ``result`` and ``error`` is set.
+    """The outcome for one image of many: exactly one of ``result`` and ``error`` is set.
 
     ``index`` counts the images from 0, ``source`` is the object that was given.
     """

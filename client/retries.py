@@ -1,4 +1,4 @@
-"""When a failed call is made again, and how long that may take altogether."""
+"""Decides when a failed call is repeated, and counts down its deadline."""
 
 from __future__ import annotations
 

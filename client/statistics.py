@@ -1,4 +1,4 @@
-"""What the server measured about its models, as numbers that can be subtracted.
+"""The server's statistics of a model, as numbers that can be subtracted.
 
 Triton counts from the moment a model is loaded. Two snapshots and their difference tell about the time
 between them::
@@ -23,7 +23,7 @@ _PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "comput
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """How often something happened, and how long it took altogether."""
+    """A count of events, and the time that they took altogether."""
 
     count: int = 0
     total_ns: int = 0
@@ -90,7 +90,7 @@ class ModelStatistics:
         return self.inference_count / self.execution_count if self.execution_count else 0.0
 
     def __sub__(self, earlier: ModelStatistics) -> ModelStatistics:
-        """What happened since ``earlier``, a snapshot of the same model.
+        """The statistics since ``earlier``, a snapshot of the same model.
 
         Raises ValueError for another model or other steps, and when counts went down, which means that
         the model was loaded anew in between.

@@ -1,4 +1,4 @@
-"""What happens after the network, in NumPy alone: network outputs to the arrays that a pipeline returns."""
+"""Turns network outputs into the arrays that a pipeline returns. This package itself needs NumPy only."""
 
 from onestream.postprocess.classification import top_k
 from onestream.postprocess.labels import read_labels

@@ -1,4 +1,4 @@
-"""Logits to the best classes."""
+"""Finds the best classes in logits."""
 
 from __future__ import annotations
 

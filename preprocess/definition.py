@@ -87,15 +87,14 @@ class Operation(BaseModel):
 
 
 class Decode(Operation):
-    """Encoded bytes to 8-bit HWC pixels. The EXIF orientation is applied and alpha is dropped.
-
-    ``gray`` is ITU-R 601 luma of the decoded RGB, as Pillow's ``convert("L")``. Samples of 16 bit keep their high byte.
-    """
+    """Encoded bytes to 8-bit HWC pixels. Samples of 16 bit keep their high byte."""
 
     op: Literal["decode"] = "decode"
-    color: Color = "rgb"
-    orientation: Literal["apply"] = "apply"
-    alpha: Literal["drop"] = "drop"
+    color: Color = Field(
+        default="rgb", description="*gray* is ITU-R 601 luma of the decoded RGB, as Pillow's ``convert('L')``"
+    )
+    orientation: Literal["apply"] = Field(default="apply", description="the EXIF orientation is applied")
+    alpha: Literal["drop"] = Field(default="drop", description="transparency is ignored, colours are kept")
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """Bytes to (height, width, 3 or 1)."""
@@ -105,22 +104,28 @@ class Decode(Operation):
 
 
 class Resize(Operation):
-    """Resample to a new size, antialiased, with half-pixel centres, rounding to 8 bit.
-
-    ``mode`` *shorter* or *longer* scales that side to ``size`` (pixels) and the other in proportion; *exact* takes
-    ``size`` as [height, width]; *fit* takes [height, width] as a box that the result must fill in one side.
-    ``antialias`` False interpolates between the four nearest pixels even where the image shrinks, as OpenCV's
-    INTER_LINEAR does. ``rounding`` of the proportional side: *truncate* (``int``, torchvision), *nearest* (Python's
-    ``round`` of the exact quotient) or *ratio* (``round(side * (size / other))`` in floats, which may miss a half that
-    *nearest* meets: ultralytics).
-    """
+    """Resample to a new size, antialiased, with half-pixel centres, rounding to 8 bit."""
 
     op: Literal["resize"] = "resize"
-    mode: Literal["shorter", "longer", "exact", "fit"]
-    size: Side | tuple[Side, Side]
-    filter: Filter = "bilinear"
-    antialias: bool = True
-    rounding: Rounding = "truncate"
+    mode: Literal["shorter", "longer", "exact", "fit"] = Field(
+        description="*shorter*, *longer*: scale that side to ``size`` and the other in proportion; *exact*: to "
+        "``size``; *fit*: into the box ``size``, which the result fills in one side"
+    )
+    size: Side | tuple[Side, Side] = Field(
+        description="one side in pixels for *shorter* and *longer*, [height, width] for *exact* and *fit*"
+    )
+    filter: Filter = Field(default="bilinear", description="Pillow's filters; *bilinear* is the triangle")
+    antialias: bool = Field(
+        default=True,
+        description="*false*, with *bilinear* only, interpolates between the four nearest pixels even where the image "
+        "shrinks, as OpenCV's INTER_LINEAR does",
+    )
+    rounding: Rounding = Field(
+        default="truncate",
+        description="of the proportional side: *truncate* (``int``, torchvision), *nearest* (Python's ``round`` of the "
+        "exact quotient), *ratio* (``round(side * (size / other))`` in floats, which may miss a half that *nearest* "
+        "meets: ultralytics)",
+    )
 
     @model_validator(mode="after")
     def _size_suits_mode(self) -> Resize:
@@ -144,19 +149,19 @@ class Resize(Operation):
 
 
 class CenterCrop(Operation):
-    """Cut ``size`` = [height, width] from the centre; a smaller image is first padded with zeros, as in torchvision.
-
-    ``rounding`` of the offset ``(in - out) / 2``: *nearest* (Python's ``round``, torchvision) or *truncate* (``int``,
-    Hugging Face). The canonical JSON states it only where it is not *nearest*, since older definitions have no such
-    field.
-    """
+    """Cut a window from the centre. A smaller image is first padded with zeros, as in torchvision."""
 
     op: Literal["center_crop"] = "center_crop"
-    size: tuple[Side, Side]
-    rounding: Literal["nearest", "truncate"] = "nearest"
+    size: tuple[Side, Side] = Field(description="[height, width] in pixels")
+    rounding: Literal["nearest", "truncate"] = Field(
+        default="nearest",
+        description="of the offset ``(in - out) / 2``: *nearest* (Python's ``round``, torchvision), *truncate* "
+        "(``int``, Hugging Face)",
+    )
 
     @model_serializer(mode="wrap")
     def _state_rounding_where_it_matters(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Older definitions have no such field, and their digests must stay."""
         fields: dict[str, Any] = default(self)
         if self.rounding == "nearest":
             fields.pop("rounding", None)
@@ -168,15 +173,15 @@ class CenterCrop(Operation):
 
 
 class Pad(Operation):
-    """Surround with ``value`` (0 to 255) up to ``size`` = [height, width]. A larger image cannot be padded.
-
-    ``align`` *center* splits the border evenly, the odd pixel at the bottom or right; *top_left* puts it all there.
-    """
+    """Surround with one value up to a size. A larger image cannot be padded."""
 
     op: Literal["pad"] = "pad"
-    size: tuple[Side, Side]
-    value: Level = 0
-    align: Literal["center", "top_left"] = "center"
+    size: tuple[Side, Side] = Field(description="[height, width] in pixels, at least the image's")
+    value: Level = Field(default=0, description="of every channel of the border")
+    align: Literal["center", "top_left"] = Field(
+        default="center",
+        description="where the image lies: *center*, with the odd pixel of border at the bottom or right; *top_left*",
+    )
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """(h, w, c) to (size[0], size[1], c)."""
@@ -187,17 +192,14 @@ class Pad(Operation):
 
 
 class Letterbox(Operation):
-    """Resize into the box ``size`` = [height, width] keeping the aspect ratio, then pad to it with ``value``.
-
-    The same as ``Resize(mode="fit")`` followed by ``Pad``; ``rounding`` defaults to *nearest*, as in detectors.
-    """
+    """Resize into a box, keeping the aspect ratio, then pad to it: ``resize`` with *fit*, followed by ``pad``."""
 
     op: Literal["letterbox"] = "letterbox"
-    size: tuple[Side, Side]
-    value: Level = 114
-    align: Literal["center", "top_left"] = "center"
-    filter: Filter = "bilinear"
-    rounding: Rounding = "nearest"
+    size: tuple[Side, Side] = Field(description="[height, width] of the box in pixels")
+    value: Level = Field(default=114, description="of every channel of the border")
+    align: Literal["center", "top_left"] = Field(default="center", description="as of ``pad``")
+    filter: Filter = Field(default="bilinear", description="as of ``resize``")
+    rounding: Rounding = Field(default="nearest", description="as of ``resize``; *nearest* is what detectors do")
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """(h, w, c) to (size[0], size[1], c)."""
@@ -215,9 +217,9 @@ class Normalize(Operation):
     """``(x / scale - mean) / std`` per channel, in float32, in this order of operations."""
 
     op: Literal["normalize"] = "normalize"
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    scale: Annotated[float, Field(gt=0)] = 255.0
+    mean: tuple[float, ...] = Field(description="one value a channel")
+    std: tuple[float, ...] = Field(description="one value a channel, above 0")
+    scale: float = Field(default=255.0, gt=0, description="what divides the levels first")
 
     @field_validator("mean")
     @classmethod
@@ -246,8 +248,8 @@ class Output(Operation):
     """Layout and dtype that the network receives. Must be the last operation; float32 NCHW where it is left out."""
 
     op: Literal["output"] = "output"
-    layout: Layout = "NCHW"
-    dtype: DType = "float32"
+    layout: Layout = Field(default="NCHW", description="order of the dimensions: batch, channels, height, width")
+    dtype: DType = Field(default="float32", description="*uint8* goes without ``normalize`` only")
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """HWC to the network's layout and dtype."""
@@ -272,7 +274,11 @@ class Definition(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    operations: tuple[AnyOperation, ...] = Field(min_length=1)
+    operations: tuple[AnyOperation, ...] = Field(
+        min_length=1,
+        description="first ``decode``; then ``resize``, ``center_crop``, ``pad`` and ``letterbox`` in any order; then "
+        "at most one ``normalize``; then ``output``, or float32 NCHW without it",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -332,7 +338,7 @@ class Definition(BaseModel):
 
     @property
     def output_spec(self) -> TensorSpec:
-        """What the network receives, per sample."""
+        """The specification of the network's input, per sample."""
         spec = ENCODED
         for operation in self.operations:
             spec = operation.output(spec)

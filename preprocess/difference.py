@@ -1,4 +1,4 @@
-"""Where two definitions part: what an error names."""
+"""Finds the first difference between two definitions, for errors to name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong in this room.
+"""The errors of preprocessing.
 
 ::
 

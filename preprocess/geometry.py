@@ -106,7 +106,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What must be decoded to fill a placement's window, and where the window lies in it.
+    """The part of the source that must be decoded to fill a placement's window, and the window's place in it.
 
     ``anchor`` (top, left) and ``shape`` (height, width) are integers in source pixels. ``start`` and ``end`` are the
     window's corners, (y, x) in pixels relative to the anchor, not rounded.

@@ -1,4 +1,4 @@
-"""What is refused before it is decoded: by byte count, by format and by declared size.
+"""Refuses images before they are decoded: by byte count, by format and by declared size.
 
 A few hundred bytes can declare 30000 x 30000 pixels, and decoding them takes gigabytes, so everything here reads the
 header only.

@@ -28,7 +28,7 @@ def decoding_bytes(limits: Limits, *, max_batch_size: int) -> int:
 
 
 def undecodable(header: Header, reason: str, cause: Exception | None = None) -> BadImage:
-    """Why an image was not decoded: ``OutOfMemory`` where its memory cannot be had now, else ``BadImage`` (corrupt)."""
+    """Why an image was not decoded: ``OutOfMemory`` where memory for it is short now, else ``BadImage`` (corrupt)."""
     pixels = header.height * header.width
     if isinstance(cause, MemoryError) or "bad_alloc" in str(cause) or not _to_be_had(pixels * BYTES_PER_PIXEL):
         return OutOfMemory(

@@ -7,11 +7,11 @@ from typing import Any
 import yaml
 
 MAX_CHARACTERS = 100_000
-"""Of a text; a pipeline file has some thousand."""
+"""The longest text; a pipeline file has some thousand characters."""
 MAX_VALUES = 10_000
 """Of a text whose aliases are written out; a pipeline file has some hundred. More come of aliases of aliases."""
 MAX_DEPTH = 32
-"""Of lists and mappings inside each other; a pipeline file has 5. PyYAML reads them by recursion."""
+"""Lists and mappings inside each other; a pipeline file has 5. PyYAML reads them by recursion."""
 
 
 class BadYaml(yaml.YAMLError):

@@ -1,4 +1,4 @@
-"""How far a backend may be from the reference, by stage, and why. Tests and parity reports judge with this table.
+"""The allowed difference of each backend to the reference, by stage, with its reason. Tests and parity judge by it.
 
 Differences are in 8-bit levels; normalized output is brought back to levels first. The bounds were measured on photos,
 noise and edges in every format (``tests/preprocess/test_parity.py``) and rounded up.
@@ -119,7 +119,7 @@ TOLERANCES += tuple(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How far a sample is from the reference's, in levels, and whether the table allows it."""
+    """The difference of a sample to the reference's, in levels, and whether the table allows it."""
 
     max: float
     mean: float

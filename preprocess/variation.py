@@ -24,7 +24,7 @@ _CHROMA_MARGIN = 2
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """What is done to one image.
+    """The change that augmentation makes to one image.
 
     ``box`` lies inside the oriented image, in pixels. ``color`` is None or (channels, channels + 1) float32: the
     factors of the input channels, in levels, and what is added; the result is rounded to nearest and clipped to 0 to
@@ -61,7 +61,7 @@ def resize_of(definition: Definition) -> Resize:
 
 
 def box_region(box: Window, source_hw: Size) -> Region:
-    """What to decode for a box, and where it lies in it."""
+    """The region to decode for a box, and the box's place in it."""
     anchor, shape, start, end = [], [], [], []
     for first, kept, source in ((box.top, box.height, source_hw[0]), (box.left, box.width, source_hw[1])):
         low, high = max(0, first - _CHROMA_MARGIN), min(source, first + kept + _CHROMA_MARGIN)

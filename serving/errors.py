@@ -1,4 +1,4 @@
-"""What can go wrong in building a repository.
+"""The errors of building and serving.
 
 ::
 

@@ -20,19 +20,23 @@ Level = Annotated[int, Field(ge=0, le=255)]
 
 
 class Classification(BaseModel):
-    """The best classes of a network with one output (batch, classes).
-
-    ``activation``: *softmax* makes scores that sum to 1 of logits or of their logarithms; *none* returns the network's
-    output as it is; *auto* is *none* for a network that ends in softmax or sigmoid itself, and *softmax* for any other.
-    ``labels`` is *imagenet*, a path relative to the pipeline file, or None: then class ids serve as names.
-    """
+    """The best classes of a network with one output (batch, classes)."""
 
     model_config = _Frozen
 
     kind: Literal["classification"] = "classification"
-    top_k: Annotated[int, Field(ge=1)] = 5
-    activation: Literal["auto", "softmax", "none"] = "auto"
-    labels: str | None = None
+    top_k: int = Field(default=5, ge=1, description="how many of the best classes are returned")
+    activation: Literal["auto", "softmax", "none"] = Field(
+        default="auto",
+        description="*softmax* makes scores that sum to 1 of logits or of their logarithms; *none* returns the "
+        "network's output as it is; *auto* is *none* for a network that ends in softmax or sigmoid itself, and "
+        "*softmax* for any other",
+    )
+    labels: str | None = Field(
+        default=None,
+        description="*imagenet*, or a file with one name a line, relative to the pipeline file; without it class ids "
+        "serve as names",
+    )
 
 
 class Raw(BaseModel):
@@ -44,117 +48,148 @@ class Raw(BaseModel):
 
 
 class ColorBackground(BaseModel):
-    """One colour: red, green and blue of 0 to 255."""
+    """One colour."""
 
     model_config = _Frozen
 
     kind: Literal["color"] = "color"
-    rgb: tuple[Level, Level, Level] = (0, 177, 64)
+    rgb: tuple[Level, Level, Level] = Field(default=(0, 177, 64), description="[red, green, blue]")
 
 
 class BlurBackground(BaseModel):
-    """The picture itself, blurred. ``radius``: about the standard deviation, in pixels of the picture."""
+    """The picture itself, blurred."""
 
     model_config = _Frozen
 
     kind: Literal["blur"] = "blur"
-    radius: Annotated[int, Field(ge=12, le=512)] = 28
+    radius: int = Field(default=28, ge=12, le=512, description="about the standard deviation, in pixels of the picture")
 
 
 class PictureBackground(BaseModel):
-    """An image file, its path relative to the pipeline file; it is scaled to cover the picture."""
+    """An image file. It is scaled to cover the picture."""
 
     model_config = _Frozen
 
     kind: Literal["picture"] = "picture"
-    path: str
+    path: str = Field(description="relative to the pipeline file")
 
 
 AnyBackground = ColorBackground | BlurBackground | PictureBackground
 
 
 class Matte(BaseModel):
-    """Which pixels belong to a person, from a network with one output (batch, height, width) of probabilities.
-
-    ``softness``: the range of probabilities around one half that stays transparent in parts; 1 keeps them as they are,
-    less makes edges harder. ``background``: what a composed video shows behind persons.
-    """
+    """Which pixels belong to a person, from a network with one output (batch, height, width) of probabilities."""
 
     model_config = _Frozen
 
     kind: Literal["matte"] = "matte"
-    softness: Annotated[float, Field(gt=0, le=1)] = 0.5
-    background: Annotated[AnyBackground, Field(discriminator="kind")] = BlurBackground()
+    softness: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="the range of probabilities around one half that stays transparent in parts; 1 keeps them as they "
+        "are, less makes edges harder",
+    )
+    background: AnyBackground = Field(
+        default=BlurBackground(), discriminator="kind", description="what a composed video shows behind persons"
+    )
 
 
 AnyPostprocess = Classification | Raw | Matte
 
 
 class GpuOptions(BaseModel):
-    """How a machine with an NVIDIA GPU runs the pipeline. None of it changes a result beyond the tolerances table.
-
-    ``max_batch_size``: images per execution there. ``max_queue_size``: waiting requests per step and priority there; 0
-    for any number, which is the default since Triton 2.51 serves the bounded queue of a model with one instance more
-    slowly (docs/overload.md). ``backend``: what preprocesses, *cvcuda* or *dali*. ``decode``:
-    where JPEGs are decoded: *gpu*; *hybrid*, entropy decoding on the CPU and the rest on the GPU; *cpu*, which then
-    resizes too and sends only the network's pixels. ``decode_threads``: CPU threads of the decoder, per process.
-    ``hw_decoder_load``: share of the JPEGs for the decoding hardware of A100, H100 and later, 0 to 1; 0 since its
-    chroma may differ.
-    ``engine``: what runs the network. ``precision``: of the network; *tf32* sums products with 10-bit mantissas, which
-    is faster on GPUs that have it. ``batches_in_flight``: batches of ``NAME_fused`` that overlap, each on a stream of
-    its own.
-    """
+    """How a machine with an NVIDIA GPU runs the pipeline. None of it changes a result beyond the tolerances table."""
 
     model_config = _Frozen
 
-    max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 64
-    max_queue_size: Annotated[int, Field(ge=0)] = 0
-    backend: Literal["cvcuda", "dali"] = "cvcuda"
-    decode: Literal["gpu", "hybrid", "cpu"] = "gpu"
-    decode_threads: Annotated[int, Field(ge=1, le=64)] = 2
-    hw_decoder_load: Annotated[float, Field(ge=0, le=1)] = 0.0
-    engine: Literal["tensorrt", "onnxruntime"] = "tensorrt"
-    precision: Precision = "fp32"
-    batches_in_flight: Annotated[int, Field(ge=1, le=16)] = 2
+    max_batch_size: int = Field(
+        default=64, ge=1, le=1024, description="images per execution; TensorRT is built for 1 to this"
+    )
+    max_queue_size: int = Field(
+        default=0,
+        ge=0,
+        description="waiting requests per step and priority; 0 for any number, which is the default since Triton 2.51 "
+        "serves the bounded queue of a model with one instance more slowly",
+    )
+    backend: Literal["cvcuda", "dali"] = Field(
+        default="cvcuda", description="what preprocesses; DALI has streams of its own, so its samples are copied"
+    )
+    decode: Literal["gpu", "hybrid", "cpu"] = Field(
+        default="gpu",
+        description="where JPEGs are decoded; *hybrid*: entropy decoding on the CPU and the rest on the GPU; *cpu* "
+        "resizes there too and sends only the network's pixels",
+    )
+    decode_threads: int = Field(default=2, ge=1, le=64, description="CPU threads of the decoder, per process")
+    hw_decoder_load: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of the JPEGs for the decoding hardware of A100, H100 and later; 0 since its chroma may "
+        "differ (not measured)",
+    )
+    engine: Literal["tensorrt", "onnxruntime"] = Field(default="tensorrt", description="what runs the network")
+    precision: Precision = Field(
+        default="fp32",
+        description="of the network; *fp32* is float32 throughout; *tf32* sums products with 10-bit mantissas, which "
+        "is faster on GPUs that have it",
+    )
+    batches_in_flight: int = Field(
+        default=2, ge=1, le=16, description="batches of ``NAME_fused`` that overlap, each on a CUDA stream of its own"
+    )
 
 
 class ServingOptions(BaseModel):
-    """How Triton runs the pipeline. None of it changes a result.
-
-    ``max_batch_size``: images per execution on a CPU; a network that cannot take batches is served with 1, which then
-    holds on a GPU too. ``max_queue_size``: waiting requests per step and priority on a
-    CPU, above which the server answers UNAVAILABLE at once; *cores* is 32 for each core of the machine that serves (0
-    with one process), 0 is no bound, no longest wait and no priorities. ``max_queue_ms``: longest wait there, after
-    which the answer is the same.
-    ``cpu_instances``: processes on a CPU; *cores* is one per core of the machine that serves. ``cpu_threads``: threads
-    of each, for decoding and the network; more than one pays where fewer requests are in flight than there are cores.
-    ``gpu``: what holds on a machine with a GPU instead.
-    """
+    """How Triton runs the pipeline. None of it changes a result."""
 
     model_config = _Frozen
 
-    max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 8
-    max_queue_size: Literal["cores"] | Annotated[int, Field(ge=0)] = "cores"
-    max_queue_ms: Annotated[int, Field(ge=1)] = 2000
-    cpu_instances: Literal["cores"] | Annotated[int, Field(ge=1)] = "cores"
-    cpu_threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    gpu: GpuOptions = GpuOptions()
+    max_batch_size: int = Field(
+        default=8,
+        ge=1,
+        le=1024,
+        description="images per execution on a CPU; a network that cannot take batches is served with 1, which then "
+        "holds on a GPU too",
+    )
+    max_queue_size: Literal["cores"] | Annotated[int, Field(ge=0)] = Field(
+        default="cores",
+        description="waiting requests per step and priority on a CPU, above which the server answers UNAVAILABLE at "
+        "once; *cores* is 32 for each core of the machine that serves (0 with one process); 0 is no bound, no longest "
+        "wait and no priorities",
+    )
+    max_queue_ms: int = Field(
+        default=2000, ge=1, description="longest wait before a step on a CPU, after which the answer is the same"
+    )
+    cpu_instances: Literal["cores"] | Annotated[int, Field(ge=1)] = Field(
+        default="cores", description="processes on a CPU; *cores* is one per core of the machine that serves"
+    )
+    cpu_threads: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        description="threads of each process, for decoding and the network; more than one pays where fewer requests "
+        "are in flight than there are cores",
+    )
+    gpu: GpuOptions = Field(default=GpuOptions(), description="what holds on a machine with a GPU instead")
 
 
 class VideoSampling(BaseModel):
-    """Which frames of a stream the network sees (``onestream.preprocess.video.streams.sampling.Sampling``).
+    """Which frames of a stream the network sees, counted from 0 in the order of display.
 
-    Every ``stride``-th in the order of display from ``start_frame`` on, before ``end_frame``, ``num_frames`` at most;
-    ``fps`` replaces the stride: those that are shown at a constant rate.
+    It becomes a ``onestream.preprocess.video.streams.sampling.Sampling``.
     """
 
     model_config = _Frozen
 
-    stride: Annotated[int, Field(ge=1)] = 1
-    fps: Annotated[float, Field(gt=0)] | None = None
-    start_frame: Annotated[int, Field(ge=0)] = 0
-    end_frame: Annotated[int, Field(ge=1)] | None = None
-    num_frames: Annotated[int, Field(ge=1)] | None = None
+    stride: int = Field(default=1, ge=1, description="every ``stride``-th frame")
+    fps: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="in place of ``stride``: the frames that are shown at this constant rate"
+    )
+    start_frame: int = Field(default=0, ge=0, description="the first frame that is taken")
+    end_frame: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="the first frame that is not taken any more"
+    )
+    num_frames: Annotated[int, Field(ge=1)] | None = Field(default=None, description="at most so many frames")
 
     @model_validator(mode="after")
     def _fields_agree(self) -> VideoSampling:
@@ -166,53 +201,72 @@ class VideoSampling(BaseModel):
 
 
 class VideoColor(BaseModel):
-    """How YUV becomes RGB (``onestream.preprocess.video.common.color.ColorRule``).
+    """How YUV becomes RGB; *auto* is what the video says, and where it says nothing, BT.601 and limited.
 
-    *auto* is what the video says; where it says nothing, BT.601 and limited.
+    It becomes a ``onestream.preprocess.video.common.color.ColorRule``.
     """
 
     model_config = _Frozen
 
-    matrix: Literal["auto", "bt601", "bt709", "bt2020"] = "auto"
-    range: Literal["auto", "limited", "full"] = "auto"
+    matrix: Literal["auto", "bt601", "bt709", "bt2020"] = Field(
+        default="auto", description="the coefficients; *auto* is what the stream says"
+    )
+    range: Literal["auto", "limited", "full"] = Field(
+        default="auto", description="of the samples: 16 to 235, or 0 to 255; *auto* is what the stream says"
+    )
 
 
 class VideoOutput(BaseModel):
-    """How composed frames are encoded: H.264 by libx264, one packet a frame, without delay.
-
-    ``preset`` and ``crf`` (quality; less is better) are libx264's. A key picture comes every ``keyframe_s`` seconds.
-    """
+    """How composed frames are encoded: one packet a frame, without delay."""
 
     model_config = _Frozen
 
-    codec: Literal["h264"] = "h264"
-    preset: Literal["ultrafast", "superfast", "veryfast", "faster", "fast", "medium"] = "ultrafast"
-    crf: Annotated[float, Field(ge=0, le=51)] = 23.0
-    keyframe_s: Annotated[float, Field(gt=0)] = 2.0
+    codec: Literal["h264"] = Field(default="h264", description="H.264, by libx264")
+    preset: Literal["ultrafast", "superfast", "veryfast", "faster", "fast", "medium"] = Field(
+        default="ultrafast", description="libx264's"
+    )
+    crf: float = Field(default=23.0, ge=0, le=51, description="libx264's quality; less is better")
+    keyframe_s: float = Field(default=2.0, gt=0, description="seconds from one key picture to the next")
 
 
 class VideoOptions(BaseModel):
-    """How ``NAME_video`` takes streams: the frames, their colours, and what is refused (``serving.video.bounds``).
-
-    ``output``: a matte's frames leave composed and encoded; without it its mattes leave as tensors. ``decode``, on a
-    machine with a GPU: *auto* decodes there what NVDEC decodes exactly and the rest on the CPU; *gpu* is the same, but
-    the model does not load where NVDEC cannot be used at all.
-    """
+    """How ``NAME_video`` takes streams: the frames, their colours, and what is refused."""
 
     model_config = _Frozen
 
-    sampling: VideoSampling = VideoSampling()
-    decode: Literal["auto", "cpu", "gpu"] = "auto"
-    color: VideoColor = VideoColor()
-    max_streams: Annotated[int, Field(ge=1, le=1024)] = 32
-    max_pixels: Annotated[int, Field(ge=1)] = 1920 * 1088
-    max_fps: Annotated[float, Field(gt=0)] = 240.0
-    max_bitrate: Annotated[int, Field(ge=1)] = 200_000_000
-    buffer_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
-    results: Annotated[int, Field(ge=1)] = 32
-    idle_s: Annotated[float, Field(gt=0)] = 30.0
-    max_memory_bytes: Annotated[int, Field(ge=1024 * 1024)] = 2 * 1024**3
-    output: VideoOutput | None = None
+    sampling: VideoSampling = Field(default=VideoSampling(), description="which frames the network sees")
+    decode: Literal["auto", "cpu", "gpu"] = Field(
+        default="auto",
+        description="on a machine with a GPU: *auto* decodes there what NVDEC decodes exactly and the rest on the CPU; "
+        "*gpu* is the same, but the model does not load where NVDEC cannot be used at all",
+    )
+    color: VideoColor = Field(default=VideoColor(), description="how YUV becomes RGB")
+    max_streams: int = Field(default=32, ge=1, le=1024, description="streams that are open at once")
+    max_pixels: int = Field(default=1920 * 1088, ge=1, description="of a picture")
+    max_fps: float = Field(default=240.0, gt=0, description="frames per second, as declared")
+    max_bitrate: int = Field(
+        default=200_000_000, ge=1, description="bit/s, as declared; in the mode *drop_oldest* also measured"
+    )
+    buffer_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=1024,
+        description="bytes of packets that wait in the server, per stream; no packet may be larger",
+    )
+    results: int = Field(default=32, ge=1, description="results that wait for the client, per stream")
+    idle_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="a stream that sends no packet, and whose caller takes no result, for so many seconds is ended",
+    )
+    max_memory_bytes: int = Field(
+        default=2 * 1024**3,
+        ge=1024 * 1024,
+        description="bytes that all streams together may add to the process that decodes them, measured",
+    )
+    output: VideoOutput | None = Field(
+        default=None,
+        description="of a matte only: its frames leave composed and encoded; without it its mattes leave as tensors",
+    )
 
     @property
     def bounds(self) -> Bounds:
@@ -222,22 +276,29 @@ class VideoOptions(BaseModel):
 
 
 class Pipeline(BaseModel):
-    """Everything that ``onestream build`` needs, beside the network's file.
-
-    ``network`` names a built-in network (*efficientnet-lite0*, *selfie-segmentation*); None where an ONNX file is
-    given to the build. ``video``: with it there is a model ``NAME_video`` for streams.
-    """
+    """Everything that ``onestream build`` needs, beside the network's file."""
 
     model_config = _Frozen
 
     # A file name of 255 characters holds it with what the models' names add.
-    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=200)]
-    network: Literal["efficientnet-lite0", "selfie-segmentation"] | None = None
-    preprocess: Definition
-    postprocess: Annotated[AnyPostprocess, Field(discriminator="kind")] = Classification()
-    limits: Limits = Limits()
-    serving: ServingOptions = ServingOptions()
-    video: VideoOptions | None = None
+    name: str = Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]*$",
+        max_length=200,
+        description="under which it is served: a letter, then letters, digits, ``_`` and ``-``; without it the file's "
+        "name before its ending",
+    )
+    network: Literal["efficientnet-lite0", "selfie-segmentation"] | None = Field(
+        default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one"
+    )
+    preprocess: Definition = Field(description="the definition: from an encoded image to the network's input")
+    postprocess: AnyPostprocess = Field(
+        default=Classification(), discriminator="kind", description="from the network's outputs to what is returned"
+    )
+    limits: Limits = Field(default=Limits(), description="what is refused before it is decoded")
+    serving: ServingOptions = Field(default=ServingOptions(), description="how Triton runs the pipeline")
+    video: VideoOptions | None = Field(
+        default=None, description="with it there is a model ``NAME_video`` for streams; ``{}`` takes every default"
+    )
 
     @model_validator(mode="after")
     def _output_has_pictures(self) -> Pipeline:
@@ -289,7 +350,7 @@ def describe(error: ValidationError) -> str:
 
 
 _MOST_PROBLEMS = 20
-"""Of one file, in one message; who mends these sees the next."""
+"""Problems of one file in one message. The next ones are shown when these are mended."""
 
 
 def _short(value: object) -> str:

@@ -15,8 +15,8 @@ _NONE = "not measured"
 _Row = list[str]
 
 
-def readme(results: Sequence[GpuResults]) -> str:
-    """The README's block: for each GPU what is aimed at and the fastest rates, or that nothing was measured."""
+def summaries(results: Sequence[GpuResults]) -> str:
+    """For each GPU what is aimed at and the fastest rates, or that nothing was measured."""
     return "\n".join(summary(one) for one in results) if results else NOT_MEASURED
 
 

@@ -1,4 +1,4 @@
-"""The README's table of overload."""
+"""The table of overload in docs/results.md."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _HEAD = (
 _NAMES: dict[Variant, str] = {"bounded": "as generated", "unbounded": "`max_queue_size: 0`"}
 
 
-def readme(results: OverloadResults, *, link_to: str) -> str:
-    """The table and the plot. ``link_to`` is the folder of results, as the README's links name it."""
+def with_plot(results: OverloadResults, *, link_to: str) -> str:
+    """The table and the plot. ``link_to`` is the folder of results, as the page's links name it."""
     picture = f"{link_to}/{results.machine.slug}/overload.png"
     return f"{table(results)}\n![Answered in time, and p99, against what is offered]({picture})\n"
 

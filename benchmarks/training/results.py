@@ -67,7 +67,7 @@ class TrainingResults(BaseModel):
 
 
 def table(results: TrainingResults) -> str:
-    """The README's table of one run."""
+    """The table of one run in docs/results.md."""
     sizes = list(results.equal_to_serving)
     about = (
         f"Training loader, {results.workers} threads against {results.workers} worker processes; "

@@ -1,4 +1,4 @@
-"""The journal of a run: a line for each image that is done, so that a run that was killed can be gone on with.
+"""The journal of a run: a line for each image that is done, so that the next run continues a killed one.
 
 A line is complete or it is not there: what follows the last complete line is what a kill cut off, and is dropped. The
 first line says what the run is about.

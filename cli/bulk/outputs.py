@@ -1,4 +1,4 @@
-"""Rows into files: CSV, JSON lines and Parquet, each complete or not there."""
+"""Writes rows as CSV, JSON lines or Parquet; a file is complete or not there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from onestream.cli.bulk.journal import replace_durably
 from onestream.cli.bulk.rows import Row, columns
+from onestream.wire.install import install_command
 
 _ROW_GROUP = 50_000
 """Rows of a Parquet row group, and how many are held in memory at once."""
@@ -18,7 +19,7 @@ Writer = Callable[[Path, Iterable[Row], int], None]
 
 
 def writer_for(path: Path) -> Writer:
-    """What writes a file of this name. Raises ValueError for another ending, ImportError where a library is missing."""
+    """The writer for a file of this name. Raises ValueError for another ending, ImportError for a missing library."""
     kinds: dict[str, Writer] = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines, ".parquet": _parquet}
     if path.suffix.lower() not in kinds:
         raise ValueError(f"--to {path} ends in {path.suffix!r}, expected {', '.join(kinds)}")
@@ -87,5 +88,5 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise ImportError(f"writing Parquet needs pyarrow: pip install 'onestream[bulk]' ({error})") from None
+        raise ImportError(f"writing Parquet needs pyarrow: {install_command('bulk')} ({error})") from None
     return pyarrow

@@ -1,4 +1,4 @@
-"""What a run shows while it works, on standard error."""
+"""Shows a run's progress on standard error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of one image, as a line of JSON and as a row of a table."""
+"""The result of one image, as a line of JSON and as a row of a table."""
 
 from __future__ import annotations
 

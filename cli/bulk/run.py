@@ -1,4 +1,4 @@
-"""The run itself: what is done is passed over, everything else is classified, in order."""
+"""The run itself: images that the journal has are passed over, all others are classified, in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_ONE_IMAGE = (
     ServerOverloaded,
     TimedOut,
 )
-"""After these the next image may go well. After any other none would, so the run stops and can be gone on with."""
+"""After these the next image may succeed. After any other none would, so the run stops; a later one continues it."""
 
 
 class SourceChanged(Exception):

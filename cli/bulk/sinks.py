@@ -1,4 +1,4 @@
-"""Where rows go: lines on the terminal, or a file by way of a journal."""
+"""Sinks of rows: lines on the terminal, or a file by way of a journal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from onestream.cli.bulk.rows import Row
 
 
 class Sink(Protocol):
-    """What a run writes to."""
+    """Takes the rows of a run."""
 
     def earlier(self) -> Iterable[Row]:
-        """What earlier runs have written; to be asked for before rows are added."""
+        """The rows that earlier runs wrote. Ask before rows are added."""
 
     def add(self, row: Row) -> None:
         """Take one row more."""
@@ -31,11 +31,11 @@ class Sink(Protocol):
 
     @property
     def kept(self) -> str:
-        """What a run that stops has to say about its rows."""
+        """A sentence about the rows that a stopped run keeps."""
 
     @property
     def results(self) -> str:
-        """Where everything is in the end."""
+        """A sentence about the place of the finished results."""
 
 
 class Terminal:

@@ -16,7 +16,7 @@ from onestream.measure.image_files import ImageNames, images_below
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TAR_SUFFIXES = (".tar", *_COMPRESSED)
-"""What is read as a tar file, in lower or upper case."""
+"""Endings of files that are read as tar files, in lower or upper case."""
 
 
 @dataclass(frozen=True, slots=True)

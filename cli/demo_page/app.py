@@ -60,7 +60,7 @@ class Page:
         self._one_at_a_time = asyncio.Lock()
 
     def application(self) -> web.Application:
-        """What aiohttp runs."""
+        """The application that aiohttp runs."""
         found = web.Application(middlewares=[self._guard])
         folder = resources.files("onestream.cli.demo_page") / "static"
         for path, name in _FILES.items():

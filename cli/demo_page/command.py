@@ -11,6 +11,7 @@ import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
 from onestream.client import DEFAULT_URL
+from onestream.wire.install import install_command
 
 _SHUTDOWN_S = 2.0
 
@@ -52,7 +53,7 @@ def demo_page(
 
         check_installed()
     except ImportError as error:
-        fail(f"{error.name or error} is not installed. Run: pip install 'onestream[cpu,demo]'", EXIT_CANNOT_START)
+        fail(f"{error.name or error} is not installed. Run: {install_command('cpu', 'demo')}", EXIT_CANNOT_START)
     except BackendMissing as error:
         fail(str(error), EXIT_CANNOT_START)
     loopback = is_loopback(host)
@@ -77,7 +78,7 @@ def demo_page(
         stack.callback(served.close)
         if not loopback:
             typer.secho(
-                f"warning: whoever reaches {host} can use this page, and browsers give webcams to 127.0.0.1 and https "
+                f"warning: all who reach {host} can use this page, and browsers give webcams to 127.0.0.1 and https "
                 "only",
                 fg=typer.colors.YELLOW,
                 err=True,

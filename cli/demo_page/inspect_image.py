@@ -1,4 +1,4 @@
-"""Everything that the page shows about one image, as values ready for JSON."""
+"""Gathers everything that the page shows about one image, as values ready for JSON."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _parity(
 
 
 def _usual(definition: Definition) -> list[Subject[Photo]]:
-    """What people often write instead, with the libraries installed; torchvision is what the reference equals."""
+    """Other people's usual code, for the libraries installed. The reference equals torchvision, which is left out."""
     found: list[Subject[Photo]] = []
     for library in ("opencv", "pillow"):
         try:

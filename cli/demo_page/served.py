@@ -1,4 +1,4 @@
-"""A running server as the page sees it: which pipelines take images, and what they make of one."""
+"""Asks a running server for the page: which pipelines take images, and what they make of one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a form returned for one image, each output with a batch of 1, and how long that took.
+    """The outputs of a form for one image, each with a batch of 1, and the time that they took.
 
     ``latency_ms`` is what this process saw. ``spent`` is what Triton counted meanwhile: this request, and those of
     others where there were any.
@@ -118,14 +118,14 @@ class Served:
         return Answer(outputs, latency_ms, self._spent(form.name, before))
 
     def pixels(self, form: Form, image: bytes) -> npt.NDArray[np.uint8] | None:
-        """What the server's network is fed, (height, width, channels); None where no model shows it."""
+        """The input of the server's network, (height, width, channels); None where no model shows it."""
         if form.preprocess_model is None:
             return None
         pixels: npt.NDArray[np.uint8] = self._client.infer(form.preprocess_model, image)[PIXELS][0]
         return pixels
 
     def answer_to_pixels(self, form: Form, pixels: npt.NDArray[np.uint8]) -> Tensors | None:
-        """What the served network says about other pixels; None where its steps cannot be asked alone."""
+        """The served network's answer to other pixels; None where its steps cannot be asked alone."""
         if form.network_model is None or form.postprocess_model is None:
             return None
         return self._ask(form.postprocess_model, self._ask(form.network_model, {PIXELS: pixels[None]}))
@@ -136,7 +136,7 @@ class Served:
         self._triton.close()
 
     def _spent(self, model: str, before: ModelStatistics) -> ModelStatistics:
-        """What was counted since ``before``: Triton counts a request a moment after it was answered."""
+        """The statistics since ``before``. Waits for them: Triton counts a request a moment after its answer."""
         deadline = monotonic() + _COUNTED_WITHIN_S
         while True:
             spent = self._client.statistics(model) - before

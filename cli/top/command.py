@@ -26,7 +26,7 @@ _REDRAWS_PER_S = 4
 
 
 class _Show(Protocol):
-    """Where reports go."""
+    """Shows reports."""
 
     def report(self, report: Report) -> None:
         """An interval is over."""

@@ -1,4 +1,4 @@
-"""Waiting in a terminal where a key may end it."""
+"""Waits in a terminal until *q* is pressed or time is up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server did between two readings of its metrics, by pipeline, model and step."""
+"""Reports what a server did between two readings of its metrics, by pipeline, model and step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Video:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """What one model did. Counts are of the interval, ``pending`` is of its end.
+    """The work of one model. Counts are of the interval, ``pending`` is of its end.
 
     ``parts`` are the names of an ensemble's models. Its ``bad_images`` are those of its parts, and among its failures
     too. ``batch_size``, ``queue_ms`` and ``pending`` are None for it: its parts batch and queue. Of a model of video
@@ -102,7 +102,7 @@ class Report:
 
 
 def report(before: Sample, after: Sample) -> Report:
-    """What happened between two readings of the same server, the earlier first."""
+    """The report of the time between two readings of the same server, the earlier first."""
     values = _Values(counted(before, after) | dict(after.gauges))
     names = values.labels("nv_inference_count", "model")
     parts = {name: tuple(f"{name}_{part}" for part in PARTS if f"{name}_{part}" in names) for name in names}

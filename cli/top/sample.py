@@ -1,4 +1,4 @@
-"""One reading of a server's metrics, and what was counted between two of them."""
+"""Reads a server's metrics, and counts what changed between two readings."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def parse(text: str, *, at_s: float) -> Sample:
 
 
 def counted(before: Sample, after: Sample) -> dict[Series, float]:
-    """How much each counter of ``after`` grew, never less than 0.
+    """The growth of each counter of ``after``, never less than 0.
 
     A counter that is new, or smaller than it was, began at 0 in between: what it shows is what was counted.
     """

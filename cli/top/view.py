@@ -1,4 +1,4 @@
-"""What ``onestream top`` prints: a table for the terminal, or an object for JSON."""
+"""Prints ``onestream top``: a table for the terminal, or an object for JSON."""
 
 from __future__ import annotations
 

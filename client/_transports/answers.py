@@ -1,4 +1,4 @@
-"""The boundary at which whatever a server sent becomes a result or an error of ours, and how much it may send."""
+"""Turns whatever a server sent into a result or an error of ours, and bounds how much it may send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transport must do: carry one request to the server and bring its answer or its error back.
+"""The interface of a transport: it carries one request to the server and brings back the answer or the error.
 
 A transport knows a protocol and nothing about images, retries or pipelines, so tests replace it by a fake.
 """
@@ -39,7 +39,7 @@ class RegionSlice:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetadata:
-    """What a request says beside its image: its id, the W3C ``traceparent`` of the caller's span, who goes first."""
+    """Everything of a request but its tensors: its id, the W3C ``traceparent`` of the caller's span, its priority."""
 
     request_id: str
     traceparent: str | None = None

@@ -1,4 +1,4 @@
-"""What is said over gRPC, without the saying: messages, how their answers are read, and what errors mean."""
+"""Builds gRPC requests, decodes responses and maps errors; no I/O, shared by sync and async."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Call(Generic[_T]):
     max_answer_bytes: int = MAX_DOCUMENT_BYTES
 
     def result(self, answer: bytes, *, url: str) -> _T:
-        """What the answer of the server at ``url`` says. Raises the errors of ``onestream.client.errors``."""
+        """Decode the answer of the server at ``url``. Raises the errors of ``onestream.client.errors``."""
         with reading(url):
             if len(answer) > self.max_answer_bytes:
                 raise too_large(url, f"with {len(answer)} bytes", allowed_bytes=self.max_answer_bytes)
@@ -163,19 +163,19 @@ def unregister_region(region_name: str) -> Call[None]:
 
 
 def path(method: str) -> str:
-    """What a method of Triton's service is called on a channel."""
+    """The name of a method of Triton's service on a channel."""
     return f"/inference.GRPCInferenceService/{method}"
 
 
 def address(host: str, port: int) -> str:
-    """What a channel connects to; ``host`` is without brackets, also for IPv6."""
+    """The address for a channel; ``host`` is without brackets, also for IPv6."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def channel_options(
     connect_timeout_s: float, *, max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES
 ) -> list[tuple[str, int]]:
-    """How a channel connects, and how large a message may be; gRPC itself bounds the metadata to 16 KiB."""
+    """The options of a channel: reconnecting, and the size of a message; gRPC itself bounds the metadata to 16 KiB."""
     return [
         # The size limit is max_body_bytes, which the client checks; gRPC's own default is 4 MiB.
         ("grpc.max_send_message_length", -1),

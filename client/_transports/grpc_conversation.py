@@ -1,4 +1,4 @@
-"""Conversations with decoupled models over gRPC: one bidirectional call, one sequence id."""
+"""Talks to a decoupled model over gRPC: one bidirectional call with one sequence id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers as Protocol Buffers write them, of which only the tensors may be large."""
+"""Reads answers in Protocol Buffers' encoding; only the tensors in them may be large."""
 
 from __future__ import annotations
 

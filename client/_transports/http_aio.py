@@ -12,19 +12,20 @@ from onestream.client._transports import http_calls
 from onestream.client._transports.base import InferRequest, Tensors
 from onestream.client._transports.http_calls import Answer, Call
 from onestream.client.errors import OnestreamError
+from onestream.wire.install import install_command
 
 try:
     import aiohttp
     from yarl import URL
 except ImportError:
-    raise ImportError("AsyncClient over HTTP needs aiohttp: pip install 'onestream[async]'") from None
+    raise ImportError(f"AsyncClient over HTTP needs aiohttp: {install_command('async')}") from None
 
 _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far one attempt came."""
+    """The progress of one attempt."""
 
     connected: bool = False
     reused: bool = False

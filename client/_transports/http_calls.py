@@ -1,4 +1,4 @@
-"""What is said over HTTP, without the saying: paths, bodies with binary tensors, and what answers mean."""
+"""Builds HTTP requests, decodes responses and maps errors; no I/O, shared by sync and async."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Call(Generic[_T]):
         return self.max_answer_bytes if status == 200 else MAX_DOCUMENT_BYTES
 
     def result(self, answer: Answer) -> _T:
-        """What the answer says. Raises the errors of ``onestream.client.errors``."""
+        """Decode the answer. Raises the errors of ``onestream.client.errors``."""
         with reading(answer.url):
             return self.read(answer)
 
@@ -201,7 +201,7 @@ def no_http(url: str, answer: str) -> CannotConnect:
 
 
 def malformed(url: str, seen: str) -> UnexpectedResponse:
-    """What answers there speaks HTTP, but not as HTTP says."""
+    """The error for an answer that breaks the rules of HTTP."""
     return UnexpectedResponse(f"{url} answered in malformed HTTP: {seen:.200}")
 
 

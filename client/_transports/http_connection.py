@@ -150,7 +150,7 @@ class Response(http.client.HTTPResponse):
 
 
 class _Bounded(io.RawIOBase):
-    """What comes from the socket, until the deadline, and up to ``allowed`` bytes."""
+    """Reads from the socket until the deadline, up to ``allowed`` bytes."""
 
     def __init__(self, source: io.RawIOBase, connection: Connection) -> None:
         self._source, self._connection = source, connection

@@ -16,7 +16,7 @@ from onestream.client.errors import OnestreamError
 
 
 class HttpPool:
-    """As many connections as there are calls at the same time; idle ones are used again."""
+    """A connection for each call in progress; idle ones are used again."""
 
     def __init__(
         self, host: str, port: int, *, tls: bool, connect_timeout_s: float, base_path: str, token: str | None = None

@@ -1,4 +1,4 @@
-"""Output tensors as they are written in the binary form of the inference protocol."""
+"""Reads output tensors in the binary form of the inference protocol."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _DTYPES = {
 _MOST_DIMENSIONS = 32
 """What NumPy 1 allows."""
 MAX_STRINGS = 1 << 17
-"""In one tensor. As a Python object a string of two bytes takes ten times as much memory as on the wire."""
+"""Strings in one tensor. As a Python object a string of two bytes takes ten times as much memory as on the wire."""
 
 
 def byte_size(datatype: str, count: int) -> int | None:
-    """How many bytes so many elements take; None for BYTES, whose elements may have any length."""
+    """The bytes that so many elements take; None for BYTES, whose elements may have any length."""
     return count * np.dtype(_DTYPES[datatype]).itemsize if datatype in _DTYPES else None
 
 

@@ -1,4 +1,4 @@
-"""Waiting for a stream without blocking an event loop. No thread waits; the stream's own threads wake the loop."""
+"""Waits for a stream without blocking an event loop. No thread waits; the stream's own threads wake the loop."""
 
 from __future__ import annotations
 

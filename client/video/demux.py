@@ -1,4 +1,4 @@
-"""Sources opened with PyAV: packets and what the container says about them."""
+"""Opens sources with PyAV: packets, and the container's description of them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from onestream.client.errors import TruncatedInput, UnreadableInput
 from onestream.client.video.sound import Sound
+from onestream.wire.install import install_command
 from onestream.wire.truncation import truncation
 from onestream.wire.video import MAX_ASPECT, MAX_TAG, Open, Packet
 
 try:
     import av
 except ImportError:
-    raise UnreadableInput("video is read with PyAV, which is not installed: pip install 'onestream[video]'") from None
+    raise UnreadableInput(f"video is read with PyAV, which is not installed: {install_command('video')}") from None
 
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
@@ -281,7 +282,7 @@ class ContainerFeed:
 
 
 class _Pace:
-    """When a camera would hand over a file's packets."""
+    """Paces a file's packets as a camera would."""
 
     def __init__(self, format: Open) -> None:
         self._time_base, self._step_s = format.time_base, 1 / (format.fps or 25.0)

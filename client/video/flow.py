@@ -1,4 +1,4 @@
-"""What may go to the server at which moment: packets as far as it has room, credit as results are taken."""
+"""Flow control: packets leave as the server has room for them, credit as the caller takes results."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Outbox:
 
     @property
     def buffer_bytes(self) -> int | None:
-        """What the server holds of this stream; None before it said so."""
+        """The bytes that the server holds of this stream at most; None before it said so."""
         return self._buffer_bytes
 
     def waits_since(self) -> float | None:

@@ -17,7 +17,7 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class StreamItem:
-    """What came of one stream of many: exactly one of ``frame`` and ``error`` is set.
+    """A result of one stream of many: exactly one of ``frame`` and ``error`` is set.
 
     ``index`` counts the streams from 0 in the order given. An error is the stream's last item.
     """

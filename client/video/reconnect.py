@@ -1,4 +1,4 @@
-"""When a lost connection of a live stream is made again."""
+"""The pauses after which a live stream connects again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a video stream gives: frames with their results, gaps, totals."""
+"""The results of a video stream: frames, gaps, totals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where video streams come from: files, cameras by RTSP, webcams, elementary streams, packets of your own.
+"""Sources of video streams: files, RTSP, webcams, elementary streams, packets of your own.
 
 A source is a value that says what to open; ``connect`` opens it and gives its packets, as they are stored.
 """
@@ -20,7 +20,7 @@ class Feed(Protocol):
 
     @property
     def format(self) -> Open:
-        """What the server must know to decode them."""
+        """The format, which the server must know to decode the packets."""
 
     @property
     def endless(self) -> bool:
@@ -49,7 +49,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the source, for messages."""
 
     @property
     def live(self) -> bool:

@@ -88,7 +88,7 @@ class Stream:
 
     @property
     def format(self) -> Open | None:
-        """What the source is made of (codec, size, time base, …); None before it was opened."""
+        """The source's format (codec, size, time base, …); None before it was opened."""
         return self._format
 
     @property
@@ -135,7 +135,7 @@ class Stream:
 
     @property
     def error(self) -> OnestreamError | None:
-        """What ended the stream, where it was an error; it is raised after the last result."""
+        """The error that ended the stream, if one did; it is raised after the last result."""
         return self._failure
 
     @property

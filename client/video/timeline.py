@@ -9,7 +9,7 @@ from onestream.client.video.results import Gap
 
 
 class Timeline:
-    """Where the frames of the present connection lie in the whole stream. Not thread-safe."""
+    """Maps frames of the present connection to their place in the whole stream. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

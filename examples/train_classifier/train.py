@@ -122,7 +122,7 @@ def export(network: torch.nn.Module, pipeline: Pipeline, folder: Path) -> Path:
 
 
 def predict_served(repository: Path, files: Files) -> list[Classification]:
-    """What Triton answers for each file."""
+    """Triton's answer for each file."""
     with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server, Client(server.grpc_url) as client:
         items = client.classify_many(files.paths, pipeline="digits")
         return [item.unwrap() for item in track(items, "asking Triton", total=len(files), console=CONSOLE)]

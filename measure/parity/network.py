@@ -11,6 +11,7 @@ from onestream.measure.parity.subject import Outputs, Pixels
 from onestream.postprocess import read_labels
 from onestream.preprocess import Definition
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.wire.install import install_command
 
 
 class Network:
@@ -30,7 +31,7 @@ class Network:
         try:
             engine = OnnxRuntimeEngine(file, threads=0)
         except ImportError:
-            return "ONNX Runtime is not installed: pip install 'onestream[cpu]'"
+            return f"ONNX Runtime is not installed: {install_command('cpu')}"
         definition = engine.definition
         if definition is None:
             return f"{file} carries no definition; onestream build writes one that does"

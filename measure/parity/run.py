@@ -19,6 +19,7 @@ from onestream.preprocess import PreprocessError
 from onestream.serving.building.certificate import library_versions
 from onestream.serving.errors import ServingError
 from onestream.serving.pipeline import Pipeline, VideoOptions
+from onestream.wire.install import install_command
 
 Progress = Callable[[str, int, int | None], None]
 """Takes what is being done, how many photos or frames are done, and of how many (None: not known)."""
@@ -67,7 +68,7 @@ def _run_on_clips(pipeline: Pipeline, stack: ExitStack, options: Options, progre
         from onestream.measure.parity.video.frames import Frame, read_clips
         from onestream.measure.parity.video.gathered import GatheredForFrames
     except ImportError as error:
-        raise CannotCompare(f"{error.name or error} is not installed: pip install 'onestream[video]'") from None
+        raise CannotCompare(f"{error.name or error} is not installed: {install_command('video')}") from None
     if options.images:
         raise CannotCompare(f"photos and clips are compared one after the other; got images and {options.clips[0]}")
     clips, unreadable = read_clips(

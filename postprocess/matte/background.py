@@ -1,4 +1,4 @@
-"""What is shown behind persons: a colour, a picture, or the frame itself, blurred."""
+"""Backgrounds shown behind persons: a colour, a picture, or the frame itself, blurred."""
 
 from __future__ import annotations
 

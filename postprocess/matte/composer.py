@@ -46,7 +46,7 @@ def check_softness(softness: float) -> None:
 
 
 def picture_window(definition: Definition, size_hw: Size) -> Window:
-    """Where a picture of ``size_hw`` lies on the canvas that a definition makes of it: there its matte is.
+    """The window of a definition's canvas in which a picture of ``size_hw`` lies, and so its matte.
 
     Raises ``ValueError`` where the definition crops, so that a part of the picture has no matte.
     """

@@ -1,1 +1,4 @@
-"""What executes a definition: ``reference`` (Pillow and NumPy) and ``dali``. Imported when they are compiled for."""
+"""The backends that execute a definition: ``reference`` (Pillow and NumPy), ``dali`` and ``cvcuda``.
+
+``onestream.preprocess.compile`` imports each when it is asked for.
+"""

@@ -1,4 +1,4 @@
-"""What every backend offers: compile a definition, then run it on encoded images."""
+"""The interface of a backend: a compiled definition, run on encoded images."""
 
 from __future__ import annotations
 

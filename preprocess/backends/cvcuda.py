@@ -43,7 +43,7 @@ _NO_FLIP = 2
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """What ``CvCuda.enqueue`` left on the stream: a sample for each index of ``good``, and why the others are bad."""
+    """The work that ``CvCuda.enqueue`` queued: a sample for each index of ``good``, and the errors of the others."""
 
     samples: tuple[DeviceArray, ...]
     good: tuple[int, ...]

@@ -17,12 +17,13 @@ from onestream.preprocess.definition import Definition, Resize
 from onestream.preprocess.errors import BackendMissing, CannotCompile
 from onestream.preprocess.geometry import Placement, Region, fill_values
 from onestream.preprocess.variation import Variation, canvas_of, resize_of
+from onestream.wire.install import install_command
 
 try:
     from nvidia.dali import Pipeline, fn, types
 except ImportError as error:
     raise BackendMissing(
-        "the dali backend needs nvidia-dali: pip install 'onestream[train]', or 'onestream[cpu]' to serve"
+        f"the dali backend needs nvidia-dali: {install_command('train')}; {install_command('cpu')} to serve"
     ) from error
 
 
@@ -167,7 +168,7 @@ def graph_inputs(definition: Definition) -> dict[str, Any]:
 
 
 def graph_values(placement: Placement, part: Region) -> dict[str, npt.NDArray[Any]]:
-    """What to feed for one image, beside its bytes; see ``GraphInputs``."""
+    """The values to feed for one image, beside its bytes; see ``GraphInputs``."""
     return {
         "anchor": np.array(part.anchor, np.int32),
         "shape": np.array(part.shape, np.int32),
@@ -183,7 +184,7 @@ VARIED_INPUTS = {**DECODE_INPUTS, "flip": types.INT32, "color": types.FLOAT}
 
 
 def varied_values(variation: Variation, channels: int) -> dict[str, npt.NDArray[Any]]:
-    """What to feed to the varied graph for one image, beside its bytes."""
+    """The values to feed to the varied graph for one image, beside its bytes."""
     box, color = variation.box, variation.color
     return {
         "anchor": np.array((box.top, box.left), np.int32),

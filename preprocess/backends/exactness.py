@@ -1,4 +1,4 @@
-"""What a backend that resizes one window of an image, once, cannot do exactly."""
+"""Names what a backend cannot do exactly that resizes one window of an image, once."""
 
 from __future__ import annotations
 

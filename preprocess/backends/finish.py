@@ -35,7 +35,7 @@ class CpuFinish:
         return self._filter == "bilinear" and self._antialias and self._definition.decode.color == "rgb"
 
     def region(self, placement: Placement) -> Region:
-        """What to decode for a placement."""
+        """The region to decode for a placement."""
         if self._filter == "nearest":
             whole = placement.source_hw
             return Region((0, 0), whole, (0.0, 0.0), (float(whole[0]), float(whole[1])))

@@ -1,4 +1,4 @@
-"""What a GPU is asked to do for each image, computed on the host from headers alone: rectangles, canvases, groups."""
+"""Computes a GPU's work for each image on the host, from headers alone: rectangles, canvases, groups."""
 
 from __future__ import annotations
 

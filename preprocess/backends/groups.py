@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
 DECODED_PIXELS_AT_ONCE = 128_000_000
-"""Of one group on a GPU, 3 bytes each."""
+"""Decoded pixels of one group on a GPU, 3 bytes each."""
 DECODED_PIXELS_AT_ONCE_ON_CPU = 50_000_000
 """Of one group on a CPU: four pictures as large as one may be without being heavy (``limits.HEAVY_WORK``)."""
 

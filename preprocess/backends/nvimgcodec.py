@@ -118,7 +118,7 @@ def _gpu_options(options: DecodeOptions) -> str:
 
 
 def _within(images: list[nvimgcodec.Image]) -> list[nvimgcodec.Image]:
-    """As many of the images as may be kept for their memory."""
+    """The images that may be kept, by the memory that they take."""
     kept, size = [], 0
     for image in images:
         size += image.capacity

@@ -1,4 +1,4 @@
-"""How loops that must be fast on a CPU are compiled: by Numba, when their module is first imported, cached on disk."""
+"""Compiles fast loops for a CPU: by Numba, when their module is first imported, cached on disk."""
 
 from __future__ import annotations
 

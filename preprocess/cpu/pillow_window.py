@@ -60,7 +60,7 @@ def resample_as_pillow(pixels: Pixels, part: Region, size_hw: Size, filter: Filt
 
 
 def window_weights(count: int, start: float, end: float, source: int, filter: Filter) -> _Weights:
-    """Which source pixels make up each of ``count`` output pixels, and with what weights, in units of 2^-22.
+    """The source pixels of each of ``count`` output pixels, and their weights in units of 2^-22.
 
     The output spans ``start`` to ``end`` of a line of ``source`` pixels. Returns first indices and counts, (count,),
     and weights, (count, longest), all int32.

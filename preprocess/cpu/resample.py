@@ -60,7 +60,7 @@ def resample(
 
 
 def triangle_weights(count: int, start: float, end: float, source: int, antialias: bool = True) -> _Triangles:
-    """Which source pixels make up each of ``count`` output pixels, and with what weights.
+    """The source pixels of each of ``count`` output pixels, and their weights.
 
     The output spans ``start`` to ``end`` of a line of ``source`` pixels, with half-pixel centres; where it shall
     ``antialias``, a shrinking filter grows with the scale. Weights outside the line are left out and the rest made to

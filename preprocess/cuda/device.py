@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.errors import BackendMissing, CannotCompile
+from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     import cuda.core
 
-INSTALL_GPU = "pip install 'onestream[gpu]'"
+INSTALL_GPU = install_command("gpu")
 _SIGNS_OF_A_DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 
 
@@ -52,7 +53,7 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
-        """What CV-CUDA, CuPy, PyTorch and others read."""
+        """The interface by which CV-CUDA, CuPy, PyTorch and others read the array."""
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,

@@ -1,4 +1,4 @@
-"""How long each step of a batch took on a GPU, by events on its stream."""
+"""Measures how long each step of a batch took on a GPU, by events on its stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the readers share: the header they return, and the orientation in an EXIF block (EXIF 2.3, section 4.6)."""
+"""Shared by the readers: the header they return, and the orientation in an EXIF block (EXIF 2.3, section 4.6)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an encoded image says about itself. Sizes are as stored, before the EXIF orientation is applied."""
+    """The header of an encoded image. Sizes are as stored, before the EXIF orientation is applied."""
 
     format: ImageFormat
     height: int
@@ -71,7 +71,7 @@ def accept_size(height: int, width: int) -> None:
 
 
 def parts_of_a_file() -> Iterator[int]:
-    """What a reader takes one of for each part that it visits; where it is used up, the file has too many.
+    """A counter of which a reader takes one for each part that it visits; when it is used up, the file has too many.
 
     The pictures inside one file share it, so that the work follows the file's size and not their number times it.
     """

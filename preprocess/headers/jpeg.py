@@ -95,7 +95,7 @@ def read(view: memoryview, check_size: SizeCheck, parts: Iterator[int] | None = 
 
 
 def _count_scans(view: memoryview, position: int) -> int:
-    """How many scans a JPEG has, of which the first one's data begins at ``position``."""
+    """The number of scans of a JPEG; the first one's data begins at ``position``."""
     scans = 1
     while marker := base.search(_SCAN_MARKER, view, position):
         scans, position = scans + 1, marker.end()

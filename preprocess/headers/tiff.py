@@ -48,7 +48,7 @@ _LONG_TAGS = (
     _Tag.JPEG_TABLES,
 )
 _MAX_VALUES = 16
-"""Of every other tag. They have one value, or one for each sample of a pixel, of which 4 are read."""
+"""Values of every other tag. Such tags have one value, or one for each sample of a pixel, of which 4 are read."""
 _TYPES = {3: "u2", 4: "u4"}
 """SHORT and LONG."""
 _BYTE_TYPES = (1, 7)

@@ -1,4 +1,4 @@
-"""What the importers share: numbers read strictly, filters by name, and normalizations that follow each other."""
+"""Shared by the importers: numbers read strictly, filters by name, and normalizations that follow each other."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class _Family:
-    """What a kind of image processor does beside what its config says.
+    """The rules of a kind of image processor that its config does not state.
 
     ``resize``: how it reads the size. ``square``: whether a size of one number is both sides. ``crops``: whether it has
     a centre crop, so that its config must say if it is done. ``own``: fields that only this kind reads.

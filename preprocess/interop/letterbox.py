@@ -12,7 +12,7 @@ from onestream.preprocess.interop.common import assemble, pair, refusing
 def from_letterbox(
     size: int | Sequence[int] = 640, *, padding_value: int = 114, center: bool = True, scale_fill: bool = False
 ) -> Definition:
-    """What a detector of the YOLO family is fed: resized into ``size`` without antialiasing, padded, divided by 255.
+    """The input of a detector of the YOLO family: resized into ``size`` without antialiasing, padded, divided by 255.
 
     ``size`` is a side or [height, width]. The options are those of ``LetterBox(auto=False, scaleup=True)``: with
     ``scale_fill`` the picture is stretched to the size and nothing is padded. Raises ``CannotImport``.

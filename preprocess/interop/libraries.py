@@ -27,7 +27,7 @@ def load(module: str) -> Any:
 
 
 def with_torchvision(importing: Callable[[], Loaded]) -> Loaded:
-    """What ``importing`` gives, beside a torchvision too whose own operators do not suit the installed PyTorch.
+    """As ``importing``, and works beside a torchvision whose own operators do not suit the installed PyTorch.
 
     A torchvision for CUDA beside a PyTorch without it cannot load its operators and then fails at import where it
     describes them. Weights and transforms need none, so their names are declared and it is imported again.

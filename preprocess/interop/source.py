@@ -1,4 +1,4 @@
-"""What a user names on the command line, as a definition: weights, a model, a file, an object in a module."""
+"""Makes a definition of a name on the command line: weights, a model, a file, an object in a module."""
 
 from __future__ import annotations
 

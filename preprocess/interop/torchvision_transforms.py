@@ -78,7 +78,7 @@ class _Chain:
         return take(self, step)
 
     def definition(self) -> Definition:
-        """What was taken. Raises ``CannotImport`` where that is no network's input."""
+        """The definition of the transforms that were read. Raises ``CannotImport`` where that is no network's input."""
         if self._tensor_since is None:
             raise CannotImport("it ends in a PIL image; a network takes a tensor: end it with ToTensor or PILToTensor")
         return assemble([self._decode, *self._geometry], scale=self._scale, steps=self._steps, dtype=self._dtype)
@@ -209,7 +209,7 @@ _TAKE: dict[str, Callable[[_Chain, Any], None]] = {
     "Identity": _Chain.nothing,
     "ToPureTensor": _Chain.nothing,
 }
-"""What is done with torchvision's classes of these names, of both generations."""
+"""How torchvision's classes of these names are read, in both generations."""
 
 
 def _numbers(values: Any) -> Any:

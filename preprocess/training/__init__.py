@@ -5,15 +5,16 @@
 ...     for images, labels, indices in loader:
 ...         ...
 
-Importing this package needs PyTorch: ``pip install 'onestream[train]'``.
+Importing this package needs PyTorch: ``pip install '.[train]'``.
 """
 
 from onestream.preprocess.errors import BackendMissing
+from onestream.wire.install import install_command
 
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
-    raise BackendMissing("onestream.preprocess.training needs PyTorch: pip install 'onestream[train]'") from error
+    raise BackendMissing(f"onestream.preprocess.training needs PyTorch: {install_command('train')}") from error
 
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.base_loader import PADDING_LABEL, Batch, Skipped

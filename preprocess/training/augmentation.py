@@ -22,7 +22,7 @@ _YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.
 
 
 class Augmentation(BaseModel):
-    """How images vary in training. The defaults are those of torchvision's ``RandomResizedCrop`` and a flip.
+    """Random variation of images in training. The defaults are those of torchvision's ``RandomResizedCrop`` and a flip.
 
     ``area``: share of the image's area that the box takes, [low, high]. ``ratio``: width / height of the box, drawn
     uniformly in its logarithm. ``flip``: probability of a horizontal flip. ``brightness``, ``contrast``,

@@ -1,4 +1,4 @@
-"""What all loaders share: epochs one after the other, bad samples failed or skipped, labels, padding, and an end."""
+"""Shared by all loaders: epochs one after the other, bad samples failed or skipped, labels, padding, and an end."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Labelled(Protocol):
         ...
 
     def name(self, index: int) -> str:
-        """What to call a sample in messages."""
+        """The name of a sample, for messages."""
         ...
 
 
@@ -108,7 +108,7 @@ class BaseLoader(ABC, Generic[BatchT]):
         """End the workers and release all they hold."""
 
     def _delivered(self, batches: Iterator[BatchT]) -> Iterator[BatchT]:
-        """What a loop gets of the finished batches."""
+        """The finished batches as a loop gets them."""
         return batches
 
     @property

@@ -1,4 +1,4 @@
-"""Which samples make up each batch of an epoch: shuffled, split over shards, and cut into batches."""
+"""Chooses the samples of each batch of an epoch: shuffled, split over shards, and cut into batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where training images come from: a folder, a file list, or bytes."""
+"""Sources of training images: a folder, a file list, or bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Samples(Protocol):
         ...
 
     def name(self, index: int) -> str:
-        """What to call a sample in messages."""
+        """The name of a sample, for messages."""
         ...
 
 

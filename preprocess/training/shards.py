@@ -1,4 +1,4 @@
-"""Which part of the dataset this process takes when several train together."""
+"""Finds the part of the dataset that this process takes when several train together."""
 
 from __future__ import annotations
 

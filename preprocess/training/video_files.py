@@ -1,4 +1,4 @@
-"""Where training videos come from: a folder, a file list, or paths."""
+"""Sources of training videos: a folder, a file list, or paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes batches: threads with one compiled definition each, or the processes of a PyTorch ``DataLoader``."""
+"""Workers that make batches: threads with one compiled definition each, or processes of a PyTorch ``DataLoader``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """What every worker needs to make batches."""
+    """Everything that a worker needs to make batches."""
 
     definition: Definition
     samples: Samples

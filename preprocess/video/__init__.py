@@ -5,15 +5,16 @@
 >>> maker.make("clip.mp4").shape                                                   # doctest: +SKIP
 (16, 3, 224, 224)
 
-Importing this package needs PyAV: ``pip install 'onestream[video]'``.
+Importing this package needs PyAV: ``pip install '.[video]'``.
 """
 
 from onestream.preprocess.errors import BackendMissing
+from onestream.wire.install import install_command
 
 try:
     import av as _av  # noqa: F401
 except ImportError as error:
-    raise BackendMissing("onestream.preprocess.video needs PyAV: pip install 'onestream[video]'") from error
+    raise BackendMissing(f"onestream.preprocess.video needs PyAV: {install_command('video')}") from error
 
 from onestream.preprocess.video.clips.choose_frames import Clip, Timeline, choose_frames
 from onestream.preprocess.video.clips.decode import VideoFile

@@ -1,1 +1,1 @@
-"""From a pipeline file to a model repository: everything that happens before a server starts."""
+"""Builds a model repository from a pipeline file: everything that happens before a server starts."""

@@ -1,4 +1,4 @@
-"""From a pipeline file to a repository that Triton can serve."""
+"""Builds a repository that Triton can serve from a pipeline file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onestream.serving.pipeline import Classification, Matte, PictureBackground,
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a build did.
+    """The result of a build.
 
     ``pipeline`` is the file's, with what this network asked for; ``notes`` say that, a line each. ``written`` holds the
     files that changed; empty when everything was there already. ``models`` are the names of the Triton models.
@@ -135,7 +135,7 @@ _SOURCE_KEY = "onestream.source"
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where the network comes from, and a key that changes when it does."""
+    """The source of the network, and a key that changes when the source does."""
 
     name: str
     file: Path | None
@@ -220,7 +220,7 @@ def _background(pipeline: Pipeline, beside: Path) -> bytes | None:
 
 _MOST_NETWORK_BYTES = 2**31 - 1
 _MOST_LABEL_BYTES = 1 << 24
-"""Of a file of labels; the 1000 of ImageNet take 11 kB."""
+"""The largest file of labels; the 1000 of ImageNet take 11 kB."""
 
 
 def _read(path: Path, field: str, *, most: int) -> bytes:

@@ -31,7 +31,7 @@ _DISTRIBUTIONS = {
 
 
 class Certificate(BaseModel):
-    """What was measured: DALI on a CPU against the reference, by stage, over the photos that come with the package.
+    """The measured difference of DALI on a CPU to the reference, by stage, over the photos of the package.
 
     ``versions`` leaves out what is not installed. ``stages`` is empty where DALI could not run, and ``unmeasured`` then
     says why.
@@ -110,7 +110,7 @@ def install(definition: Definition, folders: Sequence[Path]) -> list[Path]:
 
 
 def check(folder: Path, definition: Definition, *, model: str) -> list[str]:
-    """What a model's certificate warns of, one line each; empty where all is well.
+    """The warnings of a model's certificate, one line each; empty where all is well.
 
     Raises ``StampMismatch`` where it was issued for another definition.
     """

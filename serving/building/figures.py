@@ -1,4 +1,4 @@
-"""Figures of a comparison with the reference: one stage, several images."""
+"""Figures of a comparison with the reference, of one stage over several images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DIGITS = 6
 
 
 class Figures(BaseModel):
-    """How far images are from the reference after one stage, in 8-bit levels; shares are from 0 to 1.
+    """The difference of images to the reference after one stage, in 8-bit levels; shares are from 0 to 1.
 
     ``mean`` is the mean over the images, every other figure that of the worst image. ``within`` says whether the
     tolerances table allows every image.

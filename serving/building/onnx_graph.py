@@ -1,4 +1,4 @@
-"""An ONNX file made ready to serve: dynamic batch, the definition's last steps at its door, the stamp inside.
+"""Makes an ONNX file ready to serve: dynamic batch, the definition's last steps at its door, the stamp inside.
 
 The served graph takes ``pixels``, uint8 (batch, height, width, channels), and begins with the definition's normalize,
 layout and dtype. A quarter of the bytes travel between the steps, and both forms of a pipeline feed the same graph.

@@ -1,4 +1,4 @@
-"""Postprocessing as the last nodes of the network's own graph, for forms in which no Python runs after it."""
+"""Writes postprocessing as the last nodes of the network's own graph, for forms in which no Python runs after it."""
 
 from __future__ import annotations
 

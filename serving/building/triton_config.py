@@ -198,7 +198,7 @@ class Ensemble:
 
 
 def queue_for(cores: int) -> int:
-    """How many requests may wait before a step on a CPU, unless the pipeline says it."""
+    """The number of requests that may wait before a step on a CPU, unless the pipeline says it."""
     return _QUEUE_PER_CORE * cores
 
 

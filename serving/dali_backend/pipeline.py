@@ -98,7 +98,7 @@ def window(source: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def region(source: Any, size: Any, first: Any, stop: Any) -> tuple[Any, Any, Any, Any]:
-    """What to decode for a window, as anchor and shape, and the window's corners in it, which are not rounded.
+    """The region to decode for a window, as anchor and shape, and the window's corners in it, which are not rounded.
 
     It has room for what the filter reads around the window, and for the decoder's interpolation of chroma.
     """
@@ -112,7 +112,7 @@ def region(source: Any, size: Any, first: Any, stop: Any) -> tuple[Any, Any, Any
 
 
 def graph() -> Any:
-    """From the input to the pixels."""
+    """The graph from the input to the pixels."""
     encoded = fn.external_source(name="image", device="cpu", dtype=types.UINT8, ndim=1)
     peek = fn.peek_image_shape if DECODES_PARTS else fn.experimental.peek_image_shape
     source = peek(encoded, dtype=types.INT64, adjust_orientation=True)[:2]

@@ -1,4 +1,4 @@
-"""What runs a network: ONNX Runtime on a CPU; TensorRT, or ONNX Runtime with CUDA, on a GPU's stream."""
+"""Engines that run a network: ONNX Runtime on a CPU; TensorRT, or ONNX Runtime with CUDA, on a GPU's stream."""
 
 from onestream.serving.engine.base import DeviceEngine, DeviceSession, Engine, EngineTensor
 from onestream.serving.engine.load import open_engine

@@ -1,4 +1,4 @@
-"""Makes sure of plans, in a process of its own: ``python -m onestream.serving.engine REQUEST...``.
+"""Builds missing TensorRT plans, in a process of its own: ``python -m onestream.serving.engine REQUEST...``.
 
 What a builder holds of the GPU is gone with this process, and what can crash it crashes nothing else. A request is the
 JSON of a ``onestream.serving.server.tensorrt_prebuild.PlanRequest``; the answers are lines of JSON: ``{"progress": …}``

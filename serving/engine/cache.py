@@ -1,4 +1,4 @@
-"""Plans that were built before, on disk: a file and a sidecar that says what it is.
+"""The cache of TensorRT plans on disk: a file and a sidecar that says what it is.
 
 A plan fits one network, one version of TensorRT and one kind of GPU; all of that is its key. What does not fit, is
 damaged or has no sidecar is built again. Any number of processes may ask: one builds, others wait, also for another
@@ -60,7 +60,7 @@ class PlanKey:
 
 
 def cache_folder() -> Path:
-    """Where plans are kept: ``engines`` in $ONESTREAM_CACHE, $XDG_CACHE_HOME/onestream or ~/.cache/onestream."""
+    """The folder of the plans: ``engines`` in $ONESTREAM_CACHE, $XDG_CACHE_HOME/onestream or ~/.cache/onestream."""
     if chosen := os.environ.get("ONESTREAM_CACHE"):
         return Path(chosen) / "engines"
     base = os.environ.get("XDG_CACHE_HOME")

@@ -1,4 +1,4 @@
-"""ONNX to a TensorRT plan: one profile over the batch, strongly typed, everything on one stream."""
+"""Builds a TensorRT plan of an ONNX file: one profile over the batch, strongly typed, everything on one stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a plan is built for.
+    """The batch sizes, GPU and options that a plan is built for.
 
     ``max_batch_size``: the largest batch that it takes; every size from 1 on works, and the largest is the one that
     it is tuned for. ``precision``: of weights and activations: *fp32* is float32; in *tf32* sums of products are
@@ -153,7 +153,7 @@ def _parse(model: bytes, network: trt.INetworkDefinition) -> None:
 
 
 def _reason(error: trt.ParserError) -> str:
-    """What the parser says, which for an operator that it lacks is only the check that failed, in C++."""
+    """The parser's message, which for an operator that it lacks is only the check that failed, in C++."""
     kind = error.code().name.lower().replace("_", " ")
     lines = [line for line in error.desc().splitlines() if line.strip()]
     # The first line of several names the node once more.

@@ -1,4 +1,4 @@
-"""Recording what a stream is given as a CUDA graph, and when that is worth it."""
+"""Records the work of a CUDA stream as a graph, and decides when that is worth it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Turns:
         self._refused: set[int] = set()
 
     def next(self, batch: int) -> Turn:
-        """What to do with a batch of this size now."""
+        """The action for a batch of this size now."""
         if batch in self._recorded:
             return "replay"
         if batch not in self._seen:
@@ -50,7 +50,7 @@ class Turns:
 
 
 def record(stream: cuda.core.Stream, queue: Callable[[], bool]) -> cuda.core.graph.Graph | None:
-    """What ``queue`` gives to ``stream``, as a graph that is ready to launch; nothing of it is executed.
+    """Record the work that ``queue`` gives to ``stream`` as a graph that is ready to launch. Nothing of it is executed.
 
     None where it cannot be recorded: ``queue`` returned False, or did something that a recording forbids.
     """

@@ -1,4 +1,4 @@
-"""What a served network takes and gives, read from its ONNX file."""
+"""Reads a served network's inputs and outputs from its ONNX file."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What Triton's Python backend runs for images."""
+"""The models that Triton's Python backend runs for images."""

@@ -1,4 +1,4 @@
-"""What all models share that Triton's Python backend runs: the stamped definition, requests to calls, one answer each.
+"""Shared by all models that Triton's Python backend runs: the stamped definition, one answer for each request.
 
 A class loads the definition beside it, refuses to load when the stamps differ, and turns requests into calls.
 """
@@ -125,12 +125,12 @@ class Adapter(ABC):
 
     @property
     def gpu_options(self) -> GpuOptions:
-        """How this pipeline runs on a GPU."""
+        """The pipeline's options for a GPU."""
         return GpuOptions.model_validate_json(self.parameters["gpu"])
 
     @property
     def limits(self) -> Limits:
-        """What is refused before it is decoded."""
+        """The limits that are checked before an image is decoded."""
         return Limits.model_validate_json(self.parameters["limits"])
 
     def load_engine(self) -> OnnxRuntimeEngine:
@@ -247,7 +247,7 @@ def postprocess_of(options_json: str, folder: Path) -> Callable[[Tensors], Tenso
 
 
 def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
-    """What ``run`` gives for the images of a batch of requests: a sample or a ``BadImage`` for each.
+    """Run the images of a batch of requests: a sample or a ``BadImage`` for each.
 
     Requests that carry not exactly one image become ``BadImage``.
     """

@@ -1,4 +1,4 @@
-"""How long a model process may work on one batch.
+"""Bounds the time that a model process may work on one batch.
 
 A process that hangs in native code may hold Python's lock for ever, so no thread of its own can end it, and Triton
 takes it for healthy. The kernel's timer needs neither: SIGALRM, which nothing handles, ends the process.

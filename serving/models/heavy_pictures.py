@@ -1,4 +1,4 @@
-"""Pictures that take long to decode, out of the way of the others: one after the other, in a thread of low priority."""
+"""Decodes heavy pictures out of the way of the others: one after the other, in a thread of low priority."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the adapters that run on a GPU: pixels that stay there, and the fused form on streams."""
+"""The GPU's part of the adapters: pixels that stay there, and the fused form on CUDA streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters of ours among Triton's metrics: time and batches by step, and bad images by reason.
+"""Our counters among Triton's metrics: time and batches by step, and bad images by reason.
 
 onestream_step_microseconds_total{model,step}   time spent in a step, of the GPU where it runs there
 onestream_step_batches_total{model,step}        batches that went through it

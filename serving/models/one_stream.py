@@ -21,7 +21,7 @@ Outputs = dict[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What became of a batch.
+    """The results of a batch.
 
     ``outputs`` hold one row for each index of ``good``, in that order; ``bad`` says by index why the others have none.
     ``step_ms`` is GPU time by step. The arrays are the caller's.

@@ -1,4 +1,4 @@
-"""What fills a network's input on a GPU: CV-CUDA on the network's own stream, DALI on the GPU, or the CPU."""
+"""Sources that fill a network's input on a GPU: CV-CUDA on the network's own stream, DALI on the GPU, or the CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Which images of a batch took the first rows of the input, in order, and by index why the others did not."""
+    """The images of a batch that took the first rows of the input, in order, and the errors of the others by index."""
 
     good: tuple[int, ...]
     bad: dict[int, BadImage]

@@ -1,4 +1,4 @@
-"""Lines in the server's log about what was refused, each with its request's id, and never too many of them."""
+"""Logs refusals in the server's log, each with its request's id, at a bounded rate."""
 
 from __future__ import annotations
 

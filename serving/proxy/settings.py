@@ -1,4 +1,4 @@
-"""What stands between a server and others, as one value: who may ask for what, how much, and for how long."""
+"""The settings of a proxy as one value: who may ask for what, how much, and for how long."""
 
 from __future__ import annotations
 

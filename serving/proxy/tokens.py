@@ -1,4 +1,4 @@
-"""The file of tokens: one line each, which nginx reads as it stands.
+"""The file of tokens: one line each, which nginx includes unchanged.
 
 ::
 

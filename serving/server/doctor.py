@@ -1,4 +1,4 @@
-"""What this machine has and lacks for serving, and the command that fixes each."""
+"""Checks what this machine has and lacks for serving, and names the command that fixes each."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from onestream.serving.server.triton.load_failures import missing_library
 from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER
 from onestream.serving.server.triton.ports import check_port
 from onestream.serving.server.triton.private_memory import private_memory_allowed
+from onestream.wire.install import install_command
 
 OLDEST_GLIBC = (2, 35)
 PYTHON_VERSIONS = ((3, 10), (3, 13))
@@ -181,7 +182,7 @@ def _triton() -> Check:
 
 
 def _mends() -> Check:
-    """Which known holes this Triton has, by its version."""
+    """The known holes of this Triton, by its version."""
     version = triton_version(find_triton())
     if version is None:
         return Check(
@@ -299,7 +300,7 @@ def _gpu_packages() -> list[tuple[str, Callable[[], Check]]]:
 
     def optional(name: str, distributions: tuple[str, ...], module: str) -> Check:
         check = _package(name, distributions, module)
-        fix = "pip install 'onestream[gpu]'; TensorRT comes with Triton's container"
+        fix = f"{install_command('gpu')}; TensorRT comes with Triton's container"
         return check if check.status == "ok" else replace(check, status="optional", fix=fix)
 
     return [
@@ -406,7 +407,7 @@ def _repository(repository: Path) -> Check:
 
 
 def _parity(repository: Path) -> Check:
-    """What the certificates beside the generated models say, in the words that a model says when it loads."""
+    """The warnings of the certificates beside the generated models, in the words that a model logs when it loads."""
     # These import NumPy, and the doctor must also run where that is missing.
     from onestream.preprocess import Definition, PreprocessError
     from onestream.serving.building import certificate

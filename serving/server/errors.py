@@ -1,4 +1,4 @@
-"""Why a server did not start, or stopped.
+"""The errors of a server that did not start, or stopped.
 
 ::
 

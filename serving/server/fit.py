@@ -1,4 +1,4 @@
-"""Instance counts and queues that fit the machine that serves.
+"""Fits instance counts and queues to the machine that serves.
 
 A committed repository cannot know how many cores it will meet. Models whose ``cpu_instances`` parameter says *cores*
 get one process per core, those whose ``cpu_queue`` says so a queue in proportion, so that it is worked off in the same

@@ -1,4 +1,4 @@
-"""Views of a model repository: links to its files, among which some are others."""
+"""Makes a folder of links to the entries of another, so that some entries can be replaced."""
 
 from __future__ import annotations
 

@@ -106,9 +106,9 @@ class LogFile:
 
 
 class TritonLog:
-    """What one tritonserver and its models print: given to the file, remembered, and handed over line by line.
+    """The output of one tritonserver and its models: written to the file, remembered, and handed over line by line.
 
-    A thread reads the pipe all the time, so that Triton does not wait for whoever takes the lines.
+    A thread reads the pipe all the time, so that Triton does not wait for the reader of the lines.
 
     Args:
         file: receives everything.

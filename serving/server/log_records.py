@@ -1,4 +1,4 @@
-"""Triton's log as records: each line of its text is read, and what belongs together is put together.
+"""Reads Triton's log as records: lines that belong together become one.
 
 Triton 2.51 writes ``I1121 23:31:43.123456 4711 server.cc:345] "message"``: level, month and day, time in UTC, process,
 place in the source, and the message as a JSON string. Tables follow their line unquoted and end with an empty one. Its
@@ -77,7 +77,7 @@ class LogReader:
             yield self._printed(line)
 
     def rest(self) -> Iterator[LogRecord]:
-        """What is still open at the end of the log."""
+        """The record that is still open at the end of the log."""
         if self._table is not None:
             record, rows = self._table, self._rows
             self._table, self._rows = None, []

@@ -1,4 +1,4 @@
-"""What a running server does in a rollout: load a version beside the served one, switch, keep or return."""
+"""The server's part of a rollout: it loads a version beside the served one, switches, keeps it or returns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Rollout:
         return self._triton().view.served(self._pipeline)
 
     def status(self) -> dict[str, object]:
-        """What is served, what was before it, and what there is."""
+        """The served version, the one before it, and all that were built."""
         repository = self._triton().view.repository
         pin = read_pins(repository).get(self._pipeline, Pin())
         built = built_versions(repository, self._pipeline)

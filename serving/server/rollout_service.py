@@ -1,4 +1,4 @@
-"""Where `onestream rollout` reaches the server of a repository: a socket in the repository's folder, one JSON a line.
+"""The socket at which `onestream rollout` reaches a repository's server: in the repository's folder, one JSON a line.
 
 Who may write the repository may run anything in its server, so the folder's permissions are the only lock. A rollout
 lasts as long as its connection: when that ends early, the server returns to the version from before.

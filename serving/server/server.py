@@ -273,18 +273,18 @@ class Server:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """How often each model was restarted; models never restarted are absent."""
+        """The number of restarts of each model; models never restarted are absent."""
         return self._history.totals()
 
     @property
     def installation(self) -> TritonInstallation:
-        """Which Triton runs."""
+        """The Triton that runs."""
         assert self._installation is not None, "the server was not started"
         return self._installation
 
     @property
     def device(self) -> Literal["cpu", "gpu"]:
-        """Which configurations the models were loaded with."""
+        """The configurations with which the models were loaded."""
         return resolve_device(self._device, self.installation)
 
     def _address(self, service: str) -> str:
@@ -317,7 +317,7 @@ class Server:
                     self._trace_file.close()
                 if self._log_file is not None:
                     self._log_file.close()
-            except Exception as error:  # whoever waits for the end must hear of it all the same
+            except Exception as error:  # those who wait for the end must hear of it all the same
                 self._failure = self._failure or error
             self._finished.set()
             self._started_or_finished.set()

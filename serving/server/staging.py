@@ -100,7 +100,7 @@ class StagedRepository:
         self._alias(pipeline, model)
 
     def files_of(self, model: str) -> frozenset[tuple[str, int, int, int]]:
-        """What a model's files are now: path, inode, size and time of change of each; empty where there are none."""
+        """A model's files as they are now: path, inode, size and time of change of each; empty where there are none."""
         top, found = self.folder / model, set()
         for folder, _, names in os.walk(top, followlinks=True):
             # The processes themselves write compiled files beside the model's.

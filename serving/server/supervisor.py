@@ -33,7 +33,7 @@ _OVERDUE = describe_exit(-signal.SIGALRM)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """How persistently a model is restarted.
+    """The limits and pauses of restarting a model.
 
     Attributes:
         max_restarts: restarts of one model within ``window_s``, after which it is given up, >= 1.
@@ -57,7 +57,7 @@ class RestartPolicy:
 
 
 class RestartHistory:
-    """When each model was restarted; outlives a supervisor when Triton itself is restarted. Thread-safe.
+    """The times at which each model was restarted; outlives a supervisor when Triton itself is restarted. Thread-safe.
 
     Attributes:
         given_up: models that are restarted no more, and the files with which they were tried last

@@ -1,4 +1,4 @@
-"""TensorRT plans that fit this machine's GPU, made sure of before Triton starts.
+"""Builds TensorRT plans for this machine's GPU before Triton starts.
 
 Triton's TensorRT backend loads whatever ``model.plan`` it finds, and crashes or fails on one of another GPU or version.
 So it is given a view of the repository, links to its files, in which each ``1/model.plan`` is one of the engine cache.
@@ -79,8 +79,8 @@ def fit_plans(
     """The folder to serve from on a GPU: ``repository`` itself where Triton needs no plan, else ``view``, then filled.
 
     ``view`` must not exist. The repository is not changed, and may be read-only. ``models`` are those to be loaded;
-    ``build`` is ``build_apart`` where it is None. Raises ``ModelLoadFailed`` naming the model whose plan cannot be had,
-    and ``StopRequested`` soon after ``stopping`` says so.
+    ``build`` is ``build_apart`` where it is None. Raises ``ModelLoadFailed`` naming the model whose plan cannot be
+    built, and ``StopRequested`` soon after ``stopping`` says so.
     """
     requests = plans_needed(repository, models)
     if not requests:
@@ -103,7 +103,7 @@ def fit_plans(
 
 
 def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanRequest]:
-    """What the GPU configurations of a repository ask TensorRT for.
+    """The plans that the GPU configurations of a repository need.
 
     A model that onestream did not generate keeps the plan that it brings, and so does one without a network.
     Configurations that Triton cannot read are left to it.

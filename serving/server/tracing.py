@@ -1,4 +1,4 @@
-"""Traces of requests: what Triton is told about them, and the file that its spans go to where there is no collector."""
+"""Traces of requests: Triton's options for them, and the file that takes its spans where there is no collector."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Tracing:
         return f"--trace-config=opentelemetry,url={self.url}"
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        """What to change in Triton's environment, so that no proxy of it gets spans that stay on this machine."""
+        """The changes to Triton's environment by which no proxy gets spans that stay on this machine."""
         if not _stays_here(self.url):
             return {}
         spared = given.get("no_proxy") or given.get("NO_PROXY")
@@ -86,7 +86,7 @@ def is_collector(to: str) -> bool:
 
 
 def collector_complaint(url: str) -> str | None:
-    """What is wrong with a collector, which is sent an export of nothing; None where it takes that."""
+    """The problem of a collector, which is sent an empty export; None where it accepts that."""
     request = Request(url, b'{"resourceSpans":[]}', {"Content-Type": "application/json"})
     proxies = ProxyHandler({}) if _stays_here(url) else ProxyHandler()
     try:

@@ -1,4 +1,4 @@
-"""What ``NAME_video`` of a matte sends: each frame composed over its background, and encoded."""
+"""Composes each frame of a matte's stream over its background, and encodes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a matte's options say, as the parts that compose frames with it."""
+"""Makes the parts that compose frames from a matte's options."""
 
 from __future__ import annotations
 

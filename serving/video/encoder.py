@@ -1,4 +1,4 @@
-"""Composed frames to H.264, each as soon as it is there."""
+"""Encodes composed frames as H.264, each as soon as it is there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Encoded:
 
 
 def libx264_options(output: VideoOutput) -> dict[str, str]:
-    """What a pipeline's output means to libx264: its quality, and a packet for each picture at once."""
+    """The options of libx264 for a pipeline's output: its quality, and a packet for each picture at once."""
     return {
         "preset": output.preset,
         "tune": "zerolatency",

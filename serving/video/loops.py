@@ -1,4 +1,4 @@
-"""The compiled loops that streams use, loaded before the first of them comes."""
+"""Loads the compiled loops that streams use, before the first stream comes."""
 
 from __future__ import annotations
 

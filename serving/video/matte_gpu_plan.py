@@ -1,4 +1,4 @@
-"""What composing on a GPU is told, computed where no GPU is needed: the blur's sizes and the matte's scale."""
+"""Computes the sizes for composing on a GPU, without a GPU: the blur's sizes and the matte's scale."""
 
 from __future__ import annotations
 

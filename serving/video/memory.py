@@ -1,4 +1,4 @@
-"""The memory of the process that decodes all streams, held within a limit by measurement.
+"""Keeps the memory of the process that decodes all streams within a limit, by measuring it.
 
 What packets make a decoder keep cannot be foreseen for every codec. So the process looks at its own resident size:
 above the limit it ends the stream whose packets took the most, and where that does not help, it is to be replaced.
@@ -23,7 +23,7 @@ PATIENCE_S = 10.0
 
 
 def resident_bytes() -> int:
-    """What this process has in memory."""
+    """The resident memory of this process, in bytes."""
     with open("/proc/self/statm", "rb", buffering=0) as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -59,7 +59,7 @@ class MemoryWatch(Generic[Stream]):
 
     @contextmanager
     def charging(self, stream: Stream) -> Iterator[None]:
-        """What the process grows meanwhile is put down to ``stream``."""
+        """Charge ``stream`` with the growth of the process meanwhile."""
         before = self._resident()
         try:
             yield

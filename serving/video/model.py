@@ -167,7 +167,7 @@ class Video(Adapter):
             session.receive(message)
 
     def _open_gpu(self) -> GpuStreams | None:
-        """What decodes on a GPU, where there is one and it shall; raises where ``decode`` says it must."""
+        """The decoder on a GPU, where there is one and the options allow it. Raises where ``decode`` requires it."""
         if self.device != "gpu" or self._options.decode == "cpu":
             return None
         try:

@@ -59,7 +59,7 @@ class _Threads(ABC, Generic[Stream]):
 
     @abstractmethod
     def _run(self) -> None:
-        """What each thread does until the end."""
+        """The loop of each thread."""
 
 
 class RoundRobinPool(_Threads[Stream]):
@@ -166,7 +166,7 @@ class BatchingPool(_Threads[Stream], Generic[Stream, Item]):
             del pieces
 
     def _wait(self) -> int | None:
-        """How many streams to ask: an equal share of the line for each thread that is free."""
+        """The number of streams to ask: an equal share of the line for each free thread."""
         with self._changed:
             self._idle += 1
             while not self._line and not self._closed:

@@ -19,7 +19,7 @@ from benchmarks.gpu.lanes import Batch, Lanes
 from benchmarks.gpu.measure import Photos, Point, measure
 from benchmarks.gpu.photos import make_photos
 from benchmarks.gpu.results import FAMILIES, GpuResults, PhotoSet, Rate
-from benchmarks.gpu.table import full, readme, summary
+from benchmarks.gpu.table import full, summaries, summary
 from benchmarks.result_files import Machine
 from onestream.measure.agreement import Disagreement
 from onestream.preprocess import compile
@@ -263,5 +263,5 @@ def test_what_is_missing_stands_in_the_table() -> None:
 
 
 def test_a_readme_without_results_says_that_nothing_was_measured() -> None:
-    assert readme([]) == "On a GPU: not measured.\n"
-    assert readme([made_up()]) == summary(made_up())
+    assert summaries([]) == "On a GPU: not measured.\n"
+    assert summaries([made_up()]) == summary(made_up())

@@ -257,19 +257,19 @@ def test_failures_and_late_requests_are_told() -> None:
     assert "Up to 25% of a run's requests left the load generator more than 50 ms late." in text
 
 
-def test_results_survive_their_file_and_come_into_the_readme_s_block(tmp_path: Path) -> None:
+def test_results_survive_their_file_and_come_into_the_page(tmp_path: Path) -> None:
     folder = tmp_path / "results" / measured().machine.slug
     folder.mkdir(parents=True)
-    readme = tmp_path / "README.md"
-    readme.write_text(f"{BEGIN}\n{END}\n")
-    assert tables.main(["--write", str(readme), "--results", str(folder.parent)]) == 0
-    assert "overload" not in readme.read_text()
+    page = tmp_path / "results.md"
+    page.write_text(f"{BEGIN}\n{END}\n")
+    assert tables.main(["--write", str(page), "--results", str(folder.parent)]) == 0
+    assert "overload" not in page.read_text()
     (folder / FILE_NAME).write_text(measured().model_dump_json(indent=1) + "\n")
     assert read(folder.parent, FILE_NAME, OverloadResults) == [measured()]
-    assert tables.main(["--write", str(readme), "--results", str(folder.parent)]) == 0
-    text = readme.read_text()
+    assert tables.main(["--write", str(page), "--results", str(folder.parent)]) == 0
+    text = page.read_text()
     assert table(measured()) in text
-    assert f"](benchmarks/results/{measured().machine.slug}/overload.png)" in text
+    assert f"](../benchmarks/results/{measured().machine.slug}/overload.png)" in text
 
 
 def test_a_file_that_holds_no_results_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From raw rounds to the tables that a README shows."""
+"""From raw rounds to the tables of docs/results.md."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_use_by_other_programs_is_told() -> None:
 
 
 @pytest.fixture
-def readme(tmp_path: Path) -> Path:
-    path = tmp_path / "README.md"
+def page(tmp_path: Path) -> Path:
+    path = tmp_path / "results.md"
     path.write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nafter\n")
     return path
 
@@ -78,27 +78,27 @@ def results(tmp_path: Path) -> Path:
     return folder.parent
 
 
-def test_write_replaces_what_is_between_the_markers_and_check_agrees(readme: Path, results: Path) -> None:
-    assert tables.main(["--check", str(readme), "--results", str(results)]) == 1
-    assert tables.main(["--write", str(readme), "--results", str(results)]) == 0
-    assert tables.main(["--check", str(readme), "--results", str(results)]) == 0
-    text = readme.read_text()
+def test_write_replaces_what_is_between_the_markers_and_check_agrees(page: Path, results: Path) -> None:
+    assert tables.main(["--check", str(page), "--results", str(results)]) == 1
+    assert tables.main(["--write", str(page), "--results", str(results)]) == 0
+    assert tables.main(["--check", str(page), "--results", str(results)]) == 0
+    text = page.read_text()
     assert text.startswith("# Title\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
     assert "1.60 (1.60–1.60)" in text
 
 
-def test_check_notices_a_changed_number(readme: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tables.main(["--write", str(readme), "--results", str(results)])
-    readme.write_text(readme.read_text().replace("1.60", "1.70"))
-    assert tables.main(["--check", str(readme), "--results", str(results)]) == 1
+def test_check_notices_a_changed_number(page: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables.main(["--write", str(page), "--results", str(results)])
+    page.write_text(page.read_text().replace("1.60", "1.70"))
+    assert tables.main(["--check", str(page), "--results", str(results)]) == 1
     assert "--write" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["no markers", BEGIN, f"{END}\n{BEGIN}"])
 def test_a_file_without_the_markers_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "README.md"
+    path = tmp_path / "results.md"
     path.write_text(text)
     assert tables.main(["--write", str(path), "--results", str(tmp_path)]) == 1
     assert path.read_text() == text
@@ -114,5 +114,5 @@ def test_the_folder_of_a_machine_has_a_plain_name() -> None:
     assert made_up().machine.slug == "some-cpu-tm-2-cores"
 
 
-def test_the_readme_shows_the_committed_results() -> None:
-    assert tables.main(["--check", str(ROOT / "README.md")]) == 0
+def test_the_page_shows_the_committed_results() -> None:
+    assert tables.main(["--check", str(ROOT / "docs" / "results.md")]) == 0

@@ -234,4 +234,4 @@ def test_http_without_aiohttp_names_what_to_install() -> None:
             print(error)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
-    assert "pip install 'onestream[async]'" in done.stdout, done.stderr
+    assert "pip install '.[async]'" in done.stdout, done.stderr

@@ -171,7 +171,7 @@ def test_clients_in_threads_share_a_server(server: Server, photos: dict[str, byt
 
 
 def _curl(server: Server, body: bytes, folder: Path) -> tuple[int, str]:
-    """POST a body as the README shows; returns the status and the printable part of the answer."""
+    """POST a bare image as the body; returns the status and the printable part of the answer."""
     file = folder / "body.bin"
     file.write_bytes(body)
     headers = ("Content-Type: application/octet-stream", "Inference-Header-Content-Length: 0")

@@ -1,4 +1,4 @@
-"""Which frames make up a clip: one pure function for every backend.
+"""Chooses the frames of a clip: one pure function for every backend.
 
 A clip is a list of frame numbers in display order, counted from 0. ``None`` in it is a frame of a constant level.
 """
@@ -19,7 +19,7 @@ Chosen = list[int | None]
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """When the frames of a video are shown: ``pts`` strictly ascending, and the end of the last, in ``time_base`` s."""
+    """The times of a video's frames: ``pts`` strictly ascending, and the end of the last, in ``time_base`` s."""
 
     pts: npt.NDArray[np.int64]
     end_pts: int

@@ -21,11 +21,12 @@ from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.frames import Frames, WindowOf
 from onestream.preprocess.video.common.color import ColorRule, Pixels, planes_of
 from onestream.preprocess.video.common.orientation import Orientation, orientation_of
+from onestream.wire.install import install_command
 
 try:
     from nvidia.dali import fn, types
 except ImportError as error:
-    raise BackendMissing("the dali backend needs nvidia-dali: pip install 'onestream[train]'") from error
+    raise BackendMissing(f"the dali backend needs nvidia-dali: {install_command('train')}") from error
 
 CODECS: dict[Device, frozenset[str]] = {
     "cpu": frozenset({"vp8", "vp9", "mjpeg"}),

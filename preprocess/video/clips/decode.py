@@ -1,4 +1,4 @@
-"""Decode chosen frames of a video on the CPU, with PyAV (FFmpeg).
+"""Decodes chosen frames of a video on the CPU, with PyAV (FFmpeg).
 
 Frames are decoded in ascending order from the keyframe before them. Of H.264, frames that are neither wanted nor
 referred to by others are not decoded at all.

@@ -1,4 +1,4 @@
-"""What every backend of the video part offers: RGB of chosen frames of an open video."""
+"""The interface of a backend for video: RGB of chosen frames of an open video."""
 
 from __future__ import annotations
 

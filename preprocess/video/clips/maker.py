@@ -1,4 +1,4 @@
-"""From a video to a network's input: the frames of a clip, each by the same definition as a still image."""
+"""Makes a network's input of a video: the frames of a clip, each by the same definition as a still image."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.frames import Frames, PyavFrames, VideoBackend
 from onestream.preprocess.video.clips.probe import VideoSource
 from onestream.preprocess.video.common.color import ColorRule, Pixels
+from onestream.wire.install import install_command
 
 
 class ClipMaker:
@@ -117,7 +118,7 @@ class ClipMaker:
 
 
 class _Finish(ABC):
-    """What happens to the RGB of a frame: which window of it is needed, and what becomes of that."""
+    """Makes a sample of a frame's RGB: it says which window is needed, and works on that."""
 
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
@@ -150,7 +151,7 @@ class _Compiled(_Finish):
         try:
             from onestream.preprocess.backends.finish import CpuFinish
         except ImportError as error:
-            raise BackendMissing("the compiled resize needs numba: pip install 'onestream[train]'") from error
+            raise BackendMissing(f"the compiled resize needs numba: {install_command('train')}") from error
         self._finish = CpuFinish(definition)
 
     def window(self, size_hw: Size) -> Window:

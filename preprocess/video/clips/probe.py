@@ -1,4 +1,4 @@
-"""What a video file holds: every frame and when it is shown, read from its packets and not from its header.
+"""Probes a video file: every frame and its time, read from its packets and not from its header.
 
 Containers that store presentation times (MP4, Matroska, MPEG-TS, FLV) are indexed without decoding. Others (AVI, raw
 streams) do not say in which order their frames are shown, so that they are decoded once.

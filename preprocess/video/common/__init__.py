@@ -1,1 +1,1 @@
-"""What clips and streams share: colour, orientation, bounds, and from a frame to a definition's pixels."""
+"""Shared by clips and streams: colour, orientation, bounds, and a definition's pixels of a frame."""

@@ -84,7 +84,7 @@ class Colors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColorRule:
-    """How YUV becomes RGB.
+    """The rule by which YUV becomes RGB.
 
     ``matrix`` and ``range`` *auto* take what the video says. Where it says nothing, the matrix is BT.601 at any size,
     as in PyAV, OpenCV, decord and torchcodec, with which networks are trained; the range is limited, the default of

@@ -1,4 +1,4 @@
-"""How a player must turn a video's frames: the display matrix of its container."""
+"""Reads how a player must turn a video's frames: the display matrix of its container."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Orientation:
         return (stored_hw[1], stored_hw[0]) if self.transpose else stored_hw
 
     def stored_window(self, window: Window, stored_hw: Size) -> Window:
-        """Where a window of the displayed picture lies in the stored one."""
+        """The window of the stored picture that a window of the displayed one shows."""
         height, width = self.displayed_size(stored_hw)
         top = height - window.top - window.height if self.flip_rows else window.top
         left = width - window.left - window.width if self.flip_columns else window.left

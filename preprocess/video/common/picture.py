@@ -20,6 +20,7 @@ from onestream.preprocess.geometry import (
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
+from onestream.wire.install import install_command
 
 
 class PictureMaker:
@@ -32,7 +33,7 @@ class PictureMaker:
         try:
             from onestream.preprocess.backends.finish import CpuFinish
         except ImportError as error:
-            raise BackendMissing("the compiled resize needs numba: pip install 'onestream[cpu]'") from error
+            raise BackendMissing(f"the compiled resize needs numba: {install_command('cpu')}") from error
         if not single_resize(definition.geometry) or len(fill_values(definition)) > 1:
             raise CannotCompile("streams are resized once, before any crop or pad, and filled with one value")
         self._definition, self._color, self._limits = definition.pixels(), color, limits
@@ -57,7 +58,7 @@ class PictureMaker:
         return self._finish.finish(orientation.turn(to_rgb(planes, self._color, stored)), placement, part)
 
     def _place(self, displayed_hw: Size) -> tuple[Placement, Region]:
-        """Where things lie, worked out anew where the size changes."""
+        """Work out the geometry, anew where the size changes."""
         if self._placed is None or self._placed_hw != displayed_hw:
             for operation in self._definition.geometry:
                 if isinstance(operation, Resize):

@@ -1,4 +1,4 @@
-"""From YUV to the resized picture in one pass over the rows, compiled by Numba and cached on disk.
+"""Makes the resized RGB picture of YUV in one pass over the rows, compiled by Numba and cached on disk.
 
 It does what ``color.to_rgb`` and then ``resample.resample`` do, with the same sums in the same order, so that every bit
 is equal. The RGB of a row stays in the processor's cache until the rows that are made of it are done, and its channels

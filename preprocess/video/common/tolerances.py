@@ -1,4 +1,4 @@
-"""How far another decoder's RGB may be from ours, in 8-bit levels, and why. Tests judge with this table.
+"""The allowed difference of another decoder's RGB to ours, in 8-bit levels, with its reason. Tests judge by it.
 
 The YUV samples are equal: H.264, HEVC, AV1, VP8, VP9 and MPEG-4 define them bit by bit. Differences come from the
 conversion to RGB.

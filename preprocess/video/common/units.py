@@ -62,7 +62,7 @@ class PacketBounds:
 
 
 def _units(data: bytes, length_size: int | None) -> Iterator[tuple[int, int]]:
-    """Where the units of a packet begin and end, at least one byte each, as FFmpeg may find them."""
+    """The beginning and end of a packet's units, at least one byte each, as FFmpeg may find them."""
     if length_size is None:
         yield from _after_start_codes(data, 0, len(data))
         return

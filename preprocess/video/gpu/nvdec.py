@@ -97,12 +97,12 @@ class SurfaceDecoder:
 
     @property
     def height(self) -> int:
-        """Of the newest picture that FFmpeg looked at, 0 before the first."""
+        """That of the newest picture that FFmpeg looked at, 0 before the first."""
         return self._asked.height
 
     @property
     def width(self) -> int:
-        """Of the newest picture that FFmpeg looked at, 0 before the first."""
+        """That of the newest picture that FFmpeg looked at, 0 before the first."""
         return self._asked.width
 
     def decode(self, packet: AvPacket[Any] | None, /) -> list[Surface | VideoFrame]:
@@ -234,7 +234,7 @@ class SurfaceDecoder:
 
 
 class _Known:
-    """What FFmpeg's picture tells of a sequence, with its samples for one comparison."""
+    """The facts that FFmpeg's picture tells of a sequence, with its samples for one comparison."""
 
     def __init__(self, picture: VideoFrame) -> None:
         if picture.interlaced_frame:

@@ -1,4 +1,4 @@
-"""What NVDEC writes: a picture in YUV on a GPU, and its conversion to RGB by the definition's rule.
+"""Surfaces, the YUV pictures that NVDEC writes on a GPU, and their conversion to RGB by the definition's rule.
 
 The conversion is a kernel of our own, compiled by NVRTC when it is first used. It does the same sums with integers as
 ``color.to_rgb``, so that every bit is equal; PyNvVideoCodec's own conversion computes in float32 and rounds otherwise.
@@ -60,7 +60,7 @@ extern "C" __global__ void yuv_to_rgb(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a surface lies in memory, without gaps: luma, then chroma.
+    """The layout of a surface in memory, without gaps: luma, then chroma.
 
     ``format`` is PyNvVideoCodec's name. ``shifts`` are log2 of the chroma's subsampling (down, across); ``depth`` is in
     bits, which above 8 are the upper ones of 16. ``interleaved``: U and V take turns in one plane, and rows have an
@@ -82,7 +82,7 @@ class Layout:
         return (width + (width & 1 if self.interleaved else 0)) * self.sample_bytes
 
     def planes(self, size_hw: Size) -> tuple[int, int, int]:
-        """Where U, where V and where the end lies, in bytes from the start."""
+        """The offsets of U, of V and of the end, in bytes from the start."""
         height, pitch = size_hw[0], self.pitch(size_hw[1])
         chroma = (height + (1 << self.shifts[0]) - 1 >> self.shifts[0]) * pitch
         luma = height * pitch

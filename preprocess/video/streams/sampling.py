@@ -1,4 +1,4 @@
-"""Which frames of a stream the network sees: the choice of ``clips.choose_frames``, made while the frames come."""
+"""Chooses the frames of a stream as ``clips.choose_frames`` does, while they come."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Sampler(Generic[_Item]):
         return index != self._sampling.end_frame and self._count_until(time_s) == self._count_until(next_s)
 
     def _count_until(self, time_s: Fraction) -> int:
-        """How many times of the grid lie before a time."""
+        """The number of the grid's times that lie before a time."""
         assert self._fps is not None
         assert self._begin_s is not None
         return -int(-(time_s - self._begin_s) * self._fps // 1)

@@ -1,4 +1,4 @@
-"""Which packets of an H.264 stream need not be decoded, since nothing refers to their frames and nobody wants them.
+"""Finds packets of an H.264 stream that need not be decoded: no frame refers to theirs, and nobody wants them.
 
 Frames are sampled by their number in the order of display, and packets come in another. What makes the number of a
 packet certain is its dts: no packet that follows is shown before it.

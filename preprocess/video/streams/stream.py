@@ -1,4 +1,4 @@
-"""Decode a stream of packets on the CPU while it comes, with PyAV (FFmpeg), to the pixels of a definition.
+"""Decodes a stream of packets on the CPU while it comes, with PyAV (FFmpeg), to the pixels of a definition.
 
 Unlike a file, a stream is not known as a whole and may be damaged anywhere: what can be shown is shown, and what was
 concealed is counted. The pixels of an undamaged stream are, bit by bit, those of ``ClipMaker``.
@@ -56,7 +56,7 @@ _LATE_S = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFormat:
-    """What a container says of its video.
+    """A container's description of its video.
 
     ``codec`` is FFmpeg's name, ``extradata`` the codec's own header (avcC, hvcC, …), empty for Annex B. ``orientation``
     is how frames are turned to be shown; without one, a display orientation within the stream is followed.
@@ -113,7 +113,7 @@ class StreamFrame:
 
 
 class PacketDecoder(Protocol):
-    """What a stream's packets are decoded with: FFmpeg's decoder, or what takes its place (``nvdec``).
+    """Decodes a stream's packets: FFmpeg's decoder, or one that takes its place (``nvdec``).
 
     Pictures have ``pts``, ``duration``, ``key_frame``, ``is_corrupt``, ``height`` and ``width``.
     """
@@ -125,12 +125,12 @@ class PacketDecoder(Protocol):
 
     @property
     def height(self) -> int:
-        """Of the newest picture, 0 before the first."""
+        """That of the newest picture, 0 before the first."""
         ...
 
     @property
     def width(self) -> int:
-        """Of the newest picture, 0 before the first."""
+        """That of the newest picture, 0 before the first."""
         ...
 
     def decode(self, packet: AvPacket[Any] | None, /) -> list[Any]:
@@ -297,7 +297,7 @@ class StreamDecoder:
         return self._sampler.add(index, time_s, Shown(index, pts, frame))
 
     def _time_s(self, pts: int | None) -> Fraction:
-        """When a frame is shown; without a time, one period after the frame before it."""
+        """The time at which a frame is shown; without one, one period after the frame before it."""
         if pts is not None:
             return pts * self._format.time_base
         return Fraction(0) if self._newest_s is None else self._newest_s + self._period_s

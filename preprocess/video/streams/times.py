@@ -1,4 +1,4 @@
-"""When the frames of a stream are shown, worked out from the times of its packets."""
+"""Works out when the frames of a stream are shown, from the times of its packets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_EARLY = 4096
 
 
 class Times:
-    """When frames are shown.
+    """Works out the times of frames.
 
     A frame has the pts of its packet. Where packets carry none, or one that is the order of storage though the decoder
     reorders frames, the n-th frame has the n-th smallest of the packets' times (pts, else dts): exact but for a

@@ -19,7 +19,7 @@ _REQUEST_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelState:
-    """What Triton says about a model.
+    """Triton's statement about a model.
 
     Attributes:
         state: *READY*, *LOADING*, *UNLOADING*, *UNAVAILABLE*, or empty for a model that was never loaded.

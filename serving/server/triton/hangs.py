@@ -25,7 +25,7 @@ _LOOKS = 5
 
 @dataclass(slots=True)
 class _Pulse:
-    """How often threads of a process were run, and when that was last seen to grow.
+    """A count of how often threads of a process ran, and the time when it last grew.
 
     ``thread`` is the one that was seen to run last, and the first to be looked at; ``looks`` counts looks since then.
     """
@@ -84,7 +84,7 @@ def _all_switches(pid: int) -> dict[int, int]:
 
 
 def _switches(pid: int, thread: int) -> int:
-    """How often the kernel has run a thread and stopped running it; 0 where it has ended."""
+    """The number of times that the kernel switched to a thread or away; 0 where it has ended."""
     try:
         status = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace")
     except OSError:

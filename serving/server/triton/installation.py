@@ -19,10 +19,11 @@ from onestream.serving.server.errors import TritonNotFound
 from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.hidden_arguments import hidden
 from onestream.wire.http import BODY_TYPE
+from onestream.wire.install import install_command
 
 Device = Literal["auto", "cpu", "gpu"]
 
-INSTALL_COMMAND = "pip install 'onestream[cpu]'"
+INSTALL_COMMAND = install_command("cpu")
 INSTALL_NUMPY = f"{sys.executable} -m pip install 'numpy>=1.26,<2'"
 CONTAINER_EXECUTABLE = Path("/opt/tritonserver/bin/tritonserver")
 STUB_NAME = "triton_python_backend_stub"
@@ -203,7 +204,7 @@ def triton_command(
         run_folder: an empty folder, without spaces in its path, that lives as long as the server.
         region_prefix: prefix of the names in /dev/shm.
         admin_token: what a caller must present to load and unload models, or to change logging and tracing. Loading
-            takes a model's code from the request, so whoever may load may run anything.
+            takes a model's code from the request, so a caller who may load may run anything.
         exit_timeout_s: seconds that Triton waits for running requests when it is told to stop.
         tracing: which requests are traced, and where their spans go; None traces none.
     """

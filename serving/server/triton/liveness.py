@@ -1,4 +1,4 @@
-"""Whether a tritonserver still answers at all: one that hangs keeps its ports open and its processes alive."""
+"""Finds out whether a tritonserver still answers: one that hangs keeps its ports open and its processes alive."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _STUB_SHORT_NAME = _STUB_COMMAND[:15]  # the kernel cuts names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStat:
-    """What the kernel says about a process now.
+    """The kernel's facts about a process now.
 
     Attributes:
         pid: its id.

@@ -1,4 +1,4 @@
-"""What a server has outside its own memory: regions in /dev/shm, a temporary folder, and processes.
+"""Removes what a server left behind: regions in /dev/shm, a temporary folder, and processes.
 
 Their names and command lines say whose they are, so that a server removes its own, and those of dead owners, and no
 others: ``onestream-NAMESPACE-PID-START-NUMBER-``. The namespace of process ids tells containers that share /dev/shm

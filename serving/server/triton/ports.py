@@ -1,4 +1,4 @@
-"""TCP addresses and ports: who can reach one, whether it can be had, and which are free."""
+"""TCP addresses and ports: who can reach one, whether one is in use, and which are free."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_port(host: str, port: int, service: str) -> None:
 
     Raises:
         PortInUse: another program listens there.
-        ServerError: it cannot be had for another reason, such as an address that is not this machine's.
+        ServerError: it cannot be bound for another reason, such as an address that is not this machine's.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

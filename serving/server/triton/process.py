@@ -76,7 +76,7 @@ _POLL_S = 0.1
 # Triton waits for ever for a model process that died before its first message; later deaths it reports within 2 s.
 _UNNOTICED_DEATH_S = 3.0
 _KILL_TIMEOUT_S = 5.0
-# Triton 2.51's gRPC service can wait for ever for a stream that its caller gave up in the moment of the stop.
+# Triton 2.51's gRPC service can wait for ever for a stream that its caller gave up just before the stop.
 _CLOSING_S = 3.0
 
 
@@ -99,8 +99,8 @@ class TritonProcess:
         stopping: asked often while plans are made; True ends that.
 
     Raises:
-        ServerError: a port cannot be had, PortInUse if another program has it, or a plan cannot be made. Nothing is
-            started then.
+        ServerError: a port cannot be bound (PortInUse where another program has it), or a plan cannot be built.
+            Nothing is started then.
         StopRequested: ``stopping`` said so.
     """
 

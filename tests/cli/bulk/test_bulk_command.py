@@ -204,7 +204,7 @@ def test_parquet_without_pyarrow_names_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     result = bulk.run(folder, "--to", "out.parquet")
     assert result.exit_code == 2
-    assert "pip install 'onestream[bulk]'" in result.stderr
+    assert "pip install '.[bulk]'" in result.stderr
 
 
 def test_an_unknown_pipeline_exits_with_two(bulk: Bulk, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

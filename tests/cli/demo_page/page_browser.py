@@ -1,6 +1,6 @@
 """Debian's Chromium, without a window, and the picture of the page in the docs.
 
-    python tests/demo_page/page_browser.py URL docs/demo-page.jpg
+    python tests/cli/demo_page/page_browser.py URL docs/demo-page.jpg
 
 makes that picture anew from a page that runs at URL (``onestream demo-page``).
 """

@@ -26,5 +26,5 @@ def test_without_torch_training_names_the_command() -> None:
     done = run("import sys; sys.modules['torch'] = None; import onestream.preprocess.training")
     assert done.returncode == 1
     assert done.stderr.strip().endswith(
-        "BackendMissing: onestream.preprocess.training needs PyTorch: pip install 'onestream[train]'"
+        "BackendMissing: onestream.preprocess.training needs PyTorch: pip install '.[train]' in onestream's checkout"
     )

@@ -30,9 +30,9 @@ except BackendMissing as error:
 """
     assert (
         run(code.format(missing="av", backend="pyav"))
-        == "onestream.preprocess.video needs PyAV: pip install 'onestream[video]'"
+        == "onestream.preprocess.video needs PyAV: pip install '.[video]' in onestream's checkout"
     )
-    expected = "the compiled resize needs numba: pip install 'onestream[train]'"
+    expected = "the compiled resize needs numba: pip install '.[train]' in onestream's checkout"
     assert run(code.format(missing="numba", backend="pyav")) == expected
     found = run(code.format(missing="nvidia.dali", backend="dali"))
-    assert found == "the dali backend needs nvidia-dali: pip install 'onestream[train]', or 'onestream[cpu]' to serve"
+    assert found == "the dali backend needs nvidia-dali: pip install '.[train]' in onestream's checkout"

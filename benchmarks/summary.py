@@ -1,0 +1,143 @@
+"""The README's one table: what was gained and what was lost, of everything that docs/results.md holds.
+
+python -m benchmarks.summary --write README.md    replaces what stands between the two marker lines
+python -m benchmarks.summary --check README.md    exits with 1 where that differs from the result files
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from benchmarks import streams_table, video_table
+from benchmarks.overload import results as overload
+from benchmarks.photos import Size
+from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME
+from benchmarks.result_files import RESULTS, Raw, read
+from benchmarks.results import FILE_NAME, Competitor, Results, Served, Where
+from benchmarks.training import results as training
+from onestream.measure.capacity.streams import OPENCV, OURS
+from onestream.measure.spread import Spread, ratio
+from onestream.measure.tables import rewrite
+
+_FILES = (FILE_NAME, training.FILE_NAME, video_table.FILE_NAME, streams_table.FILE_NAME, overload.FILE_NAME)
+_SMALL: Size = "500x375"
+_LARGE: Size = "1920x1080"
+_FUSED_AND_PLAIN: tuple[Competitor, Competitor] = ("classify_fused", "plain")
+_Rounds = dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A quantity of ours by round, beside that of ``other``; ``better`` says which way it should differ."""
+
+    quantity: str
+    ours: _Rounds
+    other: str
+    theirs: _Rounds
+    digits: int
+    better: Literal["higher", "lower"] = "higher"
+
+    def __str__(self) -> str:
+        against = ratio(self.ours, self.theirs)
+        if against is None:
+            return f"| {self.quantity} | not measured | {self.other} | not measured | – | – |\n"
+        cells = [
+            self.quantity,
+            _text(self.ours, self.digits),
+            self.other,
+            _text(self.theirs, self.digits),
+            against.text(2),
+            self._verdict(against),
+        ]
+        return "| " + " | ".join(cells) + " |\n"
+
+    def _verdict(self, against: Spread) -> str:
+        """*better* or *worse* where both quartiles say so, else *even*."""
+        if against.low <= 1 <= against.high:
+            return "even"
+        return "better" if (against.low > 1) == (self.better == "higher") else "worse"
+
+
+def table(folder: Path) -> str:
+    """The table of one machine's results. Raises ``ValueError`` where the folder holds those of several."""
+    machines = sorted({path.parent.name for name in _FILES for path in folder.glob(f"*/{name}")})
+    if len(machines) > 1:
+        raise ValueError(f"the table is of one machine; got results of {', '.join(machines)}")
+    about = [f"{one.machine.cpu}, {one.machine.cores} cores, no GPU. " for one in read(folder, FILE_NAME, Results)]
+    rows = [*_photos(folder), *_training(folder), *_video(folder), *_overload(folder)]
+    head = "| quantity | onestream | compared with | its | ratio | |\n| --- | --- | --- | --- | --- | --- |\n"
+    return f"{''.join(about)}Median (quartiles) over rounds.\n\n{head}{''.join(map(str, rows))}"
+
+
+def _photos(folder: Path) -> Iterator[Row]:
+    usual = "the usual ensemble, at its best setting"
+    for one in read(folder, FILE_NAME, Results):
+        for size in (_SMALL, _LARGE):
+            ours, plain = (_rate(one, competitor, size) for competitor in _FUSED_AND_PLAIN)
+            yield Row(f"images/s, photos of {_title(size)}", ours, usual, plain, 0)
+        where = Where(_LARGE, ONE_AT_A_TIME)
+        ours, plain = (one.rounds_of(_p50_ms, competitor, where) for competitor in _FUSED_AND_PLAIN)
+        yield Row(f"p50 of one photo of {_title(_LARGE)} at a time, ms", ours, usual, plain, 1, better="lower")
+        ours, limit = _rate(one, "classify_fused", _SMALL), one.limit(_SMALL)
+        yield Row(f"images/s, photos of {_title(_SMALL)}", ours, "the same code without a server", limit, 0)
+
+
+def _training(folder: Path) -> Iterator[Row]:
+    cases: tuple[tuple[str, Size, str], ...] = (("crop 224", _LARGE, "Pillow"), ("no crop", _SMALL, "OpenCV"))
+    for one in read(folder, training.FILE_NAME, training.TrainingResults):
+        for part, size, other in cases:
+            for case in one.cases:
+                if case.size == size and part in case.name:
+                    ours, theirs = (dict(enumerate(case.images_per_s[name])) for name in ("ours", other))
+                    quantity = f"images/s for training, {_title(size)}, {case.name}"
+                    yield Row(quantity, ours, f"{other} in a `DataLoader`", theirs, 0)
+
+
+def _video(folder: Path) -> Iterator[Row]:
+    for clips in read(folder, video_table.FILE_NAME, Raw):
+        ours, theirs = (
+            {number: float(one["clips_per_s"]) for number, one in enumerate(clips["rounds"][name])}
+            for name in ("ours", "decord")
+        )
+        yield Row("clips/s for training, 1080p H.264", ours, "decord", theirs, 2)
+    for streams in read(folder, streams_table.FILE_NAME, Raw):
+        rounds = [one["held"] for one in streams["cases"]["classify, every 1"]["rounds"]]
+        ours, theirs = ({number: float(one[name]) for number, one in enumerate(rounds)} for name in (OURS, OPENCV))
+        yield Row("1080p streams held in real time", ours, "OpenCV in the client", theirs, 2)
+
+
+def _overload(folder: Path) -> Iterator[Row]:
+    for one in read(folder, overload.FILE_NAME, overload.OverloadResults):
+        bounded, unbounded = (
+            {point.round: point.goodput_per_s for point in one.of("classify", variant, 2)}
+            for variant in overload.VARIANTS
+        )
+        yield Row("images/s answered in time, at twice the capacity", bounded, "queues without bounds", unbounded, 0)
+
+
+def _rate(results: Results, competitor: Competitor, size: Size) -> _Rounds:
+    return results.rounds_of(lambda one: one.export.inferences_per_s, competitor, Where(size, MAIN_LOAD))
+
+
+def _p50_ms(one: Served) -> float:
+    return one.export.p50_ms
+
+
+def _title(size: Size) -> str:
+    return size.replace("x", "×")
+
+
+def _text(rounds: _Rounds, digits: int) -> str:
+    return Spread.of(list(rounds.values())).text(digits)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    return rewrite(table, arguments, command="python -m benchmarks.summary", results=RESULTS)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

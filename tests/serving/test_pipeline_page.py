@@ -1,0 +1,27 @@
+"""docs/pipeline.md says what the models accept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.pipeline_page import page
+
+PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
+
+
+def test_the_committed_page_is_of_todays_models() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "run: python -m onestream.serving.pipeline_page > docs/pipeline.md"
+    )
+
+
+def test_every_section_and_field_of_the_models_is_on_the_page() -> None:
+    text = page()
+    schema = Pipeline.model_json_schema()
+    told = 0
+    for model in [schema, *schema["$defs"].values()]:
+        for name in model["properties"].keys() - {"op", "kind"}:
+            assert f"\n| `{name}` |" in text, name
+            told += 1
+    assert text.count("\n| `") == told
