@@ -122,10 +122,9 @@ class ServingOptions(BaseModel):
     """How Triton runs the pipeline. None of it changes a result.
 
     ``max_batch_size``: images per execution on a CPU; a network that cannot take batches is served with 1, which then
-    holds on a GPU too. ``max_queue_size``: waiting requests per step and priority on a
-    CPU, above which the server answers UNAVAILABLE at once; *cores* is 32 for each core of the machine that serves (0
-    with one process), 0 is no bound, no longest wait and no priorities. ``max_queue_ms``: longest wait there, after
-    which the answer is the same.
+    holds on a GPU too. ``max_queue_size``: waiting requests per step and priority on a CPU, above which the server
+    answers UNAVAILABLE at once; *cores* is 32 for each core of the machine that serves (0 with one process), 0 is no
+    bound, no longest wait and no priorities. ``max_queue_ms``: longest wait there, after which the answer is the same.
     ``cpu_instances``: processes on a CPU; *cores* is one per core of the machine that serves. ``cpu_threads``: threads
     of each, for decoding and the network; more than one pays where fewer requests are in flight than there are cores.
     ``gpu``: what holds on a machine with a GPU instead.
