@@ -89,7 +89,7 @@ def scores(client: Client, model: str) -> npt.NDArray[np.float32]:
 
 def words(printed: str) -> list[str]:
     """The words of each line; what was measured left out, and how the pixels differ."""
-    return [re.sub(r"[\d.]+|(?<=^pixels ).*", "", " ".join(line.split())) for line in printed.splitlines()]
+    return [re.sub(r"(?<=^pixels ).*|[\d.]+", "", " ".join(line.split())) for line in printed.splitlines()]
 
 
 def model_names(server: Server) -> set[str]:
