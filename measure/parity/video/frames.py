@@ -13,16 +13,21 @@ from onestream.measure.parity.subject import Observation, Refused, Subject
 from onestream.preprocess import BadSample, Limits
 from onestream.preprocess.tolerances import Source
 from onestream.preprocess.video import Clip, ColorRule, Colors, VideoFile, choose_frames
+from onestream.preprocess.video.common.color import planes_of
 from onestream.serving.pipeline import VideoOptions
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedClip:
-    """A video file, the numbers of its frames that are compared (ascending), and how they become RGB."""
+    """A video file, the numbers of its frames that are compared (ascending), and how they become RGB.
+
+    ``source``: *plain* has 8 bits a sample, *converted* more.
+    """
 
     path: Path
     numbers: tuple[int, ...]
     colors: Colors
+    source: Source = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +36,16 @@ class Frame:
 
     clip: ComparedClip
     number: int
-    source: Source = "plain"
 
     @property
     def name(self) -> str:
         """The file and the number."""
         return f"{self.clip.path}, frame {self.number}"
+
+    @property
+    def source(self) -> Source:
+        """The clip's."""
+        return self.clip.source
 
 
 class ClipReader(Subject[Frame]):
@@ -84,7 +93,9 @@ def read_clips(
                 taken = sorted({number for number in sampled if number is not None})
                 places = np.linspace(0, len(taken) - 1, min(most, len(taken))).round().astype(int)
                 numbers = tuple(taken[place] for place in places)
-                found.append(ComparedClip(path, numbers, video.colors(rule_of(options))))
+                colors = video.colors(rule_of(options))
+                depth = planes_of(next(video.frames([0]))[1]).depth
+                found.append(ComparedClip(path, numbers, colors, "plain" if depth == 8 else "converted"))
         except (BadSample, ValueError) as error:
             unreadable[str(path)] = str(error).removeprefix(f"{path}: ")
     return found, unreadable

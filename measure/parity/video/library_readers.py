@@ -36,7 +36,7 @@ class LibraryReader(ClipReader):
 
     def allowed(self, stage: Stage, source: Source) -> Bounds | None:  # noqa: ARG002 (filters average, and crops cut)
         """How far swscale rounds otherwise with the same matrix and range; what is beyond used others."""
-        return tolerance("swscale-subsampled")
+        return tolerance("swscale-subsampled" if source == "plain" else "swscale-10-bit")
 
     def read(self, clip: ComparedClip) -> Sequence[Observation]:
         """All four stages; any error of the library is a refusal."""

@@ -41,10 +41,10 @@ class Loader(ClipReader):
         # What cannot be made is refused before any clip is read.
         self._maker("normalize", Clip()).close()
 
-    def allowed(self, stage: Stage, source: Source) -> Bounds | None:
-        """See ``Subject.allowed``."""
+    def allowed(self, stage: Stage, source: Source) -> Bounds | None:  # noqa: ARG002
+        """See ``Subject.allowed``; our conversion to RGB is exact at any depth."""
         if self._video_backend != "dali":
-            return super().allowed(stage, source)
+            return super().allowed(stage, "plain")
         return tolerances.tolerance("dali-cpu" if self._video_device == "cpu" else "dali-gpu")
 
     def read(self, clip: ComparedClip) -> Sequence[Observation]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Other = Literal["swscale-444", "swscale-subsampled", "dali-cpu", "dali-gpu", "nvdec", "nvdec-resized"]
+Other = Literal["swscale-444", "swscale-subsampled", "swscale-10-bit", "dali-cpu", "dali-gpu", "nvdec", "nvdec-resized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ColorTolerance:
     @property
     def text(self) -> str:
         """The bounds in words that follow *allowed*."""
-        return f"are {self.max_level:g} at most, {self.mean_level:g} on average"
+        return f"for 8-bit files are {self.max_level:g} at most, {self.mean_level:g} on average"
 
     def allows(self, *, highest: float, mean: float, different: float, above_one: float) -> bool:  # noqa: ARG002
         """Whether a largest and a mean difference in levels are within the bounds; shares are not bounded."""
@@ -40,6 +40,10 @@ TOLERANCES = (
         "swscale-subsampled", 3, 1.3,
         "8-bit 4:2:0 and 4:2:2 by swscale's default flags, as PyAV, OpenCV and decord use it: chroma not interpolated, "
         "as ours, but sums in 16 bits that are cut and not rounded, for which its pictures are about one level darker",
+    ),
+    ColorTolerance(
+        "swscale-10-bit", 16, 1.6,
+        "photos of 10-bit 4:2:0: swscale interpolates chroma there, which shows at edges of colour",
     ),
     ColorTolerance(
         "dali-cpu", 16, 0.6,

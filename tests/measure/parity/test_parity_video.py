@@ -98,7 +98,7 @@ def test_who_ignores_a_tag_is_shown_and_not_judged(own: Own, tmp_path: Path) -> 
     text = " ".join(result.stdout.split())
     assert result.exit_code == 0
     assert "2 frames" in text
-    assert "outside: allowed are 3 at most, 1.3 on average" in text
+    assert "outside: allowed for 8-bit files are 3 at most, 1.3 on average" in text
     assert "tagged.mp4: bt709 (file), limited (" in text
     assert "PyAV differs by no more than another conversion of the same colours rounds" in text
     assert "At decode, OpenCV departs by" in text
@@ -124,7 +124,7 @@ def test_dali_takes_part_where_it_decodes_the_clip(own: Own, tmp_path: Path) -> 
     # The bars of light and dark have harder edges than photos.
     assert not subjects(report)["loader: dali (cpu)"].stages["decode"].within
     assert subjects(report)["loader: dali (cpu)"].stages["crop"].within
-    assert subjects(report)["loader: dali (cpu)"].allowed["decode"] == "are 16 at most, 0.6 on average"
+    assert subjects(report)["loader: dali (cpu)"].allowed["decode"] == "for 8-bit files are 16 at most, 0.6 on average"
 
 
 def test_turned_and_cut_clips_are_compared_as_displayed(own: Own, clip: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_json_and_heat_map(own: Own, clip: Path, tmp_path: Path) -> None:
     result = parity(own, "--video", clip, "--frames", 1, "--against", "pyav", "--json", "-", "--heatmap", file)
     report = json.loads(result.stdout)
     assert (result.exit_code, report["kind"], report["photos"]) == (0, "frame", [f"{clip}, frame 0"])
-    assert report["subjects"][1]["allowed"]["decode"] == "are 3 at most, 1.3 on average"
+    assert report["subjects"][1]["allowed"]["decode"] == "for 8-bit files are 3 at most, 1.3 on average"
     assert file.stat().st_size > 0
 
 

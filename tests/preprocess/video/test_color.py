@@ -139,6 +139,15 @@ def test_swscale_is_within_the_table(name: str, pixels: np.ndarray, rule: ColorR
     assert difference.mean() <= allowed.mean_level
 
 
+@pytest.mark.parametrize("name", ["yuv420p10le", "yuv422p10le"])
+def test_swscale_of_ten_bits_is_within_the_table(name: str) -> None:
+    frame = av.VideoFrame.from_ndarray(PHOTO, format="rgb24").reformat(format=name)
+    difference = np.abs(to_rgb(planes_of(frame), ColorRule()).astype(int) - frame.to_ndarray(format="rgb24"))
+    allowed = tolerance("swscale-10-bit")
+    assert difference.max() <= allowed.max_level
+    assert difference.mean() <= allowed.mean_level
+
+
 def test_ten_bits_are_finer_than_eight() -> None:
     """Their RGB is nearer to the true one, so the depth is used and not cut off first."""
     ramp = np.arange(64, 941, dtype=np.uint16)[None, :]
