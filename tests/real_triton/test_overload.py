@@ -39,7 +39,8 @@ QUEUE = 12
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("overload")
     (folder / "slow.onnx").write_bytes(slow().SerializeToString())
-    serving = {"max_batch_size": 1, "max_queue_size": QUEUE, "cpu_instances": 2}
+    # On a busy machine a request may wait for long; none is refused for that here.
+    serving = {"max_batch_size": 1, "max_queue_size": QUEUE, "max_queue_ms": 60_000, "cpu_instances": 2}
     fields = {
         "preprocess": {"operations": OPERATIONS},
         "postprocess": {"kind": "raw"},
