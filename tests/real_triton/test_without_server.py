@@ -1,4 +1,4 @@
-"""Client and training in environments of their own, with NumPy 2 and without the server: they give what they give here."""
+"""Client and training in environments of their own, with NumPy 2 and without the server, give what they give here."""
 
 from __future__ import annotations
 
