@@ -136,10 +136,10 @@ $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashe
 endef
 
 # One stamp file for each lock; pip runs again when the lock or pyproject.toml changes. Nothing is resolved here: a lock is
-# complete, and --no-deps lets it leave PyTorch out. $(1): what it is for; $(2): the lock.
+# complete, and --no-deps lets it leave PyTorch out; what has no wheel is built by the locked setuptools. $(1): what it is for; $(2): the lock.
 define install
 	@echo "installing $(1) into $(VENV) (1 to 5 minutes the first time)"
-	@{ $(PIP) install --require-hashes --no-deps -r locks/$(2).txt && \
+	@{ $(PIP) install --no-build-isolation --require-hashes --no-deps -r locks/$(2).txt && \
 		$(PIP) install --no-build-isolation --no-deps -e .; } > $(VENV)/install.log 2>&1 & pip=$$!; \
 	while kill -0 $$pip 2>/dev/null; do printf '.'; sleep 2; done; echo; \
 	wait $$pip || { tail -n 5 $(VENV)/install.log; \

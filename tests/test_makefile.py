@@ -63,7 +63,7 @@ def asked(environment: Path) -> list[str]:
     return [line.split(" install ", 1)[1].replace("--quiet ", "") for line in lines if " install " in line]
 
 
-LOCKED = "--require-hashes --no-deps -r locks/{}.txt"
+LOCKED = "--no-build-isolation --require-hashes --no-deps -r locks/{}.txt"
 ITSELF = "--no-build-isolation --no-deps -e ."
 
 
