@@ -127,10 +127,7 @@ def test_all_models_answer_again_when_all_processes_were_killed(server: Server) 
     for process in find_model_processes(server.pid).running:
         process.kill()
     wait_until(lambda: not is_ready(server))
-    wait_until(
-        lambda: is_ready(server) and all(infer(server, m).status == 200 for m in ("alone", "pair", "chain")),
-        within_s=10,
-    )
+    wait_until(lambda: is_ready(server) and all(infer(server, m).status == 200 for m in ("alone", "pair", "chain")))
 
 
 @pytest.mark.needs_triton
