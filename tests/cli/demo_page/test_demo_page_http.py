@@ -212,7 +212,7 @@ def test_beyond_this_machine_it_is_allowed_with_a_warning(monkeypatch: pytest.Mo
     monkeypatch.setattr("aiohttp.web.run_app", lambda *_page, **_options: None)
     result = CliRunner().invoke(app, ["demo-page", "--insecure-bind", "--port", "0"])
     assert result.exit_code == 0, result.output
-    assert "warning: whoever reaches 127.0.0.1 can use this page" in result.stderr
+    assert "warning: all who reach 127.0.0.1 can use this page" in result.stderr
     assert result.stdout.startswith("open http://127.0.0.1:")
 
 

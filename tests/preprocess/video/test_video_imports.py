@@ -35,4 +35,7 @@ except BackendMissing as error:
     expected = "the compiled resize needs numba: pip install '.[train]' in onestream's checkout"
     assert run(code.format(missing="numba", backend="pyav")) == expected
     found = run(code.format(missing="nvidia.dali", backend="dali"))
-    assert found == "the dali backend needs nvidia-dali: pip install '.[train]' in onestream's checkout"
+    assert found == (
+        "the dali backend needs nvidia-dali: pip install '.[train]' in onestream's checkout; "
+        "pip install '.[cpu]' in onestream's checkout to serve"
+    )

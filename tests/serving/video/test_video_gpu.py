@@ -206,5 +206,5 @@ def test_the_option_and_the_machine_choose(monkeypatch: pytest.MonkeyPatch) -> N
     found, said = opened("auto")
     assert found is None
     assert "decoding video on a GPU needs PyNvVideoCodec" in said.pop()
-    with pytest.raises(BackendMissing, match=r"onestream\[gpu\]"):
+    with pytest.raises(BackendMissing, match=r"\.\[gpu\]"):
         opened("gpu")
