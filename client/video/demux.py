@@ -114,9 +114,9 @@ def _open(
         )
         return container
     except (av.FFmpegError, OSError) as error:
-        raise UnreadableInput(f"{name}: the video cannot be opened: {_reason(error)}") from None
+        raise UnreadableInput(f"the video cannot be opened: {_reason(error)}", name=name) from None
     except ValueError as error:
-        raise UnreadableInput(f"{name}: the video cannot be opened: {error}") from None
+        raise UnreadableInput(f"the video cannot be opened: {error}", name=name) from None
 
 
 def _reason(error: Exception) -> str:
@@ -131,7 +131,7 @@ def _video_of(container: InputContainer, name: str) -> VideoStream:
         # A stream whose codec FFmpeg does not know has no context.
         if not stream.disposition & pictures and stream.codec_context is not None:
             return stream
-    raise UnreadableInput(f"{name}: there is no video in it")
+    raise UnreadableInput("there is no video in it", name=name)
 
 
 def _orientation(container: InputContainer, name: str) -> tuple[bool, bool, bool]:
@@ -149,7 +149,7 @@ def _orientation(container: InputContainer, name: str) -> tuple[bool, bool, bool
         return (False, d < 0, a < 0)
     if b and c and not a and not d:
         return (True, b < 0, c < 0)
-    raise UnreadableInput(f"{name}: it is shown turned by an angle; only quarter turns and mirrors are possible")
+    raise UnreadableInput("it is shown turned by an angle; only quarter turns and mirrors are possible", name=name)
 
 
 def _first_frame(container: InputContainer, stream: VideoStream) -> VideoFrame | None:
@@ -255,10 +255,12 @@ class ContainerFeed:
                         return
                     yield found
         except (av.FFmpegError, OSError) as error:
-            raise UnreadableInput(f"{self._name}: cannot be read on after {number} packets: {_reason(error)}") from None
+            raise UnreadableInput(
+                f"cannot be read on after {number} packets: {_reason(error)}", name=self._name
+            ) from None
         except IndexError:
             # PyAV's answer to a stream that was not there when the file was opened.
-            raise UnreadableInput(f"{self._name}: another stream begins after {number} packets") from None
+            raise UnreadableInput(f"another stream begins after {number} packets", name=self._name) from None
         self._check_whole(number, last_incomplete=last_incomplete)
 
     def _check_whole(self, packets: int, *, last_incomplete: bool) -> None:
@@ -270,7 +272,7 @@ class ContainerFeed:
         with _content(self._file) as content:
             cut = truncation(content, packets=packets, last_incomplete=last_incomplete, indexed=indexed)
         if cut is not None:
-            raise TruncatedInput(f"{self._name}: {cut}")
+            raise TruncatedInput(cut, name=self._name)
 
     def stop(self) -> None:
         """End before the next packet."""
@@ -331,7 +333,7 @@ class EncodedFeed:
                 for packet in self._encoder.encode(frame.reformat(**size, format="yuv420p")):
                     yield Packet(bytes(packet), packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe)
         except (av.FFmpegError, OSError) as error:
-            raise UnreadableInput(f"{self._name}: cannot be read on: {_reason(error)}") from None
+            raise UnreadableInput(f"cannot be read on: {_reason(error)}", name=self._name) from None
 
     def stop(self) -> None:
         """End before the next picture."""
@@ -354,7 +356,7 @@ class AnnexBFeed:
         self._packets = self._parse()
         self._first = next(self._packets, None)
         if self._first is None:
-            raise UnreadableInput(f"{name}: there is no picture of {codec} in it")
+            raise UnreadableInput(f"there is no picture of {codec} in it", name=name)
         step = 1 / Fraction(fps).limit_denominator(100_000)
         self.format = Open(
             codec=codec,
@@ -383,7 +385,7 @@ class AnnexBFeed:
                     yield from self._cut(bytes(chunk))
             yield from self._cut(None)
         except (av.FFmpegError, OSError) as error:
-            raise UnreadableInput(f"{self._name}: cannot be read on: {_reason(error)}") from None
+            raise UnreadableInput(f"cannot be read on: {_reason(error)}", name=self._name) from None
 
     def _cut(self, data: bytes | None) -> Iterator[Packet]:
         for packet in self._parser.parse(data):

@@ -376,11 +376,11 @@ class Stream:
                     break
             else:
                 if feed.endless and not self._stop.is_set():
-                    lost = UnreadableInput(f"{self.name}: the source ended the connection")
+                    lost = UnreadableInput("the source ended the connection", name=self.name)
         except OnestreamError as error:
             lost = error
         except Exception as error:  # an iterable of the caller's own may raise anything
-            lost = UnreadableInput(f"{self.name}: cannot be read on: {type(error).__name__}: {error}")
+            lost = UnreadableInput(f"cannot be read on: {type(error).__name__}: {error}", name=self.name)
         complete = not session.over
         session.outbox.finish()
         # What was sent is still answered; a file's caller may take its time, a camera is to be seen again soon.
@@ -464,4 +464,4 @@ def _connect(source: Source) -> Feed:
     except OnestreamError:
         raise
     except Exception as error:  # an iterable of the caller's own may raise anything
-        raise UnreadableInput(f"{source.name}: cannot be read: {type(error).__name__}: {error}") from error
+        raise UnreadableInput(f"cannot be read: {type(error).__name__}: {error}", name=source.name) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from onestream.cli.messages import short_path, without_name
 from onestream.client import BadImage, UnreadableInput
+from onestream.client.video import source_of
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,11 @@ def test_a_name_stands_once() -> None:
     error = UnreadableInput("the image cannot be read: No such file or directory", name="cat.jpg")
     assert f"cat.jpg: {without_name(error)}" == str(error)
     assert without_name(BadImage("empty", "no bytes")) == "bad image (empty): no bytes"
+
+
+def test_a_video_s_name_stands_once_too(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none.mp4")
+    with pytest.raises(UnreadableInput) as failed:
+        source_of(missing).connect()
+    assert str(failed.value) == f"{missing}: the video cannot be opened: No such file or directory"
+    assert without_name(failed.value) == "the video cannot be opened: No such file or directory"
