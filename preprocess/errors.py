@@ -44,6 +44,15 @@ class BadImage(PreprocessError):
         """Pickle by code and reason, so that the error crosses processes."""
         return type(self), (self.code, self.reason)
 
+    def as_result(self) -> BadImage:
+        """This error to be kept: without the frames that it passed through.
+
+        They hold the whole batch's pictures and often the error itself, which only Python's garbage collector would
+        see, and it looks at old objects seldom: the memory of a server rises for days.
+        """
+        self.__traceback__ = self.__context__ = None
+        return self
+
 
 class OutOfMemory(BadImage):
     """There is too little memory for this image now; nothing is known against the image itself.

@@ -143,7 +143,7 @@ class Dali(Compiled):
             try:
                 checked.append(self._check(index, image, varies[index] if varies is not None else None))
             except BadImage as error:
-                bad[index] = error
+                bad[index] = error.as_result()
         return checked, bad
 
     def _check(self, index: int, image: Encoded, vary: Vary | None) -> _Checked:

@@ -71,7 +71,7 @@ def plan_batch(
             placement = place(definition, header.oriented_hw)
             limits.check_resized(placement.resized_hw)
         except BadImage as error:
-            bad[index] = error
+            bad[index] = error.as_result()
         else:
             planned.append(Planned(index, image, header, Resample.of(placement)))
     return planned, bad

@@ -35,13 +35,13 @@ class Reference(Compiled):
         try:
             header = self.limits.check(data)
         except BadImage as error:
-            return error
+            return error.as_result()
         try:
             image = decode(data, header, self.definition.decode.color)
             pixels = self._pixels(image) if vary is None else self._varied(image, vary)
             return network_layout(self.definition, pixels)
         except BadImage as error:
-            return error.with_traceback(None)
+            return error.as_result()
         except MemoryError as error:
             return undecodable(header, "", error)
 

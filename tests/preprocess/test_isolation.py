@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -19,10 +22,12 @@ from onestream.preprocess import (
     Decode,
     Definition,
     Letterbox,
+    Limits,
     Normalize,
     Resize,
     compile,
 )
+from onestream.preprocess.backends.gpu_plan import Planned, plan_batch
 
 BACKENDS = ("reference", "dali")
 CLASSIFY = Definition(
@@ -68,6 +73,31 @@ def alone(backend: str) -> tuple[npt.NDArray[np.float32], ...]:
     results = [compiled.run([file])[0] for file in good_files()]
     assert not any(isinstance(result, BadImage) for result in results)
     return tuple(results)
+
+
+def judged(images: Sequence[npt.NDArray[np.uint8]]) -> list[Planned | BadImage]:
+    """What the backends for a GPU do before they use it."""
+    planned, bad = plan_batch(images, CLASSIFY, Limits())
+    good = iter(planned)
+    return [bad[index] if index in bad else next(good) for index in range(len(images))]
+
+
+@pytest.mark.parametrize("name", sorted(set(BAD) - set(ONLY_THE_DECODER_KNOWS)))
+@pytest.mark.parametrize("backend", (*BACKENDS, "gpu"))
+def test_an_error_that_is_kept_holds_no_picture(backend: str, name: str) -> None:
+    run = judged if backend == "gpu" else compile(CLASSIFY, backend=backend).run
+    images = [np.frombuffer(file, np.uint8) for file in (COFFEE, BAD[name])]
+    pictures = [weakref.ref(image) for image in images]
+    # Python's collector would find what holds itself only after many thousands of pictures.
+    gc.disable()
+    try:
+        kept = run(images)[1]
+        run([COFFEE])
+        del images
+        assert [picture() is None for picture in pictures] == [True, True]
+    finally:
+        gc.enable()
+    assert isinstance(kept, BadImage)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
