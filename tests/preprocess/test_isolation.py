@@ -83,7 +83,7 @@ def judged(images: Sequence[npt.NDArray[np.uint8]]) -> list[Planned | BadImage]:
 
 
 @pytest.mark.parametrize("name", sorted(set(BAD) - set(ONLY_THE_DECODER_KNOWS)))
-@pytest.mark.parametrize("backend", (*BACKENDS, "gpu"))
+@pytest.mark.parametrize("backend", [*BACKENDS, "gpu"])
 def test_an_error_that_is_kept_holds_no_picture(backend: str, name: str) -> None:
     run = judged if backend == "gpu" else compile(CLASSIFY, backend=backend).run
     images = [np.frombuffer(file, np.uint8) for file in (COFFEE, BAD[name])]
