@@ -41,7 +41,7 @@ def test_a_known_certificate_is_accepted_and_any_other_refused(
     with tls_proxy(target, authority, protocol=protocol) as port:
 
         def classify(**environment: str) -> str:
-            command = [sys.executable, "-c", SCRIPT, f"{scheme}://localhost:{port}", str(PHOTO)]
+            command = [sys.executable, "-c", SCRIPT, f"{scheme}://127.0.0.1:{port}", str(PHOTO)]
             given = {**os.environ, **environment}
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=given)
             assert done.returncode == 0, done.stderr
@@ -49,5 +49,5 @@ def test_a_known_certificate_is_accepted_and_any_other_refused(
 
         assert classify(SSL_CERT_FILE=pem, GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=pem) == "espresso\n"
         refused = classify()
-        assert f"cannot reach {scheme}://localhost:{port}" in refused
+        assert f"cannot reach {scheme}://127.0.0.1:{port}" in refused
         assert "CERTIFICATE_VERIFY_FAILED" in refused
