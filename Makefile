@@ -32,7 +32,7 @@ demo-page: $(VENV)/.page model_repository/classify_fused/1/model.onnx  ## serve,
 test: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run every test that can run here, but the slow ones
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' --ignore=tests/typings $(PYTEST_ARGS)
 
-test-slow: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run the slow ones: soaks, kills, suites within suites
+test-slow: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run the slow ones: soaks, kills, floods, mutated files, suites within suites
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-gpu: $(VENV)/.dev-gpu model_repository/classify_fused/1/model.onnx  ## run every test that needs a GPU; none may be skipped

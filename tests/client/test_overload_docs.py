@@ -29,6 +29,7 @@ def test_the_options_are_shown_with_their_defaults() -> None:
     assert ServingOptions.model_validate(fields) == ServingOptions()
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_the_programs_and_commands_run(server: Server, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -61,6 +61,7 @@ def called_async(case: Case, *, timeout_s: float, hears: bool = False) -> Outcom
         return asyncio.run(main(url, lambda: ended.wait(ENDS_S)))
 
 
+pytestmark = pytest.mark.slow
 BOTH = pytest.mark.parametrize("caller", [called, called_async], ids=["sync", "async"])
 
 
@@ -111,7 +112,6 @@ def test_malformed_documents_and_tensors_are_unexpected(caller: Callable[..., Ou
     assert others == {}
 
 
-@pytest.mark.slow
 @BOTH
 def test_a_flood_is_refused_with_what_is_allowed(caller: Callable[..., Outcome]) -> None:
     """Where the deadline would be far: nothing but the number of bytes ends it."""

@@ -82,6 +82,7 @@ def test_light_pictures_are_answered_while_heavy_ones_wait(client: Client, pipel
         assert {future.result().labels for future in heavy} == {heavy_alone}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", FORMS)
 def test_more_heavy_pictures_than_can_wait_are_refused_as_not_available(client: Client, pipeline: str) -> None:
     def outcome(future: Future[object]) -> str:
@@ -123,6 +124,7 @@ def test_one_above_the_limit_is_told_how_it_is_raised(client: Client, pipeline: 
         client.classify(large, pipeline=pipeline)
 
 
+@pytest.mark.slow
 def test_one_without_memory_is_refused_as_not_available_and_the_others_are_answered(repository: Path) -> None:
     """The model's processes may take 20 MiB more than they have; the picture's pixels are 72 MB."""
     coffee = PHOTOS[0].read_bytes()

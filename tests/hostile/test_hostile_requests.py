@@ -67,6 +67,7 @@ def proxy(own_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
 # ---------------------------------------------------------------- at the proxy
 
 
+@pytest.mark.slow
 def test_hostile_requests_hurt_nobody(proxy: tuple[str, str]) -> None:
     http, grpc_address = proxy
     seen = measure(http=http, grpc_address=grpc_address, rounds=1, seed=1, streams_per_round=20, progress=print)
@@ -182,6 +183,7 @@ def test_a_body_that_a_web_page_may_send_is_refused_by_triton(
     assert send_http(own_server.http_address, [b"GET /v2/health/ready HTTP/1.1\r\nConnection: close\r\n\r\n"])[0] == 200
 
 
+@pytest.mark.slow
 def test_bodies_that_fill_a_small_stack_do_not_end_triton(own_server: Server) -> None:
     kind = "Content-Type: application/octet-stream\r\n"
     nest = [f"{INFER}{kind}Content-Length: {NEST_BYTES}\r\n\r\n".encode(), b"[" * NEST_BYTES]

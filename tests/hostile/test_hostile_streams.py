@@ -15,7 +15,7 @@ from onestream.measure.panning import write_panning
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.ports import free_port
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 4

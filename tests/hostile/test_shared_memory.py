@@ -99,6 +99,7 @@ def test_the_regions_of_a_closed_server_are_not_in_the_machines_dev_shm(reposito
         assert not any("/dev/shm" in event for event in events), "nothing is said where the protection is whole"
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("shared_memory", [False, True])
 def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(
@@ -167,6 +168,7 @@ def opens(server: Server, password: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 @needs_triton
 def test_nobody_reads_the_administrations_password_among_arguments(repository: Path) -> None:
     events: list[str] = []

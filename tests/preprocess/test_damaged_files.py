@@ -81,6 +81,7 @@ def with_flipped_bits(file: bytes, chosen: random.Random) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("definition", [WHOLE, PART], ids=["whole", "part"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_flipped_bits_end_in_a_picture_or_a_refusal(backend: str, definition: Definition) -> None:
@@ -99,6 +100,7 @@ def test_flipped_bits_end_in_a_picture_or_a_refusal(backend: str, definition: De
     assert report.grown_mib < 400
 
 
+@pytest.mark.slow
 def test_flipped_bits_outside_compressed_pixels_are_judged_alike() -> None:
     """A header that still makes sense gives the same size to both; BMP and plain TIFF even the same pixels."""
     chosen = random.Random(11)

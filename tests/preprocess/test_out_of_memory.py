@@ -41,6 +41,7 @@ def alone(backend: str) -> Outcome:
     return outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["reference", "dali"])
 @pytest.mark.parametrize("form", ["jpeg", "jpeg progressive", "png", "png 16 bit", "webp", "tiff"])
 def test_it_is_told_apart_from_damage_and_leaves_the_others_as_they_are(form: str, backend: str) -> None:

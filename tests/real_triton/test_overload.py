@@ -21,7 +21,7 @@ from onestream.client import CannotConnect, Client, OnestreamError, Priority, Se
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 PHOTO = (ROOT / "examples" / "photos" / "coffee.jpg").read_bytes()

@@ -136,6 +136,7 @@ def test_a_network_that_mixes_its_batch_is_never_given_one(tmp_path: Path, photo
             assert statistics.execution_count == statistics.inference_count > 0
 
 
+@pytest.mark.slow
 def test_scores_of_a_network_are_served_as_they_are(tmp_path: Path, photos: dict[str, bytes]) -> None:
     network = ending_in("Softmax", shape=(1, 3, 48, 64))
     build_own(tmp_path, "scores", network=network, postprocess={"kind": "classification", "top_k": 7})

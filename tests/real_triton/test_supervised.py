@@ -15,7 +15,7 @@ from patience import PATIENCE_S, wait_until
 from onestream.client import Client, OnestreamError
 from onestream.serving.server.server import Server
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 DEADLINE_S = 5.0
 
 
@@ -24,15 +24,10 @@ DEADLINE_S = 5.0
     [
         ("classify_fused", "classify_fused", signal.SIGKILL),
         ("classify_preprocess", "classify", signal.SIGSTOP),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("classify_fused", "classify_fused", signal.SIGSTOP),
-                ("classify_preprocess", "classify", signal.SIGKILL),
-                ("classify_model", "classify", signal.SIGKILL),
-                ("classify_model", "classify", signal.SIGSTOP),
-            )
-        ),
+        ("classify_fused", "classify_fused", signal.SIGSTOP),
+        ("classify_preprocess", "classify", signal.SIGKILL),
+        ("classify_model", "classify", signal.SIGKILL),
+        ("classify_model", "classify", signal.SIGSTOP),
     ],
 )
 def test_a_killed_or_stopped_model_process_is_replaced(

@@ -282,6 +282,7 @@ def test_a_pipeline_without_streams_is_told_by_what_its_file_lacks(clip: Path, t
             list(client.stream(clip, pipeline="still_fused"))
 
 
+@pytest.mark.slow
 def test_a_process_whose_memory_stays_too_large_says_so_and_is_replaced(clip: Path, tmp_path: Path) -> None:
     """A decoder's libraries alone are more than what is allowed here."""
     fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": "raw"}}

@@ -20,6 +20,7 @@ TEXT = (ROOT / "docs" / "bulk.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.needs_triton
+@pytest.mark.slow
 def test_the_commands_of_the_page_run(server: Server, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "shards").mkdir()

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
 COPIES = 20
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from onestream.serving.server.server import Server
 TEXT = (ROOT / "docs" / "demo-page.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_the_commands_run(served: Server, repository: Path) -> None:
     (block,) = re.findall(r"^```bash\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)

@@ -24,7 +24,7 @@ from onestream.measure.capacity.soak import Memory, SoakPlan, growth, soak
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 FIELDS = {
     "preprocess": {
@@ -95,7 +95,6 @@ def test_streams_of_a_server_that_is_not_there_are_a_failure(bench: Bench) -> No
     assert not played.held
 
 
-@pytest.mark.slow
 def test_a_soak_counts_frames_and_survives_clients_that_are_killed(pipeline_file: Path, bench: Bench) -> None:
     messages: list[str] = []
     folder = pipeline_file.parent / "soak"

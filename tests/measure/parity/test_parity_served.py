@@ -58,6 +58,7 @@ def test_a_server_without_the_pipeline_is_named(server: Server, own: Own) -> Non
         run(Options(pipeline_file=own.file, repository=own.repository, url=server.grpc_address, against=["none"]))
 
 
+@pytest.mark.slow
 def test_a_server_of_its_own_is_started_and_stopped(own: Own) -> None:
     command = ["parity", str(own.file), "--serve", "--against", "none", "--json", "-", "--repository"]
     result = CliRunner().invoke(app, [*command, str(own.repository)])

@@ -101,6 +101,7 @@ def report_of(options: Options, **chosen: int | str) -> Report:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_a_short_real_run(options: Options, tmp_path: Path) -> None:
     plot, numbers = tmp_path / "tune.png", tmp_path / "tune.json"
@@ -125,6 +126,7 @@ def test_a_short_real_run(options: Options, tmp_path: Path) -> None:
     assert options.repository.exists() == bool(report.changes)
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_the_file_and_no_process(options: Options, number: signal.Signals) -> None:

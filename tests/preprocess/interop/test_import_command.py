@@ -158,6 +158,7 @@ for source in ("clip", "timm", "letterbox:64"):
     assert done.stdout.split("\n")[:3] == ["(3, 224, 224)", "(3, 224, 224)", "(3, 64, 64)"], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["torchvision:resnet50", "timm:resnet50.tv_in1k", "own_preprocessing:composed"])
 def test_a_process_of_its_own_imports_too(source: str, folder: Path) -> None:
     """Where torchvision was built for another PyTorch too, whose operators are then missing."""

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "train_classifier"
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_served_predictions_are_those_of_the_training_loop(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLE / "train.py"), "--out", str(tmp_path), "--epochs", "1", "--images", "400"]

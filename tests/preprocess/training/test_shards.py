@@ -39,6 +39,7 @@ def torchrun(processes: int, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_three_processes_share_every_epoch(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(textwrap.dedent(RANK))
     everyone = json.loads(torchrun(3, str(tmp_path / "rank.py"), str(photos)))
@@ -53,6 +54,7 @@ def test_three_processes_share_every_epoch(photos: Path, tmp_path: Path) -> None
     assert orders[0] != orders[1] != orders[2]
 
 
+@pytest.mark.slow
 def test_the_distributed_example_trains(photos: Path) -> None:
     printed = torchrun(2, str(ROOT / "examples" / "train_distributed.py"), str(photos), "--epochs", "2")
     assert [line.partition(", mean")[0] for line in printed.splitlines()] == [

@@ -241,6 +241,7 @@ def test_pictures_that_never_come_are_counted(gpu: Decoders, videos: dict[str, P
     assert [frame.pts for frame in frames] == sorted(frame.pts for frame in frames)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["h264", "hevc", "vp9"])
 def test_whatever_comes_only_ends_its_own_stream(gpu: Decoders, videos: dict[str, Path], kind: str) -> None:
     """Bits flipped, packets cut, dropped, repeated and exchanged, times changed."""

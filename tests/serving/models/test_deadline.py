@@ -39,6 +39,7 @@ _WAITS_FOR_WORK = "ticking(); __import__('time').sleep(4)"
 _KEEPS_THE_LOCK = "ticking(); __import__('time').sleep(0.4); PyDLL(None).sleep(100)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "returncode"),
     [(_WORKS_ON, 0), (_HANGS, -signal.SIGALRM), (_WAITS_FOR_WORK, 0), (_KEEPS_THE_LOCK, -signal.SIGALRM)],
