@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+TRIES_ALL = "--all tries every file"
+"""What such a command says of the files that it passed over."""
+
 AllOption = Annotated[
     bool, typer.Option("--all", help="Try every file of folders and tar files, not only those named like images.")
 ]

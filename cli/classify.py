@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Column, Table
 from rich.text import Text
 
-from onestream.cli.all_option import AllOption
+from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import short_path, table_console, without_name
 from onestream.cli.token_option import TokenOption
@@ -45,7 +45,7 @@ def classify(
     Exits with 0 when all went well, 1 when an image failed (the others are still shown), 2 when nothing
     could be sent.
     """
-    names = ImageNames(every_file=every_file)
+    names = ImageNames(every_file=every_file, way_out=TRIES_ALL)
     paths = expand(files, names)
     if not paths:
         fail(names.none_in(files), EXIT_CANNOT_START)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.client import DEFAULT_URL, Client, OnestreamError
-from onestream.measure.image_files import expand
+from onestream.measure.image_files import ImageNames, expand
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
@@ -51,9 +51,14 @@ def rollout(
         fail(f"cannot roll out: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_FAILED)
     if back == (to is not None):
         fail("say either --to VERSION or --back", EXIT_CANNOT_START)
-    files = expand([str(photos)]) if photos else []
+    names = ImageNames()
+    files = expand([str(photos)], names) if photos else []
+    if photos and not files:
+        fail(names.none_in([str(photos)]), EXIT_CANNOT_START)
     if not files and not back:
         fail("give images to compare on: --photos DIR", EXIT_CANNOT_START)
+    if names.passed_over:
+        typer.echo(names.passed_over, err=True)
     try:
         session = RolloutSession(repository, pipeline)
     except ServingError as error:

@@ -17,11 +17,11 @@ _NAMES_SHOWN = 3
 class ImageNames:
     """Tells by their names which files of folders and tar files are images, and counts those that it passes over.
 
-    ``every_file`` takes them all (``--all``).
+    ``every_file`` takes them all; ``way_out`` says how the user gets them tried.
     """
 
-    def __init__(self, *, every_file: bool = False) -> None:
-        self._every_file = every_file
+    def __init__(self, *, every_file: bool = False, way_out: str = "a file that is named itself is tried") -> None:
+        self._every_file, self._way_out = every_file, way_out
         self._count = 0
         self._first: list[str] = []
 
@@ -44,7 +44,7 @@ class ImageNames:
         names = ", ".join(map(repr, self._first))
         more = f" and {self._count - len(self._first)} more" if self._count > len(self._first) else ""
         files = "1 file that is" if self._count == 1 else f"{self._count} files that are"
-        return f"passed over {files} not named like an image: {names}{more}; --all tries every file"
+        return f"passed over {files} not named like an image: {names}{more}; {self._way_out}"
 
     def none_in(self, arguments: Iterable[str]) -> str:
         """What to say where the arguments name no image."""

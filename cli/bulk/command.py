@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from onestream.cli.all_option import AllOption
+from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.bulk.journal import JournalError
 from onestream.cli.bulk.outputs import writer_for
 from onestream.cli.bulk.progress import progress_bar
@@ -99,7 +99,7 @@ def bulk(
             fail(str(error), EXIT_CANNOT_START)
         stack.callback(sink.close)
         listed = (os.fsdecode(line) for line in sys.stdin.buffer)
-        names = ImageNames(every_file=every_file)
+        names = ImageNames(every_file=every_file, way_out=TRIES_ALL)
         run = Run(client, samples(sources, listed, names=names), pipeline=pipeline, top=top, in_flight=in_flight)
         show = sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from onestream.measure.image_files import expand
+from onestream.measure.image_files import ImageNames, expand
 from onestream.measure.parity import heatmap, photos
 from onestream.measure.parity.bench import Bench
 from onestream.measure.parity.gathered import CannotCompare, Gathered, GatheredForPhotos
@@ -29,12 +29,15 @@ Progress = Callable[[str, int, int | None], None]
 class Options:
     """What to compare: ``images``, by default the bundled photos, or ``frames`` frames of each of the ``clips``.
 
+    ``names`` tells which files of folders are images, and afterwards how many were passed over.
+
     ``against`` holds names of libraries (``library_baselines.LIBRARIES``, for clips ``video.library_readers.MODULES``),
     ``MODULE:NAME`` of transforms, or *none*; None takes the libraries installed.
     """
 
     pipeline_file: Path
     images: Sequence[str] = ()
+    names: ImageNames = field(default_factory=ImageNames)
     clips: Sequence[Path] = ()
     frames: int = 8
     repository: Path = Path("model_repository")
@@ -59,7 +62,7 @@ def _run(options: Options, progress: Progress) -> Report:
     with ExitStack() as stack:
         if options.clips:
             return _run_on_clips(pipeline, stack, options, progress)
-        found, unreadable = _photos(options.images)
+        found, unreadable = _photos(options.images, options.names)
         return _report(GatheredForPhotos(pipeline, stack), found, unreadable, options, progress)
 
 
@@ -126,10 +129,10 @@ def _report(
     return report
 
 
-def _photos(images: Sequence[str]) -> tuple[list[Photo], dict[str, str]]:
+def _photos(images: Sequence[str], names: ImageNames) -> tuple[list[Photo], dict[str, str]]:
     if not images:
         return photos.bundled(), {}
-    paths = expand(images)
+    paths = expand(images, names)
     if not paths:
-        raise CannotCompare(f"no images in {', '.join(images)}")
+        raise CannotCompare(names.none_in(images))
     return photos.read(paths)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onestream.measure.image_files import expand
+from onestream.measure.image_files import ImageNames, expand
 
 MOST_IMAGES = 40
 MOST_BYTES = 32_000_000
@@ -30,11 +30,15 @@ class Images:
     found: int
 
 
-def find(folder: Path) -> dict[Path, int]:
-    """The images in a folder and below, or one image, with their file sizes in bytes. Raises ``NoImages``."""
-    found = {path: path.stat().st_size for path in expand([str(folder)]) if path.is_file()}
+def find(folder: Path, names: ImageNames | None = None) -> dict[Path, int]:
+    """The images in a folder and below, as ``names`` tells, or one image, with their file sizes in bytes.
+
+    Raises ``NoImages``.
+    """
+    names = names or ImageNames()
+    found = {path: path.stat().st_size for path in expand([str(folder)], names) if path.is_file()}
     if not found:
-        raise NoImages(f"no images in {folder}; expected a folder with JPEG, PNG, WebP, TIFF or BMP files")
+        raise NoImages(names.none_in([str(folder)]))
     return found
 
 

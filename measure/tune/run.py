@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
 from onestream.client import BadImage, Client
+from onestream.measure.image_files import ImageNames
 from onestream.measure.tune import images as images_of
 from onestream.measure.tune import pipeline_file as editing
 from onestream.measure.tune.bench import Bench, Servers, Workshop
@@ -34,7 +35,8 @@ class Options:
     """What to tune, and how.
 
     ``repository`` is where ``onestream build`` put the pipeline, or will. ``onnx_file`` is the network of a pipeline
-    that names none. ``images`` is a folder. ``ensemble`` tunes ``NAME`` in place of ``NAME_fused``. ``concurrency`` is
+    that names none. ``images`` is a folder; ``names`` tells which of its files are images,
+    and afterwards how many were passed over. ``ensemble`` tunes ``NAME`` in place of ``NAME_fused``. ``concurrency`` is
     the number of requests in flight, None for ``default_concurrency``. ``p99_ms`` limits the p99 of what may be chosen.
     ``minutes`` is for everything but writing.
     """
@@ -42,6 +44,7 @@ class Options:
     pipeline_file: Path
     images: Path
     repository: Path
+    names: ImageNames = field(default_factory=ImageNames)
     onnx_file: Path | None = None
     device: AskedDevice = "auto"
     ensemble: bool = False
@@ -74,7 +77,7 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
     told = listener or Listener()
     began = monotonic()
     pipeline = Pipeline.from_file(options.pipeline_file)
-    found = images_of.find(options.images)
+    found = images_of.find(options.images, options.names)
     check_folder(options.repository, "python")
     device = resolve_device(options.device, find_triton())
     cores = usable_cores()

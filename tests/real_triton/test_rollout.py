@@ -260,3 +260,17 @@ def test_the_pin_outlives_the_server(tmp_path: Path) -> None:
     with Server(repository, **FREE_PORTS, device="cpu") as server, Client(server.grpc_url) as client:
         np.testing.assert_allclose(scores(client, "own_fused") * 3, pinned, rtol=1e-5)
         assert not any(name.startswith("own_v") for name in server.models)
+
+
+def test_files_that_are_not_named_like_images_are_told(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "notes.txt").write_text("no image")
+    result = CliRunner().invoke(app, ["rollout", "own", "--to=2", f"--photos={tmp_path}/photos"])
+    assert result.exit_code == 2
+    assert "passed over 1 file that is not named like an image: " in result.stderr
+    (tmp_path / "photos" / "a.jpg").write_bytes(PHOTO.read_bytes())
+    result = CliRunner().invoke(
+        app, ["rollout", "own", "--to=2", f"--photos={tmp_path}/photos", f"--repository={tmp_path}"]
+    )
+    assert result.exit_code == 2
+    assert result.stderr.startswith("passed over 1 file that is not named like an image: ")

@@ -180,7 +180,7 @@ def test_what_is_passed_over_is_counted_and_the_first_are_named(tmp_path: Path) 
     shown = [f"{folder}/a.gif", f"{folder}/c/d.heic", f"{folder}/e\x1b[2J"]
     assert names.passed_over == (
         f"passed over 6 files that are not named like an image: {shown[0]!r}, {shown[1]!r}, {shown[2]!r} and 3 more; "
-        "--all tries every file"
+        "a file that is named itself is tried"
     )
     assert "\x1b" not in names.passed_over
     names = ImageNames(every_file=True)

@@ -90,6 +90,19 @@ def test_bad_images_are_listed_and_do_not_stop_the_others(own: Own, tmp_path: Pa
     assert "none of the images can be used" in result.stderr
 
 
+def test_files_of_a_folder_that_are_passed_over_are_named(own: Own, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("no image")
+    result = parity(own, folder, "--against", "none")
+    assert result.exit_code == 2
+    assert "; passed over 1 file that is not named like an image: " in result.stderr
+    (folder / "cat.jpg").write_bytes((PHOTOS / "cat.jpg").read_bytes())
+    result = parity(own, folder, "--against", "none")
+    assert result.exit_code == 0
+    assert f"passed over 1 file that is not named like an image: '{folder}/notes.txt'; a file" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

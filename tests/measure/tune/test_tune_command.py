@@ -206,7 +206,8 @@ def test_the_commands_of_the_docs_are_understood(
         result = CliRunner().invoke(app, words[1:])
         assert (result.exit_code, result.stderr.strip()) == (
             2,
-            "cannot tune: no images in empty; expected a folder with JPEG, PNG, WebP, TIFF or BMP files",
+            "cannot tune: no images in empty; "
+            "expected names that end in .bmp, .jpe, .jpeg, .jpg, .png, .tif, .tiff, .webp",
         ), line
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from onestream.measure.image_files import ImageNames
 from onestream.measure.load.perf_analyzer import PerfAnalyzerError
 from onestream.measure.tune.images import MOST_BYTES, MOST_IMAGES, NoImages, find, read, sample
 from onestream.measure.tune.loads import LoadFailed, OwnClient, PerfAnalyzer, open_load
@@ -42,15 +43,19 @@ def test_images_that_cannot_be_served_are_named_and_left_out(tmp_path: Path) -> 
     (tmp_path / "good.jpg").write_bytes(b"good")
     (tmp_path / "below" / "bad.PNG").write_bytes(b"bad")
     (tmp_path / "notes.txt").write_bytes(b"no image")
-    found = read(find(tmp_path), lambda data: "corrupt: cut short" if data == b"bad" else None)
+    names = ImageNames()
+    found = read(find(tmp_path, names), lambda data: "corrupt: cut short" if data == b"bad" else None)
     assert found.contents == {str(tmp_path / "good.jpg"): b"good"}
     assert found.left_out == {str(tmp_path / "below" / "bad.PNG"): "corrupt: cut short"}
     assert found.found == 2
+    assert names.passed_over.startswith(
+        f"passed over 1 file that is not named like an image: '{tmp_path}/notes.txt'; a file"
+    )
 
 
 def test_a_folder_without_images_says_what_is_expected(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(NoImages, match="expected a folder with JPEG"):
+        with pytest.raises(NoImages, match=r"expected names that end in .bmp"):
             find(folder)
     (tmp_path / "a.jpg").write_bytes(b"x")
     with pytest.raises(NoImages, match=r"none of the 1 images .*a\.jpg: corrupt"):
