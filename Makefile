@@ -18,10 +18,10 @@ WORKERS ?= 2
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-slow test-gpu example lint type stubs format bench bench-training bench-video bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
+.PHONY: help demo demo-page test test-slow test-gpu example lint type stubs pages format bench bench-training bench-video bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.serve  ## build, serve and classify real photos, then stop
 	$(BIN)/onestream demo
@@ -51,6 +51,12 @@ type: $(VENV)/.dev  ## mypy --strict, and the tests of the type stubs
 
 stubs: $(VENV)/.dev  ## write the type stubs of GPU libraries anew, from what is installed
 	PYTHONPATH=typings $(BIN)/python -m make_stubs
+
+pages: $(VENV)/.dev  ## write the generated pages anew: fields of a pipeline file, results, the README's table
+	$(BIN)/python -m onestream.serving.pipeline_page > $(VENV)/pipeline.md && mv $(VENV)/pipeline.md docs/pipeline.md
+	$(BIN)/python -m benchmarks.tables --write docs/results.md
+	$(BIN)/python -m benchmarks.summary --write README.md
+	$(BIN)/python -m benchmarks.hostile.table --write docs/security.md
 
 format: $(VENV)/.dev  ## let ruff rewrite the sources
 	$(BIN)/ruff check --fix .
