@@ -39,7 +39,7 @@ QUICK = ServedPlan(quick=True, rounds=2, duration_s=1.5, trial_rounds=1, concurr
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlannedLoad:
     """A load on a part of the pipeline, put on every competitor in turn."""
 
     load: Load
@@ -48,14 +48,14 @@ class Point:
     competitors: tuple[Competitor, ...] = COMPETITORS
 
 
-def points(plan: ServedPlan, *, rate: int) -> list[Point]:
+def points(plan: ServedPlan, *, rate: int) -> list[PlannedLoad]:
     """The points of one size. ``rate`` is in requests per second."""
     concurrencies = [Load(kind="concurrency", value=value) for value in plan.concurrencies]
     return [
-        *(Point(load, competitors=AT_MAIN_LOAD if load == MAIN_LOAD else COMPETITORS) for load in concurrencies),
-        Point(Load(kind="rate", value=rate)),
-        Point(MAIN_LOAD, transport="http"),
-        Point(MAIN_LOAD, transport="grpc+shm"),
+        *(PlannedLoad(load, competitors=AT_MAIN_LOAD if load == MAIN_LOAD else COMPETITORS) for load in concurrencies),
+        PlannedLoad(Load(kind="rate", value=rate)),
+        PlannedLoad(MAIN_LOAD, transport="http"),
+        PlannedLoad(MAIN_LOAD, transport="grpc+shm"),
         # By shared memory, since inside a pipeline these pixels do not travel to a client.
-        Point(MAIN_LOAD, transport="grpc+shm", part="preprocess", competitors=("plain", "classify")),
+        PlannedLoad(MAIN_LOAD, transport="grpc+shm", part="preprocess", competitors=("plain", "classify")),
     ]

@@ -17,7 +17,7 @@ import tritonclient.grpc as triton
 from benchmarks import agreement, cpu_time, in_process
 from benchmarks.competitors import DEFAULT_PLAIN, PIPELINE, ROOT, PlainSetting, make_repository, plain_settings
 from benchmarks.photos import PhotoSet, Size, photo_set
-from benchmarks.plan import MAIN_LOAD, RATE_SHARE, SEED, Point, ServedPlan, points
+from benchmarks.plan import MAIN_LOAD, RATE_SHARE, SEED, PlannedLoad, ServedPlan, points
 from benchmarks.result_files import commit, this_machine, versions
 from benchmarks.results import (
     PACKAGES,
@@ -199,7 +199,7 @@ class _Run:
             left_min = each_s * (self.plan.rounds - index - 1) / 60
             self.progress(f"a round takes {each_s:.0f} s; about {left_min:.0f} minutes left")
 
-    def _measure(self, serving: _Serving, index: int, size: Size, point: Point, competitor: Competitor) -> Served:
+    def _measure(self, serving: _Serving, index: int, size: Size, point: PlannedLoad, competitor: Competitor) -> Served:
         model, batching_model = self._models(size, point, competitor)
         time.sleep(_SETTLE_S)
         for is_last in (False, True):
@@ -233,7 +233,7 @@ class _Run:
             others_cpu_share=others,
         )
 
-    def _models(self, size: Size, point: Point, competitor: Competitor) -> tuple[str, str]:
+    def _models(self, size: Size, point: PlannedLoad, competitor: Competitor) -> tuple[str, str]:
         """The model that is asked, and the one of its steps whose batches tell how Triton batched."""
         plain = {"plain": self.plain[size], "plain_default": DEFAULT_PLAIN}
         name = plain[competitor].name if competitor in plain else competitor

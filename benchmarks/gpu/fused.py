@@ -14,7 +14,7 @@ import onnx
 
 from benchmarks.gpu.agreement import check_answers, refuse
 from benchmarks.gpu.lanes import Batch, Lanes
-from benchmarks.gpu.measure import Photos, Point, reason
+from benchmarks.gpu.measure import Photos, Workload, reason
 from benchmarks.gpu.results import Agreement, Part, Rate, Steps
 from benchmarks.gpu.setup import Setup
 from onestream.measure.agreement import Disagreement
@@ -83,7 +83,7 @@ class _Bench:
         """Images per second of everything that was opened."""
         # The network alone reads no photos, so it is measured once for all sizes.
         points = [
-            Point(part, setting, lanes, run, photos, self._batch, in_flight)
+            Workload(part, setting, lanes, run, photos, self._batch, in_flight)
             for photos in (None, *self._setup.photos)
             for part, setting, lanes, run in self._parts
             if (photos is None) == (part == "network alone")

@@ -36,7 +36,7 @@ class Photos:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Workload:
     """What one measurement runs: ``run`` on the states of ``lanes``, with ``in_flight`` batches at the same time.
 
     ``photos`` is None where a batch is a number of rows only.
@@ -62,7 +62,7 @@ class Point:
 
 
 def measure(
-    points: Sequence[Point],
+    points: Sequence[Workload],
     *,
     rounds: int,
     duration_s: float,
@@ -79,7 +79,7 @@ def measure(
     left = list(points)
     warm: set[tuple[int, str, Size | None, int]] = set()
 
-    def attempt(point: Point, what: Callable[[], object]) -> None:
+    def attempt(point: Workload, what: Callable[[], object]) -> None:
         try:
             what()
         except Exception as error:  # whatever a library raises, the others are still measured
@@ -105,7 +105,7 @@ def measure(
     return rates
 
 
-def _once(point: Point, index: int, duration_s: float, rates: list[Rate]) -> None:
+def _once(point: Workload, index: int, duration_s: float, rates: list[Rate]) -> None:
     rate = point.lanes.rate(point.run, point.pick, in_flight=point.in_flight, duration_s=duration_s)
     rates.append(
         Rate(

@@ -8,7 +8,7 @@ from functools import partial
 from benchmarks.gpu.agreement import check_samples, refuse
 from benchmarks.gpu.competitors import Preprocessor, Setting, settings
 from benchmarks.gpu.lanes import Batch, Lanes
-from benchmarks.gpu.measure import Point, reason
+from benchmarks.gpu.measure import Workload, reason
 from benchmarks.gpu.results import Agreement, Rate
 from benchmarks.gpu.setup import Setup
 from onestream.preprocess.backends.base import Sample
@@ -35,7 +35,7 @@ def measure_preprocessing(setup: Setup, opened: ExitStack) -> tuple[list[Agreeme
         else:
             ready.append((setting, lanes))
     points = [
-        Point("preprocess", setting.name, lanes, _process, photos, batch, in_flight, setting.family)
+        Workload("preprocess", setting.name, lanes, _process, photos, batch, in_flight, setting.family)
         for photos in setup.photos
         for batch in sorted({batch for setting, _ in ready for batch in setting.batches})
         for setting, lanes in ready

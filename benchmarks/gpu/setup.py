@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from benchmarks.gpu.agreement import Expected, Network
-from benchmarks.gpu.measure import Photos, Point, measure, reason
+from benchmarks.gpu.measure import Photos, Workload, measure, reason
 from benchmarks.gpu.photos import make_photos
 from benchmarks.gpu.results import Rate
 from benchmarks.photos import SEED, SIZES, Size
@@ -60,7 +60,7 @@ class Setup:
     progress: Callable[[str], None]
     began: float = field(default_factory=time.monotonic)
 
-    def measure(self, part: Only, points: Sequence[Point]) -> list[Rate]:
+    def measure(self, part: Only, points: Sequence[Workload]) -> list[Rate]:
         """The points in interleaved rounds, until the part's share of the time is up."""
         return measure(
             points,

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.overload.offered import capacity, offer
-from benchmarks.overload.results import VARIANTS, Capacity, OverloadResults, Point, Variant
+from benchmarks.overload.results import VARIANTS, Capacity, OfferedLoad, OverloadResults, Variant
 from benchmarks.photos import PhotoSet, photo_set
 from benchmarks.result_files import ROOT, commit, this_machine
 from onestream.measure.plan import Plan
@@ -44,7 +44,7 @@ def measure(plan: OverloadPlan, *, cache: Path, say: Callable[[str], None]) -> O
     server_cores, load_cores = cores[:-1] or cores, cores[-1:]
     started = datetime.now(timezone.utc)
     photos = photo_set("500x375", folder=cache)
-    points: list[Point] = []
+    points: list[OfferedLoad] = []
     capacities: list[Capacity] = []
     with tempfile.TemporaryDirectory(prefix="onestream-overload-") as folder:
         for variant in VARIANTS:
@@ -97,7 +97,7 @@ def _round(
     photos: PhotoSet,
     server_cores: Sequence[int],
     say: Callable[[str], None],
-) -> Iterator[Point]:
+) -> Iterator[OfferedLoad]:
     # What is 100 % is the same for both.
     with _serving(folder / "bounded", form, server_cores) as address:
         most = capacity(address, form, photos.contents, seconds=plan.duration_s, warm_s=_WARM_S)
@@ -116,7 +116,7 @@ def _round(
                     seed=_SEED + number,
                     warm_s=_WARM_S,
                 )
-            point = Point.of(outcome, number=number, form=form, variant=variant, share=share, capacity=most)
+            point = OfferedLoad.of(outcome, number=number, form=form, variant=variant, share=share, capacity=most)
             say(f"  {point}")
             yield point
 

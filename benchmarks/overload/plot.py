@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.curve import draw_curve
-from benchmarks.overload.results import VARIANTS, OverloadResults, Point, Variant
+from benchmarks.overload.results import VARIANTS, OfferedLoad, OverloadResults, Variant
 from onestream.measure.spread import Spread
 
 _COLORS: dict[Variant, str] = {"bounded": "#1f6fb4", "unbounded": "#777777"}
@@ -75,7 +75,7 @@ def figure_of(results: OverloadResults) -> Figure:
 
 
 def _goodput(results: OverloadResults, form: str, variant: Variant) -> dict[float, Spread]:
-    def value(one: Point) -> float:
+    def value(one: OfferedLoad) -> float:
         return one.goodput_per_s / one.capacity_per_s
 
     rounds = {share: results.of(form, variant, share) for share in results.shares}

@@ -16,7 +16,7 @@ Variant = Literal["bounded", "unbounded"]
 VARIANTS: tuple[Variant, ...] = ("bounded", "unbounded")
 
 
-class Point(BaseModel):
+class OfferedLoad(BaseModel):
     """One run at ``share`` of the capacity of its round. Latencies are in milliseconds, None where there were none.
 
     ``goodput_per_s`` counts answers within the deadline; ``refused_per_s`` UNAVAILABLE; ``expired_per_s`` what got
@@ -43,9 +43,9 @@ class Point(BaseModel):
     refused_p99_ms: float | None
 
     @staticmethod
-    def of(outcome: Outcome, *, number: int, form: str, variant: Variant, share: float, capacity: float) -> Point:
+    def of(outcome: Outcome, *, number: int, form: str, variant: Variant, share: float, capacity: float) -> OfferedLoad:
         """What the file keeps of an outcome."""
-        return Point(
+        return OfferedLoad(
             round=number,
             form=form,
             variant=variant,
@@ -98,7 +98,7 @@ class OverloadResults(BaseModel):
     seconds: float
     deadline_s: float
     capacities: list[Capacity]
-    points: list[Point]
+    points: list[OfferedLoad]
 
     def cost(self, form: str) -> Spread:
         """Capacity with bounds, divided by that without."""
@@ -106,7 +106,7 @@ class OverloadResults(BaseModel):
         numbers = sorted({number for number, _ in per_s})
         return Spread.of([per_s[number, "bounded"] / per_s[number, "unbounded"] for number in numbers])
 
-    def of(self, form: str, variant: Variant, share: float) -> list[Point]:
+    def of(self, form: str, variant: Variant, share: float) -> list[OfferedLoad]:
         """The rounds of one point."""
         return [one for one in self.points if (one.form, one.variant, one.share) == (form, variant, share)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.overload.results import VARIANTS, OverloadResults, Point, Variant
+from benchmarks.overload.results import VARIANTS, OfferedLoad, OverloadResults, Variant
 from onestream.measure.spread import Spread
 from onestream.measure.tables import NOT_MEASURED, markdown
 
@@ -58,7 +58,7 @@ def _remarks(results: OverloadResults) -> list[str]:
     return remarks
 
 
-def _row(form: str, variant: Variant, share: float, rounds: list[Point]) -> list[str]:
+def _row(form: str, variant: Variant, share: float, rounds: list[OfferedLoad]) -> list[str]:
     return [
         form,
         _NAMES[variant],
@@ -71,7 +71,7 @@ def _row(form: str, variant: Variant, share: float, rounds: list[Point]) -> list
     ]
 
 
-def _spread(rounds: list[Point], value: Callable[[Point], float | None], digits: int) -> str:
+def _spread(rounds: list[OfferedLoad], value: Callable[[OfferedLoad], float | None], digits: int) -> str:
     found = [number for one in rounds if (number := value(one)) is not None]
     return Spread.of(found).text(digits) if found else NOT_MEASURED
 

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
 from onestream.cli.top.keys import sleep, waiting
+from onestream.cli.top.reading import NoMetrics, Reading, read
 from onestream.cli.top.report import Report, report
-from onestream.cli.top.sample import NoMetrics, Sample, read
 from onestream.cli.top.view import as_dict, table
 
 _REDRAWS_PER_S = 4
@@ -79,7 +79,7 @@ def _address(given: str) -> str:
 
 def _watch(url: str, interval_s: float, show: _Show, wait: Callable[[float], bool], *, once: bool) -> None:
     """Read again and again, until ``wait`` says that it is enough, or after one interval."""
-    before: Sample | None = None
+    before: Reading | None = None
     while True:
         began_s = time.monotonic()
         try:

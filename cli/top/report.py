@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from onestream.cli.top.sample import Sample, Series, counted
+from onestream.cli.top.reading import Reading, Series, counted
 
 PARTS = ("preprocess", "model", "postprocess")
 """The models of an ensemble NAME are NAME_preprocess, …, in this order."""
@@ -101,7 +101,7 @@ class Report:
         return max(waited, key=lambda model: model.queue_ms or 0.0, default=None)
 
 
-def report(before: Sample, after: Sample) -> Report:
+def report(before: Reading, after: Reading) -> Report:
     """The report of the time between two readings of the same server, the earlier first."""
     values = _Values(counted(before, after) | dict(after.gauges))
     names = values.labels("nv_inference_count", "model")

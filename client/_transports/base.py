@@ -22,7 +22,7 @@ with one float32 for every pixel of the largest frame that a server takes by def
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class SharedMemoryRegion:
     """A system shared memory region: its POSIX name is ``/`` + ``name``; the server knows it as ``name``."""
 
     name: str
@@ -103,7 +103,7 @@ class Transport(Protocol):
     def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
         """One mapping per served version, with the field names of Triton's statistics extension."""
 
-    def register_region(self, region: Region, *, timeout_s: float) -> None:
+    def register_region(self, region: SharedMemoryRegion, *, timeout_s: float) -> None:
         """Let the server map the region; ServerRefused when it cannot, or has one of this name."""
 
     def unregister_region(self, region_name: str, *, timeout_s: float) -> None:

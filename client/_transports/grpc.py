@@ -9,7 +9,7 @@ import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from onestream.client._transports import grpc_calls
-from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES, InferRequest, Region, Tensors
+from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES, InferRequest, SharedMemoryRegion, Tensors
 from onestream.client._transports.grpc_calls import Call
 from onestream.client._transports.grpc_conversation import GrpcConversation
 from onestream.client.errors import ClientClosed, OnestreamError
@@ -84,7 +84,7 @@ class GrpcTransport:
         """One mapping per served version."""
         return self._call(grpc_calls.model_statistics(model), timeout_s)
 
-    def register_region(self, region: Region, *, timeout_s: float) -> None:
+    def register_region(self, region: SharedMemoryRegion, *, timeout_s: float) -> None:
         """Let the server map the region."""
         self._call(grpc_calls.register_region(region), timeout_s)
 

@@ -15,8 +15,8 @@ from onestream.client._transports.answers import MAX_DOCUMENT_BYTES, reading, re
 from onestream.client._transports.base import (
     DEFAULT_MAX_ANSWER_BYTES,
     InferRequest,
-    Region,
     RegionSlice,
+    SharedMemoryRegion,
     Tensors,
     microseconds,
 )
@@ -148,7 +148,7 @@ def model_statistics(model: str) -> Call[Sequence[Mapping[str, Any]]]:
     return Call("ModelStatistics", request, read, model)
 
 
-def register_region(region: Region) -> Call[None]:
+def register_region(region: SharedMemoryRegion) -> Call[None]:
     """Let the server map the region."""
     request = messages.SystemSharedMemoryRegisterRequest(
         name=region.name, key=f"/{region.name}", offset=0, byte_size=region.byte_size

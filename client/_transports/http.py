@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from onestream.client._transports import http_calls
-from onestream.client._transports.base import InferRequest, Region, Tensors
+from onestream.client._transports.base import InferRequest, SharedMemoryRegion, Tensors
 from onestream.client._transports.http_calls import Call
 from onestream.client._transports.http_pool import HttpPool
 
@@ -60,7 +60,7 @@ class HttpTransport:
         """One mapping per served version."""
         return self._call(http_calls.model_statistics(model), timeout_s)
 
-    def register_region(self, region: Region, *, timeout_s: float) -> None:
+    def register_region(self, region: SharedMemoryRegion, *, timeout_s: float) -> None:
         """Let the server map the region."""
         self._call(http_calls.register_region(region), timeout_s)
 

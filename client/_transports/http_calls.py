@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from onestream.client import fields
 from onestream.client._transports.answers import MAX_DOCUMENT_BYTES, reading, require_id, too_large
-from onestream.client._transports.base import InferRequest, Region, RegionSlice, Tensors, microseconds
+from onestream.client._transports.base import InferRequest, RegionSlice, SharedMemoryRegion, Tensors, microseconds
 from onestream.client._transports.refusals import refusal, trust_hint
 from onestream.client._transports.tensors import decode_tensors
 from onestream.client.errors import BadImage, CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
@@ -157,7 +157,7 @@ def model_statistics(model: str) -> Call[Sequence[Mapping[str, Any]]]:
     return Call(asked.method, asked.path, read)
 
 
-def register_region(region: Region) -> Call[None]:
+def register_region(region: SharedMemoryRegion) -> Call[None]:
     """Let the server map the region."""
     body = json.dumps({"key": f"/{region.name}", "offset": 0, "byte_size": region.byte_size})
     return _post_region(region.name, "register", body.encode())

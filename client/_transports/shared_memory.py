@@ -16,7 +16,14 @@ from multiprocessing.shared_memory import SharedMemory
 from threading import Lock
 from time import monotonic, sleep
 
-from onestream.client._transports.base import InferRequest, Region, RegionSlice, RequestMetadata, Tensors, Transport
+from onestream.client._transports.base import (
+    InferRequest,
+    RegionSlice,
+    RequestMetadata,
+    SharedMemoryRegion,
+    Tensors,
+    Transport,
+)
 from onestream.client._transports.refusals import ClosedToCallers, RegionForgotten
 from onestream.client.errors import (
     CannotConnect,
@@ -45,7 +52,7 @@ class Slot:
             self._memory = SharedMemory(name=name, create=True, size=capacity)
         except OSError as error:
             raise SharedMemoryUnavailable(f"cannot create a shared memory region: {error.strerror}") from None
-        self.region = Region(name, capacity)
+        self.region = SharedMemoryRegion(name, capacity)
         self.image_size = 0
         self.is_registered = False
         try:

@@ -21,7 +21,7 @@ _READY_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Playback:
     """What to play: ``rates`` of the streams (1 is 30 frames/s), ``warm_s`` not counted, then ``seconds``."""
 
     rates: tuple[float, ...]
@@ -91,7 +91,7 @@ class Times:
         return self.counted_s <= due_s < self.end_s
 
 
-def play(player: Player, run: Run) -> Played:
+def play(player: Player, run: Playback) -> Played:
     """Play all streams at once, in processes that are new; they begin when the last of them is ready."""
     context = multiprocessing.get_context("spawn")
     # As of cameras, nobody's frames come at the same moments.
@@ -131,7 +131,7 @@ def _received(pipe: Any, timeout_s: float, total: Played) -> Any:
     return None
 
 
-def _play_group(player: Player, run: Run, streams: Sequence[tuple[float, float]], pipe: Any) -> None:
+def _play_group(player: Player, run: Playback, streams: Sequence[tuple[float, float]], pipe: Any) -> None:
     results = [Played() for _ in streams]
     begin = threading.Barrier(len(streams) + 1)
     times: list[float] = []

@@ -19,7 +19,7 @@ from onestream.measure.capacity import capacity_search as held
 from onestream.measure.capacity.clip import FPS, Clip
 from onestream.measure.capacity.opencv import OpenCv
 from onestream.measure.capacity.ours import Ours
-from onestream.measure.capacity.playing import P99_LIMIT_MS, Played, Player, Run, play, rates_of
+from onestream.measure.capacity.playing import P99_LIMIT_MS, Playback, Played, Player, play, rates_of
 from onestream.measure.plan import Plan
 from onestream.measure.spread import Spread, ratio_of_all
 from onestream.serving.building.build import build
@@ -70,7 +70,7 @@ def compare(plan: StreamsPlan, *, folder: Path, say: Callable[[str], None] = lam
 
         def attempt(player: Player) -> Callable[[float], Played]:
             def at(load: float) -> Played:
-                played = play(player, Run(rates_of(load), plan.warm_s, plan.duration_s))
+                played = play(player, Playback(rates_of(load), plan.warm_s, plan.duration_s))
                 # Raises the reason where the server has ended, which no stream is to blame for.
                 server.wait(0)
                 return played

@@ -11,7 +11,7 @@ from types import TracebackType
 
 import yaml
 
-from onestream.measure.tune.decide import ROUNDS, Sample, hopeless
+from onestream.measure.tune.decide import ROUNDS, Measurement, hopeless
 from onestream.measure.tune.knobs import Device, differences, text
 from onestream.measure.tune.loads import Load, LoadFailed
 from onestream.measure.tune.search import OutOfTime, SettingFailed
@@ -139,7 +139,7 @@ class Bench:
         self._start_s = self._round_s = 0.0
         self.duration_s = measurement_s(budget_s)
 
-    def warm_up(self, start: ServingOptions, *, start_s: float) -> Sample:
+    def warm_up(self, start: ServingOptions, *, start_s: float) -> Measurement:
         """Measure the start once, and how long that takes; ``start_s`` is what its server's start took.
 
         Raises ``SettingFailed``.
@@ -151,7 +151,7 @@ class Bench:
         self._start_s = start_s + _WARM_UP_S
         return sample
 
-    def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
+    def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
         """Measure settings in interleaved rounds, as ``search.Compare`` describes."""
         if not final:
             # What is found is measured again, beside where the search began and the defaults.
@@ -164,7 +164,7 @@ class Bench:
             if options not in self._servers:
                 self._start(options)
         what = "what was found, again" if final else text(differences(settings[0], settings[1]))
-        samples: list[list[Sample]] = [[] for _ in settings]
+        samples: list[list[Measurement]] = [[] for _ in settings]
         for index in range(ROUNDS):
             self._say(f"{what}: round {index + 1} of {ROUNDS}{_speeds(samples)}")
             order = list(range(len(settings)))
@@ -182,7 +182,7 @@ class Bench:
             raise SettingFailed(options, str(error)) from None
         self._measure(options, min(_WARM_UP_S, self.duration_s))
 
-    def _measure(self, options: ServingOptions, duration_s: float | None = None) -> Sample:
+    def _measure(self, options: ServingOptions, duration_s: float | None = None) -> Measurement:
         try:
             server = self._servers.get(options)
             return self._load.measure(server.grpc_address, self._model, duration_s=duration_s or self.duration_s)
@@ -190,7 +190,7 @@ class Bench:
             raise SettingFailed(options, str(error)) from None
 
 
-def _speeds(samples: list[list[Sample]]) -> str:
+def _speeds(samples: list[list[Measurement]]) -> str:
     """The last speeds side by side; empty before the first round."""
     speeds = " against ".join(f"{one[-1].images_per_s:.0f}" for one in samples if one)
     return speeds and f", {speeds} images/s"

@@ -27,7 +27,7 @@ _FEWEST_ROUNDS = 3
 _MEDIAN_ERROR_PER_QUARTILE_DISTANCE = 1.2533 / 1.349
 
 
-class Sample(BaseModel):
+class Measurement(BaseModel):
     """One measurement of one setting. Latencies are a client's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,8 +47,8 @@ class Judgement:
 
 
 def judge(
-    challenger: Sequence[Sample],
-    other: Sequence[Sample],
+    challenger: Sequence[Measurement],
+    other: Sequence[Measurement],
     *,
     p99_ms: float | None = None,
     standard_errors: float = FIRST_LOOK,
@@ -76,17 +76,17 @@ def judge(
     return Judgement(_clearly_above_one(speed, standard_errors), speed, _told(speed, "images/s", standard_errors))
 
 
-def ratios(samples: Sequence[Sample], base: Sequence[Sample]) -> Spread:
+def ratios(samples: Sequence[Measurement], base: Sequence[Measurement]) -> Spread:
     """Images/s of one setting as multiples of another's, round by round."""
     return Spread.of([new.images_per_s / old.images_per_s for new, old in zip(samples, base, strict=True)])
 
 
-def keeps_limit(samples: Sequence[Sample], p99_ms: float) -> bool:
+def keeps_limit(samples: Sequence[Measurement], p99_ms: float) -> bool:
     """Whether the median p99 is within the limit."""
     return _median_p99(samples) <= p99_ms
 
 
-def hopeless(challenger: Sequence[Sample], other: Sequence[Sample], *, p99_ms: float | None = None) -> bool:
+def hopeless(challenger: Sequence[Measurement], other: Sequence[Measurement], *, p99_ms: float | None = None) -> bool:
     """Whether the comparison can end early: the challenger lost all of three rounds, or the median of four."""
     if len(challenger) < _FEWEST_ROUNDS:
         return False
@@ -121,5 +121,5 @@ def _told(ratio: Spread, quantity: str, standard_errors: float) -> str:
     return f"{change}; {needed} needed" if ratio.median > 1 else change
 
 
-def _median_p99(samples: Sequence[Sample]) -> float:
+def _median_p99(samples: Sequence[Measurement]) -> float:
     return Spread.of([sample.p99_ms for sample in samples]).median

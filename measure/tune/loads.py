@@ -11,7 +11,7 @@ from typing import Protocol
 from onestream.client import OnestreamError
 from onestream.measure.load import perf_analyzer
 from onestream.measure.load.in_flight import keep_in_flight
-from onestream.measure.tune.decide import Sample
+from onestream.measure.tune.decide import Measurement
 
 
 class LoadFailed(Exception):
@@ -24,7 +24,7 @@ class Load(Protocol):
     tool: str
     concurrency: int
 
-    def measure(self, grpc_address: str, model: str, *, duration_s: float) -> Sample:
+    def measure(self, grpc_address: str, model: str, *, duration_s: float) -> Measurement:
         """Load a model for ``duration_s`` seconds. Raises ``LoadFailed``."""
 
 
@@ -38,7 +38,7 @@ class PerfAnalyzer:
         self._images = folder / "images.json"
         self._images.write_text(perf_analyzer.input_data(images))
 
-    def measure(self, grpc_address: str, model: str, *, duration_s: float) -> Sample:
+    def measure(self, grpc_address: str, model: str, *, duration_s: float) -> Measurement:
         """Load a model; one failed run is repeated."""
         for last in (False, True):
             try:
@@ -56,7 +56,7 @@ class PerfAnalyzer:
                     raise LoadFailed(str(error)) from None
             else:
                 break
-        return Sample(images_per_s=export.inferences_per_s, p50_ms=export.p50_ms, p99_ms=export.p99_ms)
+        return Measurement(images_per_s=export.inferences_per_s, p50_ms=export.p50_ms, p99_ms=export.p99_ms)
 
 
 class OwnClient:
@@ -67,7 +67,7 @@ class OwnClient:
         self.concurrency = concurrency
         self._images = list(images)
 
-    def measure(self, grpc_address: str, model: str, *, duration_s: float) -> Sample:
+    def measure(self, grpc_address: str, model: str, *, duration_s: float) -> Measurement:
         """Load a model."""
         try:
             seen = keep_in_flight(
@@ -75,7 +75,7 @@ class OwnClient:
             )
         except OnestreamError as error:
             raise LoadFailed(str(error)) from None
-        return Sample(images_per_s=seen.images_per_s, p50_ms=seen.p50_ms, p99_ms=seen.p99_ms)
+        return Measurement(images_per_s=seen.images_per_s, p50_ms=seen.p50_ms, p99_ms=seen.p99_ms)
 
 
 def open_load(images: Sequence[bytes], *, concurrency: int, folder: Path) -> Load:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from onestream.measure.spread import Spread
-from onestream.measure.tune.decide import Judgement, Sample, needed_gain, ratios
+from onestream.measure.tune.decide import Judgement, Measurement, needed_gain, ratios
 from onestream.measure.tune.images import Images
 from onestream.measure.tune.knobs import Device, Knob, Value, settings, text
 from onestream.measure.tune.search import Outcome, Trial
@@ -79,7 +79,7 @@ class Row(BaseModel):
     model_config = _STRICT
 
     settings: dict[str, Value]
-    samples: list[Sample]
+    samples: list[Measurement]
     images_per_s: Quartiles | None = None
     p50_ms: float | None = None
     p99_ms: float | None = None
@@ -142,7 +142,7 @@ def changed(values: Mapping[str, Value], before: Mapping[str, Value]) -> dict[st
     return {field: value for field, value in values.items() if value != before[field]}
 
 
-def rows_of(outcome: Outcome, knobs: tuple[Knob, ...], first: Sample) -> list[Row]:
+def rows_of(outcome: Outcome, knobs: tuple[Knob, ...], first: Measurement) -> list[Row]:
     """The start and then every trial. ``first`` stands for the start where nothing was compared with it."""
     beside = [sample for trial in outcome.trials if trial.against == outcome.start for sample in trial.against_samples]
     to_start = {trial.options: trial.to_start for trial in outcome.trials} | {outcome.start: 1.0}
@@ -179,7 +179,7 @@ def again_of(outcome: Outcome, knobs: tuple[Knob, ...]) -> Again | None:
     def quartiles(judgement: Judgement | None) -> Quartiles | None:
         return None if judgement is None else Quartiles.of(judgement.ratio)
 
-    def row(options: ServingOptions, samples: list[Sample]) -> Row:
+    def row(options: ServingOptions, samples: list[Measurement]) -> Row:
         base = found.samples.get(outcome.defaults)
         ratio = None if base is None else Quartiles.of(ratios(samples, base))
         return _measured(settings(options, knobs), samples).model_copy(update={"to_defaults": ratio})
@@ -230,7 +230,7 @@ def decision(report: Report) -> str:
     return " ".join(said)
 
 
-def _measured(values: dict[str, Value], samples: Sequence[Sample]) -> Row:
+def _measured(values: dict[str, Value], samples: Sequence[Measurement]) -> Row:
     return Row(
         settings=values,
         samples=list(samples),

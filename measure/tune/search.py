@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from onestream.measure.spread import Spread
-from onestream.measure.tune.decide import SECOND_LOOK, Judgement, Sample, judge, keeps_limit
+from onestream.measure.tune.decide import SECOND_LOOK, Judgement, Measurement, judge, keeps_limit
 from onestream.measure.tune.knobs import Device, Knob, Value, neighbours, sensible, with_value
 from onestream.serving.pipeline import ServingOptions
 
@@ -27,7 +27,7 @@ class SettingFailed(Exception):
 class Compare(Protocol):
     """What measures settings."""
 
-    def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
+    def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
         """Measure settings in interleaved rounds; one list of samples for each setting, all of equal length.
 
         A comparison may end early where the first setting has no chance. A ``final`` one does not, and has time set
@@ -44,8 +44,8 @@ class Trial:
 
     options: ServingOptions
     against: ServingOptions
-    samples: list[Sample]
-    against_samples: list[Sample]
+    samples: list[Measurement]
+    against_samples: list[Measurement]
     judgement: Judgement | None
     to_start: float | None
     failure: str = ""
@@ -68,7 +68,7 @@ class Confirmation:
     winner_judgement: Judgement
     to_start: Judgement | None
     to_defaults: Judgement | None
-    samples: dict[ServingOptions, list[Sample]]
+    samples: dict[ServingOptions, list[Measurement]]
 
 
 @dataclass(slots=True)
@@ -217,7 +217,7 @@ class _Search:
         self._on_trial(trial)
 
 
-def speeds(samples: Sequence[Sample]) -> Spread:
+def speeds(samples: Sequence[Measurement]) -> Spread:
     """Images/s over the rounds."""
     return Spread.of([sample.images_per_s for sample in samples])
 

@@ -16,7 +16,7 @@ from PIL import Image
 from benchmarks.gpu.agreement import Expected, Network, check_answers, check_samples, refuse
 from benchmarks.gpu.competitors import settings
 from benchmarks.gpu.lanes import Batch, Lanes
-from benchmarks.gpu.measure import Photos, Point, measure
+from benchmarks.gpu.measure import Photos, Workload, measure
 from benchmarks.gpu.photos import make_photos
 from benchmarks.gpu.results import FAMILIES, GpuResults, PhotoSet, Rate
 from benchmarks.gpu.table import full, summaries, summary
@@ -103,8 +103,8 @@ def test_warming_up_reaches_every_lane(lanes: Lanes[list[int]]) -> None:
     assert len(seen) == 3
 
 
-def point(lanes: Lanes[list[int]], setting: str, run: Callable[[list[int], Batch], None], batch: int = 1) -> Point:
-    return Point("fused", setting, lanes, run, Photos("500x375", [b"a", b"b"], seed=0), batch, 1)
+def point(lanes: Lanes[list[int]], setting: str, run: Callable[[list[int], Batch], None], batch: int = 1) -> Workload:
+    return Workload("fused", setting, lanes, run, Photos("500x375", [b"a", b"b"], seed=0), batch, 1)
 
 
 def test_what_fails_is_left_out_with_its_reason(lanes: Lanes[list[int]]) -> None:

@@ -27,7 +27,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add
 from benchmarks import tables
 from benchmarks.overload import offered
 from benchmarks.overload.plot import draw, figure_of
-from benchmarks.overload.results import FILE_NAME, VARIANTS, Capacity, OverloadResults, Point, Variant
+from benchmarks.overload.results import FILE_NAME, VARIANTS, Capacity, OfferedLoad, OverloadResults, Variant
 from benchmarks.overload.table import table
 from benchmarks.result_files import read
 from onestream.measure.tables import BEGIN, END
@@ -176,7 +176,7 @@ def test_nothing_has_no_percentile() -> None:
     assert offered.percentile([], 0.5) is None
 
 
-def point(round_index: int, variant: Variant, share: float, **changes: Any) -> Point:
+def point(round_index: int, variant: Variant, share: float, **changes: Any) -> OfferedLoad:
     """100/s of capacity in the first round, 200/s in the second, of which all are answered in 40 ms."""
     capacity = 100.0 * (1 + round_index)
     good = min(1.0, share) * capacity
@@ -186,10 +186,10 @@ def point(round_index: int, variant: Variant, share: float, **changes: Any) -> P
         "expired_per_s": 0, "failed": 0, "failure": "", "sent_late": 0, "p50_ms": 10, "p99_ms": 40,
         "refused_p50_ms": None if share <= 1 else 2.0, "refused_p99_ms": None if share <= 1 else 3.0,
     }  # fmt: skip
-    return Point(**{**fields, **changes})
+    return OfferedLoad(**{**fields, **changes})
 
 
-def of_points(points: list[Point]) -> OverloadResults:
+def of_points(points: list[OfferedLoad]) -> OverloadResults:
     return OverloadResults(
         machine=made_up().machine,
         commit="0123456789abcdef",

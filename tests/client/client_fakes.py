@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onestream.client._transports.base import InferRequest, Region, RegionSlice, Tensors
+from onestream.client._transports.base import InferRequest, RegionSlice, SharedMemoryRegion, Tensors
 from onestream.client._transports.refusals import RegionForgotten, refusal
 from onestream.client.errors import ClientClosed, ServerRefused
 
@@ -50,7 +50,7 @@ class FakeTransport:
         self.ready: Callable[[], bool] = lambda: True
         self.inferences: list[tuple[InferRequest, float]] = []
         self.config_calls = 0
-        self.regions: dict[str, Region] = {}
+        self.regions: dict[str, SharedMemoryRegion] = {}
         self.regions_in_use: set[str] = set()
         self.is_closed = False
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class FakeTransport:
             }
         ]
 
-    def register_region(self, region: Region, *, timeout_s: float) -> None:
+    def register_region(self, region: SharedMemoryRegion, *, timeout_s: float) -> None:
         assert timeout_s > 0
         if self.closes_shared_memory:
             raise refusal("UNAVAILABLE", "This protocol is restricted, expecting header 'x'", model=None, url=self.url)

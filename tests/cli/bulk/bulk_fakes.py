@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import onestream.cli.bulk.command as command
 from onestream.client import BadImage, Client
-from onestream.client._transports.base import InferRequest, Region, Tensors
+from onestream.client._transports.base import InferRequest, SharedMemoryRegion, Tensors
 
 Answer = Callable[[bytes], Tensors]
 
@@ -67,7 +67,7 @@ class FakeTransport:
     def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
         raise NotImplementedError
 
-    def register_region(self, region: Region, *, timeout_s: float) -> None:
+    def register_region(self, region: SharedMemoryRegion, *, timeout_s: float) -> None:
         raise NotImplementedError
 
     def unregister_region(self, region_name: str, *, timeout_s: float) -> None:

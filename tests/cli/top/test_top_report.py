@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from metrics_pages import of_model, page
 
+from onestream.cli.top.reading import parse
 from onestream.cli.top.report import Model, Report, report
-from onestream.cli.top.sample import parse
 
 FORMS = ("classify", "classify_fused", "classify_preprocess", "classify_model", "classify_postprocess")
 

@@ -10,8 +10,8 @@ import pytest
 from metrics_pages import of_model, page
 from rich.console import Console
 
+from onestream.cli.top.reading import parse
 from onestream.cli.top.report import Report, report
-from onestream.cli.top.sample import parse
 from onestream.cli.top.view import as_dict, table
 
 PARTS = ("preprocess", "model", "postprocess")

@@ -19,7 +19,7 @@ from onestream.measure.capacity import agreement, plain_network
 from onestream.measure.capacity.clip import FPS, Clip
 from onestream.measure.capacity.opencv import OpenCv
 from onestream.measure.capacity.ours import Ours
-from onestream.measure.capacity.playing import Run, play
+from onestream.measure.capacity.playing import Playback, play
 from onestream.measure.capacity.soak import Memory, SoakPlan, growth, soak
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
@@ -82,7 +82,7 @@ def test_both_ways_hold_a_stream_and_a_half(bench: Bench, kind: str) -> None:
         if kind == "ours"
         else OpenCv(url, plain_network.NAME, bench.pipeline_file, bench.clip, 2)
     )
-    played = play(player, Run((1.0, 0.5), warm_s=0.5, seconds=2))
+    played = play(player, Playback((1.0, 0.5), warm_s=0.5, seconds=2))
     assert (played.failure, played.dropped) == ("", 0)
     assert played.due == len(played.latencies_ms) == pytest.approx(2 * FPS / 2, abs=1)
     # The last frames come as soon as the stream says that it ends, without waiting for those that would reorder them.
@@ -90,7 +90,7 @@ def test_both_ways_hold_a_stream_and_a_half(bench: Bench, kind: str) -> None:
 
 
 def test_streams_of_a_server_that_is_not_there_are_a_failure(bench: Bench) -> None:
-    played = play(Ours("127.0.0.1:1", "colors", bench.clip, 2), Run((1.0,), warm_s=0.1, seconds=0.3))
+    played = play(Ours("127.0.0.1:1", "colors", bench.clip, 2), Playback((1.0,), warm_s=0.1, seconds=0.3))
     assert "CannotConnect" in played.failure
     assert not played.held
 

@@ -13,7 +13,7 @@ import pytest
 from clip_files import COUNT, write_video
 
 from onestream.measure.capacity.clip import FPS, Clip, ClipMissing, due_times
-from onestream.measure.capacity.playing import P99_LIMIT_MS, Played, Player, Playing, Run, Times, play
+from onestream.measure.capacity.playing import P99_LIMIT_MS, Playback, Played, Player, Playing, Times, play
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Alone(Toy):
     own_processes = True
 
 
-RUN = Run((1.0, 1.0, 0.5), warm_s=0.5, seconds=2.0)
+RUN = Playback((1.0, 1.0, 0.5), warm_s=0.5, seconds=2.0)
 
 
 @pytest.mark.parametrize("kind", [Toy, Alone])

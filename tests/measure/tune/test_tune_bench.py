@@ -11,7 +11,7 @@ import yaml
 from networks import mean_color
 
 from onestream.measure.tune.bench import Bench, Workshop, measurement_s
-from onestream.measure.tune.decide import ROUNDS, Sample
+from onestream.measure.tune.decide import ROUNDS, Measurement
 from onestream.measure.tune.knobs import differences, knobs_for, with_value
 from onestream.measure.tune.loads import LoadFailed
 from onestream.measure.tune.pipeline_file import edited
@@ -49,12 +49,12 @@ class Load:
         self.speeds, self.failing = speeds, failing
         self.measured: list[ServingOptions] = []
 
-    def measure(self, address: ServingOptions, _model: str, *, duration_s: float) -> Sample:
+    def measure(self, address: ServingOptions, _model: str, *, duration_s: float) -> Measurement:
         assert duration_s > 0
         if address == self.failing:
             raise LoadFailed("connection reset")
         self.measured.append(address)
-        return Sample(images_per_s=self.speeds[address], p50_ms=1.0, p99_ms=2.0)
+        return Measurement(images_per_s=self.speeds[address], p50_ms=1.0, p99_ms=2.0)
 
 
 def bench(load: Load, servers: Servers | None = None, *, left_s: float = 1000.0) -> Bench:

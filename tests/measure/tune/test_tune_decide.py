@@ -13,15 +13,15 @@ from onestream.measure.tune.decide import (
     MIN_GAIN,
     ROUNDS,
     SECOND_LOOK,
-    Sample,
+    Measurement,
     hopeless,
     judge,
     needed_gain,
 )
 
 
-def samples(speeds: Sequence[float], p99_ms: float = 50.0) -> list[Sample]:
-    return [Sample(images_per_s=speed, p50_ms=10.0, p99_ms=p99_ms) for speed in speeds]
+def samples(speeds: Sequence[float], p99_ms: float = 50.0) -> list[Measurement]:
+    return [Measurement(images_per_s=speed, p50_ms=10.0, p99_ms=p99_ms) for speed in speeds]
 
 
 SLOW_ROUNDS = [100.0, 50.0, 100.0, 60.0, 100.0, 100.0]

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from onestream.measure.tune.decide import Sample
+from onestream.measure.tune.decide import Measurement
 from onestream.measure.tune.images import Images
 from onestream.measure.tune.knobs import Value
 from onestream.measure.tune.report import Again, ImagesUsed, Quartiles, Report, Row, decision
@@ -29,7 +29,7 @@ def quartiles(median: float) -> Quartiles:
 def row(settings: dict[str, Value], speed: float, *, better: bool = False, needed_gain: float = 0.02) -> Row:
     return Row(
         settings=settings,
-        samples=[Sample(images_per_s=speed, p50_ms=30.0, p99_ms=61.4)],
+        samples=[Measurement(images_per_s=speed, p50_ms=30.0, p99_ms=61.4)],
         images_per_s=quartiles(speed),
         p50_ms=30.0,
         p99_ms=61.4,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from onestream.measure.tune.decide import Sample
+from onestream.measure.tune.decide import Measurement
 from onestream.measure.tune.knobs import knobs_for
 from onestream.measure.tune.report import again_of, rows_of
 from onestream.measure.tune.search import Outcome, OutOfTime, SettingFailed, search
@@ -29,12 +29,12 @@ class Machine:
         self.speed, self.p99, self.comparisons = speed, p99, comparisons
         self.asked: list[tuple[list[ServingOptions], bool]] = []
 
-    def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
+    def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
         if not final and len(self.asked) >= self.comparisons:
             raise OutOfTime
         self.asked.append((list(settings), final))
         return [
-            [Sample(images_per_s=self.speed(options), p50_ms=5.0, p99_ms=self.p99(options))] * ROUNDS
+            [Measurement(images_per_s=self.speed(options), p50_ms=5.0, p99_ms=self.p99(options))] * ROUNDS
             for options in settings
         ]
 
@@ -88,7 +88,7 @@ def test_the_defaults_are_tried_first_and_chosen_where_the_file_is_worse() -> No
 
 def test_a_winner_that_does_not_win_again_is_not_chosen() -> None:
     class Lucky(Machine):
-        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
+        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
             self.speed = (lambda _: 100.0) if final else one_peak
             return super().__call__(settings, final=final)
 
@@ -101,7 +101,7 @@ def test_a_winner_that_does_not_win_again_is_not_chosen() -> None:
 
 def test_the_defaults_are_chosen_where_the_winner_fails_again_but_they_do_not() -> None:
     class Lucky(Machine):
-        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
+        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
             self.speed = (lambda options: min(one_peak(options), one_peak(ServingOptions()))) if final else one_peak
             return super().__call__(settings, final=final)
 
@@ -134,7 +134,7 @@ def test_what_is_found_before_the_time_is_up_counts() -> None:
 
 def test_a_setting_that_cannot_be_served_is_noted_and_passed_over() -> None:
     class Broken(Machine):
-        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
+        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
             if settings[0].max_batch_size == 4:
                 raise SettingFailed(settings[0], "no memory")
             return super().__call__(settings, final=final)
@@ -147,7 +147,7 @@ def test_a_setting_that_cannot_be_served_is_noted_and_passed_over() -> None:
 
 def test_defaults_that_cannot_be_served_do_not_keep_a_winner_from_being_found() -> None:
     class Broken(Machine):
-        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:
+        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
             if ServingOptions() in settings:
                 raise SettingFailed(ServingOptions(), "no such library")
             return super().__call__(settings, final=final)
@@ -157,13 +157,13 @@ def test_defaults_that_cannot_be_served_do_not_keep_a_winner_from_being_found() 
     assert outcome.confirmation is not None
     assert outcome.confirmation.to_start is not None
     assert outcome.confirmation.to_defaults is None
-    first = Sample(images_per_s=1, p50_ms=1, p99_ms=1)
+    first = Measurement(images_per_s=1, p50_ms=1, p99_ms=1)
     assert all(row.to_defaults is None for row in rows_of(outcome, KNOBS, first))
 
 
 def test_a_start_that_cannot_be_served_ends_the_search() -> None:
     class Broken(Machine):
-        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Sample]]:  # noqa: ARG002
+        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:  # noqa: ARG002
             raise SettingFailed(settings[-1], "gone")
 
     with pytest.raises(SettingFailed, match="gone"):
@@ -193,7 +193,7 @@ def test_on_a_gpu_every_place_to_decode_is_tried() -> None:
 def test_ratios_of_a_report_lead_to_the_defaults() -> None:
     """Speeds are without noise, so the ratios along the way multiply to the true ones."""
     outcome = run(Machine(one_peak), ServingOptions(max_batch_size=16))
-    first = Sample(images_per_s=1, p50_ms=1, p99_ms=1)
+    first = Measurement(images_per_s=1, p50_ms=1, p99_ms=1)
     for row in rows_of(outcome, KNOBS, first):
         options = ServingOptions.model_validate(row.settings)
         assert row.to_defaults is not None

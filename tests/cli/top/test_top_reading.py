@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_pages import page, showing
 
-from onestream.cli.top.sample import NoMetrics, Sample, Series, counted, parse, read
+from onestream.cli.top.reading import NoMetrics, Reading, Series, counted, parse, read
 from onestream.serving.server.triton.ports import free_port
 
 names = st.sampled_from(["nv_inference_count", "onestream_bad_images", "onestream_step_batches"])
@@ -24,7 +24,7 @@ counters = st.dictionaries(series, st.integers(0, 10**15).map(float))
 def test_nothing_is_counted_backwards_and_nothing_is_forgotten(
     before: dict[Series, float], after: dict[Series, float]
 ) -> None:
-    grown = counted(Sample(0.0, before), Sample(1.0, after))
+    grown = counted(Reading(0.0, before), Reading(1.0, after))
     assert grown.keys() == after.keys()
     for one, more in grown.items():
         assert 0 <= more <= after[one]
@@ -34,14 +34,14 @@ def test_nothing_is_counted_backwards_and_nothing_is_forgotten(
 
 @given(counters)
 def test_counters_that_stand_still_counted_nothing(same: dict[Series, float]) -> None:
-    assert set(counted(Sample(0.0, same), Sample(1.0, same)).values()) <= {0.0}
+    assert set(counted(Reading(0.0, same), Reading(1.0, same)).values()) <= {0.0}
 
 
 @given(before=counters, after=counters)
 def test_a_server_that_began_anew_counts_from_0(before: dict[Series, float], after: dict[Series, float]) -> None:
-    began = Sample(1.0, {one: value / 2 for one, value in after.items()})
+    began = Reading(1.0, {one: value / 2 for one, value in after.items()})
     more = {one: value + 1 for one, value in before.items()} | {one: value + 1 for one, value in after.items()}
-    assert counted(Sample(0.0, more), began) == began.counters
+    assert counted(Reading(0.0, more), began) == began.counters
 
 
 @given(counters=counters, model=st.text(st.characters(codec="utf-8", exclude_characters="\r")))

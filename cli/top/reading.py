@@ -26,7 +26,7 @@ class NoMetrics(Exception):
 
 
 @dataclass(frozen=True)
-class Sample:
+class Reading:
     """All counters and gauges at one moment, ``at_s`` on the monotonic clock."""
 
     at_s: float
@@ -34,7 +34,7 @@ class Sample:
     gauges: Mapping[Series, float] = field(default_factory=dict)
 
 
-def read(url: str) -> Sample:
+def read(url: str) -> Reading:
     """Ask a server for its metrics, one on this machine without the proxy that the environment may name.
 
     Raises:
@@ -58,7 +58,7 @@ def read(url: str) -> Sample:
         raise NoMetrics(f"what {url} answers are no metrics: {error}") from error
 
 
-def parse(text: str, *, at_s: float) -> Sample:
+def parse(text: str, *, at_s: float) -> Reading:
     """Read Prometheus' text format.
 
     Raises:
@@ -72,10 +72,10 @@ def parse(text: str, *, at_s: float) -> Sample:
             for one in family.samples:
                 if math.isfinite(one.value):
                     kept[family.name, frozenset(one.labels.items())] = one.value
-    return Sample(at_s=at_s, counters=counters, gauges=gauges)
+    return Reading(at_s=at_s, counters=counters, gauges=gauges)
 
 
-def counted(before: Sample, after: Sample) -> dict[Series, float]:
+def counted(before: Reading, after: Reading) -> dict[Series, float]:
     """The growth of each counter of ``after``, never less than 0.
 
     A counter that is new, or smaller than it was, began at 0 in between: what it shows is what was counted.
