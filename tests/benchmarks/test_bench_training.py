@@ -54,13 +54,13 @@ def test_a_soak_reports_every_epoch(tmp_path: Path) -> None:
     for photo in PHOTOS:
         shutil.copy(photo, tmp_path)
     # A process of its own: in this one, other tests' memory comes and goes.
-    command = [sys.executable, "-m", "benchmarks.training.soak", str(tmp_path), "--epochs", "8", "--threads", "1"]
+    command = [sys.executable, "-m", "benchmarks.training.soak", str(tmp_path), "--epochs", "40", "--threads", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     lines = re.findall(r"^epoch +(\d+): +([\d.]+) MiB$", done.stdout, re.MULTILINE)
-    assert [int(epoch) for epoch, _ in lines] == list(range(1, 9))
+    assert [int(epoch) for epoch, _ in lines] == list(range(1, 41))
     resident = [float(mib) for _, mib in lines]
-    # A pipeline that is not freed costs 10 MiB or more an epoch; the process has a few hundred.
-    assert resident[-1] - resident[2] < 5 * 5
+    # A pipeline that is not freed costs 10 MiB or more an epoch. What is freed is used again after about ten epochs.
+    assert resident[-1] - resident[11] < 28 * 5
 
 
 def test_growth_compares_the_end_with_the_third_epoch() -> None:
