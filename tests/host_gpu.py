@@ -59,6 +59,10 @@ class HostEvent:
     def __init__(self) -> None:
         self.at = 0
 
+    @property
+    def done(self) -> bool:
+        return True
+
     def milliseconds_since(self, earlier: HostEvent) -> float:
         return float(self.at - earlier.at)
 
@@ -91,9 +95,10 @@ class HostStream:
         assert array.strides is None
         ctypes.memset(array.pointer, value, array.nbytes)
 
-    def launch(self, kernel: Any, grid: tuple[int, int], block: tuple[int, int], arguments: Sequence[Any]) -> None:
+    def launch(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, int], arguments: Sequence[Any]) -> None:
         self.queued += 1
-        sizes = [ctypes.c_uint(size) for size in (*grid, *block)]
+        layers = (1,) * (3 - len(grid))
+        sizes = [ctypes.c_uint(size) for size in (*grid, *layers, *block)]
         typed = [ctypes.c_int(int(one)) if isinstance(one, np.int32) else ctypes.c_void_p(one) for one in arguments]
         kernel(*sizes, *typed)
 
@@ -121,22 +126,40 @@ def compiled_kernel(source: str, name: str) -> Any:
     assert found is not None
     names = ", ".join(re.split(r"\W+", parameter.strip())[-1] for parameter in found[1].split(","))
     text = f"""
-    struct Dim {{ unsigned x, y; }};
+    struct Dim {{ unsigned x, y, z; }};
     static thread_local Dim blockIdx, blockDim, threadIdx;
     #define __global__
+    #define __device__
+    static inline double __dadd_rn(double one, double other) {{ return one + other; }}
+    static inline double __dmul_rn(double one, double other) {{ return one * other; }}
     {source}
-    extern "C" void run(unsigned grid_x, unsigned grid_y, unsigned block_x, unsigned block_y, {found[1]}) {{
-        blockDim = {{block_x, block_y}};
-        for (blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)
-            for (blockIdx.x = 0; blockIdx.x < grid_x; blockIdx.x++)
-                for (threadIdx.y = 0; threadIdx.y < block_y; threadIdx.y++)
-                    for (threadIdx.x = 0; threadIdx.x < block_x; threadIdx.x++)
-                        {name}({names});
+    extern "C" void run(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                        {found[1]}) {{
+        blockDim = {{block_x, block_y, 1}};
+        for (blockIdx.z = 0; blockIdx.z < grid_z; blockIdx.z++)
+            for (blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)
+                for (blockIdx.x = 0; blockIdx.x < grid_x; blockIdx.x++)
+                    for (threadIdx.y = 0; threadIdx.y < block_y; threadIdx.y++)
+                        for (threadIdx.x = 0; threadIdx.x < block_x; threadIdx.x++)
+                            {name}({names});
     }}
     """
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "kernel.so"
-        command = ["c++", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+        command = [
+            "c++",
+            "-O2",
+            "-ffp-contract=off",
+            "-Wall",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-x",
+            "c++",
+            "-",
+            "-o",
+            str(library),
+        ]
         subprocess.run(command, input=text, text=True, check=True)
         return ctypes.CDLL(str(library)).run
 

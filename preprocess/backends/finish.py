@@ -8,7 +8,7 @@ from PIL import Image
 
 from onestream.preprocess.backends.base import Sample, network_layout
 from onestream.preprocess.cpu.filters import SUPPORT
-from onestream.preprocess.cpu.pillow_window import columns_first
+from onestream.preprocess.cpu.pillow_weights import columns_first
 from onestream.preprocess.cpu.resample import resample
 from onestream.preprocess.cuda.kernels import look_up_interleaved, look_up_planar, recolor
 from onestream.preprocess.definition import Definition, Filter, Resize
