@@ -211,14 +211,15 @@ class HostSession(DeviceSession):
 def install() -> None:
     """Put host memory in the place of a GPU in this process, before anything that uses one is imported."""
     sys.modules["cvcuda"] = fake_cvcuda()
+    from host_decoder import HostImageDecoder
+
     import onestream.preprocess.cuda.device
     import onestream.serving.engine
     from onestream.preprocess.backends import cvcuda as backend
-    from onestream.preprocess.backends.nvimgcodec import ImageDecoder
 
     onestream.preprocess.cuda.device.open_device = lambda _index=0: HostDevice()
     onestream.serving.engine.open_engine = _open_engine
-    backend.ImageDecoder = lambda _stream, *, options, threads: ImageDecoder(None, options=options, threads=threads)
+    backend.ImageDecoder = HostImageDecoder
 
 
 def _open_engine(model: bytes, options: GpuOptions, *_device: Any, **_options: Any) -> HostEngine:
@@ -283,7 +284,6 @@ def fake_cvcuda() -> types.ModuleType:
         "as_tensor": lambda array, layout: _Tensor(view(array), layout),
         "cvtcolor": _cvtcolor,
         "hq_resize_into": _hq_resize_into,
-        "crop_flip_normalize_reformat_into": _crop_flip_normalize_reformat_into,
     }.items():
         setattr(module, name, value)
     return module
@@ -340,25 +340,3 @@ def _weights(low: float, high: float, side: int, out: int, interpolation: Interp
         factors = np.clip(1 - np.abs(pixels + 0.5 - centre) / radius, 0, None)
         np.add.at(weights[row], np.clip(pixels, 0, side - 1), factors / factors.sum())
     return weights
-
-
-def _crop_flip_normalize_reformat_into(
-    target: _Tensor,
-    source: _Batch,
-    rectangles: _Tensor,
-    flips: _Tensor,
-    base: _Tensor,
-    scale: _Tensor,
-    *,
-    stream: int,
-) -> None:
-    assert stream == 7
-    output, layout = target.values, target.layout
-    assert len(output) == len(source)
-    assert rectangles.values.shape[1:] == (1, 1, 4)
-    for row, image in enumerate(source):
-        x, y, width, height = rectangles.values[row, 0, 0]
-        assert flips.values[row] not in (-1, 0, 1)
-        cut = image.pixels[y : y + height, x : x + width].astype(np.float32)
-        normalized = (cut - base.values[0, 0, 0]) * scale.values[0, 0, 0]
-        output[row] = normalized.transpose(2, 0, 1) if layout == "NCHW" else normalized

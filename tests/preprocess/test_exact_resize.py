@@ -1,4 +1,4 @@
-"""The GPU's resize, compiled by a C++ compiler: Pillow's every bit, memory, launches, tables; by NVRTC for every GPU."""
+"""The GPU's resize by a C++ compiler: Pillow's every bit, memory, launches, tables; by NVRTC for every GPU."""
 
 from __future__ import annotations
 
