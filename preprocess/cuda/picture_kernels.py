@@ -30,7 +30,7 @@ class Work(NamedTuple):
     channels: int
 
 
-def prepare(device: Device) -> None:
+def prepare_resize(device: Device) -> None:
     """Compile the kernels. Raises ``CannotCompile`` where that is not possible."""
     for name in _NAMES:
         device.kernel(KERNELS, name)
@@ -40,7 +40,7 @@ class PictureKernels:
     """Launches a kernel on a batch of pictures, each with a ``Work`` of its own, in one grid."""
 
     def __init__(self, stream: Stream, staging: Staging) -> None:
-        prepare(stream.device)
+        prepare_resize(stream.device)
         self._stream, self._staging = stream, staging
         self._works = stream.allocate((0,), WORK)
 

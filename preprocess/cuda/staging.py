@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +29,7 @@ class Staging:
         self._stream = stream
         self._pieces: list[_Piece] = []
 
-    def upload(self, source: npt.NDArray[Any], target: DeviceArray) -> None:
+    def upload(self, source: npt.NDArray[np.generic], target: DeviceArray) -> None:
         """Queue a copy to the start of a contiguous array. Raises ``ValueError`` where it does not fit."""
         values = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
         piece = self._free(values.nbytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ class Tables:
         self._places: dict[Hashable, int] = {}
         self._used = 0
 
-    def addresses(self, tables: Mapping[_Key, npt.NDArray[Any]]) -> dict[_Key, int]:
+    def addresses(self, tables: Mapping[_Key, npt.NDArray[np.generic]]) -> dict[_Key, int]:
         """The address of each table, valid for work that is queued before the next call."""
         new = {key: table for key, table in tables.items() if key not in self._places}
         room = self._memory.nbytes
