@@ -176,12 +176,14 @@ def test_pixels_of_another_size_than_the_header_declares_are_a_bad_image(
 ) -> None:
     """Kernels read what the header promises, so nothing else may reach them."""
     file = encode(photo("coffee"), "PNG")
-    decode = HostImageDecoder.decode
+    from onestream.preprocess.backends import cvcuda as backend
+
+    decode = backend.ImageDecoder.decode
     smaller = photo("coffee").resize((20, 30))
     for other in (smaller, photo("coffee").resize((4000, 30))):
         wrong = (encode(other, "PNG"), Limits().check(encode(other, "PNG")))
         monkeypatch.setattr(
-            HostImageDecoder, "decode", lambda self, given, wrong=wrong: decode(self, [given[0], wrong, *given[2:]])
+            backend.ImageDecoder, "decode", lambda self, given, wrong=wrong: decode(self, [given[0], wrong, *given[2:]])
         )
         first, second, third = on_host(CLASSIFY).run([file, file, file])
         assert isinstance(second, BadImage)

@@ -227,6 +227,7 @@ def test_a_batch_takes_two_launches_one_upload_and_no_memory_once_its_sizes_were
     ]
     resizer.enqueue(items)
     for some in (items, items[:5], items[::-1]):
+        stream.sync()
         stream.forget()
         resizer.enqueue(some)
         assert [grid[2] for grid in stream.launches] == [len(some), len(some)]
@@ -266,6 +267,7 @@ def test_tables_are_begun_anew_when_they_are_full(monkeypatch: pytest.MonkeyPatc
     ):
         stream.forget()
         found = held.addresses({text: np.frombuffer(text.encode(), np.uint8) for text in chosen})
+        stream.sync()
         for text, address in found.items():
             assert ctypes.string_at(address, len(text)).decode() == text
             assert address % 16 == found[chosen[0]] % 16
@@ -323,9 +325,8 @@ def test_values_are_those_of_the_table(dtype: str, planar: bool, sizes: list[tup
     table = np.random.default_rng(0).normal(size=(3, 256)).astype(dtype)
     pictures = [content("noise", *size, at) for at, size in enumerate(sizes)]
     targets = [stream.allocate((3, *size) if planar else (*size, 3), dtype) for size in sizes]
-    NetworkValues(table, planar=planar, stream=stream).enqueue(
-        [on_gpu(pixels, stream, gap=1) for pixels in pictures], targets
-    )
+    sources = [on_gpu(pixels, stream, gap=1) for pixels in pictures]
+    NetworkValues(table, planar=planar, stream=stream).enqueue(sources, targets)
     stream.sync()
     for pixels, target in zip(pictures, targets, strict=True):
         values = table[np.arange(3), pixels]
