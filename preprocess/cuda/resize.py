@@ -3,19 +3,19 @@
 A batch of pictures of any sizes takes two launches, one for each pass (one without antialiasing, for *nearest*, and
 where nothing is resized). Only what a crop keeps is computed: of the first pass the lines that the second one reads.
 
-Bytes moved for one RGB picture to 224x224 with the default crop of 224 of 256, by arithmetic and **not measured**: what
-is read of the decoded picture, the lines between the passes written and read, and the pixels written.
+Bytes moved for one RGB picture to 224x224 with the default crop of 224 of 256, by arithmetic and **not measured**: the
+part of the decoded picture that is read, the lines between the passes, written and read, and the pixels written.
 
-==========  ===========  ====================  ==========  ==========  =====================
-picture     filter       source read           between     written     at 3 TB/s (H100, HBM3)
-==========  ===========  ====================  ==========  ==========  =====================
-500x375     bilinear     330 x 330 x 3         2 x 222 KB  151 KB      0.3 us
-500x375     bicubic      332 x 332 x 3         2 x 223 KB  151 KB      0.3 us
-1920x1080   bilinear     954 x 954 x 3         2 x 641 KB  151 KB      1.4 us
-1920x1080   bicubic      962 x 962 x 3         2 x 646 KB  151 KB      1.4 us
-==========  ===========  ====================  ==========  ==========  =====================
+=========  ========  ================  ============  =======  ========  ===========================
+picture    filter    source            between       target   all       at 3 TB/s, the bound of H100
+=========  ========  ================  ============  =======  ========  ===========================
+500x375    bilinear  330x329, 326 KB   2 x 221 KB    151 KB   0.92 MB   0.31 us
+500x375    bicubic   333x333, 333 KB   2 x 224 KB    151 KB   0.93 MB   0.31 us
+1920x1080  bilinear  950x950, 2708 KB  2 x 638 KB    151 KB   4.13 MB   1.38 us
+1920x1080  bicubic   958x958, 2753 KB  2 x 644 KB    151 KB   4.19 MB   1.40 us
+=========  ========  ================  ============  =======  ========  ===========================
 
-So a batch of 64 of 1080p has a bound of 0.1 ms, far below what decoding it takes.
+A batch of 64 of 1080p is bound by 0.09 ms, far less than its decoding takes. Weights are 9 to 34 KB for each size, once.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ class _Piece:
 class Staging:
     """Copies of host arrays to a GPU on one stream, which the caller may change at once.
 
-    Where all pinned memory is still to be read by the stream, more is made: as much as batches are queued at once.
+    Must be kept until the stream has read what it uploads. Where all pinned memory is still to be read, more is made:
+    for as many batches as are queued at once.
     """
 
     def __init__(self, stream: Stream) -> None:

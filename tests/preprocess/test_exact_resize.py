@@ -326,7 +326,8 @@ def test_values_are_those_of_the_table(dtype: str, planar: bool, sizes: list[tup
     pictures = [content("noise", *size, at) for at, size in enumerate(sizes)]
     targets = [stream.allocate((3, *size) if planar else (*size, 3), dtype) for size in sizes]
     sources = [on_gpu(pixels, stream, gap=1) for pixels in pictures]
-    NetworkValues(table, planar=planar, stream=stream).enqueue(sources, targets)
+    values_of = NetworkValues(table, planar=planar, stream=stream)
+    values_of.enqueue(sources, targets)
     stream.sync()
     for pixels, target in zip(pictures, targets, strict=True):
         values = table[np.arange(3), pixels]
