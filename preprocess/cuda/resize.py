@@ -15,7 +15,7 @@ picture    filter    source            between       target   all       at 3 TB/
 1920x1080  bicubic   958x958, 2753 KB  2 x 644 KB    151 KB   4.19 MB   1.40 us
 =========  ========  ================  ============  =======  ========  ===========================
 
-A batch of 64 of 1080p is bound by 0.09 ms, far less than its decoding takes. Weights are 9 to 34 KB for each size, once.
+A batch of 64 of 1080p is bound by 0.09 ms, far below what decoding takes. Weights are 9 to 34 KB for each size, once.
 """
 
 from __future__ import annotations
