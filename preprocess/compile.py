@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onestream.preprocess.backends.base import BackendName, Compiled, DecodeOptions, Device
+from onestream.preprocess.backends.base import BackendName, Compiled, DecodeOptions, Device, GpuResize
 from onestream.preprocess.backends.reference import Reference
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
@@ -20,12 +20,14 @@ def compile(
     threads: int = 1,
     varied: bool = False,
     decode: DecodeOptions | None = None,
+    resize: GpuResize = "exact",
 ) -> Compiled:
     """Make a definition executable on a backend.
 
     ``max_batch_size`` is the largest number of images that the backend processes at once (``run`` accepts more and
     splits them); ``threads`` are CPU threads; ``varied`` prepares for variations (``Compiled.run``), which need an
-    output size that does not depend on the image; ``decode`` is read by GPU backends only. Raises ``CannotCompile``
+    output size that does not depend on the image; ``decode`` is read by GPU backends only, ``resize`` by *cvcuda*
+    only. Raises ``CannotCompile``
     naming what the backend cannot do exactly, and ``BackendMissing`` naming the command that installs it.
     """
     limits = limits or Limits()
@@ -66,5 +68,6 @@ def compile(
             max_batch_size=max_batch_size,
             threads=threads,
             decode=decode or DecodeOptions(),
+            resize=resize,
         )
     raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali, cvcuda")

@@ -37,8 +37,8 @@ class Tolerance:
     """The allowed difference of one backend after one stage, the stages before it included.
 
     ``max_level`` bounds every value; ``share_different`` and ``share_above_one`` bound the shares, 0 to 1, of values
-    that differ at all and by more than one level. ``measured`` tells whether they were measured, or derived from what
-    the libraries document and do elsewhere.
+    that differ at all and by more than one level. ``hq``: with the option ``resize: hq`` of cvcuda. ``measured`` tells
+    whether they were measured, or derived from what the libraries document and do elsewhere.
     """
 
     backend: BackendName
@@ -49,6 +49,7 @@ class Tolerance:
     share_above_one: float
     reason: str
     device: Device = "cpu"
+    hq: bool = False
     measured: bool = True
 
     @property
@@ -95,26 +96,49 @@ _GPU_DECODE = (
     "nvJPEG and libjpeg-turbo round the inverse transform, the upsampling of chroma and the conversion to RGB each by "
     "themselves: a level each, of which the conversion to blue makes almost two. Other formats are decoded on the CPU"
 )
-_GPU_RESIZE = (
+_LIBRARY_RESIZE = (
     "the levels of the decoder, averaged; the level of the filter, which keeps fractions between its passes; and up to "
     "ten in the outermost pixels of an uncropped image, where Pillow renormalizes and the GPU repeats the border"
 )
-_GPU_BOUNDS: tuple[tuple[Stage, float, float, str], ...] = (
+_EXACT_RESIZE = (
+    "the levels of the decoder and nothing else, which bilinear does not enlarge; the negative lobes of bicubic make "
+    "11 of 6 at most, those of lanczos 16. What is no JPEG is equal in every bit"
+)
+_CONVERTED = "as DALI on a CPU: the same library decodes these on the CPU, and the resize adds nothing"
+_Bounds = tuple[tuple[Stage, float, float, str], ...]
+_LIBRARY_BOUNDS: _Bounds = (
     ("decode", 6, 0.2, _GPU_DECODE),
-    ("resize", 16, 0.2, _GPU_RESIZE),
+    ("resize", 16, 0.2, _LIBRARY_RESIZE),
     ("crop", 16, 0.2, "as resize; nothing is added"),
     ("normalize", 16.01, 0.2, "as crop; float32 is rounded in another order"),
 )
-_GPU_BACKENDS: tuple[BackendName, ...] = ("dali", "cvcuda")
-_SOURCES: tuple[Source, ...] = ("plain", "converted")
+_EXACT_BOUNDS: _Bounds = (
+    ("decode", 6, 0.2, _GPU_DECODE),
+    ("resize", 16, 0.2, _EXACT_RESIZE),
+    ("crop", 16, 0.2, "as resize; nothing is added"),
+    ("normalize", 16, 0.2, "as crop: a table holds the reference's own 256 values"),
+)
+_EXACT_CONVERTED: _Bounds = (
+    ("decode", 2, 0.01, _CONVERTED),
+    ("resize", 4, 0.05, _CONVERTED),
+    ("crop", 4, 0.05, _CONVERTED),
+    ("normalize", 4, 0.05, _CONVERTED),
+)
+_GPU: tuple[tuple[BackendName, bool, Source, _Bounds], ...] = (
+    ("cvcuda", False, "plain", _EXACT_BOUNDS),
+    ("cvcuda", False, "converted", _EXACT_CONVERTED),
+    ("cvcuda", True, "plain", _LIBRARY_BOUNDS),
+    ("cvcuda", True, "converted", _LIBRARY_BOUNDS),
+    ("dali", False, "plain", _LIBRARY_BOUNDS),
+    ("dali", False, "converted", _LIBRARY_BOUNDS),
+)
 
 TOLERANCES += tuple(
-    Tolerance(backend, stage, source, most, 1, above_one, reason, device="gpu", measured=False)
-    for backend in _GPU_BACKENDS
-    for source in _SOURCES
-    for stage, most, above_one, reason in _GPU_BOUNDS
+    Tolerance(backend, stage, source, most, 1, above_one, reason, device="gpu", hq=hq, measured=False)
+    for backend, hq, source, bounds in _GPU
+    for stage, most, above_one, reason in bounds
 )
-"""One entry for every backend, device, stage and source."""
+"""One entry for every backend, device, stage and source, and of cvcuda one more for ``resize: hq``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +153,15 @@ class Comparison:
     within: bool
 
 
-def tolerance(backend: BackendName, stage: Stage, source: Source = "plain", device: Device = "cpu") -> Tolerance:
+def tolerance(
+    backend: BackendName, stage: Stage, source: Source = "plain", device: Device = "cpu", *, hq: bool = False
+) -> Tolerance:
     """The entry of the table. Raises ``KeyError`` where there is none."""
     for entry in TOLERANCES:
-        if (entry.backend, entry.stage, entry.source, entry.device) == (backend, stage, source, device):
+        if (entry.backend, entry.stage, entry.source, entry.device, entry.hq) == (backend, stage, source, device, hq):
             return entry
-    raise KeyError(f"no tolerance for backend {backend!r} on {device!r}, stage {stage!r}, source {source!r}")
+    resized = " with resize 'hq'" if hq else ""
+    raise KeyError(f"no tolerance for backend {backend!r}{resized} on {device!r}, stage {stage!r}, source {source!r}")
 
 
 def compare(
@@ -146,6 +173,7 @@ def compare(
     backend: BackendName,
     source: Source = "plain",
     device: Device = "cpu",
+    hq: bool = False,
 ) -> Comparison:
     """Compare a backend's sample with the reference's, both as ``definition.stage(stage)`` gives them.
 
@@ -156,7 +184,7 @@ def compare(
             f"{backend} gives {other.dtype}{other.shape} after {stage}, "
             f"the reference {reference.dtype}{reference.shape}"
         )
-    allowed = tolerance(backend, stage, source, device)
+    allowed = tolerance(backend, stage, source, device, hq=hq)
     return judge(reference, other, definition=definition, stage=stage, allowed=allowed)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from onestream.preprocess import Definition, Limits
+from onestream.preprocess.backends.base import GpuResize
 from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
 from onestream.serving.errors import BadPipeline
 from onestream.serving.video.bounds import Bounds
@@ -119,6 +120,11 @@ class GpuOptions(BaseModel):
         default="gpu",
         description="where JPEGs are decoded; *hybrid*: entropy decoding on the CPU and the rest on the GPU; *cpu* "
         "resizes there too and sends only the network's pixels",
+    )
+    resize: GpuResize = Field(
+        default="exact",
+        description="*exact*: Pillow's in every bit, with every filter; *hq*: CV-CUDA's own, *bilinear* only, up to 16 "
+        "levels from Pillow's at the borders of an image that is not cropped. With *cvcuda* only",
     )
     decode_threads: int = Field(default=2, ge=1, le=64, description="CPU threads of the decoder, per process")
     hw_decoder_load: float = Field(

@@ -59,6 +59,10 @@ class HostEvent:
     def __init__(self) -> None:
         self.at = 0
 
+    @property
+    def done(self) -> bool:
+        return True
+
     def milliseconds_since(self, earlier: HostEvent) -> float:
         return float(self.at - earlier.at)
 
@@ -91,9 +95,10 @@ class HostStream:
         assert array.strides is None
         ctypes.memset(array.pointer, value, array.nbytes)
 
-    def launch(self, kernel: Any, grid: tuple[int, int], block: tuple[int, int], arguments: Sequence[Any]) -> None:
+    def launch(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, int], arguments: Sequence[Any]) -> None:
         self.queued += 1
-        sizes = [ctypes.c_uint(size) for size in (*grid, *block)]
+        layers = (1,) * (3 - len(grid))
+        sizes = [ctypes.c_uint(size) for size in (*grid, *layers, *block)]
         typed = [ctypes.c_int(int(one)) if isinstance(one, np.int32) else ctypes.c_void_p(one) for one in arguments]
         kernel(*sizes, *typed)
 
@@ -121,22 +126,40 @@ def compiled_kernel(source: str, name: str) -> Any:
     assert found is not None
     names = ", ".join(re.split(r"\W+", parameter.strip())[-1] for parameter in found[1].split(","))
     text = f"""
-    struct Dim {{ unsigned x, y; }};
+    struct Dim {{ unsigned x, y, z; }};
     static thread_local Dim blockIdx, blockDim, threadIdx;
     #define __global__
+    #define __device__
+    static inline double __dadd_rn(double one, double other) {{ return one + other; }}
+    static inline double __dmul_rn(double one, double other) {{ return one * other; }}
     {source}
-    extern "C" void run(unsigned grid_x, unsigned grid_y, unsigned block_x, unsigned block_y, {found[1]}) {{
-        blockDim = {{block_x, block_y}};
-        for (blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)
-            for (blockIdx.x = 0; blockIdx.x < grid_x; blockIdx.x++)
-                for (threadIdx.y = 0; threadIdx.y < block_y; threadIdx.y++)
-                    for (threadIdx.x = 0; threadIdx.x < block_x; threadIdx.x++)
-                        {name}({names});
+    extern "C" void run(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                        {found[1]}) {{
+        blockDim = {{block_x, block_y, 1}};
+        for (blockIdx.z = 0; blockIdx.z < grid_z; blockIdx.z++)
+            for (blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)
+                for (blockIdx.x = 0; blockIdx.x < grid_x; blockIdx.x++)
+                    for (threadIdx.y = 0; threadIdx.y < block_y; threadIdx.y++)
+                        for (threadIdx.x = 0; threadIdx.x < block_x; threadIdx.x++)
+                            {name}({names});
     }}
     """
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "kernel.so"
-        command = ["c++", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+        command = [
+            "c++",
+            "-O2",
+            "-ffp-contract=off",
+            "-Wall",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-x",
+            "c++",
+            "-",
+            "-o",
+            str(library),
+        ]
         subprocess.run(command, input=text, text=True, check=True)
         return ctypes.CDLL(str(library)).run
 
@@ -188,14 +211,15 @@ class HostSession(DeviceSession):
 def install() -> None:
     """Put host memory in the place of a GPU in this process, before anything that uses one is imported."""
     sys.modules["cvcuda"] = fake_cvcuda()
+    from host_decoder import HostImageDecoder
+
     import onestream.preprocess.cuda.device
     import onestream.serving.engine
     from onestream.preprocess.backends import cvcuda as backend
-    from onestream.preprocess.backends.nvimgcodec import ImageDecoder
 
     onestream.preprocess.cuda.device.open_device = lambda _index=0: HostDevice()
     onestream.serving.engine.open_engine = _open_engine
-    backend.ImageDecoder = lambda _stream, *, options, threads: ImageDecoder(None, options=options, threads=threads)
+    backend.ImageDecoder = HostImageDecoder
 
 
 def _open_engine(model: bytes, options: GpuOptions, *_device: Any, **_options: Any) -> HostEngine:
@@ -260,7 +284,6 @@ def fake_cvcuda() -> types.ModuleType:
         "as_tensor": lambda array, layout: _Tensor(view(array), layout),
         "cvtcolor": _cvtcolor,
         "hq_resize_into": _hq_resize_into,
-        "crop_flip_normalize_reformat_into": _crop_flip_normalize_reformat_into,
     }.items():
         setattr(module, name, value)
     return module
@@ -317,25 +340,3 @@ def _weights(low: float, high: float, side: int, out: int, interpolation: Interp
         factors = np.clip(1 - np.abs(pixels + 0.5 - centre) / radius, 0, None)
         np.add.at(weights[row], np.clip(pixels, 0, side - 1), factors / factors.sum())
     return weights
-
-
-def _crop_flip_normalize_reformat_into(
-    target: _Tensor,
-    source: _Batch,
-    rectangles: _Tensor,
-    flips: _Tensor,
-    base: _Tensor,
-    scale: _Tensor,
-    *,
-    stream: int,
-) -> None:
-    assert stream == 7
-    output, layout = target.values, target.layout
-    assert len(output) == len(source)
-    assert rectangles.values.shape[1:] == (1, 1, 4)
-    for row, image in enumerate(source):
-        x, y, width, height = rectangles.values[row, 0, 0]
-        assert flips.values[row] not in (-1, 0, 1)
-        cut = image.pixels[y : y + height, x : x + width].astype(np.float32)
-        normalized = (cut - base.values[0, 0, 0]) * scale.values[0, 0, 0]
-        output[row] = normalized.transpose(2, 0, 1) if layout == "NCHW" else normalized

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.gpu.lanes import Batch
 from benchmarks.gpu.results import Family
 from onestream.preprocess import BadImage, CannotCompile, CenterCrop, Definition, Limits, Resize, compile
-from onestream.preprocess.backends.base import Compiled, DecodeOptions, Sample
+from onestream.preprocess.backends.base import Compiled, DecodeOptions, GpuResize, Sample
 from onestream.preprocess.cuda.device import Device
 
 HARDWARE_SHARE = 0.9
@@ -77,8 +77,10 @@ def settings(
     # One image at a time, so that no core idles while another ends a batch.
     opencv = partial(host, batches=(1,), mean_levels=PLAIN_LEVELS, exact=False)
 
-    def cv_cuda(decode: DecodeOptions) -> Callable[[], Preprocessor]:
-        return lambda: _CvCuda(definition, limits, device, max_batch_size=largest, threads=threads, decode=decode)
+    def cv_cuda(decode: DecodeOptions, resize: GpuResize = "exact") -> Callable[[], Preprocessor]:
+        return lambda: _CvCuda(
+            definition, limits, device, max_batch_size=largest, threads=threads, decode=decode, resize=resize
+        )
 
     def dali(decode: DecodeOptions) -> Callable[[], Preprocessor]:
         return lambda: _DaliOnGpu(definition, limits, max_batch_size=largest, threads=threads, decode=decode)
@@ -88,6 +90,7 @@ def settings(
         gpu("CV-CUDA, decode gpu", "CV-CUDA", cv_cuda(on_cuda)),
         gpu("CV-CUDA, decode gpu, JPEG hardware", "CV-CUDA", cv_cuda(with_hardware)),
         gpu("CV-CUDA, decode hybrid", "CV-CUDA", cv_cuda(DecodeOptions("hybrid"))),
+        gpu("CV-CUDA, decode gpu, resize hq", "CV-CUDA", cv_cuda(on_cuda, "hq")),
         gpu("DALI on the GPU", "DALI on the GPU", dali(on_cuda)),
         gpu("DALI on the GPU, JPEG hardware", "DALI on the GPU", dali(with_hardware)),
         host(
@@ -113,12 +116,19 @@ class _CvCuda:
         max_batch_size: int,
         threads: int,
         decode: DecodeOptions,
+        resize: GpuResize,
     ) -> None:
         from onestream.preprocess.backends.cvcuda import CvCuda
 
         self._stream = device.stream()
         self._backend = CvCuda(
-            definition, limits, stream=self._stream, max_batch_size=max_batch_size, threads=threads, decode=decode
+            definition,
+            limits,
+            stream=self._stream,
+            max_batch_size=max_batch_size,
+            threads=threads,
+            decode=decode,
+            resize=resize,
         )
 
     def process(self, images: Batch) -> None:

@@ -18,6 +18,8 @@ from onestream.preprocess.variation import Vary
 
 BackendName = Literal["reference", "dali", "cvcuda"]
 Device = Literal["cpu", "gpu"]
+GpuResize = Literal["exact", "hq"]
+"""*exact* is Pillow's in every bit; *hq* is CV-CUDA's ``hq_resize``, with its filter and its tolerance."""
 Sample = npt.NDArray[Any]
 
 
@@ -67,3 +69,12 @@ def network_layout(definition: Definition, pixels: npt.NDArray[np.uint8]) -> Sam
     if output.layout == "NCHW":
         sample = sample.transpose(2, 0, 1)
     return np.ascontiguousarray(sample, dtype=output.dtype)
+
+
+def level_table(definition: Definition) -> npt.NDArray[np.generic]:
+    """The network's value for each of the 256 levels of each channel, (channels, 256), by the same sums."""
+    channels = definition.output_spec.channels
+    levels = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], channels, axis=2)
+    planar = definition.network_input.model_copy(update={"layout": "NCHW"})
+    table = network_layout(definition.model_copy(update={"operations": (*definition.operations[:-1], planar)}), levels)
+    return np.ascontiguousarray(table[:, 0, :])

@@ -1,44 +1,38 @@
-"""NVIDIA CV-CUDA: the definition as kernels on one CUDA stream, after nvImageCodec decoded on the same stream.
+"""The definition on one CUDA stream, after nvImageCodec decoded on the same stream.
 
-Every image's window goes from its decoded pixels straight to its place in the batch by one antialiased resize
-(``hq_resize`` with a region per image), so nothing is resized that a crop drops and no crop or stack follows.
-Normalization, layout and dtype are one kernel more; a served pipeline leaves them to the network.
-
-The filter is DALI's: within one level of Pillow's, except in the outermost pixels of an uncropped image, where
-Pillow renormalizes the filter and CV-CUDA repeats the border.
+Every image's window goes from its decoded pixels straight to its place in the batch by one resize, so nothing is
+resized that a crop drops and no crop or stack follows. The resize is ours, and Pillow's in every bit
+(``cuda/resize.py``); CV-CUDA's own, ``hq_resize``, is an option. Normalization, layout and dtype are one kernel more,
+which looks the reference's values up; a served pipeline leaves them to the network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 import numpy as np
 
-from onestream.preprocess.backends.base import Compiled, DecodeOptions, Sample
+from onestream.preprocess.backends.base import Compiled, DecodeOptions, GpuResize, Sample, level_table
 from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.backends.gpu_plan import Planned, plan_batch
 from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.backends.nvimgcodec import ImageDecoder
 from onestream.preprocess.cuda.device import INSTALL_GPU, DeviceArray, Stream
+from onestream.preprocess.cuda.network_values import NetworkValues
+from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.cuda.step_timer import StepTimer
-from onestream.preprocess.definition import Definition, Normalize, Resize
-from onestream.preprocess.errors import BackendMissing, BadImage, CannotCompile
-from onestream.preprocess.geometry import fill_values
+from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.errors import BackendMissing, BadImage
+from onestream.preprocess.geometry import Size, fill_values
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
 from onestream.preprocess.variation import Vary
 
-try:
+if TYPE_CHECKING:
     import cvcuda
-except ImportError as error:
-    raise BackendMissing(f"the cvcuda backend needs cvcuda and an NVIDIA driver: {INSTALL_GPU} ({error})") from error
-
-CACHE_BYTES = 256 * 1024 * 1024
-"""What CV-CUDA may keep of freed memory; without a bound it grows with every new image size (CV-CUDA#231)."""
-_NO_FLIP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +45,11 @@ class Queued:
 
 
 class CvCuda(Compiled):
-    """CV-CUDA on one stream. Belongs to the thread that makes it.
+    """Decoding and resizing on one stream. Belongs to the thread that makes it.
 
     ``output``, uint8 (max_batch_size, height, width, channels), takes the samples of a definition that ends in uint8
     NHWC, such as a network's input; without it the backend allocates its own. All memory for samples of a fixed size is
-    allocated here. ``timer`` gets the marks *decode*, *resize* and *normalize*.
+    allocated here. ``resize`` says whose resize it is. ``timer`` gets the marks *decode*, *resize* and *normalize*.
     """
 
     def __init__(
@@ -67,35 +61,34 @@ class CvCuda(Compiled):
         max_batch_size: int,
         threads: int,
         decode: DecodeOptions,
+        resize: GpuResize = "exact",
         output: DeviceArray | None = None,
         timer: StepTimer | None = None,
     ) -> None:
         super().__init__(definition, limits)
-        refuse(definition)
+        refuse_inexact(definition, backend="cvcuda", own_filter=resize == "hq")
         self._stream, self._max_batch_size = stream, max_batch_size
         self._mark = timer.mark if timer else _no_mark
-        self._queue = cvcuda.as_stream(stream.handle)
-        cvcuda.set_cache_limit_inbytes(CACHE_BYTES)
         self._decoder = ImageDecoder(stream, options=decode, threads=threads)
         self._channels = definition.output_spec.channels
-        self._format = cvcuda.Format.RGB8 if self._channels == 3 else cvcuda.Format.U8
         self._fill = next(iter(fill_values(definition)), None)
-        resizes = any(isinstance(operation, Resize) for operation in definition.geometry)
-        # Without a resize the window is copied pixel by pixel.
-        self._interpolation = cvcuda.Interp.LINEAR if resizes else cvcuda.Interp.NEAREST
+        self._resizer = _resizer(definition, stream, resize)
+        self._values: NetworkValues | None = None
+        if _is_finished(definition):
+            if output is not None:
+                raise ValueError("output takes uint8 NHWC samples; this definition ends otherwise")
+            planar = definition.network_input.layout == "NCHW"
+            self._values = NetworkValues(level_table(definition), planar=planar, stream=stream)
+        # Of samples of a fixed size: their pixels, and what the network gets where that is something else.
         self._canvases: DeviceArray | None = None
-        self._whole: list[cvcuda.Image] = []
-        self._finish: _Finish | None = None
+        self._finished: DeviceArray | None = None
         self._staging: Sample | None = None
         height, width = definition.output_spec.size_hw
         if height is not None and width is not None:
-            canvases = output or stream.allocate((max_batch_size, height, width, self._channels), np.uint8)
-            self._canvases = canvases
-            self._whole = [self._image(canvases.at(index)) for index in range(max_batch_size)]
-            if _is_finished(definition):
-                if output is not None:
-                    raise ValueError("output takes uint8 NHWC samples; this definition ends otherwise")
-                self._finish = _Finish(definition, stream, self._queue, max_batch_size)
+            self._canvases = output or stream.allocate((max_batch_size, height, width, self._channels), np.uint8)
+            if self._values is not None:
+                shape = self._sample_shape((height, width))
+                self._finished = stream.allocate((max_batch_size, *shape), definition.network_input.dtype)
 
     @property
     def second_chances(self) -> int:
@@ -146,145 +139,70 @@ class CvCuda(Compiled):
         samples: list[DeviceArray] = []
         good: list[int] = []
         for group in groups(planned, max_images=self._max_batch_size):
+            whole: list[tuple[Planned, DeviceArray]] = []
             decoded = self._decoder.decode([(item.image, item.header) for item in group])
             self._mark("decode")
-            whole = [(item, image) for item, image in zip(group, decoded, strict=True) if image is not None]
             for item, image in zip(group, decoded, strict=True):
-                if image is None:
+                pixels = None if image is None else DeviceArray.sharing(image, self._stream.handle)
+                if pixels is not None and pixels.shape == (*item.header.oriented_hw, 3):
+                    whole.append((item, pixels))
+                else:
                     reason = f"the {item.header.format} data is damaged or cut short and cannot be decoded"
                     bad[item.index] = undecodable(item.header, reason)
             if whole:
-                batch = cvcuda.as_images([image for _, image in whole], cvcuda.Format.RGB8)
-                samples += self._resample(batch, [item for item, _ in whole], first=len(good))
+                samples += self._resample(whole, first=len(good))
                 good += [item.index for item, _ in whole]
                 self._mark("resize")
-        if self._finish is not None and good:
-            finished = self._finish.run(self._whole[: len(good)])
-            samples = [finished.at(row) for row in range(len(good))]
+        if self._values is not None and good:
+            finished = [self._sample(row, canvas) for row, canvas in enumerate(samples)]
+            self._values.enqueue(samples, finished)
+            samples = finished
             self._mark("normalize")
         return Queued(tuple(samples), tuple(good), bad)
 
-    def _resample(self, decoded: cvcuda.ImageBatchVarShape, items: list[Planned], *, first: int) -> list[DeviceArray]:
+    def _resample(self, decoded: Sequence[tuple[Planned, DeviceArray]], *, first: int) -> list[DeviceArray]:
         """Bring decoded images to their canvases, in rows from ``first`` on, and return the canvases."""
-        batch = decoded
-        if self._channels == 1:
-            batch = cvcuda.cvtcolor(decoded, cvcuda.ColorConversion.RGB2GRAY, stream=self._queue)
-        canvases, targets = [], []
-        for row, item in enumerate(items, start=first):
-            canvas = self._canvas(row, item)
-            canvases.append(canvas)
-            target = item.resample.target
-            if self._canvases is not None and (target.height, target.width) == item.resample.canvas_hw:
-                targets.append(self._whole[row])
-            else:
-                targets.append(self._image(canvas.window(target.top, target.left, target.height, target.width)))
-        resample_into(
-            targets,
-            batch,
-            [item.resample.source for item in items],
-            interpolation=self._interpolation,
-            queue=self._queue,
+        canvases = [self._canvas(row, item) for row, (item, _) in enumerate(decoded, start=first)]
+        self._resizer.enqueue(
+            [ToResize(pixels, item.placement, canvas) for (item, pixels), canvas in zip(decoded, canvases, strict=True)]
         )
-        decoded.clear()
         return canvases
 
     def _canvas(self, row: int, item: Planned) -> DeviceArray:
         if self._canvases is not None:
             return self._canvases.at(row)
-        canvas = self._stream.allocate((*item.resample.canvas_hw, self._channels), np.uint8)
+        canvas = self._stream.allocate((*item.placement.canvas_hw, self._channels), np.uint8)
         if self._fill is not None:
             self._stream.fill(canvas, self._fill)
         return canvas
 
-    def _image(self, pixels: DeviceArray) -> cvcuda.Image:
-        return cvcuda.as_image(external(pixels), self._format)
+    def _sample(self, row: int, canvas: DeviceArray) -> DeviceArray:
+        """Where the network's values of a canvas go."""
+        if self._finished is not None:
+            return self._finished.at(row)
+        height, width, _ = canvas.shape
+        return self._stream.allocate(self._sample_shape((height, width)), self.definition.network_input.dtype)
+
+    def _sample_shape(self, size_hw: Size) -> tuple[int, ...]:
+        planar = self.definition.network_input.layout == "NCHW"
+        return (self._channels, *size_hw) if planar else (*size_hw, self._channels)
 
 
-def resample_into(
-    targets: list[cvcuda.Image],
-    batch: cvcuda.ImageBatchVarShape,
-    sources: list[tuple[float, float, float, float]],
-    *,
-    interpolation: cvcuda.Interp,
-    queue: cvcuda.Stream,
-) -> None:
-    """Queue the antialiased resize of a region of each image, ``Resample.source``, to its target. Empties ``batch``."""
-    # At once: CV-CUDA waits for an event of its own at every change of a batch.
-    into = cvcuda.ImageBatchVarShape(len(targets))
-    into.pushback(targets)
-    cvcuda.hq_resize_into(
-        into,
-        batch,
-        antialias=interpolation == cvcuda.Interp.LINEAR,
-        roi=sources,
-        interpolation=interpolation,
-        stream=queue,
-    )
-    # CV-CUDA keeps batches for later with all their images, which no limit of its cache counts.
-    for used in (batch, into):
-        used.clear()
+class _Resizer(Protocol):
+    """What brings decoded pictures to their canvases."""
+
+    def enqueue(self, items: Sequence[ToResize]) -> None:
+        """Queue a batch."""
 
 
-class _Finish:
-    """Normalization, layout and dtype of a whole batch, in one kernel."""
+def _resizer(definition: Definition, stream: Stream, resize: GpuResize) -> _Resizer:
+    operation = next((one for one in definition.geometry if isinstance(one, Resize)), None)
+    channels = definition.output_spec.channels
+    if resize == "exact":
+        return PillowResize(operation, channels=channels, stream=stream)
+    from onestream.preprocess.backends.hq_resize import HqResize
 
-    def __init__(self, definition: Definition, stream: Stream, queue: cvcuda.Stream, max_batch_size: int) -> None:
-        spec, network_input = definition.output_spec, definition.network_input
-        height, width = spec.size_hw
-        assert height is not None
-        assert width is not None
-        self._queue = queue
-        self._format = cvcuda.Format.RGB8 if spec.channels == 3 else cvcuda.Format.U8
-        self._layout = network_input.layout
-        self._output = stream.allocate((max_batch_size, *cast(tuple[int, ...], spec.shape)), spec.dtype)
-        normalize = definition.normalize or Normalize(mean=(0,) * spec.channels, std=(1,) * spec.channels, scale=1)
-        mean = np.asarray(normalize.mean, np.float64) * normalize.scale
-        factor = 1 / (np.asarray(normalize.std, np.float64) * normalize.scale)
-        self._base = self._constant(stream, mean.astype(np.float32)[None, None, None], "NHWC")
-        self._scale = self._constant(stream, factor.astype(np.float32)[None, None, None], "NHWC")
-        whole = np.array([0, 0, width, height], np.int32)
-        self._rectangles = self._constant(stream, np.tile(whole, (max_batch_size, 1))[:, None, None], "NHWC")
-        self._flips = self._constant(stream, np.full((max_batch_size, 1), _NO_FLIP, np.int32), "NC")
-        # The constants were copied from memory of the host that goes away now.
-        stream.sync()
-
-    def run(self, canvases: list[cvcuda.Image]) -> DeviceArray:
-        """Queue it for a batch of canvases; the result is valid on the stream until the next call."""
-        source = cvcuda.ImageBatchVarShape(len(canvases))
-        source.pushback(canvases)
-        output = self._output.first(len(canvases))
-        cvcuda.crop_flip_normalize_reformat_into(
-            cvcuda.as_tensor(external(output), self._layout),
-            source,
-            self._rectangles,
-            self._flips,
-            self._base,
-            self._scale,
-            stream=self._queue,
-        )
-        return output
-
-    @staticmethod
-    def _constant(
-        stream: Stream, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], layout: str
-    ) -> cvcuda.Tensor:
-        array = stream.allocate(values.shape, values.dtype)
-        stream.upload(np.ascontiguousarray(values), array)
-        return cvcuda.as_tensor(external(array), layout)
-
-
-def refuse(definition: Definition) -> None:
-    """Raise ``CannotCompile`` for what CV-CUDA cannot do exactly."""
-    refuse_inexact(definition, backend="cvcuda", device="gpu")
-    if definition.network_input.dtype == "float16":
-        raise CannotCompile(
-            "cvcuda gives uint8 or float32, not float16; leave the conversion to the network, or use dali"
-        )
-    if None in definition.output_spec.size_hw and _is_finished(definition):
-        raise CannotCompile(
-            "cvcuda normalizes whole batches, so samples need one size; end the geometry with center_crop, pad, "
-            "letterbox or an exact resize"
-        )
+    return HqResize(operation, channels=channels, stream=stream)
 
 
 def _is_finished(definition: Definition) -> bool:
@@ -293,14 +211,19 @@ def _is_finished(definition: Definition) -> bool:
 
 
 def as_tensor(array: DeviceArray, layout: Literal["NHWC", "NCHW"]) -> cvcuda.ExternalBuffer:
-    """A batch as an object with ``__dlpack__``, for libraries that read nothing else. It shares the memory."""
-    return cast("cvcuda.ExternalBuffer", cvcuda.as_tensor(external(array), layout).cuda())
+    """A batch as an object with ``__dlpack__``, for libraries that read nothing else. It shares the memory.
+
+    Raises ``BackendMissing`` where CV-CUDA cannot be loaded.
+    """
+    try:
+        import cvcuda
+    except ImportError as error:
+        raise BackendMissing(
+            f"handing pixels over needs cvcuda and an NVIDIA driver: {INSTALL_GPU} ({error})"
+        ) from error
+    shared = cast("cvcuda.ExternalBuffer", array)
+    return cast("cvcuda.ExternalBuffer", cvcuda.as_tensor(shared, layout).cuda())
 
 
 def _no_mark(_step: str) -> None:
     """Keep no time."""
-
-
-def external(array: DeviceArray) -> cvcuda.ExternalBuffer:
-    """Our array for CV-CUDA, which accepts every object with a CUDA Array Interface but declares its own class."""
-    return cast("cvcuda.ExternalBuffer", array)

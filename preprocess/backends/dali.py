@@ -78,7 +78,7 @@ class Dali(Compiled):
     ) -> None:
         super().__init__(definition, limits)
         if not varied:
-            refuse_inexact(definition, backend="dali", device=device)
+            refuse_inexact(definition, backend="dali", own_filter=device == "gpu")
         self._max_batch_size, self._varied = max_batch_size, varied
         self._finish = CpuFinish(definition) if device == "cpu" else None
         if device == "cpu":

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from onestream.preprocess.backends.base import Device
 from onestream.preprocess.definition import Definition, Resize
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.geometry import always_visible, fill_values, single_resize
 
 
-def refuse_inexact(definition: Definition, *, backend: str, device: Device) -> None:
-    """Raise ``CannotCompile`` for what such a backend cannot do exactly on a device."""
+def refuse_inexact(definition: Definition, *, backend: str, own_filter: bool) -> None:
+    """Raise ``CannotCompile`` for what such a backend cannot do exactly.
+
+    ``own_filter``: a library resizes on a GPU by a filter of its own, and not by Pillow's arithmetic.
+    """
     geometry = definition.geometry
     for operation in geometry:
-        if device == "gpu" and isinstance(operation, Resize) and operation.filter != "bilinear":
+        if own_filter and isinstance(operation, Resize) and operation.filter != "bilinear":
             raise CannotCompile(
                 f"{backend} cannot resize with filter {operation.filter!r} exactly on a GPU; it supports 'bilinear' "
-                "there (it keeps fractions between its two passes where Pillow rounds and clips)"
+                "there (it keeps fractions between its two passes where Pillow rounds and clips); "
+                f"{_USE_EXACT}"
             )
-        if device == "gpu" and isinstance(operation, Resize) and not operation.antialias:
+        if own_filter and isinstance(operation, Resize) and not operation.antialias:
             raise CannotCompile(
-                f"{backend} is not known to resize without antialias exactly on a GPU; it supports antialias true there"
+                f"{backend} is not known to resize without antialias exactly on a GPU; it supports antialias true "
+                f"there; {_USE_EXACT}"
             )
     if not single_resize(geometry):
         raise CannotCompile(f"{backend} does one resize, before any crop or pad; this definition has another order")
-    if device == "gpu" and not always_visible(geometry):
-        raise CannotCompile(f"{backend} cannot do center_crop after pad or center_crop on a GPU: it may miss the image")
+    if own_filter and not always_visible(geometry):
+        raise CannotCompile(
+            f"{backend} cannot do center_crop after pad or center_crop on a GPU: it may miss the image; {_USE_EXACT}"
+        )
     fills = fill_values(definition)
     if len(fills) > 1:
         raise CannotCompile(f"{backend} fills with one value; this definition may fill with {fills}")
+
+
+_USE_EXACT = "cvcuda with resize 'exact' can"

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from onestream.preprocess.backends.base import Sample, network_layout
+from onestream.preprocess.backends.base import Sample, level_table
 from onestream.preprocess.cpu.filters import SUPPORT
-from onestream.preprocess.cpu.pillow_window import columns_first
+from onestream.preprocess.cpu.pillow_weights import columns_first
 from onestream.preprocess.cpu.resample import resample
 from onestream.preprocess.cuda.kernels import look_up_interleaved, look_up_planar, recolor
 from onestream.preprocess.definition import Definition, Filter, Resize
@@ -27,7 +27,7 @@ class CpuFinish:
         self._filter: Filter | None = resize.filter if resize else None
         self._antialias = resize is None or resize.antialias
         self._fill = next(iter(fill_values(definition)), 0)
-        self._table = _table(definition)
+        self._table = level_table(definition).astype(np.float32)
 
     @property
     def is_plain(self) -> bool:
@@ -111,14 +111,3 @@ class CpuFinish:
         sample = np.empty((channels, height, width) if planar else pixels.shape, np.float32)
         (look_up_planar if planar else look_up_interleaved)(pixels, self._table, sample)
         return sample if output.dtype == "float32" else sample.astype(output.dtype)
-
-
-def _table(definition: Definition) -> npt.NDArray[np.float32]:
-    """The network's value for each of the 256 levels of each channel, (channels, 256), by the reference's sums."""
-    channels = definition.output_spec.channels
-    levels = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], channels, axis=2)
-    as_float = definition.network_input.model_copy(update={"layout": "NCHW", "dtype": "float32"})
-    table = network_layout(
-        definition.model_copy(update={"operations": (*definition.operations[:-1], as_float)}), levels
-    )
-    return np.ascontiguousarray(table[:, 0, :], np.float32)

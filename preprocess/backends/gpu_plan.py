@@ -50,7 +50,7 @@ class Planned:
     index: int
     image: Encoded
     header: Header
-    resample: Resample
+    placement: Placement
 
     @property
     def decoded_pixels(self) -> int:
@@ -73,5 +73,5 @@ def plan_batch(
         except BadImage as error:
             bad[index] = error.as_result()
         else:
-            planned.append(Planned(index, image, header, Resample.of(placement)))
+            planned.append(Planned(index, image, header, placement))
     return planned, bad

@@ -1,45 +1,26 @@
 """Pillow's bicubic and lanczos on a part of an image, to the bit.
 
 ``Image.resize(box=...)`` takes the corners of the part as float32, and a weight that is off in its last bit may make a
-level of difference, which the second pass makes two. So the part is resampled here, in Pillow's own arithmetic
-(``Resample.c``): along the rows first, weights of 22 binary digits, and 8 bit between the two passes. Compiled, it
-takes a fifth to three fifths of Pillow's time.
+level of difference, which the second pass makes two. So the part is resampled here, in Pillow's own arithmetic: along
+the rows first, the fixed-point weights of ``pillow_weights``, and 8 bit between the two passes. Compiled, it takes a
+fifth to three fifths of Pillow's time.
 """
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-import PIL
 
-from onestream.preprocess.cpu.filters import SUPPORT
 from onestream.preprocess.cpu.loops import compiled
+from onestream.preprocess.cpu.pillow_weights import DIGITS, LONGEST_REMEMBERED, Indices, Weights, window_weights
 from onestream.preprocess.definition import Filter
 from onestream.preprocess.geometry import Region, Size
 
 Pixels = npt.NDArray[np.uint8]
-_Indices = npt.NDArray[np.int32]
-_Weights = tuple[_Indices, _Indices, _Indices]
-
-LONGEST_REMEMBERED = 8192
-"""Weights of a line of this many pixels take 64 KB and more; longer ones are rare and are not kept."""
-
-_COLUMNS_MAY_BE_FIRST = int(PIL.__version__.partition(".")[0]) >= 13
-_DIGITS = 22
-_HALF = np.int32(1 << (_DIGITS - 1))
-_SHIFT = np.int32(_DIGITS)
-
-
-def columns_first(source_hw: Size, resized_hw: Size) -> bool:
-    """Whether Pillow resamples an image along its columns before it goes along the rows, which rounds otherwise.
-
-    Since version 13 it does, where the height shrinks by more than twice the pixels that the width shrinks by.
-    """
-    fewer_rows, fewer_columns = (old - new for old, new in zip(source_hw, resized_hw, strict=True))
-    return _COLUMNS_MAY_BE_FIRST and fewer_rows > max(2 * fewer_columns, 0)
+_HALF = np.int32(1 << (DIGITS - 1))
+_SHIFT = np.int32(DIGITS)
 
 
 def resample_as_pillow(pixels: Pixels, part: Region, size_hw: Size, filter: Filter, *, columns_first: bool) -> Pixels:
@@ -59,43 +40,12 @@ def resample_as_pillow(pixels: Pixels, part: Region, size_hw: Size, filter: Filt
     return np.ascontiguousarray(out.transpose(1, 0, 2)) if columns_first else out
 
 
-def window_weights(count: int, start: float, end: float, source: int, filter: Filter) -> _Weights:
-    """The source pixels of each of ``count`` output pixels, and their weights in units of 2^-22.
-
-    The output spans ``start`` to ``end`` of a line of ``source`` pixels. Returns first indices and counts, (count,),
-    and weights, (count, longest), all int32.
-    """
-    scale = (end - start) / count
-    stretch = max(scale, 1.0)
-    reach = SUPPORT[filter] * stretch
-    centres = start + (np.arange(count) + 0.5) * scale
-    first = np.maximum((centres - reach + 0.5).astype(np.int64), 0)
-    last = np.minimum((centres + reach + 0.5).astype(np.int64), source)
-    taps = first[:, None] + np.arange(2 * math.ceil(reach) + 1)
-    places = (taps - centres[:, None] + 0.5) * (1.0 / stretch)
-    weights = (_bicubic if filter == "bicubic" else _lanczos)(places) * (taps < last[:, None])
-    # Added in order, as Pillow does.
-    weights /= np.cumsum(weights, axis=1)[:, -1:]
-    fixed = np.trunc(weights * (1 << _DIGITS) + np.where(weights < 0, -0.5, 0.5))
-    return first.astype(np.int32), (last - first).astype(np.int32), np.ascontiguousarray(fixed, np.int32)
-
-
 _remembered_weights = lru_cache(256)(window_weights)
 
 
-def _remembered(count: int, start: float, end: float, source: int, filter: Filter) -> _Weights:
+def _remembered(count: int, start: float, end: float, source: int, filter: Filter) -> Weights:
     make = _remembered_weights if source <= LONGEST_REMEMBERED else window_weights
     return make(count, start, end, source, filter)
-
-
-def _bicubic(places: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    x, a = np.abs(places), -0.5
-    near, far = ((a + 2.0) * x - (a + 3.0)) * x * x + 1, (((x - 5) * x + 8) * x - 4) * a
-    return np.where(x < 1, near, np.where(x < 2, far, 0.0))
-
-
-def _lanczos(places: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.where((places >= -3) & (places < 3), np.sinc(places) * np.sinc(places / 3), 0.0)
 
 
 _ALONG_ROWS = "void(uint8[:,::1], uint8[:,::1], int32[::1], int32[::1], int32[:,::1])"
@@ -104,7 +54,7 @@ _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 
 
 @compiled(_ALONG_ROWS)
-def _rgb_along_rows(source: Pixels, out: Pixels, first: _Indices, count: _Indices, weights: _Indices) -> None:
+def _rgb_along_rows(source: Pixels, out: Pixels, first: Indices, count: Indices, weights: Indices) -> None:
     """Resample the lines of (height, width x 3) to those of ``out``, which has as many or fewer."""
     for y in range(out.shape[0]):
         line, place = source[y], np.uint64(0)
@@ -123,7 +73,7 @@ def _rgb_along_rows(source: Pixels, out: Pixels, first: _Indices, count: _Indice
 
 
 @compiled(_ALONG_ROWS)
-def _gray_along_rows(source: Pixels, out: Pixels, first: _Indices, count: _Indices, weights: _Indices) -> None:
+def _gray_along_rows(source: Pixels, out: Pixels, first: Indices, count: Indices, weights: Indices) -> None:
     """The same for one channel."""
     for y in range(out.shape[0]):
         for x in range(first.size):
@@ -135,7 +85,7 @@ def _gray_along_rows(source: Pixels, out: Pixels, first: _Indices, count: _Indic
 
 
 @compiled(_ALONG_ROWS)
-def _down_columns(lines: Pixels, out: Pixels, first: _Indices, count: _Indices, weights: _Indices) -> None:
+def _down_columns(lines: Pixels, out: Pixels, first: Indices, count: Indices, weights: Indices) -> None:
     """Resample the columns of ``lines`` to those of ``out``."""
     totals = np.empty(out.shape[1], np.int32)
     for y in range(out.shape[0]):

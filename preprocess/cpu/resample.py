@@ -16,7 +16,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from onestream.preprocess.cpu.filters import PILLOW_FILTERS
-from onestream.preprocess.cpu.pillow_window import LONGEST_REMEMBERED, resample_as_pillow
+from onestream.preprocess.cpu.pillow_weights import LONGEST_REMEMBERED
+from onestream.preprocess.cpu.pillow_window import resample_as_pillow
 from onestream.preprocess.cuda.kernels import resample_gray, resample_rgb
 from onestream.preprocess.definition import Filter
 from onestream.preprocess.geometry import Region, Size
@@ -39,7 +40,7 @@ def resample(
 
     ``pixels`` is (part.shape[0], part.shape[1], 3 or 1); the window is ``part.start`` to ``part.end``. Returns
     (size_hw[0], size_hw[1], channels) uint8. ``antialias`` is read by *bilinear* only; ``columns_first``, which is what
-    ``pillow_window.columns_first`` says of the whole image, by *bicubic* and *lanczos*. Where the region ends inside
+    ``pillow_weights.columns_first`` says of the whole image, by *bicubic* and *lanczos*. Where the region ends inside
     the image it must hold the filter's margin.
     """
     if filter in ("bicubic", "lanczos"):

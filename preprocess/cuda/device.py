@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,15 @@ _SIGNS_OF_A_DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg
 def driver_visible() -> bool:
     """Whether an NVIDIA kernel driver offers a device to this process, also inside WSL."""
     return any(Path(sign).exists() for sign in _SIGNS_OF_A_DRIVER)
+
+
+class HasCudaArray(Protocol):
+    """What offers its memory on a GPU by the CUDA Array Interface."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Shape, type, address, strides."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,7 @@ class DeviceArray:
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, object]:
+    def __cuda_array_interface__(self) -> dict[str, Any]:
         """The interface by which CV-CUDA, CuPy, PyTorch and others read the array."""
         return {
             "shape": self.shape,
@@ -62,6 +71,16 @@ class DeviceArray:
             "version": 3,
             "stream": self.stream,
         }
+
+    @classmethod
+    def sharing(cls, other: HasCudaArray, stream: int) -> DeviceArray:
+        """The array of another library, which keeps it alive, ordered on the stream of a handle."""
+        found = other.__cuda_array_interface__
+        strides = found["strides"]
+        return cls(
+            found["data"][0], tuple(found["shape"]), np.dtype(found["typestr"]), stream, other,
+            None if strides is None else tuple(strides),
+        )  # fmt: skip
 
     def rows(self, first: int, end: int) -> DeviceArray:
         """Entries [first, end) of the first axis. Raises ``ValueError`` where there are fewer."""
@@ -113,6 +132,11 @@ class Event:
 
     def __init__(self, event: cuda.core.Event) -> None:
         self._event = event
+
+    @property
+    def done(self) -> bool:
+        """Whether the stream has passed it, or it was never recorded. Does not wait."""
+        return self._event.is_done
 
     def milliseconds_since(self, earlier: Event) -> float:
         """GPU time between two recorded points that the stream has passed."""
@@ -166,9 +190,9 @@ class Stream:
             Buffer.from_handle(array.pointer, array.nbytes, owner=array.owner).fill(value, stream=self._stream)
 
     def launch(
-        self, kernel: Kernel, grid: tuple[int, int], block: tuple[int, int], arguments: Sequence[int | np.generic]
+        self, kernel: Kernel, grid: tuple[int, ...], block: tuple[int, int], arguments: Sequence[int | np.generic]
     ) -> None:
-        """Queue a kernel on ``grid`` x ``block`` threads, both (across, down).
+        """Queue a kernel on ``grid`` x ``block`` threads, both (across, down); a grid may have layers, (…, layers).
 
         Of ``arguments``, addresses are plain numbers; others have the type that the kernel declares, as NumPy scalars.
         """

@@ -60,7 +60,7 @@ class DaliProxy:
         except ValueError as error:
             raise CannotCompile(f"images of a batch must have one size: {error}") from None
         # On a CPU the graph is asked to do what it does on a GPU, so the same is refused.
-        refuse_inexact(definition, backend="dali", device="gpu")
+        refuse_inexact(definition, backend="dali", own_filter=True)
         self._module, self._batch_size = proxy, batch_size
         _work_without_cuda(proxy)
         names = graph_inputs(definition)

@@ -29,7 +29,7 @@ def pipeline_file(pipeline: Pipeline, *, source: str) -> str:
 
 def refuse_inexact(definition: Definition) -> None:
     """Raise ``CannotCompile`` for what the graph cannot do exactly, or cannot refuse for a single image."""
-    exactness.refuse_inexact(definition, backend="dali", device="gpu")
+    exactness.refuse_inexact(definition, backend="dali", own_filter=True)
     for operation in definition.geometry:
         if (isinstance(operation, Resize) and operation.rounding == "ratio") or (
             isinstance(operation, CenterCrop) and operation.rounding == "truncate"

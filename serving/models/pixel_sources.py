@@ -71,6 +71,7 @@ def open_source(
             max_batch_size=rows,
             threads=options.decode_threads,
             decode=decode,
+            resize=options.resize,
             output=target,
             timer=timer,
         )

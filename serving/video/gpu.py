@@ -13,8 +13,10 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from onestream.preprocess import Definition, Limits
-from onestream.preprocess.backends.cvcuda import as_tensor, refuse
+from onestream.preprocess.backends.cvcuda import as_tensor
+from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream, open_device
+from onestream.preprocess.cuda.picture_kernels import prepare_resize
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.gpu.stream_gpu import GpuStreamDecoder
@@ -37,8 +39,9 @@ class GpuStreams:
     def __init__(self, definition: Definition, *, log: Callable[[str], None]) -> None:
         self._device = open_device()
         self._definition, self._log = definition, log
-        refuse(definition.pixels())
+        refuse_inexact(definition.pixels(), backend="video on a GPU", own_filter=False)
         prepare_colors(self._device)
+        prepare_resize(self._device)
         self._free: list[Stream] = []
         # Threads that gather frames: as many as ask the network.
         self._of_thread = threading.local()

@@ -15,16 +15,18 @@ LEVELS = np.random.default_rng(0).integers(10, 240, (40, 50, 3)).astype(np.uint8
 
 
 def test_every_backend_stage_and_source_has_one_entry_with_a_reason() -> None:
-    keys = [((entry.backend, entry.device), entry.stage, entry.source) for entry in TOLERANCES]
-    backends = [("dali", "cpu"), ("dali", "gpu"), ("cvcuda", "gpu")]
+    keys = [((entry.backend, entry.device, entry.hq), entry.stage, entry.source) for entry in TOLERANCES]
+    backends = [("dali", "cpu", False), ("dali", "gpu", False), ("cvcuda", "gpu", False), ("cvcuda", "gpu", True)]
     stages, sources = ("decode", "resize", "crop", "normalize"), ("plain", "converted")
     assert sorted(keys) == sorted(itertools.product(backends, stages, sources))
     for entry in TOLERANCES:
         assert entry.reason
-        assert tolerance(entry.backend, entry.stage, entry.source, entry.device) is entry
+        assert tolerance(entry.backend, entry.stage, entry.source, entry.device, hq=entry.hq) is entry
         assert 0 <= entry.share_above_one <= entry.share_different <= 1
     with pytest.raises(KeyError, match="cvcuda"):
         tolerance("cvcuda", "decode")
+    with pytest.raises(KeyError, match=r"dali.*'hq'"):
+        tolerance("dali", "decode", device="gpu", hq=True)
 
 
 def test_equal_samples_differ_by_nothing() -> None:

@@ -1,7 +1,7 @@
-"""Decode a stream of packets on a GPU while it comes: NVDEC, and CV-CUDA for the definition; pixels stay there.
+"""Decode a stream of packets on a GPU while it comes: NVDEC, and kernels of ours for the rest; pixels stay there.
 
 Order, times, sampling, skipping and counts are those of ``stream.StreamDecoder``, by the same code. NVDEC's samples are
-FFmpeg's in every bit, and so are the colours; the resize is CV-CUDA's (*nvdec-resized* in ``tolerances``).
+FFmpeg's in every bit, so are the colours, and the resize is Pillow's in every bit (*nvdec-resized* in ``tolerances``).
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import cvcuda
 import numpy as np
 
-from onestream.preprocess.backends.cvcuda import CACHE_BYTES, external, refuse, resample_into
-from onestream.preprocess.backends.gpu_plan import Resample
+from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.cuda.device import DeviceArray, Stream
+from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.definition import Definition, Resize
 from onestream.preprocess.errors import BadImage, BadSample
-from onestream.preprocess.geometry import Size, fill_values, place, resized_size
+from onestream.preprocess.geometry import Placement, Size, fill_values, place, resized_size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
@@ -57,8 +56,8 @@ class GpuStreamDecoder(StreamDecoder):
     NVDEC conceals damage in silence: ``concealed`` counts packets whose picture never came, not pictures that came
     damaged.
 
-    Raises ``BadSample`` and ``CannotCompile`` as ``StreamDecoder`` does, and ``CannotCompile`` for a definition that
-    CV-CUDA refuses. Belongs to one thread at a time.
+    Raises ``BadSample`` and ``CannotCompile`` as ``StreamDecoder`` does, and ``CannotCompile`` for a definition of
+    which it cannot do the geometry. Belongs to one thread at a time.
     """
 
     def __init__(
@@ -139,16 +138,13 @@ class _GpuPictureMaker:
     """``picture.PictureMaker`` on a GPU: a surface to RGB, and its window by one resize to its place."""
 
     def __init__(self, definition: Definition, color: ColorRule, limits: Limits, stream: Stream) -> None:
-        refuse(definition)
-        cvcuda.set_cache_limit_inbytes(CACHE_BYTES)
+        refuse_inexact(definition, backend="video on a GPU", own_filter=False)
         self._definition, self._color, self._limits, self._stream = definition, color, limits, stream
-        self._queue = cvcuda.as_stream(stream.handle)
         self._channels = definition.output_spec.channels
-        self._format = cvcuda.Format.RGB8 if self._channels == 3 else cvcuda.Format.U8
         self._fill = next(iter(fill_values(definition)), None)
-        resizes = any(isinstance(operation, Resize) for operation in definition.geometry)
-        self._interpolation = cvcuda.Interp.LINEAR if resizes else cvcuda.Interp.NEAREST
-        self._planned: tuple[Size, Resample] | None = None
+        resize = next((operation for operation in definition.geometry if isinstance(operation, Resize)), None)
+        self._resizer = PillowResize(resize, channels=self._channels, stream=stream)
+        self._planned: tuple[Size, Placement] | None = None
 
     def __call__(self, surface: Surface, orientation: Orientation) -> DeviceArray:
         """Queue it: (1, height, width, channels) uint8.
@@ -156,26 +152,18 @@ class _GpuPictureMaker:
         Raises ``BadImage`` where the definition cannot be applied to this size, ``ValueError`` where the colours cannot
         be converted.
         """
-        resample = self._plan(orientation.displayed_size(surface.like.size_hw))
+        placement = self._plan(orientation.displayed_size(surface.like.size_hw))
         rgb = surface_rgb(surface, self._color, orientation, self._stream)
-        canvas = self._stream.allocate((1, *resample.canvas_hw, self._channels), np.uint8)
-        target = resample.target
+        canvas = self._stream.allocate((1, *placement.canvas_hw, self._channels), np.uint8)
         if self._fill is not None:
             self._stream.fill(canvas, self._fill)
-        batch = cvcuda.as_images([external(rgb)], cvcuda.Format.RGB8)
-        if self._channels == 1:
-            gray = cvcuda.cvtcolor(batch, cvcuda.ColorConversion.RGB2GRAY, stream=self._queue)
-            batch.clear()
-            batch = gray
-        window = canvas.at(0).window(target.top, target.left, target.height, target.width)
-        image = cvcuda.as_image(external(window), self._format)
-        resample_into([image], batch, [resample.source], interpolation=self._interpolation, queue=self._queue)
+        self._resizer.enqueue([ToResize(rgb, placement, canvas.at(0))])
         return canvas
 
-    def _plan(self, displayed_hw: Size) -> Resample:
+    def _plan(self, displayed_hw: Size) -> Placement:
         if self._planned is None or self._planned[0] != displayed_hw:
             for operation in self._definition.geometry:
                 if isinstance(operation, Resize):
                     self._limits.check_resized(resized_size(operation, displayed_hw))
-            self._planned = displayed_hw, Resample.of(place(self._definition, displayed_hw))
+            self._planned = displayed_hw, place(self._definition, displayed_hw)
         return self._planned[1]

@@ -142,13 +142,23 @@ def test_gray_and_bars_are_made_on_the_gpu(gpu: Decoders, videos: dict[str, Path
     assert np.abs(pixels(found).astype(int) - pixels(expected)).mean() < 1
 
 
-def test_what_cv_cuda_refuses_is_refused(gpu: Decoders, videos: dict[str, Path]) -> None:
+@pytest.mark.parametrize("filter", ["bicubic", "lanczos"])
+def test_filters_of_pillows_bits_are_those_of_the_cpu_in_every_bit(
+    gpu: Decoders, videos: dict[str, Path], filter: Any
+) -> None:
+    format, packets = stream_of(videos["h264"])
+    sharp = Definition(operations=(Decode(), Resize(mode="shorter", size=50, filter=filter), CenterCrop(size=(40, 40))))
+    found, expected = (decoded(make(sharp, format), packets) for make in (gpu, StreamDecoder))
+    assert len(found) == len(expected) == COUNT
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(pixels(one), other.pixels)
+
+
+def test_a_geometry_of_another_order_is_refused(gpu: Decoders, videos: dict[str, Path]) -> None:
     format, _ = stream_of(videos["h264"])
-    sharp = Definition(
-        operations=(Decode(), Resize(mode="shorter", size=50, filter="lanczos"), CenterCrop(size=(40, 40)))
-    )
-    with pytest.raises(CannotCompile, match="lanczos"):
-        gpu(sharp, format)
+    twice = Definition(operations=(Decode(), CenterCrop(size=(40, 40)), Resize(mode="exact", size=(9, 9))))
+    with pytest.raises(CannotCompile, match="one"):
+        gpu(twice, format)
 
 
 def reason_of(gpu: Decoders, path: Path) -> str:

@@ -195,11 +195,13 @@ def test_the_option_and_the_machine_choose(monkeypatch: pytest.MonkeyPatch) -> N
     assert opened("cpu") == (None, [])
     assert opened("gpu", kind="cpu") == (None, [])
     sharp = Definition(operations=(Decode(), Resize(mode="shorter", size=72, filter="lanczos")))
-    found, said = opened("auto", definition=sharp)
+    assert opened("gpu", definition=sharp)[0] is not None
+    twice = Definition(operations=(Decode(), CenterCrop(size=(80, 80)), Resize(mode="exact", size=(72, 72))))
+    found, said = opened("auto", definition=twice)
     assert found is None
-    assert "all video is decoded on the CPU: cvcuda cannot resize with filter 'lanczos'" in said.pop()
-    with pytest.raises(CannotCompile, match="lanczos"):
-        opened("gpu", definition=sharp)
+    assert "all video is decoded on the CPU: video on a GPU does one resize, before any crop or pad" in said.pop()
+    with pytest.raises(CannotCompile, match="one resize"):
+        opened("gpu", definition=twice)
     for name in MODULES[1:3] + MODULES[-2:]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", None)

@@ -1,0 +1,68 @@
+"""Launches the kernels of ``resize_kernels`` on batches of pictures of different sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from onestream.preprocess.cuda.device import Device, Stream
+from onestream.preprocess.cuda.resize_kernels import KERNELS, WORK
+from onestream.preprocess.cuda.staging import Staging
+
+_BLOCK = (32, 8)
+_NAMES = ("resample", "interpolate", "look_up")
+
+
+class Work(NamedTuple):
+    """What a kernel does with one picture; see ``resize_kernels``."""
+
+    source: int
+    target: int
+    rows: int
+    columns: int
+    source_pitch: int
+    target_pitch: int
+    height: int
+    width: int
+    source_channels: int
+    channels: int
+
+
+def prepare_resize(device: Device) -> None:
+    """Compile the kernels. Raises ``CannotCompile`` where that is not possible."""
+    for name in _NAMES:
+        device.kernel(KERNELS, name)
+
+
+class PictureKernels:
+    """Launches a kernel on a batch of pictures, each with a ``Work`` of its own, in one grid."""
+
+    def __init__(self, stream: Stream, staging: Staging) -> None:
+        prepare_resize(stream.device)
+        self._stream, self._staging = stream, staging
+        self._works = stream.allocate((0,), WORK)
+
+    def launch(self, steps: Sequence[tuple[str, Sequence[Work]]], *arguments: int | np.generic) -> None:
+        """Queue kernels by name, one after the other, all with the same further arguments."""
+        values = np.array([work for _, works in steps for work in works], WORK)
+        if not len(values):
+            return
+        if len(values) > self._works.shape[0]:
+            # What the stream still reads is freed in its order.
+            self._works = self._stream.allocate((2 * len(values),), WORK)
+        self._staging.upload(values, self._works)
+        first = 0
+        for name, works in steps:
+            some = values[first : first + len(works)]
+            across, down = (
+                -(-int(some[side].max()) // size) for side, size in (("width", _BLOCK[0]), ("height", _BLOCK[1]))
+            )
+            self._stream.launch(
+                self._stream.device.kernel(KERNELS, name),
+                (across, down, len(works)),
+                _BLOCK,
+                (self._works.rows(first, first + len(works)).pointer, *arguments),
+            )
+            first += len(works)

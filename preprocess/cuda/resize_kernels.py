@@ -1,0 +1,155 @@
+"""The resize as one CUDA source: Pillow's arithmetic, and the reference's where Pillow has none.
+
+``resample`` is one pass of Pillow's resize: fixed-point weights, half a unit added, shifted, clipped to 8 bits.
+``interpolate`` is the definition's resize without antialiasing, *nearest* and plain copies: four pixels in float64.
+``look_up`` brings levels to the network's values by a table. All work on a batch of pictures of different sizes: a
+thread is a pixel (x across, y down), and z of the grid a picture, described by one ``Work``. Threads share nothing,
+so that a C++ compiler runs the same source, thread after thread.
+
+A warp reads neighbouring pixels of a row, and writes neighbouring ones; the taps that neighbours have in common come
+from the cache. In a pass along the rows it reads its weights side by side (they are stored by tap), in one down the
+columns all threads of a row read the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+WORK = np.dtype(
+    [
+        ("source", np.uint64),
+        ("target", np.uint64),
+        ("rows", np.uint64),
+        ("columns", np.uint64),
+        ("source_pitch", np.int64),
+        ("target_pitch", np.int64),
+        ("height", np.int32),
+        ("width", np.int32),
+        ("source_channels", np.int32),
+        ("channels", np.int32),
+    ]
+)
+"""``Work`` of the source. Pitches are bytes from row to row; sizes are the target's, in pixels."""
+
+NEIGHBOURS = np.dtype([("first", np.int32), ("second", np.int32), ("share", np.float64)])
+"""``Neighbours`` of the source: two source pixels, and the share, 0 to 1, of the second."""
+
+KERNELS = r"""
+struct Work {
+    const unsigned char *source;
+    unsigned char *target;
+    const void *rows, *columns;
+    long long source_pitch, target_pitch;
+    int height, width, source_channels, channels;
+};
+
+struct Neighbours {
+    int first, second;
+    double share;
+};
+
+// Pillow's conversion of RGB to L (L24 in Convert.c).
+__device__ int gray_level(const unsigned char *rgb)
+{
+    return (rgb[0] * 19595 + rgb[1] * 38470 + rgb[2] * 7471 + 0x8000) >> 16;
+}
+
+// One of the two tables is null; the other one is of the axis along which the pass goes: of each output pixel the first
+// source pixel, then of each the number of them, then the weights, tap by tap.
+template <int CHANNELS, bool FROM_RGB>
+__device__ void resample_pixel(const Work &work, int row, int column)
+{
+    const int bytes = FROM_RGB ? 3 : CHANNELS;
+    const bool down = work.rows != nullptr;
+    const int *table = (const int *)(down ? work.rows : work.columns);
+    const int at = down ? row : column, count = down ? work.height : work.width;
+    const long long step = down ? work.source_pitch : bytes;
+    const long long line = down ? (long long)column * bytes : row * work.source_pitch;
+    const unsigned char *tap = work.source + line + table[at] * step;
+    const int *weight = table + 2 * (long long)count + at;
+    int levels[CHANNELS];
+    for (int channel = 0; channel < CHANNELS; channel++)
+        levels[channel] = 1 << 21;
+    for (int left = table[count + at]; left > 0; left--) {
+        for (int channel = 0; channel < CHANNELS; channel++)
+            levels[channel] += *weight * (FROM_RGB ? gray_level(tap) : tap[channel]);
+        tap += step;
+        weight += count;
+    }
+    unsigned char *pixel = work.target + row * work.target_pitch + (long long)column * CHANNELS;
+    for (int channel = 0; channel < CHANNELS; channel++) {
+        int level = levels[channel] >> 22;
+        pixel[channel] = level < 0 ? 0 : level > 255 ? 255 : level;
+    }
+}
+
+extern "C" __global__ void resample(const Work *works)
+{
+    const Work &work = works[blockIdx.z];
+    int column = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    if (row >= work.height || column >= work.width)
+        return;
+    if (work.channels == 3)
+        resample_pixel<3, false>(work, row, column);
+    else if (work.source_channels == 3)
+        resample_pixel<1, true>(work, row, column);
+    else
+        resample_pixel<1, false>(work, row, column);
+}
+
+// Rounded after each operation, as NumPy does: a compiler may not fuse these.
+__device__ double between(double first, double second, double share)
+{
+    return __dadd_rn(first, __dmul_rn(share, __dadd_rn(second, -first)));
+}
+
+extern "C" __global__ void interpolate(const Work *works)
+{
+    const Work &work = works[blockIdx.z];
+    int column = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    if (row >= work.height || column >= work.width)
+        return;
+    const Neighbours down = ((const Neighbours *)work.rows)[row];
+    const Neighbours across = ((const Neighbours *)work.columns)[column];
+    const unsigned char *upper = work.source + down.first * work.source_pitch;
+    const unsigned char *lower = work.source + down.second * work.source_pitch;
+    const long long left = (long long)across.first * work.source_channels;
+    const long long right = (long long)across.second * work.source_channels;
+    unsigned char *pixel = work.target + row * work.target_pitch + (long long)column * work.channels;
+    const bool from_rgb = work.source_channels != work.channels;
+    for (int channel = 0; channel < work.channels; channel++) {
+        int levels[4] = {
+            from_rgb ? gray_level(upper + left) : upper[left + channel],
+            from_rgb ? gray_level(lower + left) : lower[left + channel],
+            from_rgb ? gray_level(upper + right) : upper[right + channel],
+            from_rgb ? gray_level(lower + right) : lower[right + channel]};
+        double at_left = between(levels[0], levels[1], down.share);
+        double at_right = between(levels[2], levels[3], down.share);
+        pixel[channel] = (unsigned char)__dadd_rn(between(at_left, at_right, across.share), 0.5);
+    }
+}
+
+// Of ``values`` there are 256 for each channel, of 1, 2 or 4 bytes each; they are copied bit by bit.
+extern "C" __global__ void look_up(const Work *works, const void *values, int value_bytes, int planar)
+{
+    const Work &work = works[blockIdx.z];
+    int column = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    if (row >= work.height || column >= work.width)
+        return;
+    const unsigned char *pixel = work.source + row * work.source_pitch + (long long)column * work.channels;
+    for (int channel = 0; channel < work.channels; channel++) {
+        int from = channel * 256 + pixel[channel];
+        long long place = (long long)row * work.width + column;
+        long long to = planar ? (long long)channel * work.height * work.width + place : place * work.channels + channel;
+        if (value_bytes == 4)
+            ((unsigned int *)work.target)[to] = ((const unsigned int *)values)[from];
+        else if (value_bytes == 2)
+            ((unsigned short *)work.target)[to] = ((const unsigned short *)values)[from];
+        else
+            work.target[to] = ((const unsigned char *)values)[from];
+    }
+}
+"""

@@ -1,0 +1,346 @@
+"""The GPU's resize by a C++ compiler: Pillow's every bit, memory, launches, tables; by NVRTC for every GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+from host_gpu import HostDevice, HostEvent, HostStream, view
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from onestream.preprocess import Resize
+from onestream.preprocess.backends.reference import move_pixels
+from onestream.preprocess.cpu.pillow_weights import columns_first
+from onestream.preprocess.cpu.resample import resample
+from onestream.preprocess.cuda import tables
+from onestream.preprocess.cuda.device import DeviceArray
+from onestream.preprocess.cuda.network_values import NetworkValues
+from onestream.preprocess.cuda.resize import PillowResize, ToResize
+from onestream.preprocess.cuda.resize_kernels import KERNELS
+from onestream.preprocess.cuda.staging import Staging
+from onestream.preprocess.geometry import Placement, Region, Window
+
+KINDS = ("bilinear", "bicubic", "lanczos", "nearest", "not antialiased")
+SIDES = st.integers(1, 90) | st.sampled_from([1, 2, 400, 900])
+POISON = 0xA5
+
+
+def resize_of(kind: str, size_hw: tuple[int, int]) -> Resize:
+    if kind == "not antialiased":
+        return Resize(mode="exact", size=size_hw, antialias=False)
+    return Resize(mode="exact", size=size_hw, filter=kind)  # type: ignore[arg-type]
+
+
+def content(kind: str, height: int, width: int, seed: int) -> np.ndarray:
+    """Pictures that meet each rounding otherwise: noise, hard edges (where filters overshoot), slopes."""
+    chosen = np.random.default_rng(seed)
+    noise = chosen.integers(0, 256, (height, width, 3))
+    if kind == "edges":
+        noise = (noise > 127) * 255
+    if kind == "slope":
+        noise = np.add.outer(np.arange(height), np.arange(width))[:, :, None] * np.array([1, 2, 3]) + noise // 64
+    return (noise % 256).astype(np.uint8)
+
+
+def on_gpu(pixels: np.ndarray, stream: HostStream, *, gap: int) -> DeviceArray:
+    """Decoded pixels whose rows have a gap between them, as decoders may leave it."""
+    height, width, channels = pixels.shape
+    memory = np.full((height, width * channels + gap), POISON, np.uint8)
+    memory[:, : width * channels] = pixels.reshape(height, -1)
+    return DeviceArray(
+        memory.ctypes.data, pixels.shape, np.dtype(np.uint8), stream.handle, memory, (memory.shape[1], channels, 1)
+    )
+
+
+def expected(pixels: np.ndarray, resize: Resize | None, placement: Placement, channels: int) -> np.ndarray:
+    """The reference's canvas, poisoned where the window leaves it free."""
+    image = Image.fromarray(pixels)
+    image = image if channels == 3 else image.convert("L")
+    image = image if resize is None else move_pixels(resize, image)
+    window, (top, left) = placement.window, placement.offset
+    canvas = np.full((*placement.canvas_hw, channels), POISON, np.uint8)
+    whole = np.asarray(image).reshape(image.height, image.width, channels)
+    canvas[top : top + window.height, left : left + window.width] = whole[
+        window.top : window.top + window.height, window.left : window.left + window.width
+    ]
+    return canvas
+
+
+@st.composite
+def placements(draw: st.DrawFn, *, resizes: bool = True) -> Placement:
+    source = draw(st.tuples(SIDES, SIDES))
+    resized = draw(st.tuples(SIDES, SIDES)) if resizes else source
+    top, left = (draw(st.integers(0, side - 1)) for side in resized)
+    window = Window(top, left, draw(st.integers(1, resized[0] - top)), draw(st.integers(1, resized[1] - left)))
+    offset = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    more = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    canvas = (offset[0] + window.height + more[0], offset[1] + window.width + more[1])
+    return Placement(source, resized, window, offset, canvas)
+
+
+def whole(source_hw: tuple[int, int], resized_hw: tuple[int, int]) -> Placement:
+    return Placement(source_hw, resized_hw, Window(0, 0, *resized_hw), (0, 0), resized_hw)
+
+
+def run(
+    resizer: PillowResize, stream: HostStream, pictures: list[np.ndarray], chosen: list[Placement], channels: int
+) -> list[np.ndarray]:
+    """One batch; the canvases as they come."""
+    canvases = [stream.allocate((*placement.canvas_hw, channels), np.uint8) for placement in chosen]
+    sources = [on_gpu(pixels, stream, gap=at * 5 % 3) for at, pixels in enumerate(pictures)]
+    resizer.enqueue([ToResize(*item) for item in zip(sources, chosen, canvases, strict=True)])
+    stream.sync()
+    return [view(canvas) for canvas in canvases]
+
+
+@pytest.mark.parametrize("channels", [3, 1])
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60)
+@given(
+    placement=placements(),
+    picture=st.sampled_from(["noise", "edges", "slope"]),
+    seed=st.integers(0, 1000),
+)
+@example(placement=whole((900, 3), (1, 2)), picture="edges", seed=0)
+@example(placement=whole((3, 900), (7, 1)), picture="edges", seed=1)
+@example(placement=whole((1, 1), (90, 90)), picture="noise", seed=2)
+@example(placement=whole((400, 90), (40, 80)), picture="noise", seed=3)
+def test_every_bit_is_the_references(kind: str, channels: int, placement: Placement, picture: str, seed: int) -> None:
+    stream = HostDevice().stream()
+    resize = resize_of(kind, placement.resized_hw)
+    pixels = content(picture, *placement.source_hw, seed)
+    resizer = PillowResize(resize, channels=channels, stream=stream)
+    (seen,) = run(resizer, stream, [pixels], [placement], channels)
+    np.testing.assert_array_equal(seen, expected(pixels, resize, placement, channels))
+
+
+@settings(max_examples=30)
+@given(placement=placements(resizes=False), channels=st.sampled_from([3, 1]), seed=st.integers(0, 1000))
+def test_without_a_resize_windows_are_copied(placement: Placement, channels: int, seed: int) -> None:
+    stream = HostDevice().stream()
+    pixels = content("noise", *placement.source_hw, seed)
+    (seen,) = run(PillowResize(None, channels=channels, stream=stream), stream, [pixels], [placement], channels)
+    np.testing.assert_array_equal(seen, expected(pixels, None, placement, channels))
+
+
+@pytest.mark.parametrize("kind", ["bicubic", "lanczos"])
+@settings(max_examples=60)
+@given(placement=placements(), seed=st.integers(0, 1000), channels=st.sampled_from([3, 1]))
+def test_every_bit_is_that_of_the_loops_on_a_cpu(kind: Any, placement: Placement, seed: int, channels: int) -> None:
+    stream = HostDevice().stream()
+    source, resized = placement.source_hw, placement.resized_hw
+    pixels = content("edges", *source, seed)
+    resizer = PillowResize(resize_of(kind, resized), channels=channels, stream=stream)
+    (seen,) = run(resizer, stream, [pixels], [whole(source, resized)], channels)
+    if channels == 1:
+        pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
+    part = Region((0, 0), source, (0.0, 0.0), (float(source[0]), float(source[1])))
+    on_cpu = resample(pixels, part, resized, kind, columns_first=columns_first(source, resized))
+    np.testing.assert_array_equal(seen, on_cpu)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15)
+@given(chosen=st.lists(placements(), min_size=1, max_size=9), seed=st.integers(0, 1000))
+def test_pictures_of_a_batch_have_sizes_of_their_own(kind: str, chosen: list[Placement], seed: int) -> None:
+    """Both orders of the passes among them, and the same size twice."""
+    chosen = [*chosen, whole((400, 30), (20, 25)), whole((30, 400), (25, 20)), chosen[0]]
+    # One resizer has one filter; the size it asks for is the placement's.
+    stream = HostDevice().stream()
+    resizer = PillowResize(resize_of(kind, (1, 1)), channels=3, stream=stream)
+    for order in (chosen, chosen[::-1]):
+        pictures = [content("noise", *placement.source_hw, seed + at) for at, placement in enumerate(order)]
+        seen = run(resizer, stream, pictures, order, 3)
+        for one, pixels, placement in zip(seen, pictures, order, strict=True):
+            np.testing.assert_array_equal(one, expected(pixels, resize_of(kind, placement.resized_hw), placement, 3))
+
+
+def test_a_picture_of_which_nothing_is_seen_leaves_its_canvas_alone() -> None:
+    stream = HostDevice().stream()
+    unseen = Placement((9, 9), (9, 9), Window(0, 0, 0, 0), (0, 0), (4, 5))
+    seen = whole((9, 9), (4, 4))
+    pixels = content("noise", 9, 9, 0)
+    for kind in ("bilinear", "nearest"):
+        resizer = PillowResize(resize_of(kind, (4, 4)), channels=3, stream=stream)
+        free, filled = run(resizer, stream, [pixels, pixels], [unseen, seen], 3)
+        assert (free == POISON).all()
+        np.testing.assert_array_equal(filled, expected(pixels, resize_of(kind, (4, 4)), seen, 3))
+        (free,) = run(resizer, stream, [pixels], [unseen], 3)
+        assert (free == POISON).all()
+
+
+def test_pixels_of_another_size_than_the_header_said_are_not_read() -> None:
+    stream = HostDevice().stream()
+    resizer = PillowResize(resize_of("bilinear", (4, 4)), channels=3, stream=stream)
+    with pytest.raises(ValueError, match=r"\(9, 8, 3\) for a placement of \(9, 9\)"):
+        run(resizer, stream, [content("noise", 9, 8, 0)], [whole((9, 9), (4, 4))], 3)
+
+
+class CountingStream(HostStream):
+    """Counts what a batch costs."""
+
+    def __init__(self) -> None:
+        super().__init__(HostDevice())
+        self.launches: list[tuple[int, ...]] = []
+        self.allocated: list[int] = []
+        self.pinned_bytes: list[int] = []
+        self.uploaded: list[int] = []
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, int], arguments: Any) -> None:
+        self.launches.append(grid)
+        super().launch(kernel, grid, block, arguments)
+
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        found = super().allocate(shape, dtype)
+        self.allocated.append(found.nbytes)
+        return found
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        found = super().pinned(shape, dtype)
+        self.pinned_bytes.append(found.nbytes)
+        return found
+
+    def upload(self, source: np.ndarray, target: DeviceArray) -> None:
+        self.uploaded.append(source.nbytes)
+        super().upload(source, target)
+
+    def forget(self) -> None:
+        for counted in (self.launches, self.allocated, self.pinned_bytes, self.uploaded):
+            counted.clear()
+
+
+def test_a_batch_takes_two_launches_one_upload_and_no_memory_once_its_sizes_were_seen() -> None:
+    stream = CountingStream()
+    resizer = PillowResize(resize_of("bicubic", (1, 1)), channels=3, stream=stream)
+    chosen = [whole((50 + at, 60), (20, 24)) for at in range(8)]
+    items = [
+        ToResize(
+            on_gpu(content("noise", *placement.source_hw, 0), stream, gap=0),
+            placement,
+            stream.allocate((*placement.canvas_hw, 3), np.uint8),
+        )
+        for placement in chosen
+    ]
+    resizer.enqueue(items)
+    for some in (items, items[:5], items[::-1]):
+        stream.sync()
+        stream.forget()
+        resizer.enqueue(some)
+        assert [grid[2] for grid in stream.launches] == [len(some), len(some)]
+        assert (stream.allocated, stream.pinned_bytes) == ([], [])
+        # What each kernel does with each picture, and no tables.
+        assert stream.uploaded == [2 * len(some) * 64]
+    stream.forget()
+    resizer.enqueue([])
+    assert stream.launches == []
+
+
+def test_only_the_lines_that_the_second_pass_reads_are_made() -> None:
+    stream = CountingStream()
+    resizer = PillowResize(resize_of("bilinear", (1, 1)), channels=3, stream=stream)
+    window = Placement((400, 800), (100, 100), Window(40, 30, 20, 50), (0, 0), (20, 50))
+    run(resizer, stream, [content("noise", 400, 800, 0)], [window], 3)
+    (across, down, _), (across_again, down_again, _) = stream.launches
+    # 20 rows shrunk by 4, and the filter's reach of 4 to each side: 86 or 88 lines of 50 pixels, in blocks of 8 x 32.
+    assert (across, down) == (2, 11)
+    assert (across_again, down_again) == (2, 3)
+
+
+def test_tables_are_begun_anew_when_they_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ROOM_AT_FIRST", 256)
+    monkeypatch.setattr(tables, "ROOM_AT_MOST", 1024)
+    stream = CountingStream()
+    held = tables.Tables(stream, Staging(stream))
+    for chosen, rooms in (
+        (["a" * 3, "b" * 100], []),
+        (["a" * 3], []),  # remembered
+        (["c" * 200, "a" * 3], [512]),
+        (["d" * 300], [1024]),
+        (["e" * 600], []),
+        (["f" * 600], []),  # all is forgotten, in the same memory
+        (["g" * 3000, "f" * 600], [4096]),  # one batch needs more
+        (["h" * 2000], []),
+    ):
+        stream.forget()
+        found = held.addresses({text: np.frombuffer(text.encode(), np.uint8) for text in chosen})
+        stream.sync()
+        for text, address in found.items():
+            assert ctypes.string_at(address, len(text)).decode() == text
+            assert address % 16 == found[chosen[0]] % 16
+        assert stream.allocated == rooms
+        assert (stream.uploaded == []) == (chosen == ["aaa"])
+
+
+class Slow(CountingStream):
+    """Whose events are not passed until the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = False
+
+    def event(self) -> HostEvent:
+        stream = self
+
+        class Event(HostEvent):
+            recorded = False
+
+            @property
+            def done(self) -> bool:
+                return stream.passed or not self.recorded
+
+        return Event()
+
+    def record(self, event: Any) -> None:
+        event.recorded = True
+
+
+def test_what_the_stream_may_still_read_is_never_written_again() -> None:
+    stream = Slow()
+    staging = Staging(stream)
+    sent: list[np.ndarray] = []
+    stream.upload = lambda source, _target: sent.append(source)  # type: ignore[method-assign]
+    target = stream.allocate((5,), np.int32)
+    for number in range(4):
+        staging.upload(np.full(5, number, np.int32), target)
+    assert [set(one.view(np.int32).tolist()) for one in sent] == [{0}, {1}, {2}, {3}]
+    assert len(stream.pinned_bytes) == 4
+    stream.passed = True
+    for number in range(4, 9):
+        staging.upload(np.full(5, number, np.int32), target)
+    assert len(stream.pinned_bytes) == 4
+    staging.upload(np.zeros(100_000, np.uint8), stream.allocate((100_000,), np.uint8))
+    assert stream.pinned_bytes[4:] == [1 << 17]
+
+
+@pytest.mark.parametrize("planar", [True, False])
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
+@settings(max_examples=15)
+@given(sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=5))
+def test_values_are_those_of_the_table(dtype: str, planar: bool, sizes: list[tuple[int, int]]) -> None:
+    stream = HostDevice().stream()
+    table = np.random.default_rng(0).normal(size=(3, 256)).astype(dtype)
+    pictures = [content("noise", *size, at) for at, size in enumerate(sizes)]
+    targets = [stream.allocate((3, *size) if planar else (*size, 3), dtype) for size in sizes]
+    sources = [on_gpu(pixels, stream, gap=1) for pixels in pictures]
+    values_of = NetworkValues(table, planar=planar, stream=stream)
+    values_of.enqueue(sources, targets)
+    stream.sync()
+    for pixels, target in zip(pictures, targets, strict=True):
+        values = table[np.arange(3), pixels]
+        np.testing.assert_array_equal(view(target), values.transpose(2, 0, 1) if planar else values)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89", "sm_90", "sm_120"])
+def test_nvrtc_compiles_the_kernels_for_every_gpu(arch: str) -> None:
+    """NVIDIA's compiler needs no GPU."""
+    from cuda.core import Program, ProgramOptions
+
+    code = bytes(Program(KERNELS, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
+    for name in (b"resample", b"interpolate", b"look_up"):
+        assert name in code
+    with pytest.raises(Exception, match="undefined"):
+        Program(KERNELS.replace("1 << 21", "HALF"), "c++", ProgramOptions(arch=arch)).compile("cubin")
