@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from onestream.preprocess.backends.base import Compiled, DecodeOptions, Sample
 from onestream.preprocess.backends.exactness import refuse_inexact
@@ -240,13 +241,14 @@ class _Finish:
         normalize = definition.normalize or Normalize(mean=(0,) * spec.channels, std=(1,) * spec.channels, scale=1)
         mean = np.asarray(normalize.mean, np.float64) * normalize.scale
         factor = 1 / (np.asarray(normalize.std, np.float64) * normalize.scale)
-        self._base = self._constant(stream, mean.astype(np.float32)[None, None, None], "NHWC")
-        self._scale = self._constant(stream, factor.astype(np.float32)[None, None, None], "NHWC")
         whole = np.array([0, 0, width, height], np.int32)
-        self._rectangles = self._constant(stream, np.tile(whole, (max_batch_size, 1))[:, None, None], "NHWC")
-        self._flips = self._constant(stream, np.full((max_batch_size, 1), _NO_FLIP, np.int32), "NC")
-        # The constants were copied from memory of the host that goes away now.
-        stream.sync()
+        self._base, self._scale, self._rectangles, self._flips = _constants(
+            stream,
+            (mean.astype(np.float32)[None, None, None], "NHWC"),
+            (factor.astype(np.float32)[None, None, None], "NHWC"),
+            (np.tile(whole, (max_batch_size, 1))[:, None, None], "NHWC"),
+            (np.full((max_batch_size, 1), _NO_FLIP, np.int32), "NC"),
+        )
 
     def run(self, canvases: list[cvcuda.Image]) -> DeviceArray:
         """Queue it for a batch of canvases; the result is valid on the stream until the next call."""
@@ -264,13 +266,16 @@ class _Finish:
         )
         return output
 
-    @staticmethod
-    def _constant(
-        stream: Stream, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], layout: str
-    ) -> cvcuda.Tensor:
+
+def _constants(stream: Stream, *constants: tuple[npt.NDArray[np.generic], str]) -> list[cvcuda.Tensor]:
+    """Values with their layouts on the GPU, waited for: ``constants`` hold the memory that is copied."""
+    tensors = []
+    for values, layout in constants:
         array = stream.allocate(values.shape, values.dtype)
-        stream.upload(np.ascontiguousarray(values), array)
-        return cvcuda.as_tensor(external(array), layout)
+        stream.upload(values, array)
+        tensors.append(cvcuda.as_tensor(external(array), layout))
+    stream.sync()
+    return tensors
 
 
 def refuse(definition: Definition) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from definition_strategies import SIZES
-from host_gpu import HostDevice, HostStream, fake_cvcuda, view
+from host_gpu import HostDevice, HostNvimgcodec, fake_cvcuda, view
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import encode
@@ -48,12 +48,9 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
     monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
     monkeypatch.delitem(sys.modules, "onestream.preprocess.backends.cvcuda", raising=False)
     from onestream.preprocess.backends import cvcuda as backend
-    from onestream.preprocess.backends.nvimgcodec import ImageDecoder
+    from onestream.preprocess.backends import nvimgcodec
 
-    def decoder(_stream: HostStream, *, options: DecodeOptions, threads: int) -> ImageDecoder:
-        return ImageDecoder(None, options=options, threads=threads)
-
-    monkeypatch.setattr(backend, "ImageDecoder", decoder)
+    monkeypatch.setattr(nvimgcodec, "nvimgcodec", HostNvimgcodec())
 
     def compile_on_host(definition: Definition, *, max_batch_size: int = 8, **options: Any) -> Any:
         stream = options.pop("stream", None) or HostDevice().stream()
@@ -177,6 +174,7 @@ def test_a_batch_goes_into_the_rows_of_the_networks_input_without_a_wait(on_host
     assert queued.good == (0, 2)
     assert sorted(queued.bad) == [1, 3]
     assert device.syncs == 0
+    stream.sync()
     assert set(timer.milliseconds()) == {"decode", "resize"}
     expected = compile(definition, backend="dali").run([files[0], files[2]])
     for row, one in zip(view(rows), expected, strict=False):
