@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import host_cupti
 import host_gpu
 import host_nvdec
 import numpy as np
 import pytest
 from host_work import Gpu, Place
 
+host_cupti.install()
 host_nvdec.install()
 host_gpu.install()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from host_work import HostGpuError, Place, Queue, host_values, queue_of
+from host_work import HostGpuError, Place, Queue, host_values, queue_of, wait_for_event
 
 Array = npt.NDArray[Any]
 
@@ -51,10 +51,9 @@ class ImageBatchVarShape(list[Image]):
     def __init__(self, capacity: int) -> None:
         super().__init__()
         self.capacity = capacity
-        # The queue of the last operator that read the list.
-        self.used_by: Queue | None = None
 
     def pushback(self, images: Image | list[Image]) -> None:
+        wait_for_event()
         self += images if isinstance(images, list) else [images]
         if len(self) > self.capacity:
             raise HostGpuError(f"{len(self)} images are pushed into a batch with capacity {self.capacity}")
@@ -81,7 +80,8 @@ def as_stream(handle: int) -> Queue:
 
 def as_images(buffers: list[Any], format: Format) -> ImageBatchVarShape:
     batch = ImageBatchVarShape(len(buffers))
-    batch.pushback([Image(buffer, format) for buffer in buffers])
+    batch.extend(Image(buffer, format) for buffer in buffers)
+    wait_for_event()
     return batch
 
 
@@ -177,6 +177,7 @@ def hq_resize_into(
         raise HostGpuError(f"{len(source)} images and {len(roi)} regions for {len(target)} targets")
     if {image.format for image in source} != {image.format for image in target}:
         raise HostGpuError("the formats of a batch and its targets must agree")
+    wait_for_event()
     pairs = [(to.place, image.place) for to, image in zip(target, source, strict=True)]
 
     def run() -> None:

@@ -1,9 +1,10 @@
 """A GPU made of host memory, for testing what our code asks of one where there is none.
 
-``HostDevice`` and ``HostStream`` have the interface of ``onestream.preprocess.cuda.device``. They are lazy: work is queued
-and runs at a wait (``host_work``), so that a missing wait, a buffer that is used again too early, memory that is released
-too early and a wrong order of streams show. ``host_cvcuda`` and ``host_nvimgcodec`` stand in for the libraries. Pixels,
-regions, rows and constants are checked for real, the vendors' kernels are not. ``tests/gpu`` runs the same on a GPU.
+``HostDevice`` and ``HostStream`` have the interface of ``onestream.preprocess.cuda.device``. They are lazy: work is
+queued and runs at a wait (``host_work``), so that a missing wait, a buffer that is used again too early, memory that is
+released too early and a wrong order of streams show. ``host_cvcuda`` and ``host_nvimgcodec`` stand in for the
+libraries. Pixels, regions, rows and constants are checked for real, the vendors' kernels are not. ``tests/gpu`` runs
+the same on a GPU.
 """
 
 from __future__ import annotations

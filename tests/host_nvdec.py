@@ -62,7 +62,7 @@ class Frame:
 
 
 class Decoder:
-    """Gives pictures four later than it could, in memory that the next packet overwrites, in the order of its stream."""
+    """Gives pictures four later than it could, in memory that the next packet overwrites in the order of its stream."""
 
     def __init__(self, gpu: HostNvdec, codec: Codec, latency: Latency, queue: Queue) -> None:
         self._queue = queue

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from host_work import Allocation, HostGpuError, Place, Queue, queue_of
+from host_work import Allocation, HostGpuError, Place, Queue, queue_of, wait_for_event
 from nvidia import nvimgcodec as real
 
 
@@ -29,21 +29,18 @@ class HostNvimgcodec(types.ModuleType):
         super().__init__("nvimgcodec")
         self.rejects: Callable[[Any], bool] = lambda _source: False
         self.brighter = 0
+        self.Decoder, self.Image = type("Decoder", (Decoder,), {"module": self}), HostImage
 
     def __getattr__(self, name: str) -> Any:
         return getattr(real, name)
-
-    def Decoder(self, **options: Any) -> Decoder:  # noqa: N802 (the library's name)
-        return Decoder(self, **options)
 
 
 class Decoder:
     """Decodes on the CPU; gives images on the GPU that it is made for."""
 
-    def __init__(
-        self, module: HostNvimgcodec, *, device_id: int, max_num_cpu_threads: int, backends: list[Any], options: str
-    ) -> None:
-        self._module = module
+    module: HostNvimgcodec
+
+    def __init__(self, *, device_id: int, max_num_cpu_threads: int, backends: list[Any], options: str) -> None:
         self._own: Queue | None = None
         self._on_gpu = device_id != real.NVIMGCODEC_DEVICE_CPU_ONLY
         kinds = {backend.backend_kind for backend in backends}
@@ -76,22 +73,22 @@ class Decoder:
                 found[at] = images[at] if images else DeviceImage(stream)
                 found[at].make_room(picture.shape)
                 # nvJPEG waits for an event of each image.
-                stream.waited("event")
+                wait_for_event()
         self._own.wait_for(stream.mark())
         for image, picture in zip(found, pictures, strict=True):
             if image is not None:
-                image.receive(picture, by=self._own)
+                image.receive(picture, by=self._own, kernel=True)
         stream.wait_for(self._own.mark())
         return found
 
     def _picture(self, source: Any, params: Any) -> npt.NDArray[np.uint8] | None:
         """What nvJPEG makes of a file."""
-        if source.codec_name != "jpeg" or self._module.rejects(source):
+        if source.codec_name != "jpeg" or self.module.rejects(source):
             return None
         (picture,) = self._decoder.decode([source], params=params)
         if picture is None:
             return None
-        return np.clip(np.asarray(picture).astype(np.int16) + self._module.brighter, 0, 255).astype(np.uint8)
+        return np.clip(np.asarray(picture).astype(np.int16) + self.module.brighter, 0, 255).astype(np.uint8)
 
 
 class HostImage:
@@ -142,8 +139,8 @@ class DeviceImage:
         if self.capacity < size:
             self._memory = self._stream.allocate(size, ordered=self._ordered)
 
-    def receive(self, pixels: npt.NDArray[np.uint8], *, by: Queue) -> None:
+    def receive(self, pixels: npt.NDArray[np.uint8], *, by: Queue, kernel: bool = False) -> None:
         """Queue pixels of this shape."""
         assert self._memory is not None
         place = Place(self._memory.pointer, self._shape, pixels.dtype)
-        by.put(lambda: np.copyto(place.values(), pixels), name="nvjpeg decode", kernel=True)
+        by.put(lambda: np.copyto(place.values(), pixels), name="nvjpeg decode", kernel=kernel)

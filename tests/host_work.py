@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -135,18 +136,14 @@ class Place:
 def host_values(place: Place, owner: object = None) -> Array:
     """An array over the memory, which keeps ``owner`` alive."""
 
-    class Interface:
-        __array_interface__ = {
-            "shape": place.shape,
-            "typestr": place.dtype.str,
-            "data": (place.pointer, False),
-            "strides": place.strides,
-            "version": 3,
-        }
-
-    held: Any = Interface()
-    held.owner = owner
-    return np.asarray(held)
+    interface = {
+        "shape": place.shape,
+        "typestr": place.dtype.str,
+        "data": (place.pointer, False),
+        "strides": place.strides,
+        "version": 3,
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface, owner=owner))
 
 
 class Allocation:
@@ -250,12 +247,7 @@ class Queue:
         """Let the host wait until everything queued so far is done."""
         start, mark = time.monotonic_ns(), self.mark()
         self.gpu.run_until(lambda: mark.at is not None)
-        self.waited("stream", start)
-
-    def waited(self, kind: str, start_ns: int | None = None) -> None:
-        """Tell that the host waited, for which nothing had to run where no start is given."""
-        now = time.monotonic_ns()
-        _tell(Activity(kind, "", self.handle, now if start_ns is None else start_ns, now))
+        _tell(Activity("stream", "", self.handle, start, time.monotonic_ns()))
 
     @property
     def is_ready(self) -> bool:
@@ -283,6 +275,12 @@ def queue_of(handle: int) -> Queue:
     if handle not in _QUEUES:
         raise HostGpuError(f"{handle} is not the handle of a stream")
     return _QUEUES[handle]
+
+
+def wait_for_event() -> None:
+    """Tell that the host waited for an event which may have passed long ago, so that nothing has to run for it."""
+    now = time.monotonic_ns()
+    _tell(Activity("event", "", 0, now, now))
 
 
 def _tell(activity: Activity) -> None:

@@ -98,7 +98,7 @@ class ImageDecoder:
         # The copy waits: its source is memory of the host that goes away with the image.
         index, handle = self._stream.device.index, self._stream.handle
         moved = [image if image is None else image.cuda(device_id=index, cuda_stream=handle) for image in images]
-        # Their memory is freed at once, not in the order of the stream: those before are let go now, after a wait for it.
+        # Their memory is freed at once, not in the order of the stream: those before go now, after a wait for it.
         self._moved = [image for image in moved if image is not None] or self._moved
         return moved
 
