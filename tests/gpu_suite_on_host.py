@@ -20,7 +20,10 @@ host_nvdec.install()
 host_gpu.install()
 
 from onestream.preprocess import BadImage  # noqa: E402 (after the GPU was replaced)
-from onestream.preprocess.backends import dali  # noqa: E402
+from onestream.preprocess.backends import dali, nvimgcodec  # noqa: E402
+
+# So that what the GPU decodes differs from what the CPU does, as nvJPEG's roundings do.
+nvimgcodec.nvimgcodec.brighter = 1
 
 _ON_CPU = dali.Dali
 

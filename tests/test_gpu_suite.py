@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.slow
 def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> None:
     assert repository.is_dir()
-    images = "(cvcuda and (crop or flips or letterboxes or damaged)) or second_chance"
+    images = "(cvcuda and (crop or flips or letterboxes or damaged)) or second_chance or cut_short"
     # One kind of video runs the suite's code; all kinds do in tests/preprocess/video/test_stream_gpu.py.
     videos = "gpu_video and (h264 or size) and not (frames or groups or annex)"
     chosen = f"one_stream or {images} or ({videos})"
@@ -35,6 +35,7 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
     assert "GPU suite on host memory" in run.stdout
     saved = json.loads((tmp_path / "host-memory" / "gpu-suite.json").read_text())
     figures = {figure["what"]: figure["value"] for figure in saved["figures"]}
-    assert figures["cvcuda, crop: largest difference, levels (astronaut, 1080p 4:2:0)"] <= 1
+    assert figures["cvcuda, crop: largest difference, levels (astronaut, 1080p 4:2:0)"] in (1, 2)
     assert figures["engine"] == "HostEngine"
+    assert figures["host waits of our own for a batch"] == 1
     assert figures["video, h264, nvdec: largest difference, levels"] == 0
