@@ -72,10 +72,20 @@ class HostDevice:
 
 
 class HostEvent:
-    """When a stream passed it, by the GPU's clock."""
+    """When a stream passed it, by the GPU's clock, since it was recorded last."""
 
     def __init__(self) -> None:
         self.at: int | None = None
+        self.records = 0
+
+    @property
+    def done(self) -> bool:
+        return self.at is not None or not self.records
+
+    def passed(self, record: int, at: int) -> None:
+        """What the stream does; only the last record counts."""
+        if record == self.records:
+            self.at = at
 
     def milliseconds_since(self, earlier: HostEvent) -> float:
         if self.at is None or earlier.at is None:
@@ -99,8 +109,9 @@ class HostStream:
         return HostEvent()
 
     def record(self, event: HostEvent) -> None:
-        event.at = None
-        self._put(lambda: setattr(event, "at", self.device.gpu.tick()), "record")
+        event.at, event.records = None, event.records + 1
+        record = event.records
+        self._put(lambda: event.passed(record, self.device.gpu.tick()), "record")
 
     def allocate(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
         self.device.check_thread()
@@ -118,8 +129,9 @@ class HostStream:
         place = Place.of(array)
         self._put(lambda: place.values().view(np.uint8).fill(value), "fill")
 
-    def launch(self, kernel: Any, grid: tuple[int, int], block: tuple[int, int], arguments: Sequence[Any]) -> None:
-        sizes = [ctypes.c_uint(size) for size in (*grid, *block)]
+    def launch(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, int], arguments: Sequence[Any]) -> None:
+        layers = (1,) * (3 - len(grid))
+        sizes = [ctypes.c_uint(size) for size in (*grid, *layers, *block)]
         typed = [ctypes.c_int(int(one)) if isinstance(one, np.int32) else ctypes.c_void_p(one) for one in arguments]
         addresses = [one for one in arguments if not isinstance(one, np.generic) and one]
 
@@ -168,22 +180,40 @@ def compiled_kernel(source: str, name: str) -> Any:
     assert found is not None
     names = ", ".join(re.split(r"\W+", parameter.strip())[-1] for parameter in found[1].split(","))
     text = f"""
-    struct Dim {{ unsigned x, y; }};
+    struct Dim {{ unsigned x, y, z; }};
     static thread_local Dim blockIdx, blockDim, threadIdx;
     #define __global__
+    #define __device__
+    static inline double __dadd_rn(double one, double other) {{ return one + other; }}
+    static inline double __dmul_rn(double one, double other) {{ return one * other; }}
     {source}
-    extern "C" void run(unsigned grid_x, unsigned grid_y, unsigned block_x, unsigned block_y, {found[1]}) {{
-        blockDim = {{block_x, block_y}};
-        for (blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)
-            for (blockIdx.x = 0; blockIdx.x < grid_x; blockIdx.x++)
-                for (threadIdx.y = 0; threadIdx.y < block_y; threadIdx.y++)
-                    for (threadIdx.x = 0; threadIdx.x < block_x; threadIdx.x++)
-                        {name}({names});
+    extern "C" void run(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                        {found[1]}) {{
+        blockDim = {{block_x, block_y, 1}};
+        for (blockIdx.z = 0; blockIdx.z < grid_z; blockIdx.z++)
+            for (blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)
+                for (blockIdx.x = 0; blockIdx.x < grid_x; blockIdx.x++)
+                    for (threadIdx.y = 0; threadIdx.y < block_y; threadIdx.y++)
+                        for (threadIdx.x = 0; threadIdx.x < block_x; threadIdx.x++)
+                            {name}({names});
     }}
     """
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "kernel.so"
-        command = ["c++", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+        command = [
+            "c++",
+            "-O2",
+            "-ffp-contract=off",
+            "-Wall",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-x",
+            "c++",
+            "-",
+            "-o",
+            str(library),
+        ]
         subprocess.run(command, input=text, text=True, check=True)
         return ctypes.CDLL(str(library)).run
 

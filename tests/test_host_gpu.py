@@ -180,11 +180,14 @@ def test_time_is_known_when_the_stream_has_passed(stream: HostStream) -> None:
     begin, end = stream.event(), stream.event()
     stream.record(begin)
     there = stream.allocate((1,), np.uint8)
+    assert end.done, "it was never recorded"
     stream.record(end)
+    assert not end.done
     with pytest.raises(HostGpuError, match="has not passed"):
         end.milliseconds_since(begin)
     stream.sync()
     assert end.milliseconds_since(begin) > 0
+    assert end.done
     assert there.nbytes == 1
 
 
