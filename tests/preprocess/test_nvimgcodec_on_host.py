@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,8 @@ def test_images_of_the_cpu_are_held_until_the_stream_has_passed_them(
         backend = on_host(HostDevice(seed=seed).stream())
         samples = [backend.run([FORMATS[form]])[0] for _ in range(2)]
         np.testing.assert_array_equal(*samples)
-    # Without what holds them the resize reads memory that was released.
+    # Without what holds them the resize reads memory that was released: an error, or poison.
     monkeypatch.setattr(ImageDecoder, "_moved", property(lambda _self: [], lambda _self, _images: None), raising=False)
-    with pytest.raises(HostGpuError, match="were released"):
-        on_host(HostDevice().stream()).run([FORMATS[form]])
+    with suppress(HostGpuError):
+        (seen,) = on_host(HostDevice().stream()).run([FORMATS[form]])
+        assert not np.array_equal(seen, samples[0])
