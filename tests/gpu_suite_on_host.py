@@ -6,19 +6,24 @@ PYTHONPATH=tests python -m pytest -p gpu_suite_on_host tests/gpu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
+import host_cupti
 import host_gpu
 import host_nvdec
 import numpy as np
 import pytest
+from host_work import Gpu, Place
 
+host_cupti.install()
 host_nvdec.install()
 host_gpu.install()
 
 from onestream.preprocess import BadImage  # noqa: E402 (after the GPU was replaced)
-from onestream.preprocess.backends import dali  # noqa: E402
+from onestream.preprocess.backends import dali, nvimgcodec  # noqa: E402
+
+# So that what the GPU decodes differs from what the CPU does, as nvJPEG's roundings do.
+nvimgcodec.nvimgcodec.brighter = 1
 
 _ON_CPU = dali.Dali
 
@@ -35,8 +40,21 @@ class _DaliOnHost(_ON_CPU):  # type: ignore[misc, valid-type]
         good = [one for one in results if not isinstance(one, BadImage)]
         if not good:
             return None, bad
-        pixels = np.ascontiguousarray(np.stack(good))
-        return SimpleNamespace(pixels=pixels, data_ptr=lambda: pixels.ctypes.data), bad
+        return _DaliTensor(np.stack(good)), bad
+
+
+class _DaliTensor:
+    """Pixels on the GPU, which DALI waited for; the memory is used again when nobody holds the tensor."""
+
+    def __init__(self, pixels: Any) -> None:
+        queue = Gpu().queue()
+        self._memory = queue.allocate(pixels.nbytes, ordered=False)
+        place = Place(self._memory.pointer, pixels.shape, pixels.dtype)
+        queue.put(lambda: np.copyto(place.values(), pixels), name="DALI")
+        queue.wait()
+
+    def data_ptr(self) -> int:
+        return self._memory.pointer
 
 
 dali.Dali = _DaliOnHost

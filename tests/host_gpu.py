@@ -1,27 +1,33 @@
 """A GPU made of host memory, for testing what our code asks of one where there is none.
 
-``HostDevice`` and ``HostStream`` have the interface of ``onestream.preprocess.cuda.device``; ``fake_cvcuda`` is a
-module with the few names of CV-CUDA that the backend calls, each doing in NumPy what CV-CUDA documents: pixels,
-regions, rows and constants are checked for real, the vendor's kernels are not. ``tests/gpu`` runs the same on a GPU.
+``HostDevice`` and ``HostStream`` have the interface of ``onestream.preprocess.cuda.device``. They are lazy: work is
+queued and runs at a wait (``host_work``), so that a missing wait, a buffer that is used again too early, memory that is
+released too early and a wrong order of streams show. ``host_cvcuda`` and ``host_nvimgcodec`` stand in for the
+libraries. Pixels, regions, rows and constants are checked for real, the vendors' kernels are not. ``tests/gpu`` runs
+the same on a GPU.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Sequence
-from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+from host_cvcuda import fake_cvcuda
+from host_nvimgcodec import HostNvimgcodec
+from host_work import MEMORY, Gpu, HostBytes, HostGpuError, Pinned, Place, host_values
 
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.serving.engine import DeviceEngine, DeviceSession, EngineTensor, OnnxRuntimeEngine
@@ -29,94 +35,142 @@ from onestream.serving.engine.served import outputs
 from onestream.serving.pipeline import GpuOptions
 from onestream.wire.tensor_names import PIXELS
 
+__all__ = ["HostDevice", "HostEngine", "HostNvimgcodec", "HostStream", "compiled_kernel", "fake_cvcuda", "view"]
+
 Array = npt.NDArray[Any]
 
 
 class HostDevice:
-    """One GPU that always answers."""
+    """One GPU that always answers, current in the thread that makes it. ``seed`` decides the order of streams."""
 
-    index = 0
     name = "host memory"
     compute_capability = (0, 0)
 
-    def __init__(self) -> None:
-        self.syncs = 0
-        self.core = types.SimpleNamespace(sync=lambda: None)
+    def __init__(self, index: int = 0, *, seed: int | None = None, gpu: Gpu | None = None) -> None:
+        self.index, self.syncs = index, 0
+        self.gpu = gpu or Gpu(seed)
+        self.core = types.SimpleNamespace(sync=self.gpu.wait)
+        self._entered = threading.local()
+        self.enter()
 
     def enter(self) -> None:
-        pass
+        self._entered.here = True
 
     def stream(self) -> HostStream:
+        self.check_thread()
         return HostStream(self)
 
     def kernel(self, source: str, name: str) -> Any:
-        return compiled_kernel(source, name)
+        kernel = compiled_kernel(source, name)
+        kernel.name = name
+        return kernel
+
+    def check_thread(self) -> None:
+        """Raise in a thread in which this GPU is not the current one."""
+        if not hasattr(self._entered, "here"):
+            raise HostGpuError("no GPU is current in this thread: Device.enter was not called")
 
 
 class HostEvent:
-    """The number of things done before it."""
+    """When a stream passed it, by the GPU's clock, since it was recorded last."""
 
     def __init__(self) -> None:
-        self.at = 0
+        self.at: int | None = None
+        self.records = 0
 
     @property
     def done(self) -> bool:
-        return True
+        return self.at is not None or not self.records
+
+    def passed(self, record: int, at: int) -> None:
+        """What the stream does; only the last record counts."""
+        if record == self.records:
+            self.at = at
 
     def milliseconds_since(self, earlier: HostEvent) -> float:
+        if self.at is None or earlier.at is None:
+            raise HostGpuError("the stream has not passed the event")
         return float(self.at - earlier.at)
 
 
 class HostStream:
-    """Does at once what a stream would do later, and counts it in ``queued``."""
+    """Queues what a stream would; it runs when somebody waits."""
 
     def __init__(self, device: HostDevice) -> None:
-        self.device, self.handle, self.queued = device, 7, 0
+        self.device, self.queue = device, device.gpu.queue()
+        self.handle = self.queue.handle
 
     def sync(self) -> None:
+        self.device.check_thread()
+        self.queue.wait()
         self.device.syncs += 1
 
     def event(self) -> HostEvent:
         return HostEvent()
 
     def record(self, event: HostEvent) -> None:
-        event.at = self.queued
+        event.at, event.records = None, event.records + 1
+        record = event.records
+        self._put(lambda: event.passed(record, self.device.gpu.tick()), "record")
 
     def allocate(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
-        # Poisoned, so that what nobody writes shows.
-        memory = np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, 0xA5, np.uint8)
-        return DeviceArray(memory.ctypes.data, tuple(shape), np.dtype(dtype), self.handle, memory)
+        self.device.check_thread()
+        kind = np.dtype(dtype)
+        memory = self.queue.allocate(math.prod(shape) * kind.itemsize)
+        return DeviceArray(memory.pointer, tuple(shape), kind, self.handle, memory)
 
     def pinned(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        return np.full(shape, 77, dtype)
+        self.device.check_thread()
+        return np.asarray(Pinned(tuple(shape), np.dtype(dtype)))
 
     def fill(self, array: DeviceArray, value: int) -> None:
-        self.queued += 1
-        assert array.strides is None
-        ctypes.memset(array.pointer, value, array.nbytes)
+        if array.strides is not None:
+            raise HostGpuError("only contiguous memory can be filled")
+        place = Place.of(array)
+        self._put(lambda: place.values().view(np.uint8).fill(value), "fill")
 
     def launch(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, int], arguments: Sequence[Any]) -> None:
-        self.queued += 1
         layers = (1,) * (3 - len(grid))
         sizes = [ctypes.c_uint(size) for size in (*grid, *layers, *block)]
         typed = [ctypes.c_int(int(one)) if isinstance(one, np.int32) else ctypes.c_void_p(one) for one in arguments]
-        kernel(*sizes, *typed)
+        addresses = [one for one in arguments if not isinstance(one, np.generic) and one]
+
+        def run() -> None:
+            for address in addresses:
+                MEMORY.check(address)
+            kernel(*sizes, *typed)
+
+        self._put(run, kernel.name, kernel=True)
 
     def upload(self, source: Array, target: DeviceArray) -> None:
-        assert source.flags.c_contiguous
-        self._move(source.ctypes.data, target.pointer, source.nbytes, target.nbytes)
+        on_host, place = HostBytes(source), self._start_of(target, source.nbytes)
+        self._put(lambda: np.copyto(place.values(), on_host.values()), "upload")
 
     def download(self, source: DeviceArray, target: Array) -> None:
-        assert target.flags.c_contiguous
-        self._move(source.pointer, target.ctypes.data, source.nbytes, target.nbytes)
+        on_host = HostBytes(target)
+        if not on_host.is_pinned:
+            raise HostGpuError("a copy to memory of the host that is not pinned waits")
+        if source.nbytes > target.nbytes:
+            raise ValueError(f"{source.nbytes} bytes do not fit into {target.nbytes}")
+        place, size = self._start_of(source, source.nbytes), source.nbytes
+        self._put(lambda: np.copyto(on_host.values()[:size], place.values()), "download")
 
     def copy(self, source: DeviceArray, target: DeviceArray) -> None:
-        self._move(source.pointer, target.pointer, source.nbytes, target.nbytes)
+        there, place = self._start_of(source, source.nbytes), self._start_of(target, source.nbytes)
+        self._put(lambda: np.copyto(place.values(), there.values()), "copy")
 
-    def _move(self, source: int, target: int, size: int, room: int) -> None:
-        assert size <= room
-        self.queued += 1
-        ctypes.memmove(target, source, size)
+    def _put(self, run: Any, name: str, *, kernel: bool = False) -> None:
+        self.device.check_thread()
+        self.queue.put(run, name=name, kernel=kernel)
+
+    @staticmethod
+    def _start_of(array: DeviceArray, size: int) -> Place:
+        """The first bytes of a contiguous array."""
+        if array.strides is not None:
+            raise HostGpuError("a copy needs contiguous memory of the GPU")
+        if size > array.nbytes:
+            raise ValueError(f"{size} bytes do not fit into {array.nbytes}")
+        return Place(array.pointer, (size,), np.dtype(np.uint8))
 
 
 @cache
@@ -165,17 +219,8 @@ def compiled_kernel(source: str, name: str) -> Any:
 
 
 def view(array: DeviceArray) -> Array:
-    """The content of a ``DeviceArray`` of a ``HostStream``."""
-
-    class Memory:
-        __array_interface__ = {
-            key: value
-            for key, value in array.__cuda_array_interface__.items()
-            if key in ("shape", "typestr", "data", "strides")
-        } | {"version": 3}
-        owner = array.owner
-
-    return np.asarray(Memory())
+    """The content of a ``DeviceArray`` of a ``HostStream`` as it is now: what is queued was not done yet."""
+    return host_values(Place.of(array), array.owner)
 
 
 class HostEngine(DeviceEngine):
@@ -194,7 +239,7 @@ class HostEngine(DeviceEngine):
 
 
 class HostSession(DeviceSession):
-    """Runs at once."""
+    """Runs as one kernel."""
 
     def __init__(self, engine: HostEngine, stream: HostStream) -> None:
         self._engine, self._stream = engine, stream
@@ -203,140 +248,29 @@ class HostSession(DeviceSession):
         self.outputs = {out.name: stream.allocate((rows, *out.dims), out.dtype) for out in engine.outputs}
 
     def enqueue(self, batch: int) -> None:
-        results = self._engine._engine.run(view(self.input)[:batch])
-        for name, value in results.items():
-            self._stream.upload(np.ascontiguousarray(value), self.outputs[name])
+        given = Place.of(self.input.first(batch))
+        places = {name: Place.of(array.first(batch)) for name, array in self.outputs.items()}
+
+        def run() -> None:
+            for name, value in self._engine._engine.run(given.values()).items():
+                places[name].values()[...] = value
+
+        self._stream.queue.put(run, name="network", kernel=True)
 
 
 def install() -> None:
     """Put host memory in the place of a GPU in this process, before anything that uses one is imported."""
     sys.modules["cvcuda"] = fake_cvcuda()
-    from host_decoder import HostImageDecoder
-
     import onestream.preprocess.cuda.device
     import onestream.serving.engine
-    from onestream.preprocess.backends import cvcuda as backend
+    from onestream.preprocess.backends import nvimgcodec
 
-    onestream.preprocess.cuda.device.open_device = lambda _index=0: HostDevice()
+    gpu = Gpu()
+    onestream.preprocess.cuda.device.open_device = lambda index=0: HostDevice(index, gpu=gpu)
+    onestream.preprocess.cuda.device.Stream = HostStream
     onestream.serving.engine.open_engine = _open_engine
-    backend.ImageDecoder = HostImageDecoder
+    nvimgcodec.nvimgcodec = HostNvimgcodec()
 
 
 def _open_engine(model: bytes, options: GpuOptions, *_device: Any, **_options: Any) -> HostEngine:
     return HostEngine(model, max_batch_size=options.max_batch_size)
-
-
-class _Image:
-    def __init__(self, pixels: Array) -> None:
-        assert pixels.dtype == np.uint8
-        assert pixels.ndim == 3
-        self.pixels = pixels
-
-
-class _Batch(list[_Image]):
-    def __init__(self, capacity: int) -> None:
-        super().__init__()
-        self._capacity = capacity
-
-    def pushback(self, images: _Image | list[_Image]) -> None:
-        self += images if isinstance(images, list) else [images]
-        assert len(self) <= self._capacity
-
-
-class _Tensor(NamedTuple):
-    values: Array
-    layout: str
-
-    def cuda(self) -> Any:
-        # NumPy 1 complains for ever about the name that Triton gives to a capsule it has used.
-        import torch
-
-        return torch.from_numpy(self.values)
-
-
-class Format(Enum):
-    RGB8 = 3
-    U8 = 1
-
-
-class Interp(Enum):
-    NEAREST = 0
-    LINEAR = 1
-
-
-class ColorConversion(Enum):
-    RGB2GRAY = 0
-
-
-def fake_cvcuda() -> types.ModuleType:
-    """A module to stand in ``sys.modules["cvcuda"]``."""
-    module = types.ModuleType("cvcuda")
-    for name, value in {
-        "Format": Format,
-        "Interp": Interp,
-        "ColorConversion": ColorConversion,
-        "ImageBatchVarShape": _Batch,
-        "Image": _Image,
-        "as_stream": int,
-        "set_cache_limit_inbytes": lambda _size: None,
-        "as_image": _as_image,
-        "as_images": lambda buffers, format: _batch_of([_as_image(buffer, format) for buffer in buffers]),
-        "as_tensor": lambda array, layout: _Tensor(view(array), layout),
-        "cvtcolor": _cvtcolor,
-        "hq_resize_into": _hq_resize_into,
-    }.items():
-        setattr(module, name, value)
-    return module
-
-
-def _as_image(buffer: Any, format: Format) -> _Image:
-    pixels = view(buffer) if isinstance(buffer, DeviceArray) else np.asarray(buffer)
-    assert pixels.shape[2] == format.value
-    return _Image(pixels)
-
-
-def _batch_of(images: list[_Image]) -> _Batch:
-    batch = _Batch(len(images))
-    batch.pushback(images)
-    return batch
-
-
-def _cvtcolor(batch: _Batch, code: ColorConversion, *, stream: int) -> _Batch:
-    assert stream == 7
-    assert code is ColorConversion.RGB2GRAY
-    factors = np.array([0.299, 0.587, 0.114], np.float32)
-    return _batch_of([_Image(np.rint(image.pixels @ factors).astype(np.uint8)[:, :, None]) for image in batch])
-
-
-def _hq_resize_into(
-    target: _Batch,
-    source: _Batch,
-    *,
-    antialias: bool,
-    roi: list[tuple[float, float, float, float]],
-    interpolation: Interp,
-    stream: int,
-) -> None:
-    assert stream == 7
-    assert len(target) == len(source) == len(roi)
-    for to, image, (top, left, bottom, right) in zip(target, source, roi, strict=True):
-        rows = _weights(top, bottom, image.pixels.shape[0], to.pixels.shape[0], interpolation, antialias)
-        columns = _weights(left, right, image.pixels.shape[1], to.pixels.shape[1], interpolation, antialias)
-        moved = np.einsum("yh,hwc,xw->yxc", rows, image.pixels.astype(np.float32), columns, optimize=True)
-        to.pixels[...] = np.clip(np.rint(moved), 0, 255).astype(np.uint8)
-
-
-def _weights(low: float, high: float, side: int, out: int, interpolation: Interp, antialias: bool) -> Array:
-    """(out, side): the resampling filter of one axis; pixels beyond the border repeat it (OpHQResize.cu)."""
-    step = (high - low) / out
-    centres = low + (np.arange(out) + 0.5) * step
-    weights = np.zeros((out, side), np.float32)
-    if interpolation is Interp.NEAREST:
-        weights[np.arange(out), np.clip(np.floor(centres).astype(int), 0, side - 1)] = 1
-        return weights
-    radius = max(step, 1.0) if antialias else 1.0
-    for row, centre in enumerate(centres):
-        pixels = np.arange(int(np.floor(centre - radius - 0.5)), int(np.ceil(centre + radius + 0.5)) + 1)
-        factors = np.clip(1 - np.abs(pixels + 0.5 - centre) / radius, 0, None)
-        np.add.at(weights[row], np.clip(pixels, 0, side - 1), factors / factors.sum())
-    return weights

@@ -15,6 +15,7 @@ from typing import Any
 import av
 import numpy as np
 import numpy.typing as npt
+from host_work import Allocation, Place, Queue, queue_of
 
 _NATIVE_DELAY = 4
 _POISON = 0x5A
@@ -49,7 +50,7 @@ class PacketData:
 
 
 class Frame:
-    def __init__(self, memory: npt.NDArray[np.uint8], format: str, pts: int) -> None:
+    def __init__(self, memory: Allocation, format: str, pts: int) -> None:
         self._memory, self.format, self._pts = memory, types.SimpleNamespace(name=format), pts
 
     def getPTS(self) -> int:  # noqa: N802 (the library's name)
@@ -57,20 +58,21 @@ class Frame:
 
     def GetPtrToPlane(self, plane: int) -> int:  # noqa: N802
         assert plane == 0
-        return self._memory.ctypes.data
+        return self._memory.pointer
 
 
 class Decoder:
-    """Gives pictures four later than it could, in memory that the next packet overwrites."""
+    """Gives pictures four later than it could, in memory that the next packet overwrites in the order of its stream."""
 
-    def __init__(self, gpu: HostNvdec, codec: Codec, latency: Latency) -> None:
+    def __init__(self, gpu: HostNvdec, codec: Codec, latency: Latency, queue: Queue) -> None:
+        self._queue = queue
         self._gpu, self._delay = gpu, _NATIVE_DELAY if latency is Latency.NATIVE else 0
         self._context: Any = av.CodecContext.create(codec.value, "r")
         self._context.thread_count = 1
         if codec is Codec.H264:
             self._context.options = {"strict": "1"}
         self._waiting: deque[Any] = deque()
-        self._memory: list[npt.NDArray[np.uint8]] = []
+        self._memory: list[Allocation] = []
         self._size: tuple[int, int] | None = None
         self._frame_bytes = 0
         gpu.made += 1
@@ -84,7 +86,7 @@ class Decoder:
         if self._gpu.packets == self._gpu.fails_at:
             raise RuntimeError("NVDEC : an error\nat a line")
         for memory in self._memory:
-            memory[:] = _POISON
+            self._write(memory, np.full(memory.size, _POISON, np.uint8))
         pictures = [] if self._gpu.shows_nothing else self._pictures(packet)
         self._waiting.extend(pictures)
         keep = self._delay if packet.bsl else 0
@@ -117,9 +119,13 @@ class Decoder:
         samples, name = _stored(picture, left=self._gpu.crops_left)
         self._frame_bytes = samples.nbytes
         if at == len(self._memory):
-            self._memory.append(np.empty(samples.nbytes, np.uint8))
-        self._memory[at][:] = samples.view(np.uint8)
+            self._memory.append(self._queue.allocate(samples.nbytes))
+        self._write(self._memory[at], samples.view(np.uint8))
         return Frame(self._memory[at], name, -(1 << 63) if picture.pts is None else picture.pts)
+
+    def _write(self, memory: Allocation, samples: npt.NDArray[np.uint8]) -> None:
+        place = Place(memory.pointer, samples.shape, samples.dtype)
+        self._queue.put(lambda: np.copyto(place.values(), samples), name="nvdec")
 
 
 def _stored(picture: Any, *, left: int) -> tuple[npt.NDArray[Any], str]:
@@ -170,8 +176,8 @@ class HostNvdec(types.ModuleType):
     def CreateDecoder(  # noqa: N802
         self, *, gpuid: int, codec: Codec, cudastream: int, usedevicememory: bool, latency: Latency
     ) -> Decoder:
-        assert (gpuid, cudastream, usedevicememory) == (0, 7, True)
-        return Decoder(self, codec, latency)
+        assert (gpuid, usedevicememory) == (0, True)
+        return Decoder(self, codec, latency, queue_of(cudastream))
 
 
 def install() -> HostNvdec:

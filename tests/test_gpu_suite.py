@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.slow
 def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> None:
     assert repository.is_dir()
-    images = "(cvcuda and (crop or flips or letterboxes or damaged)) or second_chance or no_jpeg"
+    images = "(cvcuda and (crop or flips or letterboxes or damaged)) or second_chance or cut_short or no_jpeg"
     # One kind of video runs the suite's code; all kinds do in tests/preprocess/video/test_stream_gpu.py.
     videos = "gpu_video and (h264 or size) and not (frames or groups or annex)"
     chosen = f"one_stream or {images} or ({videos})"
@@ -39,4 +39,5 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
     (largest,) = [value for what, value in figures.items() if what.startswith("cvcuda, crop: largest difference")]
     assert largest == 0
     assert figures["engine"] == "HostEngine"
+    assert figures["host waits of our own for a batch"] == 1
     assert figures["video, h264, nvdec: largest difference, levels"] == 0

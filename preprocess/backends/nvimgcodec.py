@@ -57,6 +57,7 @@ class ImageDecoder:
                 options=_gpu_options(options),
             )
         self._kept: list[nvimgcodec.Image] = []
+        self._moved: list[nvimgcodec.Image] = []
 
     def decode(self, images: Sequence[tuple[Encoded, Header]]) -> list[nvimgcodec.Image | None]:
         """One (height, width, 3) image for each encoded one with its header, None where it is damaged."""
@@ -96,7 +97,10 @@ class ImageDecoder:
             return images
         # The copy waits: its source is memory of the host that goes away with the image.
         index, handle = self._stream.device.index, self._stream.handle
-        return [image if image is None else image.cuda(device_id=index, cuda_stream=handle) for image in images]
+        moved = [image if image is None else image.cuda(device_id=index, cuda_stream=handle) for image in images]
+        # Their memory is freed at once, not in the order of the stream: those before go now, after a wait for it.
+        self._moved = [image for image in moved if image is not None] or self._moved
+        return moved
 
 
 def on_host(image: nvimgcodec.Image) -> npt.NDArray[np.uint8]:

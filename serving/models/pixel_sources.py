@@ -35,7 +35,10 @@ class PixelSource(ABC):
 
     @abstractmethod
     def fill(self, images: Sequence[Encoded]) -> Filled:
-        """Queue the pixels of at most as many images as the input has rows, ordered before the network."""
+        """Queue the pixels of at most as many images as the input has rows, ordered before the network.
+
+        The stream must be waited for before the next call.
+        """
 
 
 def open_source(
@@ -94,9 +97,12 @@ class _FromDali(PixelSource):
 
     def __init__(self, backend: Dali, stream: Stream, target: DeviceArray, timer: StepTimer) -> None:
         self._backend, self._stream, self._target, self._timer = backend, stream, target, timer
+        self._copied: object = None
 
     def fill(self, images: Sequence[Encoded]) -> Filled:
         tensor, bad = self._backend.run_on_device(images)
+        # DALI gives the memory to others when nobody holds the tensor, and the copy on our stream may be pending.
+        self._copied = tensor
         self._timer.mark("decode")
         good = tuple(index for index in range(len(images)) if index not in bad)
         if good:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from onestream.preprocess import BadImage, Definition, compile
 from onestream.preprocess.cuda.device import Device
+from onestream.preprocess.tolerances import compare
 
 BATCHES = 2000
 KINDS = ("cvcuda", "dali")
@@ -82,15 +83,56 @@ def test_damaged_files_hurt_only_themselves(
 
 
 def test_what_the_gpu_rejects_gets_a_second_chance(
+    definition: Definition, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU's decoder makes it in every bit what the CPU's backends make, among images that the GPU decoded."""
+    from onestream.preprocess.backends.nvimgcodec import ImageDecoder
+
+    decode_on_gpu = ImageDecoder._decode_on_gpu
+
+    def without_the_second(self: ImageDecoder, given: Any) -> list[Any]:
+        images = decode_on_gpu(self, given)
+        return [images[0], None, *images[2:]]
+
+    monkeypatch.setattr(ImageDecoder, "_decode_on_gpu", without_the_second)
+    images = [data for name, data in files.items() if "4:" in name][:4]
+    cut = definition.stage("decode")
+    compiled = compile(cut, backend="cvcuda", device="gpu", max_batch_size=4)
+    for batch in (images, images[::-1]):
+        seen, expected = compiled.run(batch), compile(cut).run(batch)
+        for index, (one, other) in enumerate(zip(seen, expected, strict=True)):
+            assert not isinstance(one, BadImage)
+            assert not isinstance(other, BadImage)
+            if index == 1:
+                np.testing.assert_array_equal(one, other)
+            else:
+                assert compare(other, one, definition=cut, stage="decode", backend="cvcuda", device="gpu").within
+    assert compiled.second_chances == 2
+
+
+def test_a_jpeg_that_was_cut_short_with_an_end_marker_is_a_picture(
     definition: Definition, files: dict[str, bytes], record: Any
 ) -> None:
-    """A scan that ends early, with an end marker, is a picture for libjpeg."""
-    whole = files["coffee, 1080p 4:2:0"]
+    """nvJPEG takes it. What it decodes is right, and what is missing shows no image before."""
+    whole, cut = files["coffee, 1080p 4:2:0"], definition.stage("decode")
     early = whole[: len(whole) // 3] + b"\xff\xd9"
-    compiled = compile(definition.stage("decode"), backend="cvcuda", device="gpu", max_batch_size=2)
-    (seen,) = compiled.run([early])
-    (expected,) = compile(definition.stage("decode")).run([early])
-    assert not isinstance(seen, BadImage)
+    compiled = compile(cut, backend="cvcuda", device="gpu", max_batch_size=2)
+    pictures = []
+    for before in ("cat, 1080p 4:2:0", "temple, 1080p 4:4:4"):
+        compiled.run([files[before]])
+        pictures += compiled.run([early])
+    assert compiled.second_chances == 0
+    for one in pictures:
+        assert not isinstance(one, BadImage)
+    np.testing.assert_array_equal(*pictures)
+    expected, complete = compile(cut).run([early, whole])
     assert not isinstance(expected, BadImage)
-    record("an early end of scan: second chances", compiled.second_chances)
-    assert np.abs(seen.astype(int) - expected).mean() < 3
+    assert not isinstance(complete, BadImage)
+    rows = int(np.flatnonzero((expected != complete).any(axis=(1, 2)))[0]) // 16 * 16
+    assert rows > 100
+    top, rest = ((slice(0, rows),), (slice(rows, None),))
+    there = compare(expected[top], pictures[0][top], definition=cut, stage="decode", backend="cvcuda", device="gpu")
+    missing = float(np.abs(pictures[0][rest].astype(int) - expected[rest]).mean())
+    record("a JPEG cut short: largest difference where there is data, levels", there.max)
+    record("a JPEG cut short: mean difference to libjpeg's filling, levels", missing)
+    assert there.within

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from definition_strategies import SIZES, definitions
-from host_decoder import HostImageDecoder
-from host_gpu import HostDevice, fake_cvcuda, view
+from host_gpu import HostDevice, HostNvimgcodec, fake_cvcuda, view
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import encode
@@ -51,8 +50,9 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
     for module in MODULES:
         monkeypatch.delitem(sys.modules, module, raising=False)
     from onestream.preprocess.backends import cvcuda as backend
+    from onestream.preprocess.backends import nvimgcodec
 
-    monkeypatch.setattr(backend, "ImageDecoder", HostImageDecoder)
+    monkeypatch.setattr(nvimgcodec, "nvimgcodec", HostNvimgcodec())
 
     def compile_on_host(definition: Definition, *, max_batch_size: int = 8, **options: Any) -> Any:
         stream = options.pop("stream", None) or HostDevice().stream()
@@ -215,6 +215,7 @@ def test_a_batch_goes_into_the_rows_of_the_networks_input_without_a_wait(on_host
     assert queued.good == (0, 2)
     assert sorted(queued.bad) == [1, 3]
     assert device.syncs == 0
+    stream.sync()
     assert set(timer.milliseconds()) == {"decode", "resize"}
     # nvImageCodec decodes on the CPU here, with the reference's own library.
     expected = compile(definition).run([files[0], files[2]])

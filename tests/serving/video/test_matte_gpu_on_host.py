@@ -15,7 +15,9 @@ import cv2
 import numpy as np
 import pytest
 from composed_rgb import composed
+from host_cvcuda import Tensor, as_stream, on_stream
 from host_gpu import HostDevice, HostStream, view
+from host_work import Place
 
 from onestream.postprocess.matte.composer import alpha
 from onestream.serving.pipeline import BlurBackground, ColorBackground, Matte, PictureBackground, Pipeline
@@ -27,28 +29,36 @@ RNG = np.random.default_rng(2)
 PICTURE = RNG.integers(0, 256, (40, 90, 3), dtype=np.uint8)
 
 
-def _convertto_into(target: Any, source: Any, scale: float, offset: float, *, stream: int) -> None:
-    assert stream == 7
+def _later(operation: Any) -> Any:
+    """An operation of CV-CUDA: checked when it is called, done by its stream."""
+
+    def operator(target: Tensor, source: Tensor, *arguments: Any, **options: Any) -> Any:
+        places = [one.place if isinstance(one, Tensor) else one for one in (target, source, *arguments)]
+        return lambda: operation(*(one.values() if isinstance(one, Place) else one for one in places), **options)
+
+    return on_stream(operator)
+
+
+def _convertto_into(target: Any, source: Any, scale: float, offset: float) -> None:
     target[...] = np.clip(np.rint(source * np.float32(scale) + np.float32(offset)), 0, 255)
 
 
-def _hq_resize_into(target: Any, source: Any, *, antialias: bool = False, interpolation: str, stream: int) -> None:
-    assert (stream, interpolation) == (7, "linear")
+def _hq_resize_into(target: Any, source: Any, *, antialias: bool = False, interpolation: str) -> None:
+    assert interpolation == "linear"
     how = cv2.INTER_AREA if antialias else cv2.INTER_LINEAR
     resized = cv2.resize(source.astype(np.float32), target.shape[1::-1], interpolation=how)
     target[...] = np.rint(resized).reshape(target.shape)
 
 
-def _gaussian_into(target: Any, source: Any, kernel: Any, sigma: Any, border: str, *, stream: int) -> None:
-    assert (stream, border) == (7, "replicate")
+def _gaussian_into(target: Any, source: Any, kernel: Any, sigma: Any, border: str) -> None:
+    assert border == "replicate"
     smooth = cv2.GaussianBlur(
         source.astype(np.float32), kernel, sigma[0], sigmaY=sigma[1], borderType=cv2.BORDER_REPLICATE
     )
     target[...] = np.rint(smooth)
 
 
-def _composite_into(target: Any, frame: Any, back: Any, levels: Any, *, stream: int) -> None:
-    assert stream == 7
+def _composite_into(target: Any, frame: Any, back: Any, levels: Any) -> None:
     target[...] = ((frame.astype(np.float32) - back) * levels / 255 + back + 0.5).astype(np.uint8)
 
 
@@ -56,14 +66,14 @@ def _composite_into(target: Any, frame: Any, back: Any, levels: Any, *, stream: 
 def composer_class(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     fake = types.ModuleType("cvcuda")
     for name, value in {
-        "as_stream": int,
-        "as_tensor": lambda array, layout: view(array) if layout == "HWC" else None,
+        "as_stream": as_stream,
+        "as_tensor": Tensor,
         "Interp": types.SimpleNamespace(LINEAR="linear"),
         "Border": types.SimpleNamespace(REPLICATE="replicate"),
-        "convertto_into": _convertto_into,
-        "hq_resize_into": _hq_resize_into,
-        "gaussian_into": _gaussian_into,
-        "composite_into": _composite_into,
+        "convertto_into": _later(_convertto_into),
+        "hq_resize_into": _later(_hq_resize_into),
+        "gaussian_into": _later(_gaussian_into),
+        "composite_into": _later(_composite_into),
     }.items():
         setattr(fake, name, value)
     monkeypatch.setitem(sys.modules, "cvcuda", fake)
@@ -101,12 +111,15 @@ def test_frames_are_composed_as_on_the_cpu(
     waits = device.syncs
     for _ in range(2):
         pixels, probability = smooth(size_hw, 3), smooth((256, 256), 1)[:, :, 0].astype(np.float32) / 255
-        stream.upload(np.ascontiguousarray(pixels), frame)
+        pixels = np.ascontiguousarray(pixels)
+        stream.upload(pixels, frame)
         stream.upload(probability, person)
         composer.enqueue(frame, person, out)
+        assert device.syncs == waits, "composing must not wait"
+        stream.sync()
+        waits = device.syncs
         expected = composed(options, DEFINITION, pixels, probability, PICTURE)
         assert np.abs(view(out) - expected).max() <= tolerance
-    assert device.syncs == waits, "composing must not wait"
 
 
 def test_what_does_not_fit_is_refused(composer_class: Any) -> None:

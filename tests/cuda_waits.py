@@ -1,0 +1,126 @@
+"""Which calls make the host wait for the GPU, by CUPTI's activity records, and which library makes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+OURS = "onestream: Stream.sync"
+ELSEWHERE = "elsewhere"
+LIBRARY_CALLS = {
+    "cvcuda.as_images": "event",
+    "cvcuda.ImageBatchVarShape.pushback": "event",
+    "cvcuda.hq_resize_into": "event",
+    "nvimgcodec.Decoder.decode": "event",
+    "nvimgcodec.Image.cuda": "stream",
+}
+"""The calls that wait by themselves, and what for; docs/gpu.md says how often."""
+
+_SYNCHRONIZATION, _CONCURRENT_KERNEL = 38, 10  # CUPTI_ACTIVITY_KIND_* in cupti_activity.h
+_WAITS = {
+    1: "event",
+    3: "stream",
+    4: "context",
+}  # CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_*, but a stream's wait for an event
+_BUFFER_BYTES = 8 * 1024 * 1024
+
+
+class Window(NamedTuple):
+    """When a call ran, by CUPTI's clock."""
+
+    caller: str
+    began: int
+    ended: int
+
+
+@dataclass
+class Trace:
+    """What happened between two flushes.
+
+    ``waits`` counts host synchronizations by (caller, kind); the caller is the shortest of the windows in which one
+    began, ``ELSEWHERE`` outside them. ``kernel_streams`` counts kernels by (name, CUPTI's stream id).
+    """
+
+    waits: Counter[tuple[str, str]] = field(default_factory=Counter)
+    kernel_streams: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def waits_of(self, caller: str) -> int:
+        """All waits of a caller."""
+        return sum(count for (name, _), count in self.waits.items() if name == caller)
+
+
+def attributed(records: Iterable[Any], windows: Iterable[Window]) -> Trace:
+    """Count CUPTI's records by the calls in which they began."""
+    trace, known = Trace(), list(windows)
+    for record in records:
+        if record.kind == _SYNCHRONIZATION and record.type in _WAITS:
+            inside = [
+                (window.ended - window.began, window.caller)
+                for window in known
+                if window.began <= record.start <= window.ended
+            ]
+            caller = min(inside)[1] if inside else ELSEWHERE
+            trace.waits[caller, _WAITS[record.type]] += 1
+        elif record.kind == _CONCURRENT_KERNEL:
+            trace.kernel_streams[record.name, record.stream_id] += 1
+    return trace
+
+
+class Tracer:
+    """CUPTI's activity records of synchronizations and kernels. One per process."""
+
+    def __init__(self) -> None:
+        from cupti import cupti
+
+        self._cupti = cupti
+        self._windows: list[Window] = []
+        self._records: list[Any] = []
+        cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), self._records.extend)
+        for kind in (_SYNCHRONIZATION, _CONCURRENT_KERNEL):
+            cupti.activity_enable(kind)
+
+    @contextmanager
+    def window(self, caller: str) -> Iterator[None]:
+        """Attribute what begins inside to ``caller``."""
+        began = self._cupti.get_timestamp()
+        try:
+            yield
+        finally:
+            self._windows.append(Window(caller, began, self._cupti.get_timestamp()))
+
+    def named(self, caller: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with everything inside attributed to ``caller``."""
+
+        def wrapped(*args: Any, **options: Any) -> Any:
+            with self.window(caller):
+                return function(*args, **options)
+
+        return wrapped
+
+    def watch(self, patch: Any, modules: dict[str, Any]) -> None:
+        """Attribute what begins inside ``LIBRARY_CALLS``; ``modules`` by their names there, ``patch`` a MonkeyPatch."""
+        for call in LIBRARY_CALLS:
+            module, *path, name = call.split(".")
+            owner = modules[module]
+            for part in path:
+                owner = getattr(owner, part)
+            patch.setattr(owner, name, self.named(call, getattr(owner, name)))
+
+    def start(self) -> None:
+        """Forget what was recorded."""
+        self._cupti.activity_flush_all(1)
+        self._records.clear()
+        self._windows.clear()
+
+    def stop(self) -> Trace:
+        """What was recorded since ``start``."""
+        self._cupti.activity_flush_all(1)
+        return attributed(self._records, self._windows)
+
+    def close(self) -> None:
+        """Stop recording."""
+        for kind in (_SYNCHRONIZATION, _CONCURRENT_KERNEL):
+            self._cupti.activity_disable(kind)

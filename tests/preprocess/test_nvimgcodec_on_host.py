@@ -1,0 +1,186 @@
+"""Decoding for a GPU of host memory: second chances, images that are used again, and memory that is still needed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from host_gpu import HostDevice, HostNvimgcodec, HostStream, fake_cvcuda
+from host_work import HostGpuError, Place
+from image_files import encode
+from sample_images import noise, photo
+from test_isolation import BAD, DAMAGED_SCAN
+from test_parity import CLASSIFY
+
+from onestream.preprocess import Limits, compile
+from onestream.preprocess.backends import nvimgcodec
+from onestream.preprocess.backends.base import DecodeOptions
+from onestream.preprocess.backends.nvimgcodec import ImageDecoder
+
+SEEDS = range(10)
+BRIGHTER = 40
+JPEGS = [encode(photo(name).resize((320, 240)), "JPEG", quality=90) for name in ("coffee", "chelsea", "rocket")]
+PNGS = [encode(photo(name).resize((320, 240)), "PNG") for name in ("coffee", "chelsea", "rocket")]
+SMALL = encode(photo("astronaut").resize((90, 70)), "JPEG", quality=90)
+LARGE = encode(photo("astronaut").resize((640, 400)), "JPEG", quality=90)
+Compile = Callable[..., Any]
+
+
+@pytest.fixture
+def codec(monkeypatch: pytest.MonkeyPatch) -> HostNvimgcodec:
+    """A GPU whose pictures can be told from the CPU's."""
+    found = HostNvimgcodec()
+    found.brighter = BRIGHTER
+    monkeypatch.setattr(nvimgcodec, "nvimgcodec", found)
+    return found
+
+
+@pytest.fixture
+def on_host(monkeypatch: pytest.MonkeyPatch, codec: HostNvimgcodec) -> Iterator[Compile]:
+    """The backend on a stream of a GPU with this seed."""
+    assert codec.brighter
+    monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
+    monkeypatch.delitem(sys.modules, "onestream.preprocess.backends.cvcuda", raising=False)
+    from onestream.preprocess.backends.cvcuda import CvCuda
+
+    def compiled(stream: HostStream, *, max_batch_size: int = 8) -> Any:
+        return CvCuda(
+            CLASSIFY.pixels(),
+            Limits(),
+            stream=stream,
+            max_batch_size=max_batch_size,
+            threads=1,
+            decode=DecodeOptions(),
+        )
+
+    yield compiled
+    sys.modules.pop("onestream.preprocess.backends.cvcuda", None)
+
+
+def decoder_on(stream: HostStream) -> Any:
+    return ImageDecoder(stream, options=DecodeOptions(), threads=1)
+
+
+def decoded(decoder: ImageDecoder, files: Sequence[bytes]) -> list[Any]:
+    return decoder.decode([(file, Limits().check(file)) for file in files])
+
+
+def values(image: Any) -> Any:
+    """The pixels as they are now."""
+    return Place.of(image).values().copy()
+
+
+def expected(file: bytes, *, by_gpu: bool) -> Any:
+    (pixels,) = compile(CLASSIFY.stage("decode"), backend="dali").run([file])
+    return np.clip(pixels.astype(int) + (BRIGHTER if by_gpu else 0), 0, 255)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_the_gpu_rejects_the_cpu_decodes(codec: HostNvimgcodec, seed: int) -> None:
+    stream = HostDevice(seed=seed).stream()
+    decoder = decoder_on(stream)
+    codec.rejects = lambda source: source.width == 90
+    files = [JPEGS[0], SMALL, PNGS[1], BAD["JPEG that only the decoder refuses"], JPEGS[2]]
+    for chances in (2, 4):
+        images = decoded(decoder, files)
+        stream.sync()
+        # The damaged one has a second chance, too.
+        assert decoder.second_chances == chances
+        assert images[3] is None
+        for file, image, by_gpu in zip(files, images, (True, False, False, None, True), strict=True):
+            if image is not None:
+                np.testing.assert_array_equal(values(image), expected(file, by_gpu=bool(by_gpu)))
+
+
+def test_a_scan_that_ends_early_with_an_end_marker_gets_no_second_chance(codec: HostNvimgcodec) -> None:
+    """nvJPEG takes it; what it shows of the missing part only a GPU can tell."""
+    stream = HostDevice().stream()
+    decoder = decoder_on(stream)
+    (image,) = decoded(decoder, [DAMAGED_SCAN])
+    stream.sync()
+    assert image is not None
+    assert decoder.second_chances == 0
+    assert codec.brighter == BRIGHTER
+    np.testing.assert_array_equal(values(image), expected(DAMAGED_SCAN, by_gpu=True))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_images_are_used_again_by_the_next_batch(codec: HostNvimgcodec, seed: int) -> None:
+    stream = HostDevice(seed=seed).stream()
+    decoder = decoder_on(stream)
+    places = []
+    for files in ([JPEGS[0], JPEGS[1]], [JPEGS[2], SMALL], [LARGE, JPEGS[0]], [JPEGS[1], JPEGS[2], SMALL]):
+        images = decoded(decoder, files)
+        stream.sync()
+        for file, image in zip(files, images, strict=True):
+            np.testing.assert_array_equal(values(image), expected(file, by_gpu=True))
+        places.append([image.__cuda_array_interface__["data"][0] for image in images])
+    assert places[1] == places[0]
+    assert places[2][0] != places[0][0]
+    assert places[2][1] == places[0][1]
+    assert not set(places[3]) & set(places[2]), "there are too few to use again"
+    assert codec.brighter
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_batches_that_nobody_waits_for_keep_their_own_pixels(on_host: Compile, seed: int) -> None:
+    """Kept images, images of the CPU and canvases are all written again while the batch before is pending."""
+    stream = HostDevice(seed=seed).stream()
+    backend = on_host(stream)
+    batches = [[JPEGS[0], PNGS[0], SMALL], [PNGS[1], JPEGS[1], LARGE], [JPEGS[2], JPEGS[0], JPEGS[1]]]
+    batches += [[JPEGS[1], SMALL, JPEGS[0]], [PNGS[2]]]
+    seen = []
+    for batch in batches:
+        queued = backend.enqueue(batch)
+        assert queued.good == tuple(range(len(batch)))
+        result = stream.pinned((len(batch), 224, 224, 3), np.uint8)
+        for row, sample in enumerate(queued.samples):
+            stream.download(sample, result[row])
+        seen.append(result)
+    stream.sync()
+    alone = on_host(HostDevice().stream(), max_batch_size=1)
+    for batch, result in zip(batches, seen, strict=True):
+        for file, pixels in zip(batch, result, strict=True):
+            np.testing.assert_array_equal(pixels, alone.run([file])[0])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_images_beyond_what_is_kept_live_until_the_stream_has_passed(
+    on_host: Compile, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(nvimgcodec, "_KEPT_BYTES", 320 * 240 * 3)
+    expected_pixels = on_host(HostDevice().stream()).run([JPEGS[0]])[0]
+    backend = on_host(HostDevice(seed=seed).stream())
+    for _ in range(2):
+        for pixels in backend.run([JPEGS[0]] * 4):
+            np.testing.assert_array_equal(pixels, expected_pixels)
+
+
+FORMATS = {
+    "png": PNGS[0],
+    "webp": encode(photo("coffee"), "WEBP", lossless=True),
+    "bmp": encode(photo("coffee").resize((200, 100)), "BMP"),
+    "tiff": encode(noise(99, 120), "TIFF"),
+    "second chance": SMALL,
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_images_of_the_cpu_are_held_until_the_stream_has_passed_them(
+    form: str, on_host: Compile, codec: HostNvimgcodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``Image.cuda`` gives memory that is freed at once, whatever is queued; nobody else holds it after ``enqueue``."""
+    codec.rejects = lambda source: source.width == 90
+    for seed in SEEDS:
+        backend = on_host(HostDevice(seed=seed).stream())
+        samples = [backend.run([FORMATS[form]])[0] for _ in range(2)]
+        np.testing.assert_array_equal(*samples)
+    # Without what holds them the resize reads memory that was released: an error, or poison.
+    monkeypatch.setattr(ImageDecoder, "_moved", property(lambda _self: [], lambda _self, _images: None), raising=False)
+    with suppress(HostGpuError):
+        (seen,) = on_host(HostDevice().stream()).run([FORMATS[form]])
+        assert not np.array_equal(seen, samples[0])
