@@ -194,7 +194,7 @@ def varied_values(variation: Variation, channels: int) -> dict[str, npt.NDArray[
     }
 
 
-def new_pipeline(*, device: Device, max_batch_size: int, threads: int) -> Pipeline:
+def new_pipeline(*, device: Device, max_batch_size: int, threads: int, gpu_index: int = 0) -> Pipeline:
     """An empty pipeline that gives back what it is fed and survives a batch that cannot be decoded.
 
     Raises ``CannotCompile`` for a GPU where there is none.
@@ -205,7 +205,7 @@ def new_pipeline(*, device: Device, max_batch_size: int, threads: int) -> Pipeli
     return Pipeline(
         batch_size=max_batch_size,
         num_threads=threads,
-        device_id=0 if device == "gpu" else None,
+        device_id=gpu_index if device == "gpu" else None,
         prefetch_queue_depth=1,
         exec_dynamic=True,
     )

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from served_networks import convolutional, definition, served
 
 from onestream.preprocess import BackendMissing, StampMismatch
-from onestream.preprocess.cuda.device import Device, driver_visible
+from onestream.preprocess.cuda.device import Device, GpuKind, driver_visible
 from onestream.serving.engine import library
 from onestream.serving.engine.cache import ensure_plan
 from onestream.serving.engine.load import check_stamp, open_engine
@@ -29,7 +29,8 @@ NO_DEVICE = Device.__new__(Device)
 
 def gpu(major: int, minor: int) -> Device:
     """What a driver would say of a GPU of this capability."""
-    return Device(SimpleNamespace(compute_capability=SimpleNamespace(major=major, minor=minor), device_id=0))
+    capability = SimpleNamespace(major=major, minor=minor)
+    return Device(SimpleNamespace(compute_capability=capability, device_id=0, name="NVIDIA of a test"))
 
 
 def network() -> bytes:
@@ -141,7 +142,7 @@ def test_an_output_whose_size_depends_on_the_image_is_refused() -> None:
 def test_a_plan_that_tensorrt_does_not_load_is_one_line_with_its_reason(tmp_path: Path) -> None:
     from onestream.serving.engine.tensorrt import TensorRtEngine
 
-    plan = ensure_plan(network(), PlanOptions(4), compute_capability=(8, 9), folder=tmp_path)
+    plan = ensure_plan(network(), PlanOptions(4), gpu=GpuKind((8, 9), ""), folder=tmp_path)
     with pytest.raises(BadPlan, match=r"cannot load \w+\.plan: .*CUDA driver version is insufficient") as error:
         TensorRtEngine(plan, gpu(8, 9))
     assert "\n" not in str(error.value)
