@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import gpu_engines
 import numpy as np
 import pytest
 from gpu_network import fused
@@ -35,7 +36,7 @@ def engine(device: Device, record: Any) -> Iterator[DeviceEngine]:
         from benchmarks.gpu.torch_engine import TorchEngine
 
         opened = TorchEngine(fused(), device, max_batch_size=BATCH)
-    record("engine", type(opened).__name__)
+    record("engine", gpu_engines.ran(opened))
     yield opened
     opened.close()
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gpu_engines
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -19,7 +20,7 @@ from onestream.serving.pipeline import GpuOptions
 pytestmark = pytest.mark.needs_gpu
 
 MAX_BATCH = 8
-ENGINES = ["tensorrt", "onnxruntime"]
+ENGINES = [pytest.param(name, marks=pytest.mark.needs_engine(name)) for name in gpu_engines.NAMES]
 FLOAT32_TOLERANCE = 1e-3
 """Of the largest logit: other orders of float32 sums, TF32 being off. The rule of ``onnx_graph.prepare``."""
 FLOAT16_TOLERANCE = 1e-2
@@ -53,6 +54,7 @@ def load(
         if (name, precision) not in loaded:
             options = GpuOptions(engine=name, precision=precision, max_batch_size=MAX_BATCH)
             loaded[name, precision] = open_engine(model, options, device)
+            gpu_engines.ran(loaded[name, precision])
         return loaded[name, precision]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -82,6 +84,11 @@ class Runner:
         return self.logits[:count].copy()
 
 
+def test_there_is_an_engine() -> None:
+    reasons = {name: gpu_engines.why_not(name) for name in gpu_engines.NAMES}
+    assert None in reasons.values(), reasons
+
+
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("batch", [1, 3, MAX_BATCH])
@@ -108,6 +115,7 @@ def test_the_engine_describes_the_network(load: Callable[..., DeviceEngine], nam
     assert engine.max_batch_size == MAX_BATCH
 
 
+@pytest.mark.needs_engine("tensorrt")
 @pytest.mark.parametrize("batch", [1, 3, MAX_BATCH])
 def test_a_replayed_batch_has_equal_bits(load: Callable[..., DeviceEngine], device: Device, batch: int) -> None:
     runner = Runner(load("tensorrt"), device)
@@ -119,6 +127,7 @@ def test_a_replayed_batch_has_equal_bits(load: Callable[..., DeviceEngine], devi
     assert not np.array_equal(runner(pixels[::-1][:batch])[0], ran[0])
 
 
+@pytest.mark.needs_engine("tensorrt")
 def test_sizes_that_take_turns_do_not_disturb_each_other(load: Callable[..., DeviceEngine], device: Device) -> None:
     runner = Runner(load("tensorrt"), device)
     pixels = random_pixels(MAX_BATCH, size=224)
@@ -194,6 +203,7 @@ def test_threads_with_a_session_each_get_their_own_results(
     assert len(results) == 3
 
 
+@pytest.mark.needs_engine("tensorrt")
 def test_a_plan_is_found_again_by_the_next_process(
     model: Path, device: Device, load: Callable[..., DeviceEngine]
 ) -> None:

@@ -148,3 +148,26 @@ def test_a_plan_that_tensorrt_does_not_load_is_one_line_with_its_reason(tmp_path
     assert "\n" not in str(error.value)
     with pytest.raises(BadPlan, match=r"was built for compute capability 8\.9; this GPU has 9\.0"):
         TensorRtEngine(plan, gpu(9, 0))
+
+
+def test_cuda_s_libraries_are_loaded_before_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime does not look for the packages of CUDA and cuDNN that its own extras bring."""
+    import onnxruntime
+
+    asked: list[str] = []
+    model = network()
+
+    class Session:
+        def __init__(self, _model: bytes, _options: object, *, providers: list[tuple[str, dict[str, str]]]) -> None:
+            asked.append(f"network on GPU {providers[0][1]['device_id']}")
+
+        def get_providers(self) -> list[str]:
+            return ["CPUExecutionProvider"]
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: print("Failed to load") or asked.append("libraries"))
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    engine = open_engine(model, GpuOptions(engine="onnxruntime"), gpu(9, 0), definition=definition())
+    with pytest.raises(BackendMissing, match="cannot load its CUDA provider"):
+        engine.open(SimpleNamespace(handle=7))
+    assert asked == ["libraries", "network on GPU 0"]
