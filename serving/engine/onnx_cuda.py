@@ -64,8 +64,7 @@ class OnnxCudaSession(DeviceSession):
     ) -> None:
         import onnxruntime
 
-        # CUDA and cuDNN from the packages beside it, where the system has none. What it does not find it prints, and the
-        # session falls back.
+        # CUDA and cuDNN from the packages beside it, where the system has none. It prints what it does not find.
         with redirect_stdout(StringIO()):
             onnxruntime.preload_dlls()
         options = onnxruntime.SessionOptions()

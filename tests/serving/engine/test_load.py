@@ -98,7 +98,7 @@ def test_onnx_runtime_without_cuda_names_the_package() -> None:
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this ONNX Runtime has CUDA")
-    with pytest.raises(BackendMissing, match=r"has no CUDA: .*pip install onnxruntime-gpu"):
+    with pytest.raises(BackendMissing, match=r"has no CUDA: .*pip install 'onnxruntime-gpu\[cuda,cudnn\]'"):
         open_engine(network(), GpuOptions(engine="onnxruntime"), NO_DEVICE, definition=definition())
 
 
