@@ -1,4 +1,4 @@
-"""NVIDIA DALI: decoding only the part of the image that the crop keeps, and on a GPU everything after it as well.
+"""NVIDIA DALI: on a CPU it decodes only the part of the image that the crop keeps, on a GPU it does all of the work.
 
 Geometry is computed in Python from the header and handed to the graph as numbers, so DALI's own size rules, which round
 where torchvision truncates, are never used. On a GPU the whole definition is one graph; its triangle filter is within
