@@ -7,7 +7,7 @@ VENV ?= .venv
 # What `install`, `build` and `serve` are for: cpu, or gpu in Triton's container.
 DEVICE ?= cpu
 # TensorRT's Python bindings for DEVICE=gpu; `none` leaves them out, and ONNX Runtime runs the networks.
-TENSORRT ?= $$($(BIN)/python deploy/tensorrt_bindings.py)
+TENSORRT ?= $$($(BIN)/python deploy/tensorrt_bindings.py $(TENSORRT_IF_THERE))
 # Where PyTorch comes from on a machine without a GPU: its own index has builds without CUDA, a sixth of the size.
 # PyPI has builds with CUDA only; an empty TORCH_INDEX takes those.
 TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
@@ -131,12 +131,13 @@ bench_EXTRAS := bench
 gpu_EXTRAS := gpu
 train_EXTRAS := train video async bulk
 
-# $(1): the lock. PyTorch is left out of all but `dev-gpu`, with the CUDA libraries that PyPI's build asks for.
+# $(1): the lock. PyTorch is left out of all but `dev-gpu`, with the CUDA libraries that PyPI's build asks for; `dev-gpu` leaves
+# out onnxruntime, whose files onnxruntime-gpu replaces.
 define compile
 $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --annotation-style line $(LOCK_ARGS) \
 	$(addprefix --extra ,$($(1)_EXTRAS)) pyproject.toml locks/build.in $(if $(filter dev,$(1)),locks/dev.in) -c locks/torch.txt \
-	$(if $(filter dev-gpu,$(1)),,--excludes locks/cuda.txt --no-emit-package torch --no-emit-package torchvision) \
-	$(if $(filter dev-gpu train,$(1)),,-c locks/dev-gpu.txt) $(if $(filter serve page bench,$(1)),-c locks/dev.txt) \
+	$(if $(filter dev-gpu,$(1)),--no-emit-package onnxruntime,--excludes locks/cuda.txt --no-emit-package torch --no-emit-package torchvision) \
+	$(if $(filter dev-gpu train,$(1)),,-c locks/dev-gpu.txt) $(if $(filter serve page bench gpu,$(1)),-c locks/dev.txt) \
 	-o locks/$(1).txt
 
 endef
@@ -177,10 +178,15 @@ $(VENV)/.bench: $(VENV)/.serve locks/bench.txt
 	$(call install,the benchmark tools,bench)
 	@touch $@
 
-$(VENV)/.gpu: $(VENV)/bin/python locks/gpu.txt pyproject.toml Makefile deploy/tensorrt_bindings.py
+# TensorRT's bindings, of the library that is there.
+define install-tensorrt
 	@bindings="$(TENSORRT)" && if [ "$$bindings" != none ]; then \
 		echo "installing $$bindings"; $(PIP) install --quiet --no-deps $$bindings && \
 		$(BIN)/python -c 'import tensorrt; print("TensorRT", tensorrt.__version__)'; fi
+endef
+
+$(VENV)/.gpu: $(VENV)/bin/python locks/gpu.txt pyproject.toml Makefile deploy/tensorrt_bindings.py
+	$(call install-tensorrt)
 	$(call install,the GPU server,gpu)
 	@touch $@
 
@@ -194,6 +200,11 @@ $(VENV)/.dev: $(VENV)/.serve locks/dev.txt locks/torch.txt
 	$(call install-torch)
 	@touch $@
 
-$(VENV)/.dev-gpu: $(VENV)/.dev locks/dev-gpu.txt
+# Without TensorRT on the machine the suite runs the other engines. Both packages of ONNX Runtime go first, since they hold the
+# same files: to remove one damages the other.
+$(VENV)/.dev-gpu: TENSORRT_IF_THERE := --if-there
+$(VENV)/.dev-gpu: $(VENV)/.dev locks/dev-gpu.txt deploy/tensorrt_bindings.py
+	$(call install-tensorrt)
+	@$(PIP) uninstall --quiet --yes onnxruntime onnxruntime-gpu
 	$(call install,the GPU libraries,dev-gpu)
 	@touch $@

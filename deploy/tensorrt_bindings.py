@@ -44,7 +44,14 @@ def main() -> None:
     """Print the requirements on one line; exit with 1 and the reason where there is no TensorRT."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("library", nargs="?", help="the TensorRT library; without it, the system's libnvinfer")
-    library = parser.parse_args().library or find_library()
+    parser.add_argument(
+        "--if-there", action="store_true", help="where there is no TensorRT, print none and exit with 0"
+    )
+    options = parser.parse_args()
+    library = options.library or find_library()
+    if library is None and options.if_there:
+        print("none")
+        return
     if library is None:
         sys.exit("no TensorRT (libnvinfer.so) on this machine; install in Triton's container, or with TENSORRT=none")
     try:

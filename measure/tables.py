@@ -6,9 +6,10 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Column, Table
+if TYPE_CHECKING:
+    from rich.table import Column, Table
 
 BEGIN = "<!-- results:begin -->"
 END = "<!-- results:end -->"
@@ -22,6 +23,10 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def terminal(*columns: Column | str, title: str, padding: tuple[int, int, int, int] = (0, 1, 0, 1)) -> Table:
     """A table for the terminal, without rows yet; ``padding`` is above, right of, below and left of a cell."""
+    # What only writes Markdown does without it.
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
     return Table(
         *columns,
         title=title,

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import GpuResize
@@ -18,6 +18,7 @@ _Frozen = ConfigDict(frozen=True, extra="forbid")
 
 Precision = Literal["fp32", "tf32", "fp16"]
 Level = Annotated[int, Field(ge=0, le=255)]
+GpuNumber = Annotated[int, Field(ge=0)]
 
 
 class Classification(BaseModel):
@@ -104,6 +105,11 @@ class GpuOptions(BaseModel):
 
     model_config = _Frozen
 
+    gpus: Literal["all"] | tuple[GpuNumber, ...] = Field(
+        default="all",
+        description="the GPUs that run it, each with an instance of every model: *all* that the server sees, or their "
+        "numbers among those, such as [0, 1]; ``NAME_video`` is on the first of them alone",
+    )
     max_batch_size: int = Field(
         default=64, ge=1, le=1024, description="images per execution; TensorRT is built for 1 to this"
     )
@@ -143,6 +149,18 @@ class GpuOptions(BaseModel):
     batches_in_flight: int = Field(
         default=2, ge=1, le=16, description="batches of ``NAME_fused`` that overlap, each on a CUDA stream of its own"
     )
+
+    @property
+    def gpu_numbers(self) -> tuple[int, ...]:
+        """The GPUs that are named; none where it is all."""
+        return () if self.gpus == "all" else self.gpus
+
+    @field_validator("gpus")
+    @classmethod
+    def _each_once(cls, gpus: Literal["all"] | tuple[int, ...]) -> Literal["all"] | tuple[int, ...]:
+        if gpus != "all" and (not gpus or len(set(gpus)) < len(gpus)):
+            raise ValueError(f"name each GPU once, and at least one, or say 'all'; got {list(gpus)}")
+        return gpus
 
 
 class ServingOptions(BaseModel):

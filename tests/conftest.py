@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gpu_engines
 import pytest
 import rtsp_server
 
@@ -65,8 +66,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine cannot run; a fixture below turns that into a failure where it is asked for."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run; a hook below turns that into a failure where it is asked for.
+
+    Cases of an engine that this GPU cannot run are not chosen at all: no installation would help.
+    """
+    if driver_visible():
+        impossible = [
+            item
+            for item in items
+            if (marker := item.get_closest_marker("needs_engine")) and gpu_engines.why_not(marker.args[0])
+        ]
+        config.hook.pytest_deselected(items=impossible)
+        items[:] = [item for item in items if item not in impossible]
     for item in items:
         for marker in MARKERS:
             reason = _why_not(marker) if item.get_closest_marker(marker) else None
@@ -82,6 +94,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.skipped and os.environ.get(NO_SKIPS) == "1" and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped, and {NO_SKIPS}=1 forbids that: {report.longrepr}"
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say which engines ran on the GPU."""
+    for line in gpu_engines.summary():
+        terminalreporter.write_line(line)
 
 
 def pytest_sessionfinish() -> None:

@@ -13,6 +13,7 @@ import host_gpu
 import host_nvdec
 import numpy as np
 import pytest
+from cuda.bindings import driver
 from host_work import Gpu, Place
 
 host_cupti.install()
@@ -58,6 +59,9 @@ class _DaliTensor:
 
 
 dali.Dali = _DaliOnHost
+driver.cuMemGetInfo = lambda: (0, 2**34, 2**36)
+_BATCHES = 20
+"""Of random sizes, where a GPU runs thousands to see its memory grow."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -65,3 +69,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Nothing is skipped for want of a GPU."""
     for item in items:
         item.own_markers = [mark for mark in item.own_markers if mark.name != "skip"]
+        if hasattr(item.module, "BATCHES"):
+            item.module.BATCHES = _BATCHES

@@ -27,17 +27,18 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
         "OPENBLAS_NUM_THREADS": "1",
     }
     environment.pop("ONESTREAM_NO_SKIPS", None)
+    plugins = ["-p", "absent_packages", "-p", "gpu_suite_on_host"]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "gpu_suite_on_host", "tests/gpu", "-k", chosen],
+        [sys.executable, "-m", "pytest", "-q", *plugins, "tests/gpu", "-k", chosen],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout[-3000:]
     assert "GPU suite on host memory" in run.stdout
     saved = json.loads((tmp_path / "host-memory" / "gpu-suite.json").read_text())
     figures = {figure["what"]: figure["value"] for figure in saved["figures"]}
-    # Everything is decoded by the reference's library there, so the exact resize differs nowhere.
+    # The pretended GPU decodes one level brighter, and the exact resize adds nothing but a rounding.
     (largest,) = [value for what, value in figures.items() if what.startswith("cvcuda, crop: largest difference")]
-    assert largest == 0
+    assert largest in (1, 2)
     assert figures["engine"] == "HostEngine"
     assert figures["host waits of our own for a batch"] == 1
     assert figures["video, h264, nvdec: largest difference, levels"] == 0

@@ -103,6 +103,9 @@ def test_a_lock_satisfies_pyproject(lock: str, python: str) -> None:
     supported = SpecifierSet(project()["project"]["requires-python"])
     assert f"{python}.1" in supported
     locked = pins(text(lock), python) | pins(text("torch"), python)
+    if "onnxruntime-gpu" in locked:
+        assert "onnxruntime" not in locked, "both hold the same files"
+        locked["onnxruntime"] = locked["onnxruntime-gpu"]
     assert unsatisfied(asked_for(lock), locked, python) == []
 
 
@@ -135,6 +138,15 @@ def test_a_machine_without_a_gpu_gets_no_cuda_of_pytorch_s() -> None:
     assert excluded <= set(of_cuda_build), "one that PyTorch does not ask for any more need not be named"
     for name, pin in pins(text("torch"), "3.11").items():
         assert of_cuda_build.get(name, pin) == pin
+
+
+def test_cupti_s_bindings_stay_with_pytorch_s_cuda() -> None:
+    """A newer one would ask the CUPTI that PyTorch brings for what it lacks."""
+    brought = pins(text("dev-gpu"), "3.12")["nvidia-cuda-cupti"]
+    lines = project()["project"]["optional-dependencies"]["gpu-test"]
+    (asked,) = [one for one in map(Requirement, lines) if one.name == "cupti-python"]
+    assert asked.specifier.contains(f"{brought.major}.{brought.minor}.1")
+    assert not asked.specifier.contains(f"{brought.major}.{brought.minor + 1}.0")
 
 
 @pytest.mark.parametrize("lock", LOCKS)

@@ -31,11 +31,15 @@ def programs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """A virtual environment whose Python only notes its arguments; it fails where ``fails_at`` says so."""
+    """A virtual environment whose Python only notes its arguments.
+
+    It fails at what ``FAILS_AT`` holds, and says that the machine's TensorRT is what ``FINDS`` holds.
+    """
     python = tmp_path / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
         '#!/bin/sh\necho "$*" >> "${0%/*}/../asked"\n'
+        'case "$1" in *tensorrt_bindings.py) [ -z "$FINDS" ] && echo none || echo "$FINDS";; esac\n'
         'if [ -n "$FAILS_AT" ]; then case "$*" in *"$FAILS_AT"*) exit 1;; esac; fi\nexit 0\n'
     )
     python.chmod(0o755)
@@ -100,6 +104,40 @@ def test_with_a_gpu_pytorch_comes_from_pypi(make: Make, environment: Path, progr
         *(LOCKED.format("dev"), ITSELF, "-r locks/torch.txt"),
         *(LOCKED.format("dev-gpu"), ITSELF),
     ]
+
+
+def test_the_gpu_s_onnx_runtime_takes_the_place_of_the_other(make: Make, environment: Path) -> None:
+    """Both packages hold the same files: what removes one later damages the other."""
+    assert make(".dev-gpu").returncode == 0
+    lines = (environment / "asked").read_text().splitlines()
+    (removed,) = [at for at, line in enumerate(lines) if "uninstall --quiet --yes onnxruntime onnxruntime-gpu" in line]
+    (installed,) = [at for at, line in enumerate(lines) if "locks/dev-gpu.txt" in line]
+    before = [line for line in lines[:removed] if "locks/dev.txt" in line]
+    assert before
+    assert removed < installed
+
+
+@pytest.mark.parametrize(
+    ("stamp", "found", "expected"),
+    [
+        (".dev-gpu", "tensorrt-cu13==10.13.3.*", ["--no-deps tensorrt-cu13==10.13.3.*"]),
+        (".dev-gpu", "none", []),
+        (".gpu", "tensorrt-cu13==10.13.3.*", ["--no-deps tensorrt-cu13==10.13.3.*"]),
+    ],
+)
+def test_tensorrt_s_bindings_are_installed_where_it_is(
+    make: Make, environment: Path, stamp: str, found: str, expected: list[str]
+) -> None:
+    assert make(stamp, FINDS=found).returncode == 0
+    assert [one for one in asked(environment) if "tensorrt" in one] == expected
+    (looked,) = [line for line in (environment / "asked").read_text().splitlines() if "tensorrt_bindings.py" in line]
+    # A server is for TensorRT; the tests run what is there.
+    assert looked.endswith("--if-there") == (stamp == ".dev-gpu")
+
+
+def test_a_gpu_server_without_tensorrt_is_not_taken_for_installed(make: Make, environment: Path) -> None:
+    assert make(".gpu", FAILS_AT="tensorrt_bindings.py").returncode != 0
+    assert not (environment / ".gpu").exists()
 
 
 @pytest.mark.parametrize("failing", ["locks/dev.txt", "-e .", "locks/torch.txt"])

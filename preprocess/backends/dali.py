@@ -1,4 +1,4 @@
-"""NVIDIA DALI: decoding only the part of the image that the crop keeps, and on a GPU everything after it as well.
+"""NVIDIA DALI: on a CPU it decodes only the part of the image that the crop keeps, on a GPU it does all of the work.
 
 Geometry is computed in Python from the header and handed to the graph as numbers, so DALI's own size rules, which round
 where torchvision truncates, are never used. On a GPU the whole definition is one graph; its triangle filter is within
@@ -59,7 +59,7 @@ class _Checked:
 
 
 class Dali(Compiled):
-    """DALI on one device. On the CPU it decodes, and ``CpuFinish`` does the rest.
+    """DALI on one device. On the CPU it decodes, and ``CpuFinish`` does the rest. ``gpu_index`` is the GPU's number.
 
     A whole batch is decoded at once; only when that fails is each of its images run alone, so that a bad image is found
     and its batch-mates keep exactly their results.
@@ -75,6 +75,7 @@ class Dali(Compiled):
         threads: int,
         varied: bool = False,
         decode: DecodeOptions | None = None,
+        gpu_index: int = 0,
     ) -> None:
         super().__init__(definition, limits)
         if not varied:
@@ -85,7 +86,9 @@ class Dali(Compiled):
             self._inputs = dict(DECODE_INPUTS)
         else:
             self._inputs = dict(VARIED_INPUTS) if varied else graph_inputs(definition)
-        self._pipeline = new_pipeline(device=device, max_batch_size=max_batch_size, threads=threads)
+        self._pipeline = new_pipeline(
+            device=device, max_batch_size=max_batch_size, threads=threads, gpu_index=gpu_index
+        )
         with self._pipeline:
             inputs = external_inputs(self._inputs)
             if device == "cpu":

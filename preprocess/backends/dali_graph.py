@@ -52,24 +52,36 @@ class GraphInputs:
 
 
 def decode_region(inputs: GraphInputs, *, device: Device, decode: DecodeOptions | None = None) -> Any:
-    """Node of the decoded region, RGB uint8 HWC, oriented and without alpha."""
+    """Node of the decoded region, RGB uint8 HWC, oriented and without alpha.
+
+    On a GPU the whole image is decoded and cut: nvJPEG before 13.3 upsamples the chroma of a region wrongly at its
+    border, and nvImageCodec 0.9 fails or crashes on regions (github.com/NVIDIA/nvImageCodec/issues/55).
+    """
+    if device == "cpu":
+        return fn.decoders.image_slice(
+            inputs.encoded,
+            inputs.anchor,
+            inputs.shape,
+            normalized_anchor=False,
+            normalized_shape=False,
+            axes=[0, 1],
+            device="cpu",
+            output_type=types.RGB,
+            adjust_orientation=True,
+        )
     options = decode or DecodeOptions()
-    return fn.decoders.image_slice(
+    whole = fn.decoders.image(
         inputs.encoded,
-        inputs.anchor,
-        inputs.shape,
-        normalized_anchor=False,
-        normalized_shape=False,
-        axes=[0, 1],
-        device="mixed" if device == "gpu" else "cpu",
+        device="mixed",
         output_type=types.RGB,
         adjust_orientation=True,
-        # The rest is read on a GPU only. Chroma is upsampled as in libjpeg; without that whole edges differ.
+        # Chroma is upsampled as in libjpeg; without that whole edges differ.
         jpeg_fancy_upsampling=True,
         hw_decoder_load=options.hw_load,
         # Images with more pixels than this have their entropy decoded on the GPU.
         hybrid_huffman_threshold=0 if options.placement == "gpu" else _NEVER,
     )
+    return fn.slice(whole, start=inputs.anchor, shape=inputs.shape, axes=[0, 1])
 
 
 def build_graph(
@@ -194,7 +206,7 @@ def varied_values(variation: Variation, channels: int) -> dict[str, npt.NDArray[
     }
 
 
-def new_pipeline(*, device: Device, max_batch_size: int, threads: int) -> Pipeline:
+def new_pipeline(*, device: Device, max_batch_size: int, threads: int, gpu_index: int = 0) -> Pipeline:
     """An empty pipeline that gives back what it is fed and survives a batch that cannot be decoded.
 
     Raises ``CannotCompile`` for a GPU where there is none.
@@ -205,7 +217,7 @@ def new_pipeline(*, device: Device, max_batch_size: int, threads: int) -> Pipeli
     return Pipeline(
         batch_size=max_batch_size,
         num_threads=threads,
-        device_id=0 if device == "gpu" else None,
+        device_id=gpu_index if device == "gpu" else None,
         prefetch_queue_depth=1,
         exec_dynamic=True,
     )

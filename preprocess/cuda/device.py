@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -252,6 +252,13 @@ def _copy(source: int, target: int, size: int, *, room: int, stream: cuda.core.S
         Buffer.from_handle(source, size).copy_to(Buffer.from_handle(target, size), stream=stream)
 
 
+class GpuKind(NamedTuple):
+    """What GPUs share that can run each other's TensorRT plans: compute capability, such as (9, 0), and name."""
+
+    compute_capability: tuple[int, int]
+    name: str
+
+
 class Device:
     """One GPU. ``syncs`` counts how often our own code waited for it."""
 
@@ -271,6 +278,11 @@ class Device:
     def name(self) -> str:
         """Such as *NVIDIA H100 80GB HBM3*."""
         return self.core.name
+
+    @property
+    def kind(self) -> GpuKind:
+        """What it shares with others of its kind."""
+        return GpuKind(self.compute_capability, self.name)
 
     def enter(self) -> None:
         """Make this GPU the current one of the calling thread, which every thread that uses it must do."""
@@ -302,7 +314,7 @@ class Device:
 
 
 def open_device(index: int = 0) -> Device:
-    """Open a GPU and make it current in this thread.
+    """Open the GPU of this number among those that are visible, from 0 on, and make it current in this thread.
 
     Raises ``BackendMissing`` where the ``gpu`` extra is not installed, ``CannotCompile`` where there is no such GPU.
     """
@@ -316,6 +328,11 @@ def open_device(index: int = 0) -> Device:
     except Exception as error:  # without a driver the bindings raise RuntimeError, without a device CUDAError
         raise CannotCompile(f"there is no usable NVIDIA GPU {index} here: {_first_line(error)}") from None
     return Device(core)
+
+
+def gpu_count() -> int:
+    """How many GPUs this process sees. Raises as ``open_device`` does where it cannot use the first."""
+    return len(open_device().core.get_all_devices())
 
 
 def _first_line(error: Exception) -> str:

@@ -177,13 +177,17 @@ def plan(
         )
     gpu, on_gpu = options.gpu, {"gpu": options.gpu.model_dump_json()}
     python_cpu = Placement("python", "cpu", batch, instances, queue)
-    python_gpu = Placement("python", "gpu", gpu.max_batch_size, max_queue_size=gpu.max_queue_size, parameters=on_gpu)
+    gpus = gpu.gpu_numbers
+    python_gpu = Placement(
+        "python", "gpu", gpu.max_batch_size, max_queue_size=gpu.max_queue_size, gpus=gpus, parameters=on_gpu
+    )
     network_gpu = Placement(
         gpu.engine,
         "gpu",
         gpu.max_batch_size,
         max_queue_size=gpu.max_queue_size,
         cuda_graphs=gpu.engine == "tensorrt",
+        gpus=gpus,
         parameters=on_gpu,
     )
     photo = Warmup((image,), _WARMUP_FILE, len(warmup_photo()))
@@ -274,6 +278,7 @@ def _video(
         (Tensor(MESSAGE, "uint8", (-1,)),),
         (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, (-1, *out.dims)) for out in results)),
         {"cpu": "cpu", "gpu": "cpu" if options.decode == "cpu" else "gpu"},
+        gpu=next(iter(pipeline.serving.gpu.gpu_numbers), 0),
         parameters={**parameters, "video": options.model_dump_json(), "network_batch": str(network_batch)},
     )
 

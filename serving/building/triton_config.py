@@ -53,6 +53,8 @@ class Tensor:
 class Placement:
     """Where and how a model runs on one kind of machine. ``parameters`` come on top of the model's.
 
+    On GPUs there are ``instances`` on each of ``gpus``, their numbers; none means all that are visible.
+
     ``max_queue_size`` is 0 for an unbounded queue without priorities, better for a model with one instance, since with
     a bound Triton 2.51 can miss the moment when the instance becomes free, and waits 500 ms
     (``WaitForPayloadSlotAvailable`` in its dynamic_batch_scheduler.cc).
@@ -64,6 +66,7 @@ class Placement:
     instances: int = 1
     max_queue_size: int = 0
     cuda_graphs: bool = False
+    gpus: tuple[int, ...] = ()
     parameters: dict[str, str] = field(default_factory=dict)
 
 
@@ -112,9 +115,8 @@ class Model:
             queue.max_queue_size = placement.max_queue_size
         group = config.instance_group.add(count=placement.instances)
         group.kind = proto.ModelInstanceGroup.KIND_GPU if placement.kind == "gpu" else proto.ModelInstanceGroup.KIND_CPU
-        if placement.kind == "gpu":
-            # Our Python runs on the first one that is visible; Triton would place instances on all.
-            group.gpus.append(0)
+        # Where none is named, Triton places instances on all (NormalizeInstanceGroup in its model_config_utils.cc).
+        group.gpus.extend(placement.gpus)
         if placement.cuda_graphs:
             config.optimization.cuda.graphs = True
         for key, value in sorted({**self.parameters, **placement.parameters}.items()):
@@ -148,13 +150,14 @@ class StreamModel:
 
     Requests carry the id of their stream and come in their order, since there is one instance and no batching. Triton's
     sequence scheduler would add nothing but places to run out of: it keeps one for every client that left early, and a
-    server that is told to stop waits for them.
+    server that is told to stop waits for them. On a GPU it is on ``gpu``, its number, alone.
     """
 
     name: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     kinds: dict[Device, Literal["cpu", "gpu"]]
+    gpu: int = 0
     parameters: dict[str, str] = field(default_factory=dict)
 
     def config(self, device: Device) -> ModelConfig:
@@ -166,8 +169,8 @@ class StreamModel:
         group = config.instance_group.add(count=1)
         group.kind = proto.ModelInstanceGroup.KIND_GPU if on_gpu else proto.ModelInstanceGroup.KIND_CPU
         if on_gpu:
-            # As for other models: one process, on the first GPU.
-            group.gpus.append(0)
+            # With none named there would be an instance on each, and a stream's messages would be dealt out among them.
+            group.gpus.append(self.gpu)
         for key, value in sorted(self.parameters.items()):
             config.parameters[key].string_value = value
         return config

@@ -133,7 +133,11 @@ def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) ->
             preprocess,
             placements={
                 "gpu": Placement(
-                    "dali", "gpu", gpu.max_batch_size, parameters={"num_threads": str(gpu.decode_threads)}
+                    "dali",
+                    "gpu",
+                    gpu.max_batch_size,
+                    gpus=gpu.gpu_numbers,
+                    parameters={"num_threads": str(gpu.decode_threads)},
                 ),
                 "cpu": Placement("dali", "cpu", options.max_batch_size, instances, parameters={"num_threads": "1"}),
             },

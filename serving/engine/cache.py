@@ -1,6 +1,7 @@
 """The cache of TensorRT plans on disk: a file and a sidecar that says what it is.
 
-A plan fits one network, one version of TensorRT and one kind of GPU; all of that is its key. What does not fit, is
+A plan fits one network, one version of TensorRT and one kind of GPU (those of TensorRT for RTX: one compute
+capability); all of that is its key. What does not fit, is
 damaged or has no sidecar is built again. Any number of processes may ask: one builds, others wait, also for another
 plan, since TensorRT times kernels and two at once would disturb each other.
 """
@@ -11,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from onestream.preprocess.cuda.device import GpuKind
 from onestream.serving.engine import library
 from onestream.serving.engine.plan import Capability, PlanOptions, build_plan
 from onestream.serving.errors import BadPlan
@@ -29,25 +32,31 @@ _RECIPE = 1
 
 @dataclass(frozen=True, slots=True)
 class PlanKey:
-    """Everything that a plan depends on; two plans with equal keys can stand for each other."""
+    """Everything that a plan depends on; two plans with equal keys can stand for each other.
+
+    ``gpu`` is the name of the GPU that it was built on, since TensorRT times kernels there, and two GPUs of one compute
+    capability differ in memory and multiprocessors; empty for TensorRT for RTX, which times none.
+    """
 
     onnx_sha256: str
     library: str
     library_version: str
     compute_capability: str
+    gpu: str
     profile: tuple[int, int, int]
     precision: str
     version_compatible: bool
     recipe: int = _RECIPE
 
     @classmethod
-    def of(cls, model: bytes, options: PlanOptions, *, compute_capability: Capability) -> PlanKey:
+    def of(cls, model: bytes, options: PlanOptions, *, gpu: GpuKind) -> PlanKey:
         """The key of a network's plan with the TensorRT that is installed here."""
         return cls(
             onnx_sha256=hashlib.sha256(model).hexdigest(),
             library=library.NAME,
             library_version=library.VERSION,
-            compute_capability=library.capability_name(compute_capability),
+            compute_capability=library.capability_name(gpu.compute_capability),
+            gpu=_name(gpu),
             profile=options.profile,
             precision=options.precision,
             version_compatible=options.version_compatible,
@@ -71,17 +80,18 @@ def ensure_plan(
     model: bytes,
     options: PlanOptions,
     *,
-    compute_capability: Capability,
+    gpu: GpuKind,
     folder: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """The path of a served network's plan, which is built where there is none that fits.
 
-    ``model`` is the ONNX file; ``folder`` is ``cache_folder()`` where it is None. ``progress`` is called with a line
-    before each long step. Raises what ``build_plan`` raises, and ``BadPlan`` where the folder cannot be written.
+    ``model`` is the ONNX file; ``gpu`` the kind of this thread's current GPU, with TensorRT for RTX any; ``folder`` is
+    ``cache_folder()`` where it is None. ``progress`` is called with a line before each long step.
+    Raises what ``build_plan`` raises, and ``BadPlan`` where the folder cannot be written.
     """
     folder = folder or cache_folder()
-    key = PlanKey.of(model, options, compute_capability=compute_capability)
+    key = PlanKey.of(model, options, gpu=gpu)
     path = folder / f"{key.digest[:32]}.plan"
     if _holds(path, key):
         return path
@@ -90,7 +100,7 @@ def ensure_plan(
         with _locked(folder / "build.lock", progress):
             # Another process may have built it while this one waited.
             if not _holds(path, key):
-                _build(path, key, model, options, compute_capability, progress)
+                _build(path, key, model, options, gpu.compute_capability, progress)
     except OSError as error:
         raise BadPlan(
             f"the engine cache {folder} cannot be written: {error.strerror or error}; "
@@ -99,7 +109,7 @@ def ensure_plan(
     return path
 
 
-def read_plan(path: Path, *, compute_capability: Capability) -> tuple[PlanKey, bytes]:
+def read_plan(path: Path, *, gpu: GpuKind) -> tuple[PlanKey, bytes]:
     """A plan's key and content, after its sidecar was compared with this machine and the content.
 
     Raises ``BadPlan`` where it was made for another GPU or TensorRT, is damaged, or has no sidecar.
@@ -111,11 +121,13 @@ def read_plan(path: Path, *, compute_capability: Capability) -> tuple[PlanKey, b
         raise BadPlan(f"{path.name}: {error.strerror or error}") from None
     if hashlib.sha256(content).hexdigest() != sha256:
         raise BadPlan(f"{path.name} is damaged: its content is not what its sidecar describes; delete both")
-    here = library.capability_name(compute_capability)
+    here = library.capability_name(gpu.compute_capability)
     if key.compute_capability != here:
         raise BadPlan(f"{path.name} was built for compute capability {key.compute_capability}; this GPU has {here}")
     if key.library != library.NAME or not _version_fits(key):
         raise BadPlan(f"{path.name} was built with {key.library} {key.library_version}; here is {library.TITLE}")
+    if key.gpu != _name(gpu):
+        raise BadPlan(f"{path.name} was built on {key.gpu}; this GPU is {gpu.name}")
     return key, content
 
 
@@ -124,6 +136,10 @@ def _version_fits(key: PlanKey) -> bool:
         return True
     built, here = (tuple(map(_number, version.split("."))) for version in (key.library_version, library.VERSION))
     return key.version_compatible and built[:1] == here[:1] and built <= here
+
+
+def _name(gpu: GpuKind) -> str:
+    return "" if library.IS_RTX else gpu.name
 
 
 def _number(part: str) -> int:
@@ -165,7 +181,8 @@ def _build(
     progress: Callable[[str], None],
 ) -> None:
     began = time.monotonic()
-    timing_path = path.parent / f"timing-{key.library}-{key.library_version}-{key.compute_capability}.cache"
+    kind = "-".join([key.compute_capability, *re.findall(r"\w+", key.gpu)])
+    timing_path = path.parent / f"timing-{key.library}-{key.library_version}-{kind}.cache"
     built = build_plan(
         model,
         options,

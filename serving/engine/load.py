@@ -47,7 +47,7 @@ def open_engine(
     plan = ensure_plan(
         content,
         PlanOptions(max_batch_size=options.max_batch_size, precision=options.precision),
-        compute_capability=device.compute_capability,
+        gpu=device.kind,
         progress=progress,
     )
     return TensorRtEngine(plan, device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import TYPE_CHECKING
 
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _PROVIDER = "CUDAExecutionProvider"
-_INSTALL = "pip uninstall onnxruntime && pip install onnxruntime-gpu"
+_INSTALL = "pip uninstall onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'"
 
 
 class OnnxCudaEngine(DeviceEngine):
@@ -62,6 +64,9 @@ class OnnxCudaSession(DeviceSession):
     ) -> None:
         import onnxruntime
 
+        # CUDA and cuDNN from the packages beside it, where the system has none. It prints what it does not find.
+        with redirect_stdout(StringIO()):
+            onnxruntime.preload_dlls()
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(

@@ -29,7 +29,7 @@ class TensorRtEngine(DeviceEngine):
     """
 
     def __init__(self, plan: Path, device: Device, *, cuda_graphs: bool = True) -> None:
-        key, content = read_plan(plan, compute_capability=device.compute_capability)
+        key, content = read_plan(plan, gpu=device.kind)
         LOG.take()
         try:
             self._runtime = trt.Runtime(LOG)

@@ -62,6 +62,8 @@ class Adapter(ABC):
         self.parameters = {key: entry["string_value"] for key, entry in config["parameters"].items()}
         self.max_batch_size = int(config["max_batch_size"])
         self.device = "gpu" if args["model_instance_kind"] == "GPU" else "cpu"
+        self.gpu_index = int(args["model_instance_device_id"])
+        """The GPU that Triton placed this instance on, where it is on one."""
         self.definition = Definition.from_json((folder / "definition.json").read_text())
         self._check_stamp()
         for warning in certificate.check(folder, self.definition, model=self.name):

@@ -26,7 +26,7 @@ def device_pixels(adapter: Adapter) -> Callable[[list[Image]], list[Any]]:
     """A function from images to ``pixels`` tensors on the GPU, or a ``BadImage`` for each that is refused."""
     from onestream.preprocess.backends.cvcuda import as_tensor
 
-    device = open_device()
+    device = open_device(adapter.gpu_index)
     stream = device.stream()
     timer = StepTimer(stream)
     height, width = adapter.definition.output_spec.size_hw
@@ -59,7 +59,7 @@ class FusedOnGpu:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         options = adapter.gpu_options
-        self._device = open_device()
+        self._device = open_device(adapter.gpu_index)
         self._engine = open_engine(
             fused_network(adapter.version_folder / "model.onnx", adapter.parameters["postprocess"]),
             options=options,

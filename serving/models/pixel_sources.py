@@ -62,7 +62,15 @@ def open_source(
     if options.backend == "dali":
         from onestream.preprocess.backends.dali import Dali
 
-        dali = Dali(pixels, limits, device="gpu", max_batch_size=rows, threads=options.decode_threads, decode=decode)
+        dali = Dali(
+            pixels,
+            limits,
+            device="gpu",
+            max_batch_size=rows,
+            threads=options.decode_threads,
+            decode=decode,
+            gpu_index=stream.device.index,
+        )
         return _FromDali(dali, stream, target, timer)
     from onestream.preprocess.backends.cvcuda import CvCuda
 

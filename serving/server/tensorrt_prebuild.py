@@ -1,7 +1,8 @@
 """Builds TensorRT plans for this machine's GPU before Triton starts.
 
 Triton's TensorRT backend loads whatever ``model.plan`` it finds, and crashes or fails on one of another GPU or version.
-So it is given a view of the repository, links to its files, in which each ``1/model.plan`` is one of the engine cache.
+So it is given a view of the repository, links to its files, in which each ``1/model.plan`` is one of the engine cache;
+where GPUs differ, one for each compute capability, which the model's configuration names.
 The plans of fused forms, which their own processes find there, are built too: a build takes longer than a start may.
 """
 
@@ -21,7 +22,7 @@ from google.protobuf import text_format
 from pydantic import ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.building.triton_config import from_text, to_text
 from onestream.serving.pipeline import GpuOptions, Precision, describe
 from onestream.serving.server.errors import ModelLoadFailed, StopRequested
 from onestream.serving.server.links import link_entries
@@ -30,6 +31,7 @@ from onestream.serving.server.triton.model_processes import describe_exit
 
 PLAN_FILE = "model.plan"
 _NETWORK_FILE = "model.onnx"
+_CONFIG = "config.pbtxt"
 _POLL_S = 0.1
 
 
@@ -38,8 +40,8 @@ class PlanRequest:
     """One plan that a repository needs.
 
     ``model`` and ``version`` are the folders that hold ``network``. ``postprocess`` is the parameter of a fused form,
-    None for a model that Triton's TensorRT backend runs. ``compute_capability`` is that of this machine's GPU where it
-    is None; with TensorRT for RTX any other can be asked for.
+    None for a model that Triton's TensorRT backend runs. ``gpus`` are the numbers of those that it is for, none for all
+    of this machine; with TensorRT for RTX any ``compute_capability`` can be asked for instead.
     """
 
     model: str
@@ -48,6 +50,7 @@ class PlanRequest:
     max_batch_size: int
     precision: Precision = "fp32"
     postprocess: str | None = None
+    gpus: tuple[int, ...] = ()
     compute_capability: tuple[int, int] | None = None
 
     def to_json(self) -> str:
@@ -60,11 +63,16 @@ class PlanRequest:
         fields = json.loads(text)
         capability = fields.pop("compute_capability")
         network = Path(fields.pop("network"))
-        return cls(**fields, network=network, compute_capability=None if capability is None else tuple(capability))
+        gpus = tuple(fields.pop("gpus"))
+        chosen = None if capability is None else tuple(capability)
+        return cls(**fields, network=network, gpus=gpus, compute_capability=chosen)
 
 
-Build = Callable[[Sequence[PlanRequest], Callable[[str], None], Callable[[], bool]], Sequence[Path]]
-"""Makes sure of plans: requests, progress, whether to stop; returns their paths in order."""
+Plans = dict[str, Path]
+"""A request's plans by the compute capability of their GPUs, such as *9.0*."""
+
+Build = Callable[[Sequence[PlanRequest], Callable[[str], None], Callable[[], bool]], Sequence[Plans]]
+"""Makes sure of plans: requests, progress, whether to stop; returns the plans in order."""
 
 
 def fit_plans(
@@ -87,19 +95,33 @@ def fit_plans(
         return repository
     plans = (build or build_apart)(requests, progress, stopping)
     loaded_by_triton = {
-        (request.model, request.version): plan
-        for request, plan in zip(requests, plans, strict=True)
+        (request.model, request.version): built
+        for request, built in zip(requests, plans, strict=True)
         if request.postprocess is None
     }
     if not loaded_by_triton:
         return repository
     for model in sorted(path for path in repository.iterdir() if path.is_dir()):
-        plans_of = {version: plan for (name, version), plan in loaded_by_triton.items() if name == model.name}
-        link_entries(model, view / model.name, but=plans_of)
-        for version, plan in plans_of.items():
-            link_entries(model / version, view / model.name / version, but=[PLAN_FILE])
-            (view / model.name / version / PLAN_FILE).symlink_to(plan.resolve())
+        plans_of = {version: built for (name, version), built in loaded_by_triton.items() if name == model.name}
+        files = _plan_files(plans_of)
+        link_entries(model, view / model.name, but=[*plans_of, *([_CONFIG] if len(files) > 1 else [])])
+        if len(files) > 1:
+            config = _read(model / _CONFIG)
+            config.cc_model_filenames.update(files)
+            (view / model.name / _CONFIG).write_text(to_text(config, source=f"{model.name}, for several kinds of GPU"))
+        for version, built in plans_of.items():
+            link_entries(model / version, view / model.name / version, but=files.values())
+            for capability, plan in built.items():
+                (view / model.name / version / files[capability]).symlink_to(plan.resolve())
     return view
+
+
+def _plan_files(plans_of: dict[str, Plans]) -> dict[str, str]:
+    """Names for a model's plans by compute capability: Triton's default where there is one capability."""
+    capabilities = sorted({capability for built in plans_of.values() for capability in built})
+    if len(capabilities) == 1:
+        return {capabilities[0]: PLAN_FILE}
+    return {capability: f"model-{capability}.plan" for capability in capabilities}
 
 
 def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanRequest]:
@@ -108,7 +130,7 @@ def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanR
     A model that onestream did not generate keeps the plan that it brings, and so does one without a network.
     Configurations that Triton cannot read are left to it.
     """
-    configs = {path.parent.name: _read(path) for path in sorted(repository.glob("*/config.pbtxt"))}
+    configs = {path.parent.name: _read(path) for path in sorted(repository.glob(f"*/{_CONFIG}"))}
     found = []
     for name in _with_steps(configs, models):
         config = configs[name]
@@ -128,6 +150,7 @@ def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanR
                 max_batch_size=max(1, config.max_batch_size),
                 precision=options.precision,
                 postprocess=fused if by_python else None,
+                gpus=tuple(gpu for group in config.instance_group for gpu in group.gpus),
             )
             for network in sorted((repository / name).glob(f"*/{_NETWORK_FILE}"))
             if network.parent.name.isdigit() and (ours or not network.with_name(PLAN_FILE).exists())
@@ -137,7 +160,7 @@ def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanR
 
 def build_apart(
     requests: Sequence[PlanRequest], progress: Callable[[str], None], stopping: Callable[[], bool]
-) -> list[Path]:
+) -> list[Plans]:
     """Make sure of plans in another process (``onestream.serving.engine.__main__``), which ends with this thread.
 
     Raises ``ModelLoadFailed`` or ``StopRequested``.
@@ -166,10 +189,10 @@ def _read_answers(
     requests: Sequence[PlanRequest],
     progress: Callable[[str], None],
     stopping: Callable[[], bool],
-) -> list[Path]:
+) -> list[Plans]:
     """The plans that a building process names until it ends."""
     assert process.stdout is not None
-    plans: list[Path] = []
+    plans: list[Plans] = []
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -187,8 +210,8 @@ def _read_answers(
                 model = requests[min(len(plans), len(requests) - 1)].model
                 if "error" in answer:
                     raise ModelLoadFailed({model: answer["error"]})
-                if "plan" in answer:
-                    plans.append(Path(answer["plan"]))
+                if "plans" in answer:
+                    plans.append({capability: Path(path) for capability, path in answer["plans"].items()})
                 else:
                     progress(f"{model}: {answer['progress']}")
 

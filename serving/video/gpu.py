@@ -29,15 +29,15 @@ from onestream.wire.video import Packet
 
 
 class GpuStreams:
-    """Decoders for any number of videos on one GPU.
+    """Decoders for any number of videos on one GPU, the one of number ``gpu_index``.
 
     Each has a CUDA stream of its own. CUDA streams live as long as the process, so a video takes over that of one which
     has ended. ``log`` is told which videos the CPU decodes, and why. Raises ``BackendMissing`` or ``CannotCompile``
     where this machine or the definition cannot do without the CPU.
     """
 
-    def __init__(self, definition: Definition, *, log: Callable[[str], None]) -> None:
-        self._device = open_device()
+    def __init__(self, definition: Definition, *, gpu_index: int = 0, log: Callable[[str], None]) -> None:
+        self._device = open_device(gpu_index)
         self._definition, self._log = definition, log
         refuse_inexact(definition.pixels(), backend="video on a GPU", own_filter=False)
         prepare_colors(self._device)

@@ -173,7 +173,11 @@ class Video(Adapter):
         try:
             from onestream.serving.video.gpu import GpuStreams
 
-            return GpuStreams(self.definition, log=lambda line: pb_utils.Logger.log_info(f"{self.name}: {line}"))
+            return GpuStreams(
+                self.definition,
+                gpu_index=self.gpu_index,
+                log=lambda line: pb_utils.Logger.log_info(f"{self.name}: {line}"),
+            )
         except PreprocessError as error:
             if self._options.decode == "gpu":
                 raise

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parents[1]
-ABSENT = ("tritonclient", "skimage", "sklearn", "matplotlib", "torch", "pytriton")
+ABSENT = ("tritonclient", "typer", "rich", "skimage", "sklearn", "matplotlib", "torch", "pytriton")
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 for _name in ABSENT:
     sys.modules[_name] = None  # type: ignore[assignment]

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ctypes.util import find_library
 from http import HTTPStatus
 from importlib import util
 from pathlib import Path
@@ -167,6 +168,15 @@ def test_tensorrt_s_bindings_are_those_of_the_library() -> None:
     (library,) = Path(package.origin).parent.glob("libtensorrt_rtx.so.*")
     done = run("tensorrt_bindings.py", str(library))
     assert done.stdout == "tensorrt-cu13==1.7.1.* tensorrt-cu13-bindings==1.7.1.*\n", done.stderr
+
+
+@pytest.mark.skipif(find_library("nvinfer") is not None, reason="this machine has TensorRT")
+def test_without_tensorrt_a_server_is_told_what_to_do_and_a_test_is_told_none() -> None:
+    done = run("tensorrt_bindings.py")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("no TensorRT (libnvinfer.so) on this machine; install in Triton's container")
+    done = run("tensorrt_bindings.py", "--if-there")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "none\n", "")
 
 
 def test_a_library_that_is_not_tensorrt_is_named() -> None:

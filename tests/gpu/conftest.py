@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import platform
@@ -12,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import gpu_engines
 import numpy as np
 import pytest
 from gpu_files import encoded
@@ -35,6 +35,7 @@ _LIBRARIES = (
     "numpy",
 )
 _figures: list[dict[str, Any]] = []
+_EMPTY = {"what": "", "value": "", "allowed": ""}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -111,19 +112,19 @@ def record() -> Callable[..., None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what was measured, and save it beside the other results of this machine."""
-    if not _figures:
+    """Print what was measured, and save it with the outcomes beside the other results of this machine."""
+    outcomes = {
+        kind: sorted({report.nodeid for report in terminalreporter.getreports(kind) if _is_ours(report)})
+        for kind in ("passed", "failed", "error", "skipped")
+    }
+    if not any(outcomes.values()):
         return
-    from rich.console import Console
-    from rich.table import Table
-
     machine = open_device().name
-    table = Table("figure", "measured", "allowed", title=f"GPU suite on {machine}")
+    terminalreporter.write_sep("-", f"GPU suite on {machine}")
+    widths = [max(len(str(figure[column])) for figure in _figures or [_EMPTY]) for column in _EMPTY]
     for figure in _figures:
-        table.add_row(figure["what"], str(figure["value"]), figure["allowed"])
-    buffer = io.StringIO()
-    Console(file=buffer, width=140).print(table)
-    terminalreporter.write(buffer.getvalue())
+        line = "  ".join(str(figure[column]).ljust(width) for column, width in zip(_EMPTY, widths, strict=True))
+        terminalreporter.write_line(line.rstrip())
     folder = Path(os.environ.get(RESULTS) or ROOT / "benchmarks" / "results") / slug(machine)
     folder.mkdir(parents=True, exist_ok=True)
     versions = {
@@ -131,10 +132,21 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for dist in metadata.distributions()
         if (dist.metadata["Name"] or "").lower().startswith(_LIBRARIES)
     }
-    result = {"machine": machine, "python": platform.python_version(), "versions": versions, "figures": _figures}
+    result = {
+        "machine": machine,
+        "python": platform.python_version(),
+        "versions": versions,
+        "engines": gpu_engines.summary(),
+        "outcomes": outcomes,
+        "figures": _figures,
+    }
     path = folder / "gpu-suite.json"
     path.write_text(json.dumps(result, indent=2, sort_keys=True) + "\n")
     terminalreporter.write_line(f"saved to {path}")
+
+
+def _is_ours(report: Any) -> bool:
+    return str(getattr(report, "nodeid", "")).startswith("tests/gpu/")
 
 
 def slug(name: str) -> str:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+
+import gpu_engines
+
+from onestream.preprocess import PreprocessError
+from onestream.preprocess.cuda.device import Device
+from onestream.serving.engine import DeviceEngine, open_engine
+from onestream.serving.errors import ServingError
+from onestream.serving.pipeline import GpuOptions
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,3 +44,20 @@ def fused() -> bytes:
     postprocess = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml").postprocess
     extended = with_postprocess(onnx.load_from_string(served_network()), postprocess)
     return bytes(extended.SerializeToString(deterministic=True))
+
+
+def any_engine(device: Device, options: GpuOptions, record: Callable[..., None]) -> DeviceEngine:
+    """The network with its postprocessing by TensorRT, ONNX Runtime or PyTorch, the first that is there."""
+    opened: DeviceEngine | None = None
+    for name in gpu_engines.NAMES:
+        if opened is None:
+            try:
+                opened = open_engine(fused(), options.model_copy(update={"engine": name}), device)
+            except (PreprocessError, ServingError) as reason:
+                record(f"{name} cannot be used", str(reason))
+    if opened is None:
+        from benchmarks.gpu.torch_engine import TorchEngine
+
+        opened = TorchEngine(fused(), device, max_batch_size=options.max_batch_size)
+    record("engine", gpu_engines.ran(opened))
+    return opened

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_waits import LIBRARY_CALLS, OURS, Tracer
-from gpu_network import fused
+from gpu_network import any_engine
 
-from onestream.preprocess import Definition, Limits, PreprocessError, compile
+from onestream.preprocess import Definition, Limits, compile
 from onestream.preprocess.cuda.device import Device, Stream
-from onestream.serving.engine import DeviceEngine, open_engine
-from onestream.serving.errors import ServingError
+from onestream.serving.engine import DeviceEngine
 from onestream.serving.models.one_stream import OneStream
 from onestream.serving.models.workers import Workers
 from onestream.serving.pipeline import GpuOptions
@@ -25,18 +24,7 @@ OPTIONS = GpuOptions(max_batch_size=BATCH)
 @pytest.fixture(scope="module")
 def engine(device: Device, record: Any) -> Iterator[DeviceEngine]:
     """The default network with its postprocessing: by TensorRT, ONNX Runtime or PyTorch, whichever is there."""
-    opened: DeviceEngine | None = None
-    for name in ("tensorrt", "onnxruntime"):
-        if opened is None:
-            try:
-                opened = open_engine(fused(), OPTIONS.model_copy(update={"engine": name}), device)
-            except (PreprocessError, ServingError) as reason:
-                record(f"{name} cannot be used", str(reason))
-    if opened is None:
-        from benchmarks.gpu.torch_engine import TorchEngine
-
-        opened = TorchEngine(fused(), device, max_batch_size=BATCH)
-    record("engine", type(opened).__name__)
+    opened = any_engine(device, OPTIONS, record)
     yield opened
     opened.close()
 

@@ -6,10 +6,14 @@ differ by more.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from image_files import encode
-from nvidia.dali import Pipeline
+from nvidia.dali import Pipeline, fn
+from PIL import Image
 from sample_images import PHOTOS, photo, portrait
 
 from onestream.preprocess import (
@@ -24,7 +28,7 @@ from onestream.preprocess import (
     Resize,
     compile,
 )
-from onestream.preprocess.backends.base import Sample
+from onestream.preprocess.backends.base import Device, Sample
 from onestream.preprocess.backends.dali_graph import build_graph, external_inputs, graph_inputs, graph_values
 from onestream.preprocess.geometry import place, region
 from onestream.preprocess.tolerances import compare
@@ -53,11 +57,30 @@ TO_THE_BORDER = {
 IMAGES = [photo(name) for name in PHOTOS] + [portrait("coffee")]
 
 
-def run_graph(definition: Definition, files: list[bytes]) -> list[Sample]:
+@pytest.fixture
+def gpu_s_decoder_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lets a graph for a GPU run on the CPU; notes the decoders that it asks for."""
+    asked: list[str] = []
+
+    def stand_in(name: str) -> Callable[..., Any]:
+        real = getattr(fn.decoders, name)
+
+        def decode(*arguments: Any, device: str, **options: Any) -> Any:
+            asked.append(f"{name} on {device}")
+            return real(*arguments, device="cpu", **options)
+
+        return decode
+
+    for name in ("image", "image_slice"):
+        monkeypatch.setattr(fn.decoders, name, stand_in(name))
+    return asked
+
+
+def run_graph(definition: Definition, files: list[bytes], *, device: Device = "cpu") -> list[Sample]:
     used = graph_inputs(definition)
     pipeline = Pipeline(batch_size=len(files), num_threads=1, device_id=None, prefetch_queue_depth=1)
     with pipeline:
-        pipeline.set_outputs(build_graph(external_inputs(used), definition, device="cpu"))
+        pipeline.set_outputs(build_graph(external_inputs(used), definition, device=device))
     pipeline.build()
     columns: dict[str, list[Sample]] = {name: [] for name in used}
     for file in files:
@@ -97,3 +120,19 @@ def test_at_the_border_only_the_outermost_pixels_differ_by_more(name: str) -> No
         outside = np.ones(difference.shape, bool)
         outside[top : top + window.height, left : left + window.width] = False
         assert not difference[outside].any()
+
+
+@pytest.mark.parametrize("name", WITHIN_ONE_LEVEL | TO_THE_BORDER)
+def test_a_gpu_decodes_whole_images_and_cuts_what_the_cpu_decodes(
+    name: str, gpu_s_decoder_on_the_cpu: list[str]
+) -> None:
+    """Its decoders make mistakes where they decode a part of an image (``decode_region``)."""
+    definition = Definition(operations=(WITHIN_ONE_LEVEL | TO_THE_BORDER)[name])
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    files = [encode(image, "JPEG", quality=90) for image in IMAGES] + [encode(IMAGES[0], "JPEG", exif=exif)]
+    parts = run_graph(definition, files)
+    whole = run_graph(definition, files, device="gpu")
+    assert gpu_s_decoder_on_the_cpu == ["image_slice on cpu", "image on mixed"]
+    for one, other in zip(parts, whole, strict=True):
+        np.testing.assert_array_equal(one, other)

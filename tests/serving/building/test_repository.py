@@ -225,6 +225,26 @@ def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
     assert "gpu" not in on_cpu.parameters
 
 
+@pytest.mark.parametrize(("gpus", "first"), [("all", 0), ((2, 1), 2)])
+def test_there_is_an_instance_on_each_gpu_and_video_on_the_first(gpus: str | tuple[int, ...], first: int) -> None:
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
+    chosen = pipeline.model_copy(update={"serving": ServingOptions(gpu=GpuOptions(gpus=gpus))})
+    files = repository.plan(chosen, [LOGITS], labels=LABELS).files(source="x.yaml")
+    for role in ("preprocess", "model", "fused"):
+        (group,) = _config(files, f"classify_{role}/config.pbtxt").instance_group
+        # Triton takes no list for a list of all.
+        assert (group.kind, group.count, list(group.gpus)) == (group.KIND_GPU, 1, [] if gpus == "all" else [2, 1])
+        (on_cpu,) = _config(files, f"classify_{role}/configs/cpu.pbtxt").instance_group
+        assert (on_cpu.kind, list(on_cpu.gpus)) == (group.KIND_CPU, [])
+    assert list(_config(files, "classify_video/config.pbtxt").instance_group[0].gpus) == [first]
+
+
+@pytest.mark.parametrize("gpus", [[], [0, 0], [-1], "some"])
+def test_gpus_that_nobody_can_have_are_refused(gpus: object) -> None:
+    with pytest.raises(ValueError, match=r"name each GPU once, and at least one|greater than or equal to 0|'all'"):
+        GpuOptions(gpus=gpus)
+
+
 def test_video_is_decoded_where_the_pipeline_says() -> None:
     pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
     kinds = {}

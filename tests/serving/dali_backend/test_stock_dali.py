@@ -216,6 +216,26 @@ def test_with_an_older_dali_it_decodes_whole_images_to_the_same_levels(monkeypat
         assert compare(reference, np.array(output.at(0)), definition=definition, stage="crop", backend="dali").within
 
 
+def test_on_a_gpu_it_decodes_whole_images_to_the_same_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(CLASSIFY)
+    decode, asked = module.fn.decoders.image, []
+
+    def on_the_cpu(encoded: Any, *, device: str, **options: Any) -> Any:
+        asked.append(device)
+        return decode(encoded, device="cpu", **options)
+
+    monkeypatch.setattr(module, "ON_GPU", True)
+    monkeypatch.setattr(module.fn.decoders, "image", on_the_cpu)
+    pipeline, definition = module.preprocess(), CLASSIFY.pixels()
+    pipeline.build()
+    assert asked == ["mixed"]
+    for form in ("jpeg 4:2:0", "jpeg EXIF 6", "png EXIF 8"):
+        file = PLAIN[form](photo("chelsea"))
+        (output,) = pipeline.run(image=[np.frombuffer(file, np.uint8)])
+        (reference,) = compile(definition).run([file])
+        assert compare(reference, np.array(output.at(0)), definition=definition, stage="crop", backend="dali").within
+
+
 @pytest.mark.parametrize(
     "limits", [{"max_pixels": 300 * 451 - 1}, {"max_body_bytes": 5000}, {"max_pixels": 256 * 384}], ids=str
 )

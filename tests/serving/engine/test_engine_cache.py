@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from patience import PATIENCE_S
 from served_networks import ADA, convolutional, served
 
+from onestream.preprocess.cuda.device import GpuKind
 from onestream.serving.engine import library
 from onestream.serving.engine.cache import PlanKey, cache_folder, ensure_plan, read_plan
 from onestream.serving.engine.plan import PlanOptions
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 OPTIONS = PlanOptions(max_batch_size=4)
+L40S, L4, A100 = GpuKind(ADA, "NVIDIA L40S"), GpuKind(ADA, "NVIDIA L4"), GpuKind((8, 0), "NVIDIA A100-PCIE-40GB")
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +43,9 @@ class Asked:
         self.folder, self.model = folder, model
         self.lines: list[str] = []
 
-    def __call__(self, options: PlanOptions = OPTIONS, capability: tuple[int, int] = ADA, model: bytes = b"") -> Path:
+    def __call__(self, options: PlanOptions = OPTIONS, gpu: GpuKind = L40S, model: bytes = b"") -> Path:
         self.lines.clear()
-        return ensure_plan(
-            model or self.model, options, compute_capability=capability, folder=self.folder, progress=self.lines.append
-        )
+        return ensure_plan(model or self.model, options, gpu=gpu, folder=self.folder, progress=self.lines.append)
 
     @property
     def built(self) -> bool:
@@ -68,10 +68,26 @@ def test_a_plan_is_built_once(ask: Asked) -> None:
 def test_every_part_of_the_key_gets_a_plan_of_its_own(ask: Asked) -> None:
     other = bytes(served(convolutional(seed=1)).SerializeToString())
     paths = {ask(), ask(PlanOptions(8)), ask(PlanOptions(4, "fp16")), ask(PlanOptions(4, "tf32"))}
-    paths |= {ask(capability=(8, 0)), ask(model=other)}
+    paths |= {ask(gpu=A100), ask(model=other)}
     assert len(paths) == 6
     for path in paths:
         assert path.exists()
+
+
+def test_each_kind_of_gpu_gets_a_plan_of_its_own_where_kernels_are_timed(
+    ask: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ask(gpu=L40S) == ask(gpu=L4), "TensorRT for RTX times no kernels"
+    # What is built is still of TensorRT for RTX; what is asked for is what TensorRT would be asked for.
+    monkeypatch.setattr(library, "IS_RTX", False)
+    paths = {kind: ask(gpu=kind) for kind in (L40S, L4)}
+    assert paths[L40S] != paths[L4]
+    assert ask(gpu=L40S) == paths[L40S]
+    assert not ask.built
+    assert len([*ask.folder.glob("timing-*.cache")]) == 3
+    read_plan(paths[L4], gpu=L4)
+    with pytest.raises(BadPlan, match=r"was built on NVIDIA L4; this GPU is NVIDIA L40S$"):
+        read_plan(paths[L4], gpu=L40S)
 
 
 def test_another_library_version_gets_a_plan_of_its_own(ask: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +107,7 @@ KEYS = st.builds(
     library=st.sampled_from(["tensorrt", "tensorrt_rtx"]),
     library_version=st.sampled_from(["11.1.0", "11.11.0"]),
     compute_capability=st.sampled_from(["8.9", "9.0"]),
+    gpu=st.sampled_from(["", "NVIDIA L4"]),
     profile=st.tuples(st.just(1), st.integers(1, 3), st.integers(3, 5)),
     precision=st.sampled_from(["fp32", "fp16"]),
     version_compatible=st.booleans(),
@@ -118,7 +135,7 @@ def test_the_sidecar_says_what_the_plan_is(ask: Asked) -> None:
     assert described["key"]["library"] == "tensorrt_rtx"
     assert described["key"]["library_version"] == library.VERSION
     assert described["key"]["profile"] == [1, 4, 4]
-    key, content = read_plan(path, compute_capability=ADA)
+    key, content = read_plan(path, gpu=L40S)
     assert key.precision == "fp32"
     assert content == path.read_bytes()
 
@@ -176,12 +193,12 @@ def test_a_plan_that_does_not_fit_is_refused_and_built_again(ask: Asked, harm: o
     path = ask()
     harm(path)
     with pytest.raises(BadPlan, match=HARM[harm]) as error:
-        read_plan(path, compute_capability=ADA)
+        read_plan(path, gpu=L40S)
     assert "\n" not in str(error.value)
     assert str(path.parent) not in str(error.value)
     assert ask() == path
     assert ask.built
-    read_plan(path, compute_capability=ADA)
+    read_plan(path, gpu=L40S)
 
 
 def test_a_newer_tensorrt_takes_a_version_compatible_plan_of_its_major(
@@ -193,10 +210,10 @@ def test_a_newer_tensorrt_takes_a_version_compatible_plan_of_its_major(
     for version, fits in (("1.7.2.0", True), ("1.10.0", True), ("1.6.9", False), ("2.0.0", False)):
         monkeypatch.setattr(library, "VERSION", version)
         if fits:
-            read_plan(path, compute_capability=ADA)
+            read_plan(path, gpu=L40S)
         else:
             with pytest.raises(BadPlan, match="was built with"):
-                read_plan(path, compute_capability=ADA)
+                read_plan(path, gpu=L40S)
 
 
 def test_what_a_build_learned_is_kept_for_the_next(ask: Asked) -> None:
@@ -214,7 +231,7 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path, model
     with pytest.raises(
         BadPlan, match=r"engine cache .* cannot be written: Not a directory; ONESTREAM_CACHE names another"
     ):
-        ensure_plan(model, OPTIONS, compute_capability=ADA, folder=tmp_path / "file" / "engines")
+        ensure_plan(model, OPTIONS, gpu=L40S, folder=tmp_path / "file" / "engines")
 
 
 def test_a_plan_is_found_without_writing_anything(ask: Asked) -> None:
@@ -237,7 +254,7 @@ def test_a_failed_build_leaves_nothing_that_counts(ask: Asked) -> None:
 
 def test_leftovers_of_a_killed_build_do_no_harm(ask: Asked) -> None:
     ask.folder.mkdir()
-    key = PlanKey.of(ask.model, OPTIONS, compute_capability=ADA)
+    key = PlanKey.of(ask.model, OPTIONS, gpu=L40S)
     (ask.folder / f"{key.digest[:32]}.plan").write_bytes(b"half a plan")
     (ask.folder / "build.lock").write_bytes(b"")
     ask()

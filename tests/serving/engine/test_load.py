@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from served_networks import convolutional, definition, served
 
 from onestream.preprocess import BackendMissing, StampMismatch
-from onestream.preprocess.cuda.device import Device, driver_visible
+from onestream.preprocess.cuda.device import Device, GpuKind, driver_visible
 from onestream.serving.engine import library
 from onestream.serving.engine.cache import ensure_plan
 from onestream.serving.engine.load import check_stamp, open_engine
@@ -29,7 +29,8 @@ NO_DEVICE = Device.__new__(Device)
 
 def gpu(major: int, minor: int) -> Device:
     """What a driver would say of a GPU of this capability."""
-    return Device(SimpleNamespace(compute_capability=SimpleNamespace(major=major, minor=minor), device_id=0))
+    capability = SimpleNamespace(major=major, minor=minor)
+    return Device(SimpleNamespace(compute_capability=capability, device_id=0, name="NVIDIA of a test"))
 
 
 def network() -> bytes:
@@ -97,7 +98,7 @@ def test_onnx_runtime_without_cuda_names_the_package() -> None:
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this ONNX Runtime has CUDA")
-    with pytest.raises(BackendMissing, match=r"has no CUDA: .*pip install onnxruntime-gpu"):
+    with pytest.raises(BackendMissing, match=r"has no CUDA: .*pip install 'onnxruntime-gpu\[cuda,cudnn\]'"):
         open_engine(network(), GpuOptions(engine="onnxruntime"), NO_DEVICE, definition=definition())
 
 
@@ -141,9 +142,32 @@ def test_an_output_whose_size_depends_on_the_image_is_refused() -> None:
 def test_a_plan_that_tensorrt_does_not_load_is_one_line_with_its_reason(tmp_path: Path) -> None:
     from onestream.serving.engine.tensorrt import TensorRtEngine
 
-    plan = ensure_plan(network(), PlanOptions(4), compute_capability=(8, 9), folder=tmp_path)
+    plan = ensure_plan(network(), PlanOptions(4), gpu=GpuKind((8, 9), ""), folder=tmp_path)
     with pytest.raises(BadPlan, match=r"cannot load \w+\.plan: .*CUDA driver version is insufficient") as error:
         TensorRtEngine(plan, gpu(8, 9))
     assert "\n" not in str(error.value)
     with pytest.raises(BadPlan, match=r"was built for compute capability 8\.9; this GPU has 9\.0"):
         TensorRtEngine(plan, gpu(9, 0))
+
+
+def test_cuda_s_libraries_are_loaded_before_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime does not look for the packages of CUDA and cuDNN that its own extras bring."""
+    import onnxruntime
+
+    asked: list[str] = []
+    model = network()
+
+    class Session:
+        def __init__(self, _model: bytes, _options: object, *, providers: list[tuple[str, dict[str, str]]]) -> None:
+            asked.append(f"network on GPU {providers[0][1]['device_id']}")
+
+        def get_providers(self) -> list[str]:
+            return ["CPUExecutionProvider"]
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: print("Failed to load") or asked.append("libraries"))
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    engine = open_engine(model, GpuOptions(engine="onnxruntime"), gpu(9, 0), definition=definition())
+    with pytest.raises(BackendMissing, match="cannot load its CUDA provider"):
+        engine.open(SimpleNamespace(handle=7))
+    assert asked == ["libraries", "network on GPU 0"]

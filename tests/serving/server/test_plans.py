@@ -13,12 +13,12 @@ import psutil
 import pytest
 from small_models import FREE_PORTS, write_model
 
-from onestream.preprocess.cuda.device import driver_visible
+from onestream.preprocess.cuda.device import GpuKind, driver_visible
 from onestream.serving.building.triton_config import from_text, to_text
 from onestream.serving.engine.library import IS_RTX
 from onestream.serving.server.errors import ModelLoadFailed, StopRequested
 from onestream.serving.server.server import Server
-from onestream.serving.server.tensorrt_prebuild import PlanRequest, build_apart, fit_plans, plans_needed
+from onestream.serving.server.tensorrt_prebuild import PlanRequest, Plans, build_apart, fit_plans, plans_needed
 
 pytestmark = pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py")
 
@@ -33,14 +33,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def for_ada(
     requests: Sequence[PlanRequest], progress: Callable[[str], None], stopping: Callable[[], bool]
-) -> list[Path]:
+) -> list[Plans]:
     """Real plans, for a GPU that this machine does not have."""
     return build_apart(
         [dataclasses.replace(request, compute_capability=ADA) for request in requests], progress, stopping
     )
 
 
-def no_build(requests: Sequence[PlanRequest], *_: object) -> list[Path]:
+def no_build(requests: Sequence[PlanRequest], *_: object) -> list[Plans]:
     raise AssertionError(f"nothing should be built, got {requests}")
 
 
@@ -141,6 +141,47 @@ def test_the_view_is_the_repository_with_plans_from_the_cache(repository: Path, 
     assert lines == []
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "files", "named"),
+    [
+        (["9.0"], {"model.plan": "9.0"}, {}),
+        (
+            ["8.9", "9.0"],
+            {"model-8.9.plan": "8.9", "model-9.0.plan": "9.0"},
+            {"8.9": "model-8.9.plan", "9.0": "model-9.0.plan"},
+        ),
+    ],
+)
+def test_where_gpus_differ_triton_is_told_which_plan_is_whose(
+    repository: Path, tmp_path: Path, capabilities: list[str], files: dict[str, str], named: dict[str, str]
+) -> None:
+    def build(requests: Sequence[PlanRequest], *_: object) -> list[Plans]:
+        built = {capability: tmp_path / capability for capability in capabilities}
+        for capability, path in built.items():
+            path.write_text(capability)
+        return [built] * len(requests)
+
+    view = fit_plans(repository, tmp_path / "view", build=build)
+    model = view / "classify_model"
+    assert {path.name: path.read_text() for path in (model / "1").glob("*.plan")} == files
+    config = from_text((model / "config.pbtxt").read_text())
+    assert dict(config.cc_model_filenames) == named
+    config.ClearField("cc_model_filenames")
+    assert config == from_text((repository / "classify_model" / "config.pbtxt").read_text())
+    assert (model / "1" / "model.py").exists()
+
+
+def test_a_plan_is_for_the_gpus_that_the_configuration_names(repository: Path, tmp_path: Path) -> None:
+    assert {request.gpus for request in plans_needed(repository)} == {()}
+    folder = edited(repository, tmp_path / "repository", "")
+    path = folder / "classify_model" / "config.pbtxt"
+    path.write_text(path.read_text().replace("kind: KIND_GPU", "kind: KIND_GPU gpus: [1, 3]"))
+    assert {request.model: request.gpus for request in plans_needed(folder)} == {
+        "classify_fused": (),
+        "classify_model": (1, 3),
+    }
+
+
 def test_a_stale_plan_of_the_repository_is_never_seen(repository: Path, tmp_path: Path, cache: Path) -> None:
     folder = edited(repository, tmp_path / "repository", "")
     (folder / "classify_model" / "1" / "model.plan").write_bytes(b"of another GPU")
@@ -169,7 +210,7 @@ def test_the_fused_form_finds_its_plan_in_the_cache(repository: Path, tmp_path: 
     lines: list[str] = []
     content = fused_network(repository / "classify_fused" / "1" / "model.onnx", request.postprocess)
     options = PlanOptions(max_batch_size=request.max_batch_size)
-    assert ensure_plan(content, options, compute_capability=ADA, progress=lines.append).parent == cache
+    assert ensure_plan(content, options, gpu=GpuKind(ADA, ""), progress=lines.append).parent == cache
     assert lines == []
 
 
@@ -220,7 +261,7 @@ def test_a_stop_ends_the_build(repository: Path) -> None:
 def test_requests_travel_as_they_are() -> None:
     for request in (
         request_for(Path("/a/model.onnx")),
-        request_for(Path("b"), compute_capability=None, postprocess="{}"),
+        request_for(Path("b"), compute_capability=None, postprocess="{}", gpus=(0, 2)),
     ):
         assert PlanRequest.from_json(request.to_json()) == request
 

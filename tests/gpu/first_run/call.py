@@ -1,0 +1,140 @@
+"""One call on a bare machine with a GPU: takes what it carries, runs commands, and writes what became of them.
+
+Wheels come whole or in pieces, in any number of calls, anywhere under the folder that the environment variable CARRIED
+names. Results go under the folder that OUT names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+LIMIT_S = 560
+"""Of a whole call, below the ten minutes that a lent machine may give a command."""
+_TAIL = 2000
+_PIECE = re.compile(r"(.+\.whl)\.piece-(\d+)")
+
+
+class Call:
+    """One call: ``name`` is that of its results. Ends the process with ``finish``."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._began = name, time.monotonic()
+        self.out = Path(os.environ["OUT"])
+        self.out.mkdir(parents=True, exist_ok=True)
+        kept = Path(os.environ.get("FIRST_RUN_KEPT", "/tmp/onestream-first-run"))
+        """Lives from call to call, while the machine is held."""
+        self._site, self._pieces = kept / "site", kept / "pieces"
+        self._report: dict[str, Any] = {"call": name, "wheels": self._take_wheels(), "commands": []}
+        self._environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(self._site), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "LD_LIBRARY_PATH": os.pathsep.join(_cuda_folders([str(self._site), *sys.path])),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "ONESTREAM_CACHE": str(kept / "cache"),
+            # What is skipped has shown nothing.
+            "ONESTREAM_NO_SKIPS": "1",
+        }
+
+    def note(self, what: str, value: Any) -> None:
+        """Put a value into the call's results."""
+        self._report[what] = value
+
+    def pytest(self, label: str, *arguments: str, limit_s: float, under: Sequence[str] = ()) -> None:
+        """Run tests, ``under`` another program where one is named."""
+        command = [*under, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+        self.run(label, command, limit_s=limit_s)
+
+    def run(self, label: str, command: Sequence[str], *, limit_s: float) -> None:
+        """Run a command for at most ``limit_s`` seconds and what is left of the call."""
+        left_s = LIMIT_S - (time.monotonic() - self._began)
+        began = time.monotonic()
+        log = self.out / f"{label}.log"
+        environment = self._environment | {"ONESTREAM_GPU_RESULTS": str(self.out / label)}
+        with log.open("wb") as written:
+            try:
+                code: int | str = subprocess.run(
+                    command,
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=written,
+                    stderr=subprocess.STDOUT,
+                    timeout=max(1.0, min(limit_s, left_s)),
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                code = "ran out of time"
+            except OSError as error:
+                code = str(error)
+        text = log.read_text(errors="replace")
+        entry = {"label": label, "command": " ".join(command), "exit": code, "seconds": time.monotonic() - began}
+        self._report["commands"].append(entry | {"tail": text[-_TAIL:]})
+        self._save()
+        print(text[-_TAIL:])
+
+    def finish(self) -> None:
+        """Save, print one line for each command, and end with 1 where one failed."""
+        self._save()
+        for entry in self._report["commands"]:
+            print(f"{entry['label']:20} exit {entry['exit']}  {entry['seconds']:.0f} s")
+        raise SystemExit(any(entry["exit"] != 0 for entry in self._report["commands"]))
+
+    def _save(self) -> None:
+        (self.out / f"{self._name}.json").write_text(json.dumps(self._report, indent=2) + "\n")
+
+    def _take_wheels(self) -> dict[str, list[str]]:
+        """Unpack the wheels that are whole by now, without pip, which replaces folders that several wheels fill."""
+        for folder in (self._site, self._pieces):
+            folder.mkdir(parents=True, exist_ok=True)
+        carried = ROOT / os.environ.get("CARRIED", ".gpu-wheels")
+        for path in sorted(carried.rglob("*.whl*")) if carried.exists() else []:
+            # The folder of that name is where wheels lie before they are cut.
+            if path.parent.name != "wheels":
+                (self._pieces / path.name).write_bytes(path.read_bytes())
+        unpacked = []
+        for name in sorted({_wheel_of(path.name) for path in self._pieces.iterdir()}):
+            if _unpack(self._pieces, name, self._site):
+                unpacked.append(name)
+        return {"unpacked": unpacked, "waiting": sorted(path.name for path in self._pieces.iterdir())}
+
+
+def _wheel_of(name: str) -> str:
+    found = _PIECE.fullmatch(name)
+    return found[1] if found else name
+
+
+def _unpack(pieces: Path, name: str, site: Path) -> bool:
+    """Whether the pieces of a wheel are there, which then is unpacked and its pieces removed."""
+    parts = sorted(pieces.glob(f"{name}.piece-*"))
+    whole = pieces / name
+    if parts:
+        if [int(part.name.rpartition("-")[2]) for part in parts] != list(range(len(parts))):
+            return False
+        with whole.open("wb") as joined:
+            for part in parts:
+                joined.write(part.read_bytes())
+    # The end of the archive comes last.
+    if not zipfile.is_zipfile(whole):
+        if parts:
+            whole.unlink()
+        return False
+    with zipfile.ZipFile(whole) as wheel:
+        wheel.extractall(site)
+    for path in (whole, *parts):
+        path.unlink()
+    return True
+
+
+def _cuda_folders(path: Sequence[str]) -> list[str]:
+    """Where packages of CUDA's libraries have them, what was carried before what the machine has."""
+    return [str(folder) for entry in path if entry for folder in sorted(Path(entry).glob("nvidia/*/lib"))]

@@ -1,0 +1,124 @@
+"""On a machine with two pretended GPUs, every model works on the one that Triton placed it on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+# In a process of its own: it puts host memory in the place of a GPU.
+_SCRIPT = """
+import json
+import sys
+import types
+sys.path[:0] = [{tests!r}]
+import host_gpu
+import host_nvdec
+host_nvdec.install()
+host_gpu.install()
+from collections import Counter
+from pathlib import Path
+from google.protobuf.json_format import MessageToDict
+import onestream.preprocess.cuda.device as device_module
+import onestream.serving.engine as engine_module
+from onestream.preprocess.backends import dali as dali_module
+from onestream.serving.building.triton_config import from_text
+
+streams, engines, dali = Counter(), [], []
+
+class Gpu(host_gpu.HostDevice):
+    def __init__(self, index):
+        super().__init__()
+        self.index = index
+
+    def stream(self):
+        streams[self.index] += 1
+        return super().stream()
+
+gpus = [Gpu(0), Gpu(1)]
+device_module.open_device = lambda index=0: gpus[index]
+open_host_engine = engine_module.open_engine
+
+def open_engine(model, *, device, **options):
+    engines.append(device.index)
+    return open_host_engine(model, **options)
+
+class NoDali:
+    def __init__(self, *_arguments, gpu_index, **_options):
+        dali.append(gpu_index)
+
+engine_module.open_engine = open_engine
+dali_module.Dali = NoDali
+backend = types.ModuleType("triton_python_backend_utils")
+silent = types.SimpleNamespace(**dict.fromkeys(("log_info", "log_warn", "log_error"), lambda _line: None))
+backend.Logger = silent
+metric = types.SimpleNamespace(increment=lambda _by: None, set=lambda _to: None)
+family = types.SimpleNamespace(Metric=lambda **_labels: metric)
+backend.MetricFamily = lambda **_what: family
+backend.MetricFamily.COUNTER = backend.MetricFamily.GAUGE = 0
+sys.modules["triton_python_backend_utils"] = backend
+from onestream.serving.models.image import Fused, Preprocess
+from onestream.serving.video.model import Video
+
+repository = Path({repository!r})
+
+def load(adapter, role, gpu, **options):
+    folder = repository / f"classify_{{role}}"
+    config = from_text((folder / "config.pbtxt").read_text())
+    values = config.parameters["gpu"]
+    values.string_value = json.dumps({{**json.loads(values.string_value or "{{}}"), **options}})
+    model = adapter()
+    model.initialize({{
+        "model_config": json.dumps({{
+            "output": [{{"name": output.name}} for output in config.output],
+            "parameters": {{key: {{"string_value": one.string_value}} for key, one in config.parameters.items()}},
+            "max_batch_size": config.max_batch_size,
+        }}),
+        "model_repository": str(folder),
+        "model_version": "1",
+        "model_name": config.name,
+        "model_instance_name": config.name + "_0",
+        "model_instance_kind": "GPU",
+        "model_instance_device_id": str(gpu),
+    }})
+    return model
+
+for adapter, role, options in (
+    (Preprocess, "preprocess", {{}}),
+    (Preprocess, "preprocess", {{"backend": "dali"}}),
+    (Fused, "fused", {{"max_batch_size": 2}}),
+    (Video, "video", {{}}),
+):
+    streams.clear(), engines.clear(), dali.clear()
+    model = load(adapter, role, 1, **options)
+    if role == "video":
+        assert model._gpu._device is gpus[1]
+    else:
+        assert set(streams) == {{1}}, (role, streams)
+    assert engines == ([1] if role == "fused" else []), (role, engines)
+    assert dali == ([1] if options.get("backend") == "dali" else []), (role, dali)
+    model.finalize()
+print("done")
+"""
+
+
+def test_every_model_works_on_the_gpu_that_triton_names(repository: Path) -> None:
+    script = _SCRIPT.format(tests=str(ROOT / "tests"), repository=str(repository))
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert run.stdout.strip().endswith("done"), run.stderr[-2000:]
+
+
+def test_dali_s_pipeline_is_for_the_gpu_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onestream.preprocess.backends import dali_graph
+
+    asked: list[int | None] = []
+    monkeypatch.setattr(dali_graph, "driver_visible", lambda: True)
+    monkeypatch.setattr(dali_graph, "Pipeline", lambda **options: asked.append(options["device_id"]))
+    for gpu in (0, 1):
+        dali_graph.new_pipeline(device="gpu", max_batch_size=1, threads=1, gpu_index=gpu)
+    dali_graph.new_pipeline(device="cpu", max_batch_size=1, threads=1, gpu_index=1)
+    assert asked == [0, 1, None]

@@ -1,0 +1,155 @@
+"""The scripts for the first run on a GPU, in host memory and without what a bare machine lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = ROOT / "tests" / "gpu" / "first_run"
+CALLS = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "call")
+# The suite's tests run in tests/test_gpu_suite.py; here it is seen that each script finds its own.
+COLLECTED = ("parity", "one_stream", "memory", "dali_video", "engines")
+
+# For every process of a call: hides packages, and measures for a moment where a GPU would be measured for minutes.
+_SITE = """
+import os
+import sys
+sys.path[:0] = [{tests!r}, {root!r}]
+import absent_packages
+if "benchmarks.gpu" in sys.orig_argv:
+    sys.path[:0] = [os.path.join({tests!r}, "benchmarks")]
+    import gpu_bench_on_host
+    short = "--minutes 0.1 --photos 2 --rounds 1 --seconds 0.05 --batches 2 --fused-batch 2 --sizes 500x375".split()
+    sys.argv = ["benchmarks.gpu", *sys.orig_argv[sys.orig_argv.index("benchmarks.gpu") + 1 :], *short]
+    code = gpu_bench_on_host.main("whole")
+    sys.stdout.flush()
+    os._exit(code)
+"""
+
+# In the place of compute-sanitizer: runs what comes after its options.
+_SANITIZER = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do echo "$1 $2"; shift 2; done
+exec "$@"
+"""
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a call's script; returns its results with ``exit``."""
+    programs, hooks = tmp_path / "programs", tmp_path / "hooks"
+    for folder in (programs, hooks):
+        folder.mkdir()
+    (programs / "compute-sanitizer").write_text(_SANITIZER)
+    (programs / "compute-sanitizer").chmod(0o755)
+    (hooks / "sitecustomize.py").write_text(_SITE.format(tests=str(ROOT / "tests"), root=str(ROOT)))
+
+    def run_call(name: str, *, options: str = "", carried: Path = tmp_path / "nothing") -> dict[str, Any]:
+        out = tmp_path / "out"
+        environment = os.environ | {
+            "OUT": str(out),
+            "CARRIED": str(carried),
+            "FIRST_RUN_KEPT": str(tmp_path / "kept"),
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": str(hooks),
+            "PYTEST_ADDOPTS": f"-p gpu_suite_on_host {options}",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        done = subprocess.run(
+            [sys.executable, SCRIPTS / f"{name}.py"], env=environment, capture_output=True, text=True, check=False
+        )
+        results: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
+        return results | {"exit": done.returncode, "said": done.stdout + done.stderr}
+
+    return run_call
+
+
+@pytest.mark.parametrize("name", COLLECTED)
+def test_a_call_finds_its_tests_without_what_a_bare_machine_lacks(run: Run, name: str) -> None:
+    results = run(name, options="--collect-only")
+    assert results["exit"] == 0, results["said"]
+    for entry in results["commands"]:
+        if " -m pytest " in entry["command"]:
+            assert re.search(r"\d+(/\d+)? tests collected", entry["tail"]), entry
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["machine", "smoke", "races", "rates"])
+def test_a_call_runs_to_its_end(run: Run, name: str, repository: Path, tmp_path: Path) -> None:
+    assert repository.is_dir()
+    results = run(name)
+    assert results["exit"] == 0, results["said"]
+    assert [entry["exit"] for entry in results["commands"]] == [0] * len(results["commands"])
+    if name == "machine":
+        assert results["packages"]["numpy"]
+    elif name == "races":
+        memcheck = results["commands"][1]
+        log = (tmp_path / "out" / "memcheck.log").read_text()
+        assert memcheck["command"].startswith("compute-sanitizer --tool memcheck --track-stream-ordered-races all ")
+        assert "--track-stream-ordered-races all" in log
+    elif name == "rates":
+        assert [*(tmp_path / "out" / "rates").rglob("*.json")]
+    if name != "rates":
+        (saved,) = [*(tmp_path / "out").glob(f"{results['commands'][0]['label']}/*/gpu-suite.json")]
+        outcomes = json.loads(saved.read_text())["outcomes"]
+        assert outcomes["passed"]
+        assert outcomes["failed"] == outcomes["error"] == outcomes["skipped"] == []
+
+
+def test_a_command_that_fails_is_in_the_results(run: Run) -> None:
+    results = run("smoke", options="--no-such-option")
+    assert results["exit"] == 1
+    assert results["commands"][0]["exit"] == 4
+    assert "--no-such-option" in results["commands"][0]["tail"]
+
+
+def wheel(path: Path, name: str) -> bytes:
+    """A wheel with two files, one of them in a folder that other wheels fill too."""
+    with zipfile.ZipFile(path, "w") as written:
+        written.writestr(f"{name}.py", f"NAME = {name!r}\n" + "#" * 3000)
+        written.writestr(f"nvidia/{name}/lib/lib{name}.so", "a library")
+    return path.read_bytes()
+
+
+def test_wheels_come_whole_or_in_pieces_over_several_calls(run: Run, tmp_path: Path) -> None:
+    carried, site = tmp_path / "carried", tmp_path / "kept" / "site"
+    content = wheel(tmp_path / "cut.whl", "cut")
+    pieces = {f"cut-1.whl.piece-{number:03}": content[number * 1000 : number * 1000 + 1000] for number in range(4)}
+    pieces["cut-1.whl.piece-003"] = content[3000:]
+    (carried / "part-01").mkdir(parents=True)
+    wheel(carried / "part-01" / "small-1.whl", "small")
+    for name in ("cut-1.whl.piece-000", "cut-1.whl.piece-003"):
+        (carried / "part-01" / name).write_bytes(pieces[name])
+    (carried / "wheels").mkdir()
+    (carried / "wheels" / "before-1.whl").write_bytes(b"what was cut")
+    first = run("carry", carried=carried)["wheels"]
+    assert first["unpacked"] == ["small-1.whl"]
+    assert first["waiting"] == ["cut-1.whl.piece-000", "cut-1.whl.piece-003"]
+    for name, piece in pieces.items():
+        (carried / "part-01" / name).write_bytes(piece)
+    second = run("carry", carried=carried)["wheels"]
+    assert "cut-1.whl" in second["unpacked"]
+    assert second["waiting"] == []
+    assert (site / "cut.py").read_text().startswith("NAME = 'cut'")
+    # pip would have replaced the folder that both fill.
+    assert sorted(path.name for path in (site / "nvidia").iterdir()) == ["cut", "small"]
+
+
+def test_every_script_is_in_the_plan_and_within_a_call_s_time() -> None:
+    plan = (SCRIPTS / "README.md").read_text()
+    named = re.findall(r"^\| \d+ \| `(\w+)\.py`", plan, re.MULTILINE)
+    assert set(named) == set(CALLS)
+    for name in CALLS:
+        limits = [float(one) for one in re.findall(r"limit_s=(\d+)", (SCRIPTS / f"{name}.py").read_text())]
+        assert sum(limits) <= 560, name
