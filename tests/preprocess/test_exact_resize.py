@@ -176,8 +176,12 @@ def test_a_picture_of_which_nothing_is_seen_leaves_its_canvas_alone() -> None:
 def test_pixels_of_another_size_than_the_header_said_are_not_read() -> None:
     stream = HostDevice().stream()
     resizer = PillowResize(resize_of("bilinear", (4, 4)), channels=3, stream=stream)
-    with pytest.raises(ValueError, match=r"\(9, 8, 3\) for a placement of \(9, 9\)"):
+    with pytest.raises(ValueError, match=r"\(9, 8, 3\).*for a placement of \(9, 9\)"):
         run(resizer, stream, [content("noise", 9, 8, 0)], [whole((9, 9), (4, 4))], 3)
+    planar = np.zeros((3, 9, 9), np.uint8)
+    pixels = DeviceArray(planar.ctypes.data, (9, 9, 3), planar.dtype, stream.handle, planar, (9, 1, 81))
+    with pytest.raises(ValueError, match="interleaved"):
+        resizer.enqueue([ToResize(pixels, whole((9, 9), (4, 4)), stream.allocate((4, 4, 3), np.uint8))])
 
 
 class CountingStream(HostStream):
