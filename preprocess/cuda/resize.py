@@ -66,7 +66,7 @@ class PillowResize:
     def __init__(self, resize: Resize | None, *, channels: int, stream: Stream) -> None:
         self._channels, self._stream = channels, stream
         self._filter: Filter = resize.filter if resize else "nearest"
-        self._two_passes = self._filter != "nearest" and (resize is None or resize.antialias)
+        self._two_passes = resize is not None and resize.antialias and resize.filter != "nearest"
         staging = Staging(stream)
         self._kernels, self._tables = PictureKernels(stream, staging), Tables(stream, staging)
         self._between = stream.allocate((0,), np.uint8)
@@ -74,12 +74,16 @@ class PillowResize:
     def enqueue(self, items: Sequence[ToResize]) -> None:
         """Queue a batch. The sources must stay until the stream has passed.
 
-        Raises ``ValueError`` for a source of another size than its placement's.
+        Raises ``ValueError`` for a source of another size than its placement's, or of another layout.
         """
         seen = [item for item in items if item.placement.window.height]
         for item in seen:
-            if item.source.shape != (*item.placement.source_hw, 3):
-                raise ValueError(f"got pixels of {item.source.shape} for a placement of {item.placement.source_hw}")
+            source = item.source
+            if source.shape != (*item.placement.source_hw, 3) or source.byte_strides[1:] != (3, 1):
+                raise ValueError(
+                    f"got pixels of {source.shape}, {source.byte_strides} bytes apart, for a placement of "
+                    f"{item.placement.source_hw}; expected RGB, interleaved"
+                )
         if self._two_passes:
             self._resample(seen)
         else:
@@ -190,8 +194,8 @@ def _make_neighbour_table(line: _Line, *, nearest: bool) -> npt.NDArray[np.void]
     return found
 
 
-_remembered_weight_table = lru_cache(256)(_make_weight_table)
-_remembered_neighbour_table = lru_cache(256)(_make_neighbour_table)
+_remembered_weight_table = lru_cache(512)(_make_weight_table)
+_remembered_neighbour_table = lru_cache(512)(_make_neighbour_table)
 
 
 def _weight_table(line: _Line, filter: Filter) -> _WeightTable:

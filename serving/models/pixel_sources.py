@@ -1,4 +1,4 @@
-"""Sources that fill a network's input on a GPU: CV-CUDA on the network's own stream, DALI on the GPU, or the CPU."""
+"""Sources that fill a network's input on a GPU: kernels on the network's own stream, DALI on the GPU, or the CPU."""
 
 from __future__ import annotations
 

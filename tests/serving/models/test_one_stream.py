@@ -53,7 +53,8 @@ for decode, backend in (("gpu", "cvcuda"), ("cpu", "cvcuda")):
         assert result.good == (0, 2, 3)
         assert list(result.bad) == [1] and result.bad[1].code == "unsupported_format"
         np.testing.assert_array_equal(result.outputs["class_ids"][:, 0], class_ids[:3, 0])
-        np.testing.assert_allclose(result.outputs["scores"], scores[:3], atol=0.02)  # a level of the resize
+        # The GPU's pixels are the reference's; the CPU's loops are a level off.
+        np.testing.assert_allclose(result.outputs["scores"], scores[:3], atol=1e-5 if decode == "gpu" else 0.02)
         assert list(result.step_ms)[0] == "decode" and list(result.step_ms)[-2:] == ["network", "read"], result.step_ms
         kept = result.outputs["scores"].copy()
         stream.run(photos[3:5])
