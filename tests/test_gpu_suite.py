@@ -35,7 +35,9 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
     assert "GPU suite on host memory" in run.stdout
     saved = json.loads((tmp_path / "host-memory" / "gpu-suite.json").read_text())
     figures = {figure["what"]: figure["value"] for figure in saved["figures"]}
-    assert figures["cvcuda, crop: largest difference, levels (astronaut, 1080p 4:2:0)"] in (1, 2)
+    # What the GPU decodes differs by a level there, in every sample.
+    (largest,) = [value for what, value in figures.items() if what.startswith("cvcuda, crop: largest difference")]
+    assert 0 < largest <= 2
     assert figures["engine"] == "HostEngine"
     assert figures["host waits of our own for a batch"] == 1
     assert figures["video, h264, nvdec: largest difference, levels"] == 0
