@@ -17,18 +17,20 @@ import numpy.typing as npt
 from host_work import Allocation, HostGpuError, Place, Queue, queue_of, wait_for_event
 from nvidia import nvimgcodec as real
 
+Array = npt.NDArray[Any]
+
 
 class HostNvimgcodec(types.ModuleType):
     """The module, to stand in the place of the real one in ``preprocess.backends.nvimgcodec``.
 
-    ``rejects`` says of which JPEGs (a ``CodeStream``) the GPU's decoder wants nothing. ``brighter`` is added to what it
-    decodes, in levels, so that it can be told from the CPU's.
+    ``rejects`` says of which JPEGs (a ``CodeStream``) the GPU's decoder wants nothing. ``rounded`` changes the levels
+    of what it decodes, int16, so that it can be told from the CPU's.
     """
 
     def __init__(self) -> None:
         super().__init__("nvimgcodec")
         self.rejects: Callable[[Any], bool] = lambda _source: False
-        self.brighter = 0
+        self.rounded: Callable[[Array], Array] = lambda levels: levels
         self.Decoder, self.Image = type("Decoder", (Decoder,), {"module": self}), HostImage
 
     def __getattr__(self, name: str) -> Any:
@@ -88,7 +90,7 @@ class Decoder:
         (picture,) = self._decoder.decode([source], params=params)
         if picture is None:
             return None
-        return np.clip(np.asarray(picture).astype(np.int16) + self.module.brighter, 0, 255).astype(np.uint8)
+        return np.clip(self.module.rounded(np.asarray(picture).astype(np.int16)), 0, 255).astype(np.uint8)
 
 
 class HostImage:

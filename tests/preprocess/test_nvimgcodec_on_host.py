@@ -34,15 +34,15 @@ Compile = Callable[..., Any]
 def codec(monkeypatch: pytest.MonkeyPatch) -> HostNvimgcodec:
     """A GPU whose pictures can be told from the CPU's."""
     found = HostNvimgcodec()
-    found.brighter = BRIGHTER
+    found.rounded = lambda levels: levels + BRIGHTER
     monkeypatch.setattr(nvimgcodec, "nvimgcodec", found)
     return found
 
 
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch, codec: HostNvimgcodec) -> Iterator[Compile]:
-    """The backend on a stream of a GPU with this seed."""
-    assert codec.brighter
+    """Compiles the backend for a stream."""
+    assert nvimgcodec.nvimgcodec is codec
     monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
     monkeypatch.delitem(sys.modules, "onestream.preprocess.backends.cvcuda", raising=False)
     from onestream.preprocess.backends.cvcuda import CvCuda
@@ -96,7 +96,8 @@ def test_what_the_gpu_rejects_the_cpu_decodes(codec: HostNvimgcodec, seed: int) 
                 np.testing.assert_array_equal(values(image), expected(file, by_gpu=bool(by_gpu)))
 
 
-def test_a_scan_that_ends_early_with_an_end_marker_gets_no_second_chance(codec: HostNvimgcodec) -> None:
+@pytest.mark.usefixtures("codec")
+def test_a_scan_that_ends_early_with_an_end_marker_gets_no_second_chance() -> None:
     """nvJPEG takes it; what it shows of the missing part only a GPU can tell."""
     stream = HostDevice().stream()
     decoder = decoder_on(stream)
@@ -104,12 +105,12 @@ def test_a_scan_that_ends_early_with_an_end_marker_gets_no_second_chance(codec: 
     stream.sync()
     assert image is not None
     assert decoder.second_chances == 0
-    assert codec.brighter == BRIGHTER
     np.testing.assert_array_equal(values(image), expected(DAMAGED_SCAN, by_gpu=True))
 
 
+@pytest.mark.usefixtures("codec")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_images_are_used_again_by_the_next_batch(codec: HostNvimgcodec, seed: int) -> None:
+def test_images_are_used_again_by_the_next_batch(seed: int) -> None:
     stream = HostDevice(seed=seed).stream()
     decoder = decoder_on(stream)
     places = []
@@ -123,7 +124,6 @@ def test_images_are_used_again_by_the_next_batch(codec: HostNvimgcodec, seed: in
     assert places[2][0] != places[0][0]
     assert places[2][1] == places[0][1]
     assert not set(places[3]) & set(places[2]), "there are too few to use again"
-    assert codec.brighter
 
 
 @pytest.mark.parametrize("seed", SEEDS)
