@@ -124,6 +124,7 @@ def compiled_kernel(source: str, name: str) -> Any:
     struct Dim {{ unsigned x, y; }};
     static thread_local Dim blockIdx, blockDim, threadIdx;
     #define __global__
+    #define __device__
     {source}
     extern "C" void run(unsigned grid_x, unsigned grid_y, unsigned block_x, unsigned block_y, {found[1]}) {{
         blockDim = {{block_x, block_y}};
