@@ -312,13 +312,17 @@ class Video(Adapter):
         while not self._stop.wait(_TICK_S):
             # No batch has a deadline here; a process in which not even this thread runs hangs.
             deadline.extend()
-            for session in list(self._sessions.values()):
-                try:
-                    session.tick()
-                    self._count(session)
-                except Exception as error:  # the others must be looked after all the same
-                    self._surprised(error)
+            self._look_after_all()
             self._hold_memory()
+
+    def _look_after_all(self) -> None:
+        # A method of its own: a name that outlived the loop would keep the last stream, its decoder and its memory.
+        for session in list(self._sessions.values()):
+            try:
+                session.tick()
+                self._count(session)
+            except Exception as error:  # the others must be looked after all the same
+                self._surprised(error)
 
     def _hold_memory(self) -> None:
         verdict = self._memory.look(list(self._sessions.values()))
