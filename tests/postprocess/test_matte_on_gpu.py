@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_frames import a_frame, a_matte, a_surface, blank
 from host_gpu import HostDevice, HostStream
-from host_surface import a_surface
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onestream.postprocess.matte.background import Background, Blur, Color, Picture, subsampled
+from onestream.postprocess.matte.background import Background, Blur, Color, Picture
 from onestream.postprocess.matte.composer import Composer, displayed
 from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
 from onestream.postprocess.matte.kernels_gpu import KERNELS, NAMES
@@ -30,28 +30,6 @@ BACKGROUNDS: dict[str, Background] = {
     "blur wider than the frame": Blur(500),
 }
 UPRIGHT = Orientation()
-
-
-def a_frame(size_hw: tuple[int, int], key: Any = ((1, 1), 8), *, tag: int = 1, full: bool = False, seed: int) -> Planes:
-    shifts, depth = key
-    random, chroma_hw = np.random.default_rng(seed), subsampled(size_hw, shifts)
-    dtype = np.uint8 if depth == 8 else np.uint16
-    y, u, v = (random.integers(0, 1 << depth, one, dtype) for one in (size_hw, chroma_hw, chroma_hw))
-    return Planes(y, u, v, size_hw, shifts, depth, tag, full)
-
-
-def a_matte(size_hw: tuple[int, int], seed: int) -> Any:
-    """Levels of every kind; half of them are only 0 or 255, as in most of a real matte."""
-    random = np.random.default_rng(seed)
-    extremes = 255 * random.integers(0, 2, size_hw)
-    return np.where(random.random(size_hw) < 0.5, random.integers(0, 256, size_hw), extremes).astype(np.uint8)
-
-
-def blank(like: Planes, *, padding: int = 0) -> Planes:
-    """Planes on the host to compose into."""
-    chroma_hw = subsampled(like.size_hw, like.shifts)
-    y, u, v = (np.full((rows, columns + padding), 123, np.uint8) for rows, columns in (like.size_hw, *[chroma_hw] * 2))
-    return Planes(y, u, v, like.size_hw, like.shifts, 8, like.matrix_tag, like.full_range)
 
 
 def assert_equal(found: Planes, expected: Planes) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_frames import a_surface
 from host_gpu import HostDevice, HostStream, view
-from host_surface import a_surface
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
