@@ -19,7 +19,8 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
     images = "(cvcuda and (crop or flips or letterboxes or damaged)) or second_chance or cut_short or no_jpeg"
     # One kind of video runs the suite's code; all kinds do in tests/preprocess/video/test_stream_gpu.py.
     videos = "gpu_video and (h264 or size) and not (frames or groups or annex)"
-    chosen = f"one_stream or {images} or ({videos})"
+    mattes = "gpu_matte and not memory"
+    chosen = f"one_stream or {images} or ({videos}) or ({mattes})"
     environment = os.environ | {
         "PYTHONPATH": str(ROOT / "tests"),
         "ONESTREAM_GPU_RESULTS": str(tmp_path),
@@ -42,3 +43,4 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
     assert figures["engine"] == "HostEngine"
     assert figures["host waits of our own for a batch"] == 1
     assert figures["video, h264, nvdec: largest difference, levels"] == 0
+    assert figures["matte: packets of composed H.264 that differ from the CPU's"] == 0

@@ -88,13 +88,13 @@ class Blur(Background):
 
     ``radius`` is about the standard deviation in pixels, 12 or more. The filters reach r = ``radius // 8`` cells to
     each side, where the outer cell repeats; together these steps have a standard deviation of 8 r + 4 pixels (the
-    variances of boxes of n cells are (n² - 1) / 12).
+    variances of boxes of n cells are (n² - 1) / 12). ``reach`` is r, ``filters`` their number.
     """
 
     def __init__(self, radius: int) -> None:
         if radius < CELL + CELL // 2:
             raise ValueError(f"the radius must be {CELL + CELL // 2} pixels or more, got {radius}")
-        self._reach = radius // CELL
+        self.reach, self.filters = radius // CELL, _FILTERS
 
     def layers(self, frame: Planes, rule: ColorRule, *, literally: bool = False) -> tuple[Layer, Layer, Layer]:  # noqa: ARG002
         """See ``Background.layers``."""
@@ -112,15 +112,15 @@ class Blur(Background):
         across = steps(size_hw[1], cells.shape[1], per_cell=(cell_hw[1], 1))
         if literally:
             blur_reference.cell_means(plane, *size_hw, *cell_hw, cells)
-            for _ in range(_FILTERS):
-                blur_reference.box_filter(cells, self._reach)
+            for _ in range(self.filters):
+                blur_reference.box_filter(cells, self.reach)
             return Layer(mixed(cells, across, axis=1), down)
         from onestream.postprocess.matte import blur_kernels
         from onestream.postprocess.matte import kernels as matte_kernels
 
         blur_kernels.cell_means(plane, *size_hw, *cell_hw, cells)
-        for _ in range(_FILTERS):
-            blur_kernels.box_filter(cells, self._reach)
+        for _ in range(self.filters):
+            blur_kernels.box_filter(cells, self.reach)
         wide = np.empty((cells.shape[0], size_hw[1]), np.uint8)
         matte_kernels.widen(cells, *across, wide)
         return Layer(wide, down)

@@ -1,26 +1,19 @@
-"""Makes the parts that compose frames from a matte's options."""
+"""Makes the background of composed frames from a matte's options."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from onestream.postprocess.matte.background import Background, Blur, Color, Picture, read_picture
-from onestream.postprocess.matte.composer import Composer
-from onestream.preprocess.video.common.color import ColorRule
 from onestream.serving.building.repository import BACKGROUND_FILE
 from onestream.serving.pipeline import BlurBackground, ColorBackground, Matte
 
 
-def composer_of(options: Matte, folder: Path, *, rule: ColorRule) -> Composer:
-    """A new composer, for one stream. ``folder`` is that of the model, where the picture of a background lies.
+def background_of(options: Matte, folder: Path) -> Background:
+    """A new background, for one stream. ``folder`` is that of the model, where the picture of a background lies.
 
     Raises ``OSError`` where the picture is missing and ``ValueError`` where it cannot be read.
     """
-    return Composer(background_of(options, folder), rule=rule)
-
-
-def background_of(options: Matte, folder: Path) -> Background:
-    """See ``composer_of``."""
     background = options.background
     if isinstance(background, ColorBackground):
         return Color(background.rgb)

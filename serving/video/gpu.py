@@ -12,15 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from onestream.postprocess.matte.background import Background
+from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
+from onestream.postprocess.matte.stretch import Levels
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.cvcuda import as_tensor
 from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream, open_device
 from onestream.preprocess.cuda.picture_kernels import prepare_resize
 from onestream.preprocess.errors import BadImage, BadSample
-from onestream.preprocess.video.common.color import ColorRule
+from onestream.preprocess.video.common.color import ColorRule, Planes
+from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.stream_gpu import GpuStreamDecoder
-from onestream.preprocess.video.gpu.surfaces import prepare_colors
+from onestream.preprocess.video.gpu.surfaces import Surface, prepare_colors
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
 from onestream.serving.models.image_gpu import usable
@@ -29,19 +33,23 @@ from onestream.wire.video import Packet
 
 
 class GpuStreams:
-    """Decoders for any number of videos on one GPU, the one of number ``gpu_index``.
+    """Decoders for any number of videos on the GPU of number ``gpu_index``, and composers where they are composed.
 
     Each has a CUDA stream of its own. CUDA streams live as long as the process, so a video takes over that of one which
     has ended. ``log`` is told which videos the CPU decodes, and why. Raises ``BackendMissing`` or ``CannotCompile``
     where this machine or the definition cannot do without the CPU.
     """
 
-    def __init__(self, definition: Definition, *, gpu_index: int = 0, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, definition: Definition, *, gpu_index: int = 0, composing: bool = False, log: Callable[[str], None]
+    ) -> None:
         self._device = open_device(gpu_index)
         self._definition, self._log = definition, log
         refuse_inexact(definition.pixels(), backend="video on a GPU", own_filter=False)
         prepare_colors(self._device)
         prepare_resize(self._device)
+        if composing:
+            prepare_composing(self._device)
         self._free: list[Stream] = []
         # Threads that gather frames: as many as ask the network.
         self._of_thread = threading.local()
@@ -50,8 +58,7 @@ class GpuStreams:
         self, format: StreamFormat, *, sampling: Sampling, color: ColorRule, limits: Limits, pictures: bool
     ) -> StreamDecoder:
         """A decoder for one video. Raises ``BadSample`` as ``StreamDecoder`` does."""
-        self._device.enter()
-        stream = self._free.pop() if self._free else self._device.stream()
+        stream = self._own_stream()
         try:
             decoder = _Supervised(
                 self._definition,
@@ -68,6 +75,17 @@ class GpuStreams:
             raise
         weakref.finalize(decoder, self._free.append, stream)
         return decoder
+
+    def composer(self, background: Background, *, rule: ColorRule) -> GpuComposer:
+        """A composer for one video."""
+        stream = self._own_stream()
+        composer = _SupervisedComposer(background, rule=rule, stream=stream)
+        weakref.finalize(composer, self._free.append, stream)
+        return composer
+
+    def _own_stream(self) -> Stream:
+        self._device.enter()
+        return self._free.pop() if self._free else self._device.stream()
 
     def gather(self, pixels: Sequence[DeviceArray | npt.NDArray[np.uint8]]) -> DeviceArray:
         """Pixels of frames of one size as one array (n, height, width, channels), waited for.
@@ -121,6 +139,19 @@ class _Supervised(GpuStreamDecoder):
         if self.on_cpu != before:
             _end_if_broken(self._stream.device)
         return frames
+
+
+class _SupervisedComposer(GpuComposer):
+    """A composer whose process ends where CUDA failed for good."""
+
+    def compose(self, surface: Surface, orientation: Orientation, matte: Levels, out: Planes) -> None:
+        try:
+            super().compose(surface, orientation, matte, out)
+        except ValueError:
+            raise
+        except Exception:  # whatever a driver raises
+            _end_if_broken(self._stream.device)
+            raise
 
 
 def _end_if_broken(device: Device) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from onestream.postprocess.matte.composer import Composer
 from onestream.preprocess import BadImage, Limits, PreprocessError
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.video.common.color import ColorRule
@@ -30,7 +31,7 @@ from onestream.serving.models.base import Adapter, Tensors
 from onestream.serving.pipeline import Matte, VideoOptions, VideoOutput, read_postprocess
 from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.composed import ComposedVideo
-from onestream.serving.video.compositing import composer_of
+from onestream.serving.video.compositing import background_of
 from onestream.serving.video.encoder import PictureTags
 from onestream.serving.video.loops import load_loops
 from onestream.serving.video.memory import MemoryWatch, resident_bytes
@@ -176,6 +177,7 @@ class Video(Adapter):
             return GpuStreams(
                 self.definition,
                 gpu_index=self.gpu_index,
+                composing=self._options.output is not None,
                 log=lambda line: pb_utils.Logger.log_info(f"{self.name}: {line}"),
             )
         except PreprocessError as error:
@@ -215,9 +217,11 @@ class Video(Adapter):
         options, color = read_postprocess(self.parameters["postprocess"]), self._options.color
         assert isinstance(options, Matte)
         try:
-            composer = composer_of(options, self.folder, rule=ColorRule(matrix=color.matrix, range=color.range))
+            background = background_of(options, self.folder)
         except (OSError, ValueError) as error:
             raise BadStream("failed", f"the background cannot be read: {error}") from None
+        rule = ColorRule(matrix=color.matrix, range=color.range)
+        on_gpu = self._gpu.composer(background, rule=rule) if self._gpu else None
         aspect = opened.sample_aspect_ratio
         tags = PictureTags(
             primaries=opened.primaries_tag,
@@ -225,7 +229,8 @@ class Video(Adapter):
             # Pictures are turned before they are composed.
             sample_aspect_ratio=1 / aspect if opened.transpose else aspect,
         )
-        return ComposedVideo(composer, self.definition, output, fps=opened.fps, tags=tags)
+        composer = Composer(background, rule=rule)
+        return ComposedVideo(composer, self.definition, output, fps=opened.fps, tags=tags, on_gpu=on_gpu)
 
     def _next_packets(self, session: Session) -> Callable[[], None] | None:
         job = session.next_packets()
@@ -308,13 +313,17 @@ class Video(Adapter):
         while not self._stop.wait(_TICK_S):
             # No batch has a deadline here; a process in which not even this thread runs hangs.
             deadline.extend()
-            for session in list(self._sessions.values()):
-                try:
-                    session.tick()
-                    self._count(session)
-                except Exception as error:  # the others must be looked after all the same
-                    self._surprised(error)
+            self._look_after_all()
             self._hold_memory()
+
+    def _look_after_all(self) -> None:
+        # A method of its own: a name that outlived the loop would keep the last stream, its decoder and its memory.
+        for session in list(self._sessions.values()):
+            try:
+                session.tick()
+                self._count(session)
+            except Exception as error:  # the others must be looked after all the same
+                self._surprised(error)
 
     def _hold_memory(self) -> None:
         verdict = self._memory.look(list(self._sessions.values()))

@@ -1,58 +1,124 @@
-"""Composing on a GPU against NumPy and OpenCV."""
+"""Composing on a GPU: decoded surfaces over each background, equal to the CPU's composition in every bit."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
-from composed_rgb import composed
+from clip_files import write_video
+from gpu_frames import a_frame, a_matte, a_surface, blank
 from PIL import Image
+from test_gpu_memory import free_mib
+from test_gpu_video import _packets
 
+from onestream.postprocess.matte.background import Background, Blur, Color, Picture
+from onestream.postprocess.matte.composer import Composer, displayed
+from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
 from onestream.preprocess.cuda.device import Device
-from onestream.serving.pipeline import BlurBackground, ColorBackground, Matte, PictureBackground, Pipeline
+from onestream.preprocess.video.common.color import ColorRule
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.gpu.surfaces import LAYOUTS
+from onestream.preprocess.video.streams.stream import StreamDecoder
+from onestream.serving.pipeline import Pipeline, VideoOutput
+from onestream.serving.video.composed import ComposedVideo
+from onestream.wire.tensor_names import MATTE, VIDEO
 
 ROOT = Path(__file__).parents[2]
-FRAME_HW = (1080, 1920)
+LARGE_HW = (1080, 1920)
+MATTE_HW = (144, 256)
+TIMES = 30
 
 
-@pytest.mark.parametrize(
-    ("background", "tolerance"),
-    [
-        (ColorBackground(rgb=(0, 177, 64)), 2.0),  # the alpha is rounded before and after it is stretched
-        (PictureBackground(path="temple.jpg"), 2.0),
-        (BlurBackground(radius=28), 10.0),  # cells are not a Gaussian, and the photo has edges
-    ],
-    ids=["color", "picture", "blur"],
-)
-def test_a_frame_is_composed_within_the_roundings(
-    background: Any, tolerance: float, device: Device, photos: dict[str, Image.Image], record: Any
+@pytest.fixture(params=["color", "picture", "blur"])
+def background(request: pytest.FixtureRequest, photos: dict[str, Image.Image]) -> Background:
+    made: dict[str, Background] = {
+        "color": Color((0, 177, 64)),
+        "picture": Picture(np.asarray(photos["temple"])),
+        "blur": Blur(28),
+    }
+    return made[request.param]
+
+
+@pytest.mark.parametrize("orientation", [Orientation(), Orientation(True, False, True)], ids=["upright", "turned"])
+@pytest.mark.parametrize("key", sorted(LAYOUTS), ids=[LAYOUTS[key].format for key in sorted(LAYOUTS)])
+def test_every_bit_is_that_of_the_cpu(
+    key: Any, orientation: Orientation, background: Background, device: Device
 ) -> None:
-    from onestream.serving.video.matte_gpu import GpuComposer
+    device.enter()
+    composer = GpuComposer(background, stream=device.stream())
+    # Two frames of a size share its buffers; then the size changes.
+    for seed, size_hw in enumerate([(271, 481), (271, 481), (144, 256)]):
+        frame, matte = a_frame(size_hw, key, seed=seed), a_matte(MATTE_HW, seed)
+        shown = displayed(frame, orientation)
+        out = blank(shown)
+        composer.compose(a_surface(frame, device.stream()), orientation, matte, out)
+        expected = Composer(background).compose_reference(shown, matte)
+        for name in "yuv":
+            np.testing.assert_array_equal(getattr(out, name), getattr(expected, name), err_msg=name)
+
+
+def test_how_long_a_frame_takes(background: Background, device: Device, record: Any) -> None:
+    """Composed and copied to the host, with every call; the frames before compile and allocate."""
+    device.enter()
+    prepare_composing(device)
+    composer, frame = GpuComposer(background, stream=device.stream()), a_frame(LARGE_HW, seed=1)
+    surface, matte, out = a_surface(frame, device.stream()), a_matte(MATTE_HW, 1), blank(frame)
+    composer.compose(surface, Orientation(), matte, out)
+    waits, began_s = device.syncs, time.perf_counter()
+    for _ in range(TIMES):
+        composer.compose(surface, Orientation(), matte, out)
+    took_ms = 1000 * (time.perf_counter() - began_s) / TIMES
+    name = type(background).__name__.lower()
+    record(f"matte, {name}: 1080p frame composed and on the host, ms", took_ms)
+    assert device.syncs == waits + TIMES
+
+
+def test_a_decoded_clip_is_composed_and_encoded_as_on_the_cpu(
+    background: Background, device: Device, tmp_path: Path, record: Any
+) -> None:
+    from onestream.preprocess.video.gpu.stream_gpu import GpuStreamDecoder
 
     definition = Pipeline.from_file(ROOT / "pipelines" / "matte.yaml").preprocess
+    path = write_video(tmp_path / "clip.mp4", "libx264", count=24, size_hw=(270, 480), options={"bf": "2", "g": "12"})
+    format, packets = _packets(path)
     device.enter()
-    stream, picture = device.stream(), np.asarray(photos["temple"])
-    options = Matte(softness=0.5, background=background)
-    composer = GpuComposer(options, definition, FRAME_HW, stream=stream, picture=picture)
-    pixels = np.ascontiguousarray(photos["astronaut"].resize(FRAME_HW[::-1], Image.Resampling.LANCZOS))
-    seeds = np.random.default_rng(0).random((8, 8), np.float32)
-    probability = np.clip(cv2.resize(seeds, (256, 256), interpolation=cv2.INTER_CUBIC), 0, 1)
-    frame, out = stream.allocate(pixels.shape, np.uint8), stream.allocate(pixels.shape, np.uint8)
-    person, result = stream.allocate((256, 256), np.float32), stream.pinned(pixels.shape, np.uint8)
-    stream.upload(pixels, frame)
-    stream.upload(probability, person)
-    begin, end = stream.event(), stream.event()
-    composer.enqueue(frame, person, out)
-    stream.record(begin)
-    for _ in range(100):
-        composer.enqueue(frame, person, out)
-    stream.record(end)
-    stream.download(out, result)
-    stream.sync()
-    difference = float(np.abs(result - composed(options, definition, pixels, probability, picture)).max())
-    record(f"matte, {background.kind}: largest difference, levels", difference, f"≤ {tolerance:g}")
-    record(f"matte, {background.kind}: 1080p frame, ms", end.milliseconds_since(begin) / 100, "")
-    assert difference <= tolerance
+    on_gpu = GpuStreamDecoder(definition, format, stream=device.stream(), pictures=True)
+    on_cpu = StreamDecoder(definition, format, pictures=True)
+    found, expected = (
+        [
+            video(frame, {MATTE: a_matte((256, 256), frame.index)})[0][VIDEO].tobytes()
+            for packet in [*packets, None]
+            for frame in decoder.feed(packet)
+        ]
+        for decoder, video in (
+            (on_gpu, composed(background, GpuComposer(background, stream=device.stream()))),
+            (on_cpu, composed(background, None)),
+        )
+    )
+    assert on_gpu.on_cpu is None
+    assert len(found) == 24
+    record("matte: packets of composed H.264 that differ from the CPU's", sum(map(bytes.__ne__, found, expected)), "0")
+    assert found == expected
+
+
+def composed(background: Background, on_gpu: GpuComposer | None) -> ComposedVideo:
+    definition = Pipeline.from_file(ROOT / "pipelines" / "matte.yaml").preprocess
+    rule = ColorRule()
+    return ComposedVideo(Composer(background, rule=rule), definition, VideoOutput(crf=1), fps=25, on_gpu=on_gpu)
+
+
+def test_memory_is_flat_over_many_videos(device: Device, record: Any) -> None:
+    device.enter()
+    stream, free = device.stream(), []
+    frame = a_frame((540, 960), seed=1)
+    surface, matte, out = a_surface(frame, stream), a_matte(MATTE_HW, 1), blank(frame)
+    for number in range(40):
+        GpuComposer(Blur(28), stream=stream).compose(surface, Orientation(), matte, out)
+        if number % 8 == 7:
+            free.append(free_mib(device))
+    grown = free[len(free) // 2] - free[-1]
+    record("matte: GPU memory over the second half of 40 videos, growth in MiB", grown, "< 32")
+    assert grown < 32

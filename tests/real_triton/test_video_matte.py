@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -36,6 +37,24 @@ pytestmark = pytest.mark.needs_triton
 ROOT = Path(__file__).parents[2]
 FRAMES = 40
 SIZE_HW = (270, 480)
+_ON_GPU = """
+import sys
+sys.path[:0] = [{tests!r}]
+import host_gpu
+import host_nvdec
+host_nvdec.install()
+host_gpu.install()
+from onestream.postprocess.matte.composer import Composer
+from onestream.serving.video.model import Video
+
+# What the CPU would compose.
+Composer.compose = None
+
+
+class TritonPythonModel(Video):
+    def initialize(self, args):
+        super().initialize(args | {{"model_instance_kind": "GPU"}})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +87,17 @@ def composing(pipeline_file: Path) -> Iterator[Server]:
     folder = pipeline_file.parent / "repository"
     build(pipeline_file, folder=folder)
     models = ["matte_video", "matte_model"]
+    with Server(folder, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
+        yield server
+
+
+@pytest.fixture
+def composing_on_gpu(composing: Server, tmp_path: Path) -> Iterator[Server]:
+    """The same, with host memory in the place of a GPU."""
+    folder, models = tmp_path / "repository", ["matte_video", "matte_model"]
+    for model in models:
+        shutil.copytree(composing.repository / model, folder / model)
+    (folder / "matte_video" / "1" / "model.py").write_text(_ON_GPU.format(tests=str(ROOT / "tests")))
     with Server(folder, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
         yield server
 
@@ -154,6 +184,23 @@ def test_every_picture_is_the_reference_s_in_order_and_at_its_time(
     for number in range(FRAMES):
         assert psnr_db(found[number], wanted[number]) > 38
         assert psnr_db(found[number], wanted[number]) > psnr_db(found[number], wanted[number - 1])
+
+
+def test_a_gpu_composes_what_the_cpu_composes(
+    client: Client, composing_on_gpu: Server, clip: Path, tmp_path: Path
+) -> None:
+    expected = watch(client, clip, tmp_path / "cpu.mp4")
+    with Client(composing_on_gpu.grpc_url, timeout_s=20) as on_gpu:
+        found = watch(on_gpu, clip, tmp_path / "gpu.mp4")
+    assert [(one.frame_index, one.pts) for one in found] == [(one.frame_index, one.pts) for one in expected]
+    ours, others = (
+        [to_rgb(planes_of(frame), ColorRule()) for frame in every_frame(tmp_path / f"{device}.mp4")]
+        for device in ("gpu", "cpu")
+    )
+    # The resize for the network may differ by a level, and the matte with it; a neighbour is a pixel away.
+    for number in range(FRAMES):
+        assert psnr_db(ours[number], others[number]) > 38
+        assert psnr_db(ours[number], others[number]) > psnr_db(ours[number], others[number - 1])
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,18 @@ class GpuStreamFrame(StreamFrame):
     _surface: Surface | None
     _stream: Stream
 
-    def planes(self) -> Planes:
-        """The stored picture in YUV on the host, not turned; waits for the GPU. Raises as ``StreamFrame.planes``."""
+    @property
+    def surface(self) -> Surface:
+        """See ``StreamFrame.surface``."""
         if self._surface is None:
             raise ValueError("the decoder keeps no pictures; make it with pictures=True")
+        return self._surface
+
+    def planes(self) -> Planes:
+        """The stored picture in YUV on the host, not turned; waits for the GPU. Raises as ``StreamFrame.planes``."""
+        surface = self.surface
         self._stream.device.enter()
-        return self._surface.to_host(self._stream)
+        return surface.to_host(self._stream)
 
 
 class GpuStreamDecoder(StreamDecoder):

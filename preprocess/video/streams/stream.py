@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
     from onestream.preprocess.cuda.device import DeviceArray
+    from onestream.preprocess.video.gpu.surfaces import Surface
     from onestream.wire.video import Packet
 
 _DECODERS = {"av1": "libdav1d"}
@@ -96,6 +97,14 @@ class StreamFrame:
     orientation: Orientation
     colors: Colors
     _decoded: VideoFrame | None
+
+    @property
+    def surface(self) -> Surface | None:
+        """The stored picture on a GPU, done and not turned; None where the CPU decoded it.
+
+        Raises ``ValueError`` as ``planes`` does.
+        """
+        return None
 
     def planes(self) -> Planes:
         """The stored picture in YUV, not copied and not turned.

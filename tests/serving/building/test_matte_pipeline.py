@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from onestream.postprocess.matte.background import Blur, Color, Picture, read_picture
-from onestream.postprocess.matte.composer import alpha
+from onestream.postprocess.matte.composer import Composer, alpha
 from onestream.postprocess.matte.stretch import mixed
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.serving.building import repository
@@ -24,7 +24,7 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.pipeline import BlurBackground, Matte, Pipeline
-from onestream.serving.video.compositing import composer_of
+from onestream.serving.video.compositing import background_of
 
 ROOT = Path(__file__).parents[3]
 PIPELINE_FILE = ROOT / "pipelines" / "matte.yaml"
@@ -150,7 +150,7 @@ def test_the_options_become_the_background_that_they_name(tmp_path: Path, backgr
         np.random.default_rng(2).integers(0, 256, size, dtype=np.uint8) for size in ((40, 60), (20, 30), (20, 30))
     )
     frame = Planes(y, u, v, (40, 60), (1, 1), 8, 1, False)
-    composer = composer_of(Matte.model_validate({"background": options}), tmp_path, rule=ColorRule())
+    composer = Composer(background_of(Matte.model_validate({"background": options}), tmp_path))
     out = composer.compose(frame, np.zeros((4, 6), np.uint8))
     for plane, layer in zip((out.y, out.u, out.v), expected.layers(frame, ColorRule()), strict=True):
         np.testing.assert_array_equal(plane, mixed(layer.rows, layer.steps, axis=0))

@@ -1,0 +1,233 @@
+"""Composing on a GPU: the CUDA kernels, run by a C++ compiler, equal the CPU's composition in every bit."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_frames import a_frame, a_matte, a_surface, blank
+from host_gpu import HostDevice, HostStream
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onestream.postprocess.matte.background import Background, Blur, Color, Picture
+from onestream.postprocess.matte.composer import Composer, displayed
+from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
+from onestream.postprocess.matte.kernels_gpu import KERNELS, NAMES
+from onestream.preprocess.video.common.color import ColorRule, Planes
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.gpu.surfaces import LAYOUTS
+
+PICTURE = np.random.default_rng(3).integers(0, 256, (50, 70, 3), dtype=np.uint8)
+BACKGROUNDS: dict[str, Background] = {
+    "color": Color((10, 200, 30)),
+    "picture": Picture(PICTURE),
+    "blur": Blur(28),
+    "least blur": Blur(12),
+    "blur wider than the frame": Blur(500),
+}
+UPRIGHT = Orientation()
+
+
+def assert_equal(found: Planes, expected: Planes) -> None:
+    for name in "yuv":
+        one, other = getattr(found, name), getattr(expected, name)
+        np.testing.assert_array_equal(one[: other.shape[0], : other.shape[1]], other, err_msg=name)
+        assert (one[:, other.shape[1] :] == 123).all(), "what pads the rows is not ours"
+
+
+def assert_composed(
+    composer: GpuComposer, stream: Any, background: Background, frame: Planes, matte: Any, orientation: Orientation
+) -> None:
+    """One frame by both; the rule is the automatic one."""
+    shown = displayed(frame, orientation)
+    out = blank(shown, padding=5)
+    composer.compose(a_surface(frame, stream), orientation, matte, out)
+    assert_equal(out, Composer(background).compose_reference(shown, matte))
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(
+    key=st.sampled_from(sorted(LAYOUTS)),
+    size_hw=st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    matte_hw=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    background=st.sampled_from(list(BACKGROUNDS)),
+    orientation=st.builds(Orientation, st.booleans(), st.booleans(), st.booleans()),
+    tag=st.sampled_from([1, 2, 6, 9]),
+    full=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_every_bit_is_that_of_the_cpu(
+    key: Any,
+    size_hw: tuple[int, int],
+    matte_hw: tuple[int, int],
+    background: str,
+    orientation: Orientation,
+    tag: int,
+    full: bool,
+    seed: int,
+) -> None:
+    stream: Any = HostDevice().stream()
+    behind = BACKGROUNDS[background]
+    composer = GpuComposer(behind, stream=stream)
+    for number in (seed, seed + 1):
+        frame = a_frame(size_hw, key, tag=tag, full=full, seed=number)
+        # A cut of the network's canvas, as of a letterbox.
+        matte = a_matte((matte_hw[0] + 3, matte_hw[1] + 2), number)[2:-1, 1:-1]
+        assert_composed(composer, stream, behind, frame, matte, orientation)
+
+
+@pytest.mark.parametrize("background", list(BACKGROUNDS))
+def test_a_change_of_size_matte_or_colours_is_followed(background: str) -> None:
+    stream: Any = HostDevice().stream()
+    composer = GpuComposer(BACKGROUNDS[background], stream=stream)
+    changes: list[tuple[tuple[int, int], tuple[int, int], int, bool]] = [
+        ((40, 60), (8, 8), 1, False),
+        ((33, 71), (8, 8), 1, False),
+        ((33, 71), (9, 5), 1, False),
+        ((33, 71), (9, 5), 6, False),
+        ((33, 71), (9, 5), 6, True),
+        ((40, 60), (8, 8), 1, False),
+    ]
+    for seed, (size_hw, matte_hw, tag, full) in enumerate(changes):
+        frame = a_frame(size_hw, tag=tag, full=full, seed=seed)
+        assert_composed(composer, stream, BACKGROUNDS[background], frame, a_matte(matte_hw, seed), UPRIGHT)
+
+
+def test_the_rule_chooses_the_colours_of_the_background() -> None:
+    stream: Any = HostDevice().stream()
+    frame, rule = a_frame((20, 30), tag=1, seed=1), ColorRule(matrix="bt601", range="full")
+    background, out = Color((200, 30, 60)), blank(frame)
+    matte = np.zeros((4, 4), np.uint8)
+    GpuComposer(background, rule=rule, stream=stream).compose(a_surface(frame, stream), UPRIGHT, matte, out)
+    assert_equal(out, Composer(background, rule=rule).compose_reference(frame, matte))
+    assert not np.array_equal(out.y, Composer(background).compose_reference(frame, matte).y)
+
+
+class Counting(HostStream):
+    """Counts what a frame costs, and keeps what kernels are given."""
+
+    def __init__(self, device: HostDevice) -> None:
+        super().__init__(device)
+        self.downloads = self.uploads = self.allocations = 0
+        self.launched: list[tuple[Any, tuple[int, int], Any]] = []
+
+    def allocate(self, shape: Any, dtype: Any) -> Any:
+        self.allocations += 1
+        return super().allocate(shape, dtype)
+
+    def upload(self, source: Any, target: Any) -> None:
+        self.uploads += 1
+        super().upload(source, target)
+
+    def download(self, source: Any, target: Any) -> None:
+        self.downloads += 1
+        super().download(source, target)
+
+    def launch(self, kernel: Any, grid: Any, block: Any, arguments: Any) -> None:
+        self.launched.append((kernel, (grid[0] * block[0], grid[1] * block[1]), arguments))
+        super().launch(kernel, grid, block, arguments)
+
+
+@pytest.mark.parametrize(("background", "launches"), [("color", 2), ("picture", 2), ("blur", 10)])
+def test_a_frame_is_copied_back_once_and_allocates_nothing(background: str, launches: int) -> None:
+    device = HostDevice()
+    stream = Counting(device)
+    surface = a_surface(a_frame((48, 64), seed=1), device.stream())
+    composer = GpuComposer(BACKGROUNDS[background], stream=stream)  # type: ignore[arg-type]
+    out, matte = blank(a_frame((48, 64), seed=1)), a_matte((8, 8), 1)
+    composer.compose(surface, UPRIGHT, matte, out)
+    before, waits = (stream.uploads, stream.downloads, stream.allocations, len(stream.launched)), device.syncs
+    composer.compose(surface, UPRIGHT, matte, out)
+    after = (stream.uploads, stream.downloads, stream.allocations, len(stream.launched))
+    # The matte goes up, the frame comes down.
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 0, launches]
+    assert device.syncs == waits + 1
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    stream: Any = HostDevice().stream()
+    composer, frame = GpuComposer(Color((1, 2, 3)), stream=stream), a_frame((20, 30), seed=1)
+    surface, matte = a_surface(frame, stream), np.zeros((4, 4), np.uint8)
+    with pytest.raises(ValueError, match=r"out has size, chroma shifts and depth \(\(20, 31\), \(1, 1\), 8\)"):
+        composer.compose(surface, UPRIGHT, matte, blank(a_frame((20, 31), seed=1)))
+    with pytest.raises(ValueError, match=r"\(\(20, 30\), \(1, 1\), 8\), the frame \(\(30, 20\), \(1, 1\), 8\)"):
+        composer.compose(surface, Orientation(transpose=True), matte, blank(frame))
+    with pytest.raises(ValueError, match="got shape \\(0, 4\\)"):
+        composer.compose(surface, UPRIGHT, matte[:0], blank(frame))
+    with pytest.raises(ValueError, match="is tagged with matrix coefficients 8"):
+        composer.compose(surface, UPRIGHT, matte, blank(a_frame((20, 30), tag=8, seed=1)))
+
+
+def test_an_error_lets_go_of_nothing_that_is_still_read() -> None:
+    """A launch fails while others are queued: they are waited for before the caller may let the frame go."""
+    device = HostDevice()
+
+    class Failing(HostStream):
+        fails = False
+
+        def launch(self, kernel: Any, grid: Any, block: Any, arguments: Any) -> None:
+            if self.fails and arguments[0] == composer._made[1].frame.pointer:  # type: ignore[index]
+                raise RuntimeError("CUDA_ERROR")
+            super().launch(kernel, grid, block, arguments)
+
+    stream: Any = Failing(device)
+    frame, matte = a_frame((20, 30), seed=1), np.zeros((4, 4), np.uint8)
+    composer, surface = GpuComposer(Color((1, 2, 3)), stream=stream), a_surface(frame, stream)
+    composer.compose(surface, UPRIGHT, matte, blank(frame))
+    waits, stream.fails = device.syncs, True
+    with pytest.raises(RuntimeError, match="CUDA_ERROR"):
+        composer.compose(surface, UPRIGHT, matte, blank(frame))
+    assert device.syncs == waits + 1
+
+
+def parameters(name: str) -> list[str]:
+    """What a kernel declares."""
+    found = re.search(rf"{name}\((.*?)\)", KERNELS, re.DOTALL)
+    assert found is not None
+    return found[1].split(",")
+
+
+def test_arguments_have_the_types_that_the_kernels_declare() -> None:
+    """cuda-core passes a whole number as an address of 8 bytes, and NumPy's int32 as 4; a GPU would not complain."""
+    from cuda.core._kernel_arg_handler import ParamHolder
+
+    class Named(HostDevice):
+        def kernel(self, source: str, name: str) -> Any:
+            assert source is KERNELS
+            compiled = super().kernel(source, name)
+            named[id(compiled)] = name
+            return compiled
+
+    named: dict[int, str] = {}
+    device = Named()
+    prepare_composing(device)  # type: ignore[arg-type]
+    stream = Counting(device)
+    frame = a_frame((50, 90), seed=1)
+    composer = GpuComposer(Blur(12), stream=stream)  # type: ignore[arg-type]
+    composer.compose(a_surface(frame, stream), UPRIGHT, a_matte((8, 8), 1), blank(frame))
+    assert {named[id(kernel)] for kernel, _, _ in stream.launched} == set(NAMES)
+    for kernel, threads, arguments in stream.launched:
+        name = named[id(kernel)]
+        declared = parameters(name)
+        assert len(declared) == len(arguments)
+        # 50 + 2 x 25 rows of samples, 3 x 7 of cells.
+        assert threads == ((32, 24) if name in ("matte_cell_means", "matte_box_filter") else (96, 104))
+        holder = ParamHolder(list(arguments))
+        addresses = (ctypes.c_void_p * len(arguments)).from_address(holder.ptr)
+        for parameter, argument, address in zip(declared, arguments, addresses, strict=True):
+            kind = ctypes.c_uint64 if "*" in parameter else ctypes.c_int32
+            assert isinstance(argument, np.int32) == (kind is ctypes.c_int32), (name, parameter)
+            assert kind.from_address(address).value == argument
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89", "sm_90", "sm_120"])
+def test_nvrtc_compiles_the_kernels_for_every_gpu(arch: str) -> None:
+    """NVIDIA's compiler needs no GPU."""
+    from cuda.core import Program, ProgramOptions
+
+    code = bytes(Program(KERNELS, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
+    assert all(name.encode() in code for name in NAMES)
