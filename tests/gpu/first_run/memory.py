@@ -1,4 +1,4 @@
-"""Memory over thousands of batches, damaged files, second chances. Needs the wheels for images."""
+"""Memory over thousands of batches, damaged files, second chances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mixed batch on two streams, alone and under compute-sanitizer. Needs the wheels for images."""
+"""A mixed batch on two streams, alone and under compute-sanitizer."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def opened(decode: str, *, kind: str = "gpu", definition: Definition = DEFINITIO
     from onestream.serving.video.model import Video
 
     model = Video.__new__(Video)
-    model.name, model.device, model.definition = "v", kind, definition
+    model.name, model.device, model.gpu_index, model.definition = "v", kind, 0, definition
     model._options = VideoOptions(decode=decode)  # type: ignore[arg-type]
     return model._open_gpu(), triton.said
 
