@@ -30,8 +30,9 @@ class ImageDecoder:
     """Decodes batches to RGB, 8 bit, oriented, interleaved. Belongs to one thread.
 
     With a ``stream`` the images are on its GPU, ordered on it, and valid until the next ``decode``; without one they
-    are on the host, and only the CPU decodes. ``threads`` are CPU threads. ``second_chances`` counts the JPEGs that the
-    GPU rejected and the CPU was asked for.
+    are on the host, and only the CPU decodes. What the CPU decoded stays on the GPU until later images of the CPU are
+    there. ``threads`` are CPU threads. ``second_chances`` counts the JPEGs that the GPU rejected and the CPU was asked
+    for.
     """
 
     def __init__(self, stream: Stream | None, *, options: DecodeOptions, threads: int) -> None:

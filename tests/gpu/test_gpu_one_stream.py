@@ -30,9 +30,10 @@ def engine(device: Device, record: Any) -> Iterator[DeviceEngine]:
 
 
 @pytest.fixture(scope="module")
-def batch(files: dict[str, bytes]) -> list[bytes]:
-    """As many JPEGs as a batch takes."""
-    return [data for name, data in files.items() if "4:" in name][:BATCH]
+def batch(files: dict[str, bytes], decided: list[str]) -> list[bytes]:
+    """As many JPEGs as a batch takes, of classes that no rounding changes."""
+    found = [files[name] for name in decided if "4:" in name]
+    return (found * BATCH)[:BATCH]
 
 
 def one_stream(definition: Definition, engine: DeviceEngine, device: Device, **options: Any) -> OneStream:
