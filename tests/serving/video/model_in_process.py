@@ -154,6 +154,7 @@ def a_model(folder: Path, pipeline: Pipeline, *, kind: str) -> Any:
             "model_version": "1",
             "model_name": "matte_video",
             "model_instance_kind": kind,
+            "model_instance_device_id": "0",
             "model_instance_name": "matte_video_0_1",
         }
     )
