@@ -48,6 +48,9 @@ class NoDali:
         raise BackendMissing("there is no DALI yet")
 
 dali.Dali = NoDali
+for name in [*sys.modules]:
+    if name.partition(".")[0] == "av" or name.startswith("onestream.preprocess.video"):
+        del sys.modules[name]
 sys.modules["av"] = sys.modules["PyNvVideoCodec"] = None
 """
 

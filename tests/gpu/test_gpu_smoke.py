@@ -12,9 +12,14 @@ from PIL import Image
 from onestream.preprocess import CenterCrop, Decode, Definition, Output, Resize, compile
 from onestream.preprocess.cuda.device import Device
 from onestream.preprocess.tolerances import Stage, compare
-from onestream.preprocess.video.gpu.surfaces import prepare_colors
 from onestream.serving.pipeline import GpuOptions
 
+ADD_ONE = """
+extern "C" __global__ void add_one(unsigned char* values, int count) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < count) values[at] += 1;
+}
+"""
 RESIZED = Definition(
     operations=[
         Decode(),
@@ -40,8 +45,14 @@ def test_memory_goes_there_and_back(device: Device, record: Any) -> None:
     assert not back[1].any()
 
 
-def test_kernels_of_ours_compile(device: Device) -> None:
-    prepare_colors(device)
+def test_a_kernel_is_compiled_and_runs(device: Device) -> None:
+    stream = device.stream()
+    values, back = stream.allocate((1000,), np.uint8), stream.pinned((1000,), np.uint8)
+    stream.fill(values, 41)
+    stream.launch(device.kernel(ADD_ONE, "add_one"), (8, 1), (128, 1), [values.pointer, np.int32(900)])
+    stream.download(values, back)
+    stream.sync()
+    np.testing.assert_array_equal(back, [42] * 900 + [41] * 100)
 
 
 def test_one_network_runs(device: Device, network: Any, photos: dict[str, Image.Image], record: Any) -> None:
