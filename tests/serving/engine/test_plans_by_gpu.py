@@ -28,6 +28,9 @@ class ThreeGpus:
         self.entered: list[int] = []
         monkeypatch.setattr(engine_process, "gpu_count", lambda: len(self.kinds))
         monkeypatch.setattr(engine_process, "open_device", self._open)
+        # As the code under test finds it: other tests import it anew.
+        from onestream.serving.engine import library
+
         # Its plans are of one capability, whatever GPU is there; what is asked for is what TensorRT would be asked for.
         monkeypatch.setattr(library, "IS_RTX", False)
 
