@@ -12,7 +12,7 @@ from onestream.preprocess.cuda.device import Stream
 from onestream.preprocess.cuda.staging import Staging
 
 ROOM_AT_FIRST, ROOM_AT_MOST = 1 << 18, 1 << 24
-"""Bytes of a stream's tables: doubled up to the larger as they fill up, and then begun anew.
+"""Bytes of a stream's tables: the smaller with the first one, doubled up to the larger as they fill up, then begun anew.
 
 A table for 224 pixels takes 10 to 50 KB. Only tables of one batch that need more get more.
 """
@@ -30,7 +30,7 @@ class Tables:
 
     def __init__(self, stream: Stream, staging: Staging) -> None:
         self._stream, self._staging = stream, staging
-        self._memory = stream.allocate((ROOM_AT_FIRST,), np.uint8)
+        self._memory = stream.allocate((0,), np.uint8)
         self._places: dict[Hashable, int] = {}
         self._used = 0
 
@@ -44,7 +44,7 @@ class Tables:
             new = dict(tables)
             needed = sum(aligned(table.nbytes) for table in new.values())
             if needed > room or room < ROOM_AT_MOST:
-                room = max(1 << (needed - 1).bit_length(), min(2 * room, ROOM_AT_MOST))
+                room = max(1 << (needed - 1).bit_length(), min(2 * room, ROOM_AT_MOST), ROOM_AT_FIRST)
                 self._memory = self._stream.allocate((room,), np.uint8)
         if new:
             begin = self._used

@@ -260,7 +260,7 @@ def test_tables_are_begun_anew_when_they_are_full(monkeypatch: pytest.MonkeyPatc
     stream = CountingStream()
     held = tables.Tables(stream, Staging(stream))
     for chosen, rooms, new in (
-        (["a" * 3, "b" * 100], [], True),
+        (["a" * 3, "b" * 100], [256], True),
         (["a" * 3], [], False),  # remembered
         (["c" * 200, "a" * 3], [512], True),
         (["d" * 300], [1024], True),
