@@ -12,7 +12,7 @@ from onestream.preprocess.cuda.device import Stream
 from onestream.preprocess.cuda.staging import Staging
 
 ROOM_AT_FIRST, ROOM_AT_MOST = 1 << 18, 1 << 24
-"""Bytes of a stream's tables: the smaller with the first one, doubled up to the larger as they fill up, then begun anew.
+"""Bytes of a stream's tables: the smaller at first, doubled up to the larger as they fill up, and then begun anew.
 
 A table for 224 pixels takes 10 to 50 KB. Only tables of one batch that need more get more.
 """
