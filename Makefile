@@ -13,8 +13,8 @@ TENSORRT ?= $$($(BIN)/python deploy/tensorrt_bindings.py $(TENSORRT_IF_THERE))
 TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# Processes that `make test` runs tests in; each file's are in one.
-WORKERS ?= 2
+# Processes that `make test` runs tests in, one more than cores, since many wait for servers; each file's are in one.
+WORKERS ?= 3
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help

@@ -94,6 +94,7 @@ def run(tmp_path: Path) -> Run:
     return run_call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLLECTED)
 def test_a_call_finds_its_tests_without_what_a_bare_machine_lacks(run: Run, name: str) -> None:
     results = run(name, options="--collect-only")

@@ -46,6 +46,7 @@ def test_python_blocks_run(server: Server) -> None:
     assert printed[1].startswith("(4, 3, 224, 224) [")
 
 
+@pytest.mark.slow
 def test_python_blocks_of_the_training_page_run() -> None:
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     found = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)

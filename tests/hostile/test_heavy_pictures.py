@@ -66,6 +66,7 @@ def test_a_heavy_picture_gets_the_answer_that_it_has_as_a_light_one(client: Clie
     assert light.labels == heavy.labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", FORMS)
 def test_light_pictures_are_answered_while_heavy_ones_wait(client: Client, pipeline: str) -> None:
     photos = [path.read_bytes() for path in PHOTOS]

@@ -84,6 +84,7 @@ def test_a_local_caller_registers_no_region_of_a_server(server: Server, protocol
         assert client.classify(PHOTO)
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_regions_of_a_closed_server_are_not_in_the_machines_dev_shm(repository: Path) -> None:
     if not private_memory.private_memory_allowed():
@@ -120,6 +121,7 @@ def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(
     assert not first & set(os.listdir(SHM_FOLDER))
 
 
+@pytest.mark.slow
 @needs_triton
 def test_with_shared_memory_open_clients_hand_images_over(repository: Path) -> None:
     with (

@@ -48,6 +48,7 @@ def test_random_bytes_raise_nothing_else(magic: bytes, body: bytes) -> None:
     outcome(magic + body)
 
 
+@pytest.mark.slow
 @settings(max_examples=1500)
 @given(data=st.data())
 def test_mutated_files_raise_nothing_else(data: st.DataObject) -> None:

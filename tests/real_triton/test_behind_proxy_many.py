@@ -19,7 +19,7 @@ from patience import PATIENCE_S
 from onestream.serving.proxy.tokens import add_token
 from onestream.serving.server.server import Server
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx, pytest.mark.slow]
 
 PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
 COFFEE = ROOT / "examples" / "photos" / "coffee.jpg"

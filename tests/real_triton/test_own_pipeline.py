@@ -115,6 +115,7 @@ def test_an_edited_definition_is_refused_at_load(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_network_that_mixes_its_batch_is_never_given_one(tmp_path: Path, photos: dict[str, bytes]) -> None:
     """It gives 0 for an image alone, and anything else for one of several."""
     mixing = mean_color(("n", 3, 48, 64), mix_batch=True)

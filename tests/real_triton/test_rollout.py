@@ -29,7 +29,7 @@ from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
 from onestream.serving.server.triton.ports import free_port
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = (ROOT / "docs" / "rollout.md").read_text(encoding="utf-8")
@@ -136,7 +136,6 @@ def clients_that_go_on(
             thread.join()
 
 
-@pytest.mark.slow
 def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Server) -> None:
     """Version 2 has other pixels and a network that answers three times as much: a mixture would be neither."""
     build_version(folder, 2, factor=3.0, value=0)
@@ -175,7 +174,6 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Serv
     assert own_server.restarts == {}
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nginx
 def test_callers_behind_the_proxy_notice_nothing(folder: Path, own_server: Server) -> None:
     build_version(folder, 2, factor=3.0, value=0)
@@ -240,7 +238,6 @@ def test_a_rollout_that_ends_early_is_undone(folder: Path, own_server: Server) -
         np.testing.assert_array_equal(scores(client, "own_fused"), before)
 
 
-@pytest.mark.slow
 def test_the_pin_outlives_the_server(tmp_path: Path) -> None:
     build_version(tmp_path, 1)
     repository = build_version(tmp_path, 2, factor=3.0)

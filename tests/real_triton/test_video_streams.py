@@ -269,6 +269,7 @@ def test_a_model_that_is_not_served_is_no_refused_stream(client: Client, clip: P
         list(client.stream(clip, pipeline="nobody"))
 
 
+@pytest.mark.slow
 def test_a_pipeline_without_streams_is_told_by_what_its_file_lacks(clip: Path, tmp_path: Path) -> None:
     fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": "raw"}}
     (tmp_path / "colors.onnx").write_bytes(mean_color(("batch", 3, 32, 32)).SerializeToString())

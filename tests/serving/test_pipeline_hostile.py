@@ -19,6 +19,7 @@ from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 CLASSIFY = (ROOT / "pipelines" / "classify.yaml").read_text()
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
 MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40))

@@ -186,6 +186,7 @@ def test_the_matte_pipeline_shows_the_composed_picture(tab: Page) -> None:
     assert list(milliseconds(tab)[0]) == ["all steps", "queue", "transfer"]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser, built: Path) -> None:
     port = free_port("127.0.0.1")
     with PageProcess("--url", f"127.0.0.1:{port}", "--port", "0") as page:

@@ -143,7 +143,10 @@ def test_a_batch_of_only_bad_videos_is_left_out(clips: Path, tmp_path: Path) -> 
 
 
 def test_an_epoch_can_be_left_and_everything_is_released(clips: Path) -> None:
-    before, files = threading.active_count(), psutil.Process().open_files()
+    def open_files() -> set[tuple[str, int]]:
+        return {(file.path, file.fd) for file in psutil.Process().open_files()}
+
+    before, files = threading.active_count(), open_files()
     loader = VideoLoader(PIXELS, clips, batch_size=1, num_frames=9, threads=2, prefetch=3)
     next(iter(loader))
     assert [len(batch.clips) for batch in loader] == [1] * 7
@@ -153,7 +156,7 @@ def test_an_epoch_can_be_left_and_everything_is_released(clips: Path) -> None:
     loader.close()
     assert threading.active_count() == before
     # Sockets may come and go meanwhile: those of other tests' clients, whose threads end late.
-    assert psutil.Process().open_files() == files
+    assert open_files() == files
 
 
 def test_the_reference_is_a_backend(clips: Path) -> None:

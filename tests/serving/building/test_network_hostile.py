@@ -22,6 +22,7 @@ from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.errors import BadNetwork
 
 ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.slow
 OPERATIONS = [
     {"op": "decode"},
     {"op": "resize", "mode": "exact", "size": [32, 32]},
@@ -216,7 +217,6 @@ def test_the_command_says_one_line_and_writes_nothing(tmp_path: Path, name: str)
     assert not repository.exists()
 
 
-@pytest.mark.slow
 def test_damaged_networks_are_refused_or_served(tmp_path: Path) -> None:
     random = Random(5)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from onestream.serving.networks.legacy_pickle import CheckpointError, read_legacy_checkpoint
 
 ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.slow
 HEADER = b"".join(pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}))
 KEYS, STORAGE = pickle.dumps(["0"], 2), (4).to_bytes(8, "little") + bytes(16)
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\nFloatStorage\nS'0'\nS'cpu'\nI4\nNtQI0\n"

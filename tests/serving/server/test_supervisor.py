@@ -158,6 +158,7 @@ def test_a_model_that_is_unloaded_on_purpose_stays_unloaded(server: Server) -> N
     assert server.restarts == restarts
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_a_model_that_keeps_crashing_is_given_up(tmp_path: Path) -> None:
     repository, poison = tmp_path / "repository", tmp_path / "poison"
@@ -264,6 +265,7 @@ def test_a_stopped_process_is_replaced_before_it_goes_on(server: Server, events:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_a_process_that_is_slow_at_its_work_is_left_alone(tmp_path: Path) -> None:
     # One loop that keeps Python's lock, and one in native code.
@@ -292,6 +294,7 @@ def test_a_batch_over_its_deadline_ends_its_process(tmp_path: Path) -> None:
         assert output(infer(server, "hangs", 1)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_a_model_whose_files_are_gone_keeps_the_server_unready_until_they_are_back(tmp_path: Path) -> None:
     repository, elsewhere = tmp_path / "repository", tmp_path / "elsewhere"

@@ -298,6 +298,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", list(ENDS))
 def test_a_stream_that_ends_early_releases_its_memory(
     end: str, machine: Machine, opened: Opened, tmp_path: Path
