@@ -94,7 +94,7 @@ def parity(
             bar.stop()
             fail(str(error), EXIT_CANNOT_START)
     if options.names.passed_over:
-        log.print(options.names.passed_over, highlight=False, markup=False, soft_wrap=True)
+        typer.echo(options.names.passed_over, err=True)
     _show(report, json_file, out)
     if not report.judges:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in report.not_compared.items())

@@ -97,7 +97,7 @@ def tune(
                 )
                 report = measure(options, listener)
             if options.names.passed_over:
-                log.print(options.names.passed_over, highlight=False, markup=False, soft_wrap=True)
+                typer.echo(options.names.passed_over, err=True)
             _show(report, json_file, plot)
             if report.changes and report.keeps_limit is not False:
                 _finish(report, options, log, dry_run=dry_run)

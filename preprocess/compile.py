@@ -27,8 +27,8 @@ def compile(
     ``max_batch_size`` is the largest number of images that the backend processes at once (``run`` accepts more and
     splits them); ``threads`` are CPU threads; ``varied`` prepares for variations (``Compiled.run``), which need an
     output size that does not depend on the image; ``decode`` is read by GPU backends only, ``resize`` by *cvcuda*
-    only. Raises ``CannotCompile``
-    naming what the backend cannot do exactly, and ``BackendMissing`` naming the command that installs it.
+    only. Raises ``CannotCompile`` naming what the backend cannot do exactly, and ``BackendMissing`` naming the command
+    that installs it.
     """
     limits = limits or Limits()
     if varied:

@@ -325,6 +325,11 @@ class Definition(BaseModel):
         return tuple(found)
 
     @property
+    def resize(self) -> Resize | None:
+        """The first resize, if there is one."""
+        return next((op for op in self.operations if isinstance(op, Resize)), None)
+
+    @property
     def normalize(self) -> Normalize | None:
         """The normalization, if there is one."""
         return next((op for op in self.operations if isinstance(op, Normalize)), None)

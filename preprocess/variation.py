@@ -53,11 +53,10 @@ def canvas_of(definition: Definition) -> Size:
 
 def resize_of(definition: Definition) -> Resize:
     """How a variation is brought to the canvas: as the definition's first resize filters, else antialiased bilinear."""
-    size = canvas_of(definition)
-    for operation in definition.geometry:
-        if isinstance(operation, Resize):
-            return Resize(mode="exact", size=size, filter=operation.filter, antialias=operation.antialias)
-    return Resize(mode="exact", size=size)
+    size, first = canvas_of(definition), definition.resize
+    if first is None:
+        return Resize(mode="exact", size=size)
+    return Resize(mode="exact", size=size, filter=first.filter, antialias=first.antialias)
 
 
 def box_region(box: Window, source_hw: Size) -> Region:

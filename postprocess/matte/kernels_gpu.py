@@ -17,6 +17,19 @@ __device__ Plane plane_of(int number, int height, int width, int chroma_height, 
     return number ? chroma : luma;
 }
 
+// Plane, row and column of the sample that is this thread's; false where it has none.
+__device__ bool own_sample(
+    int height, int width, int chroma_height, int chroma_width, int &number, int &row, int &column)
+{
+    column = blockIdx.x * blockDim.x + threadIdx.x;
+    row = blockIdx.y * blockDim.y + threadIdx.y;
+    if (row >= height + 2 * chroma_height)
+        return false;
+    number = row < height ? 0 : 1 + (row - height) / chroma_height;
+    row -= number ? height + (number - 1) * chroma_height : 0;
+    return column < (number ? chroma_width : width);
+}
+
 __device__ int clamped(int value, int most)
 {
     return value < 0 ? 0 : value > most ? most : value;
@@ -42,15 +55,10 @@ extern "C" __global__ void matte_take_planes(
     int transpose, int flip_rows, int flip_columns,
     unsigned char *frame, int height, int width, int chroma_height, int chroma_width)
 {
-    int column = blockIdx.x * blockDim.x + threadIdx.x;
-    int row = blockIdx.y * blockDim.y + threadIdx.y;
-    if (row >= height + 2 * chroma_height)
+    int number, row, column;
+    if (!own_sample(height, width, chroma_height, chroma_width, number, row, column))
         return;
-    int number = row < height ? 0 : 1 + (row - height) / chroma_height;
     Plane plane = plane_of(number, height, width, chroma_height, chroma_width);
-    if (column >= plane.width)
-        return;
-    row -= number ? height + (number - 1) * chroma_height : 0;
     int from_row = flip_rows ? plane.height - 1 - row : row;
     int from_column = flip_columns ? plane.width - 1 - column : column;
     int stored_row = transpose ? from_column : from_row;
@@ -65,15 +73,10 @@ extern "C" __global__ void matte_compose(
     unsigned char *frame, const unsigned char *back, const unsigned char *matte, int matte_height, int matte_width,
     const int *rows, const int *columns, int height, int width, int chroma_height, int chroma_width)
 {
-    int column = blockIdx.x * blockDim.x + threadIdx.x;
-    int row = blockIdx.y * blockDim.y + threadIdx.y;
-    if (row >= height + 2 * chroma_height)
+    int number, row, column;
+    if (!own_sample(height, width, chroma_height, chroma_width, number, row, column))
         return;
-    int number = row < height ? 0 : 1 + (row - height) / chroma_height;
     Plane plane = plane_of(number, height, width, chroma_height, chroma_width);
-    if (column >= plane.width)
-        return;
-    row -= number ? height + (number - 1) * chroma_height : 0;
     int level = stretched(matte, matte_height, matte_width,
         rows[(number ? height : 0) + row], columns[(number ? width : 0) + column]);
     long long at = plane.offset + (long long)row * plane.width + column;
@@ -122,15 +125,10 @@ extern "C" __global__ void matte_stretch_cells(
     const unsigned char *cells, int cell_rows, int cell_columns, const int *rows, const int *columns,
     unsigned char *back, int height, int width, int chroma_height, int chroma_width)
 {
-    int column = blockIdx.x * blockDim.x + threadIdx.x;
-    int row = blockIdx.y * blockDim.y + threadIdx.y;
-    if (row >= height + 2 * chroma_height)
+    int number, row, column;
+    if (!own_sample(height, width, chroma_height, chroma_width, number, row, column))
         return;
-    int number = row < height ? 0 : 1 + (row - height) / chroma_height;
     Plane plane = plane_of(number, height, width, chroma_height, chroma_width);
-    if (column >= plane.width)
-        return;
-    row -= number ? height + (number - 1) * chroma_height : 0;
     back[plane.offset + (long long)row * plane.width + column] = stretched(
         cells + (long long)number * cell_rows * cell_columns, cell_rows, cell_columns,
         rows[(number ? height : 0) + row], columns[(number ? width : 0) + column]);

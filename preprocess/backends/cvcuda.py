@@ -23,7 +23,7 @@ from onestream.preprocess.cuda.device import INSTALL_GPU, DeviceArray, Stream
 from onestream.preprocess.cuda.network_values import NetworkValues
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.cuda.step_timer import StepTimer
-from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, BadImage
 from onestream.preprocess.geometry import Size, fill_values
 from onestream.preprocess.headers.reader import Encoded
@@ -196,13 +196,12 @@ class _Resizer(Protocol):
 
 
 def _resizer(definition: Definition, stream: Stream, resize: GpuResize) -> _Resizer:
-    operation = next((one for one in definition.geometry if isinstance(one, Resize)), None)
     channels = definition.output_spec.channels
     if resize == "exact":
-        return PillowResize(operation, channels=channels, stream=stream)
+        return PillowResize(definition.resize, channels=channels, stream=stream)
     from onestream.preprocess.backends.hq_resize import HqResize
 
-    return HqResize(operation, channels=channels, stream=stream)
+    return HqResize(definition.resize, channels=channels, stream=stream)
 
 
 def _is_finished(definition: Definition) -> bool:

@@ -11,7 +11,7 @@ from onestream.preprocess.cpu.filters import SUPPORT
 from onestream.preprocess.cpu.pillow_weights import columns_first
 from onestream.preprocess.cpu.resample import resample
 from onestream.preprocess.cuda.kernels import look_up_interleaved, look_up_planar, recolor
-from onestream.preprocess.definition import Definition, Filter, Resize
+from onestream.preprocess.definition import Definition, Filter
 from onestream.preprocess.geometry import Placement, Region, fill_values, region
 from onestream.preprocess.variation import Variation, canvas_of, resize_of
 
@@ -23,7 +23,7 @@ class CpuFinish:
 
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
-        resize = next((operation for operation in definition.geometry if isinstance(operation, Resize)), None)
+        resize = definition.resize
         self._filter: Filter | None = resize.filter if resize else None
         self._antialias = resize is None or resize.antialias
         self._fill = next(iter(fill_values(definition)), 0)

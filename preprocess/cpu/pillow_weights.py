@@ -25,9 +25,6 @@ Neighbours = tuple[Indices, Indices, npt.NDArray[np.float64]]
 DIGITS = 22
 """Binary digits of a weight after the point."""
 
-LONGEST_REMEMBERED = 8192
-"""Weights of a line of this many pixels take 64 KB and more; longer ones are rare and are not kept."""
-
 _COLUMNS_MAY_BE_FIRST = int(PIL.__version__.partition(".")[0]) >= 13
 
 

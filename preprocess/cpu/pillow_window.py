@@ -8,13 +8,12 @@ fifth to three fifths of Pillow's time.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.cpu.loops import compiled
-from onestream.preprocess.cpu.pillow_weights import DIGITS, LONGEST_REMEMBERED, Indices, Weights, window_weights
+from onestream.preprocess.cpu.pillow_weights import DIGITS, Indices, window_weights
+from onestream.preprocess.cpu.remembered import remembered
 from onestream.preprocess.definition import Filter
 from onestream.preprocess.geometry import Region, Size
 
@@ -26,8 +25,8 @@ _SHIFT = np.int32(DIGITS)
 def resample_as_pillow(pixels: Pixels, part: Region, size_hw: Size, filter: Filter, *, columns_first: bool) -> Pixels:
     """Resample the window of a decoded region, as ``resample.resample``, with *bicubic* or *lanczos*."""
     height, width, channels = pixels.shape
-    rows = _remembered(size_hw[0], part.start[0], part.end[0], height, filter)
-    columns = _remembered(size_hw[1], part.start[1], part.end[1], width, filter)
+    rows = _remembered_weights(size_hw[0], part.start[0], part.end[0], height, filter)
+    columns = _remembered_weights(size_hw[1], part.start[1], part.end[1], width, filter)
     if columns_first:
         rows, columns = columns, rows
         pixels, size_hw = np.ascontiguousarray(pixels.transpose(1, 0, 2)), (size_hw[1], size_hw[0])
@@ -40,12 +39,7 @@ def resample_as_pillow(pixels: Pixels, part: Region, size_hw: Size, filter: Filt
     return np.ascontiguousarray(out.transpose(1, 0, 2)) if columns_first else out
 
 
-_remembered_weights = lru_cache(256)(window_weights)
-
-
-def _remembered(count: int, start: float, end: float, source: int, filter: Filter) -> Weights:
-    make = _remembered_weights if source <= LONGEST_REMEMBERED else window_weights
-    return make(count, start, end, source, filter)
+_remembered_weights = remembered(256)(window_weights)
 
 
 _ALONG_ROWS = "void(uint8[:,::1], uint8[:,::1], int32[::1], int32[::1], int32[:,::1])"

@@ -9,15 +9,14 @@ order, so every machine gives the same bits. Other filters give Pillow's own bit
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from onestream.preprocess.cpu.filters import PILLOW_FILTERS
-from onestream.preprocess.cpu.pillow_weights import LONGEST_REMEMBERED
 from onestream.preprocess.cpu.pillow_window import resample_as_pillow
+from onestream.preprocess.cpu.remembered import remembered
 from onestream.preprocess.cuda.kernels import resample_gray, resample_rgb
 from onestream.preprocess.definition import Filter
 from onestream.preprocess.geometry import Region, Size
@@ -94,16 +93,4 @@ def padded_weights(count: int, start: float, end: float, source: int, antialias:
     return padded_first.astype(np.uint64), np.ascontiguousarray(padded, np.float32)
 
 
-_remembered_triangles, _remembered_padded = lru_cache(512)(triangle_weights), lru_cache(512)(padded_weights)
-
-
-def row_weights(count: int, start: float, end: float, source: int, antialias: bool = True) -> _Triangles:
-    """``triangle_weights``, remembered where the line is not too long."""
-    make = _remembered_triangles if source <= LONGEST_REMEMBERED else triangle_weights
-    return make(count, start, end, source, antialias)
-
-
-def column_weights(count: int, start: float, end: float, source: int, antialias: bool = True) -> _Padded:
-    """``padded_weights``, remembered where the line is not too long."""
-    make = _remembered_padded if source <= LONGEST_REMEMBERED else padded_weights
-    return make(count, start, end, source, antialias)
+row_weights, column_weights = remembered(512)(triangle_weights), remembered(512)(padded_weights)

@@ -266,7 +266,8 @@ class Device:
         self.core = core
         self.index = core.device_id
         self.syncs = 0
-        self._kernels: dict[str, Kernel] = {}
+        self._programs: dict[str, cuda.core.ObjectCode] = {}
+        self._kernels: dict[tuple[str, str], Kernel] = {}
 
     @property
     def compute_capability(self) -> tuple[int, int]:
@@ -289,20 +290,25 @@ class Device:
         self.core.set_current()
 
     def kernel(self, source: str, name: str) -> Kernel:
-        """A kernel of a CUDA C++ source, which is compiled for this GPU when it is first asked for.
+        """A kernel of a CUDA C++ source, which is compiled for this GPU when the first of its kernels is asked for.
 
         Raises ``CannotCompile`` where NVRTC is missing or refuses it.
         """
-        if name not in self._kernels:
+        if (source, name) not in self._kernels:
+            try:
+                self._kernels[source, name] = Kernel(self._program(source).get_kernel(name))
+            except Exception as error:  # the bindings' own errors, and those of a library that cannot be loaded
+                raise CannotCompile(f"the kernel {name} cannot be compiled: {_first_line(error)}") from None
+        return self._kernels[source, name]
+
+    def _program(self, source: str) -> cuda.core.ObjectCode:
+        if source not in self._programs:
             from cuda.core import Program, ProgramOptions
 
             major, minor = self.compute_capability
-            try:
-                code = Program(source, "c++", ProgramOptions(arch=f"sm_{major}{minor}")).compile("cubin")
-                self._kernels[name] = Kernel(code.get_kernel(name))
-            except Exception as error:  # the bindings' own errors, and those of a library that cannot be loaded
-                raise CannotCompile(f"the kernel {name} cannot be compiled: {_first_line(error)}") from None
-        return self._kernels[name]
+            options = ProgramOptions(arch=f"sm_{major}{minor}")
+            self._programs[source] = Program(source, "c++", options).compile("cubin")
+        return self._programs[source]
 
     def stream(self) -> Stream:
         """A new stream that does not wait for the default one."""

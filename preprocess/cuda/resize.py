@@ -22,18 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.cpu.pillow_weights import (
-    LONGEST_REMEMBERED,
     columns_first,
     line_neighbours,
     line_weights,
 )
+from onestream.preprocess.cpu.remembered import remembered
 from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.picture_kernels import PictureKernels, Work
 from onestream.preprocess.cuda.resize_kernels import NEIGHBOURS
@@ -170,6 +169,10 @@ def _lines(placement: Placement) -> tuple[_Line, _Line]:
     )
 
 
+def _source(line: _Line, *_rest: object, **_options: object) -> int:
+    return line.source
+
+
 class _WeightTable(NamedTuple):
     """A table for ``resample``, and the part of the source line that it reads; indices are relative to its first."""
 
@@ -178,7 +181,8 @@ class _WeightTable(NamedTuple):
     length: int
 
 
-def _make_weight_table(line: _Line, filter: Filter) -> _WeightTable:
+@remembered(512, source=_source)
+def _weight_table(line: _Line, filter: Filter) -> _WeightTable:
     first, counts, weights = line_weights(line.source, line.resized, line.first, line.pixels, filter)
     low, high = int(first[0]), int(first[-1] + counts[-1])
     longest = int(counts.max())
@@ -186,22 +190,10 @@ def _make_weight_table(line: _Line, filter: Filter) -> _WeightTable:
     return _WeightTable(values, low, high - low)
 
 
-def _make_neighbour_table(line: _Line, *, nearest: bool) -> npt.NDArray[np.void]:
+@remembered(512, source=_source)
+def _neighbour_table(line: _Line, *, nearest: bool) -> npt.NDArray[np.void]:
     found = np.empty(line.pixels, NEIGHBOURS)
     found["first"], found["second"], found["share"] = line_neighbours(
         line.source, line.resized, line.first, line.pixels, nearest=nearest
     )
     return found
-
-
-_remembered_weight_table = lru_cache(512)(_make_weight_table)
-_remembered_neighbour_table = lru_cache(512)(_make_neighbour_table)
-
-
-def _weight_table(line: _Line, filter: Filter) -> _WeightTable:
-    return (_remembered_weight_table if line.source <= LONGEST_REMEMBERED else _make_weight_table)(line, filter)
-
-
-def _neighbour_table(line: _Line, *, nearest: bool) -> npt.NDArray[np.void]:
-    make = _remembered_neighbour_table if line.source <= LONGEST_REMEMBERED else _make_neighbour_table
-    return make(line, nearest=nearest)

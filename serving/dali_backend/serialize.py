@@ -63,7 +63,7 @@ def _largest(operation: Resize | CenterCrop | Pad) -> tuple[int, int] | None:
 def settings(pipeline: Pipeline) -> dict[str, object]:
     """The constants at the head of the file, by name."""
     definition, gpu = pipeline.preprocess, pipeline.serving.gpu
-    resize = next((operation for operation in definition.geometry if isinstance(operation, Resize)), None)
+    resize = definition.resize
     fill = fill_values(definition)
     return {
         "COLOR": definition.decode.color,

@@ -1,9 +1,9 @@
 """The cache of TensorRT plans on disk: a file and a sidecar that says what it is.
 
 A plan fits one network, one version of TensorRT and one kind of GPU (those of TensorRT for RTX: one compute
-capability); all of that is its key. What does not fit, is
-damaged or has no sidecar is built again. Any number of processes may ask: one builds, others wait, also for another
-plan, since TensorRT times kernels and two at once would disturb each other.
+capability); all of that is its key. What does not fit, is damaged or has no sidecar is built again. Any number of
+processes may ask: one builds, others wait, also for another plan, since TensorRT times kernels and two at once would
+disturb each other.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -96,11 +97,8 @@ class GpuStreams:
         self._device.enter()
         if len(pixels) == 1 and isinstance(pixels[0], DeviceArray):
             return pixels[0]
-        try:
+        with _supervised(self._device):
             return self._gathered(pixels)
-        except Exception:  # whatever a driver raises
-            _end_if_broken(self._device)
-            raise
 
     def _gathered(self, pixels: Sequence[DeviceArray | npt.NDArray[np.uint8]]) -> DeviceArray:
         if not hasattr(self._of_thread, "stream"):
@@ -129,13 +127,8 @@ class _Supervised(GpuStreamDecoder):
 
     def feed(self, packet: Packet | None) -> list[StreamFrame]:
         before = self.on_cpu
-        try:
+        with _supervised(self._stream.device, BadSample, BadImage):
             frames = super().feed(packet)
-        except (BadSample, BadImage):
-            raise
-        except Exception:  # whatever a driver raises
-            _end_if_broken(self._stream.device)
-            raise
         if self.on_cpu != before:
             _end_if_broken(self._stream.device)
         return frames
@@ -145,13 +138,20 @@ class _SupervisedComposer(GpuComposer):
     """A composer whose process ends where CUDA failed for good."""
 
     def compose(self, surface: Surface, orientation: Orientation, matte: Levels, out: Planes) -> None:
-        try:
+        with _supervised(self._stream.device, ValueError):
             super().compose(surface, orientation, matte, out)
-        except ValueError:
-            raise
-        except Exception:  # whatever a driver raises
-            _end_if_broken(self._stream.device)
-            raise
+
+
+@contextmanager
+def _supervised(device: Device, *refusals: type[Exception]) -> Iterator[None]:
+    """End the process where the block fails because CUDA failed for good; ``refusals`` are of other causes."""
+    try:
+        yield
+    except refusals:
+        raise
+    except Exception:  # whatever a driver raises
+        _end_if_broken(device)
+        raise
 
 
 def _end_if_broken(device: Device) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matte_backgrounds import BACKGROUNDS
 
-from onestream.postprocess.matte.background import Background, Blur, Color, Picture
+from onestream.postprocess.matte.background import Blur, Color, Picture
 from onestream.postprocess.matte.composer import Composer, alpha, displayed, picture_window
 from onestream.postprocess.matte.stretch import mixed, steps
 from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Output, Resize
@@ -19,7 +20,6 @@ from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
 
 FORMATS = {"420": (1, 1), "422": (0, 1), "444": (0, 0)}
-PICTURE = np.random.default_rng(3).integers(0, 256, (50, 70, 3), dtype=np.uint8)
 
 
 def random_frame(
@@ -46,15 +46,6 @@ def random_matte(size_hw: tuple[int, int], seed: int = 1) -> np.ndarray:
     levels = rng.integers(0, 256, size_hw)
     extremes = 255 * rng.integers(0, 2, size_hw)
     return np.where(rng.random(size_hw) < 0.5, levels, extremes).astype(np.uint8)
-
-
-BACKGROUNDS: dict[str, Background] = {
-    "color": Color((10, 200, 30)),
-    "picture": Picture(PICTURE),
-    "blur": Blur(28),
-    "least blur": Blur(12),
-    "blur wider than the frame": Blur(500),
-}
 
 
 @settings(deadline=None, max_examples=80, derandomize=True)

@@ -12,8 +12,9 @@ from gpu_frames import a_frame, a_matte, a_surface, blank
 from host_gpu import HostDevice, HostStream
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matte_backgrounds import BACKGROUNDS
 
-from onestream.postprocess.matte.background import Background, Blur, Color, Picture
+from onestream.postprocess.matte.background import Background, Blur, Color
 from onestream.postprocess.matte.composer import Composer, displayed
 from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
 from onestream.postprocess.matte.kernels_gpu import KERNELS, NAMES
@@ -21,14 +22,6 @@ from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.surfaces import LAYOUTS
 
-PICTURE = np.random.default_rng(3).integers(0, 256, (50, 70, 3), dtype=np.uint8)
-BACKGROUNDS: dict[str, Background] = {
-    "color": Color((10, 200, 30)),
-    "picture": Picture(PICTURE),
-    "blur": Blur(28),
-    "least blur": Blur(12),
-    "blur wider than the frame": Blur(500),
-}
 UPRIGHT = Orientation()
 
 

@@ -123,14 +123,14 @@ def test_closing_early_cancels_the_call(server: FakeServer, client: Client) -> N
 
 def test_no_thread_stays_behind(client: Client) -> None:
     list(client.stream(source(packets(3))))
-    before = threading.active_count()
+    before = set(threading.enumerate())
     for _ in range(5):
         with client.stream(source(packets(100))) as results:
             next(results)
         with client.stream(source(packets(3))) as results:
             assert len(list(results)) == 3
     gc.collect()
-    wait_until(lambda: threading.active_count() <= before, "threads end")
+    wait_until(lambda: set(threading.enumerate()) <= before, "threads end")
 
 
 def test_a_refusal_is_raised_where_the_stream_is_entered(server: FakeServer, client: Client) -> None:

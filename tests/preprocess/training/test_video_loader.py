@@ -143,20 +143,19 @@ def test_a_batch_of_only_bad_videos_is_left_out(clips: Path, tmp_path: Path) -> 
 
 
 def test_an_epoch_can_be_left_and_everything_is_released(clips: Path) -> None:
-    def open_files() -> set[tuple[str, int]]:
-        return {(file.path, file.fd) for file in psutil.Process().open_files()}
+    def open_videos() -> list[str]:
+        return [file.path for file in psutil.Process().open_files() if Path(file.path).is_relative_to(clips.resolve())]
 
-    before, files = threading.active_count(), open_files()
+    before = set(threading.enumerate())
     loader = VideoLoader(PIXELS, clips, batch_size=1, num_frames=9, threads=2, prefetch=3)
     next(iter(loader))
     assert [len(batch.clips) for batch in loader] == [1] * 7
     next(iter(loader))
     loader.reset()
-    assert threading.active_count() > before
+    assert set(threading.enumerate()) - before
     loader.close()
-    assert threading.active_count() == before
-    # Sockets may come and go meanwhile: those of other tests' clients, whose threads end late.
-    assert open_files() == files
+    assert set(threading.enumerate()) <= before
+    assert open_videos() == []
 
 
 def test_the_reference_is_a_backend(clips: Path) -> None:

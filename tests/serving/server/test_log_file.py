@@ -154,8 +154,9 @@ def test_a_log_ends_though_a_process_holds_its_other_end(file: LogFile) -> None:
 
 def test_descriptors_are_given_back(file: LogFile) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    for _ in range(5):
+    for _ in range(20):
         log = TritonLog(file, on_line=lambda _: None)
         assert printing(log, "pass").wait(PATIENCE_S) == 0
         log.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    # One of each log would be 20 more; other tests' threads may open a few meanwhile.
+    assert len(os.listdir("/proc/self/fd")) < before + 20

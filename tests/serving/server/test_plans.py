@@ -255,7 +255,7 @@ def test_a_stop_ends_the_build(repository: Path) -> None:
         build_apart(
             [request_for(repository / "classify_model" / "1" / "model.onnx")] * 3, lines.append, lambda: bool(lines)
         )
-    assert psutil.Process().children() == others
+    assert set(psutil.Process().children()) <= set(others)
 
 
 def test_requests_travel_as_they_are() -> None:
