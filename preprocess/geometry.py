@@ -11,10 +11,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from onestream.preprocess.definition import CenterCrop, Definition, Geometric, Pad, Resize
 from onestream.preprocess.errors import BadImage
 
 Size = tuple[int, int]
+Boxes = npt.NDArray[np.float32]
+"""Rectangles, float32 (n, 4): x0, y0, x1, y1 in pixels from the outer corner of the first; a pixel is 1 wide."""
 
 
 def resized_size(operation: Resize, size_hw: Size) -> Size:
@@ -139,6 +144,69 @@ def place(definition: Definition, size_hw: Size) -> Placement:
     if visible.height < 1 or visible.width < 1:
         return Placement(size_hw, resized, Window(0, 0, 0, 0), (0, 0), canvas)
     return Placement(size_hw, resized, visible, (visible.top - top, visible.left - left), canvas)
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """Where points of an image come to lie on the canvas: along each axis ``canvas = source * scale + offset``.
+
+    ``scale`` and ``offset`` are (y, x), in pixels from the outer corner of the first; a negative ``scale`` mirrors. The
+    two scales differ even where the aspect ratio is kept, since sides are whole pixels. ``source_hw`` is the image
+    after its EXIF orientation.
+    """
+
+    source_hw: Size
+    canvas_hw: Size
+    scale: tuple[float, float]
+    offset: tuple[float, float]
+
+    def to_canvas(self, boxes: Boxes) -> Boxes:
+        """Boxes of the image on the canvas; they may reach beyond it."""
+        points = boxes.astype(np.float64) * self._xyxy(self.scale) + self._xyxy(self.offset)
+        return self._ordered(points)
+
+    def to_source(self, boxes: Boxes) -> Boxes:
+        """Boxes on the canvas in the image; they may reach beyond it."""
+        points = (boxes.astype(np.float64) - self._xyxy(self.offset)) / self._xyxy(self.scale)
+        return self._ordered(points)
+
+    def _ordered(self, boxes: npt.NDArray[np.float64]) -> Boxes:
+        """With the lower edge first, which a mirror turns round."""
+        flipped = [axis for axis in (0, 1) if self.scale[1 - axis] < 0]
+        for axis in flipped:
+            boxes[..., [axis, axis + 2]] = boxes[..., [axis + 2, axis]]
+        return boxes.astype(np.float32)
+
+    @staticmethod
+    def _xyxy(yx: tuple[float, float]) -> npt.NDArray[np.float64]:
+        return np.array([yx[1], yx[0], yx[1], yx[0]])
+
+
+def mapping(definition: Definition, size_hw: Size) -> Mapping:
+    """Where the points of an image of ``size_hw`` come to lie on the canvas of ``definition``.
+
+    Raises ``BadImage`` (too_many_pixels) where a pad would have to cut.
+    """
+    current = size_hw
+    scale, offset = [1.0, 1.0], [0.0, 0.0]
+    for operation in definition.geometry:
+        if isinstance(operation, Resize):
+            resized = resized_size(operation, current)
+            for axis in (0, 1):
+                ratio = resized[axis] / current[axis]
+                scale[axis], offset[axis] = scale[axis] * ratio, offset[axis] * ratio
+            current = resized
+        else:
+            window = crop_window(operation, current)
+            offset = [offset[0] - window.top, offset[1] - window.left]
+            current = (window.height, window.width)
+    return Mapping(size_hw, current, (scale[0], scale[1]), (offset[0], offset[1]))
+
+
+def clipped(boxes: Boxes, size_hw: Size) -> Boxes:
+    """Boxes cut at the borders of an image of ``size_hw``."""
+    height, width = size_hw
+    return np.clip(boxes, 0, np.array([width, height, width, height], np.float32))
 
 
 def single_resize(operations: tuple[Geometric, ...]) -> bool:

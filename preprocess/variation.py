@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.definition import Definition, Resize
-from onestream.preprocess.geometry import Region, Size, Window
+from onestream.preprocess.geometry import Mapping, Region, Size, Window
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -69,6 +69,19 @@ def box_region(box: Window, source_hw: Size) -> Region:
         start.append(float(first - low))
         end.append(float(first - low + kept))
     return Region((anchor[0], anchor[1]), (shape[0], shape[1]), (start[0], start[1]), (end[0], end[1]))
+
+
+def variation_mapping(definition: Definition, variation: Variation, size_hw: Size) -> Mapping:
+    """Where the points of an image of ``size_hw`` come to lie on the canvas of a variation.
+
+    Raises as ``canvas_of``.
+    """
+    canvas, box = canvas_of(definition), variation.box
+    rows, columns = canvas[0] / box.height, canvas[1] / box.width
+    scale, offset = (rows, columns), (-box.top * rows, -box.left * columns)
+    if variation.flip:
+        scale, offset = (rows, -columns), (offset[0], canvas[1] - offset[1])
+    return Mapping(size_hw, canvas, scale, offset)
 
 
 def recolored(pixels: Pixels, color: npt.NDArray[np.float32]) -> Pixels:

@@ -6,6 +6,7 @@ The statements here use whole numbers and arrays of indices, where the code uses
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +21,16 @@ from onestream.preprocess.geometry import (
     Placement,
     Window,
     always_visible,
+    clipped,
     crop_window,
     fill_values,
+    mapping,
     place,
     region,
     resized_size,
     single_resize,
 )
+from onestream.preprocess.variation import Variation, variation_mapping
 
 REAL_SIDES = st.integers(1, 20_000)
 REAL_SIZES = st.tuples(REAL_SIDES, REAL_SIDES)
@@ -179,6 +183,80 @@ def test_placement_moves_every_row_and_column_where_the_rules_say(
     else:
         assert (window.height, window.width) == (0, 0)
     assert placement.fills == ((window.height, window.width) != placement.canvas_hw)
+
+
+def corners(size_hw: tuple[int, int]) -> npt.NDArray[np.float32]:
+    return np.array([[0, 0, size_hw[1], size_hw[0]]], np.float32)
+
+
+@settings(max_examples=400)
+@given(definition=definitions(one_fill=False), size_hw=SIZES)
+def test_a_mapping_puts_an_image_where_its_placement_does(definition: Definition, size_hw: tuple[int, int]) -> None:
+    placement, found = held(definition, size_hw), mapping(definition, size_hw)
+    assert found.canvas_hw == placement.canvas_hw
+    assume(placement.window.height)
+    top = placement.offset[0] - placement.window.top
+    left = placement.offset[1] - placement.window.left
+    expected = [left, top, left + placement.resized_hw[1], top + placement.resized_hw[0]]
+    np.testing.assert_allclose(found.to_canvas(corners(size_hw))[0], expected, atol=1e-3)
+
+
+@settings(max_examples=300)
+@given(
+    size_hw=SIZES,
+    operations=st.lists(resizes() | st.builds(CenterCrop, size=BOXES), max_size=4),
+    box=st.tuples(*[st.fractions(-50, 350)] * 4),
+)
+def test_a_mapping_follows_every_operation_and_back(
+    size_hw: tuple[int, int], operations: list[Resize | CenterCrop], box: tuple[Fraction, ...]
+) -> None:
+    found = mapping(Definition(operations=[Decode(), *operations]), size_hw)
+    expected, current = list(box), size_hw
+    for operation in operations:
+        if isinstance(operation, Resize):
+            resized = resized_size(operation, current)
+            expected = [value * Fraction(resized[1 - at % 2], current[1 - at % 2]) for at, value in enumerate(expected)]
+            current = resized
+        else:
+            window = crop_window(operation, current)
+            expected = [value - (window.left, window.top)[at % 2] for at, value in enumerate(expected)]
+            current = operation.size
+    given_box = np.array([[float(value) for value in box]], np.float32)
+    moved = found.to_canvas(given_box)
+    scale = max(1.0, *found.scale)
+    # float32 has 24 binary digits, and boxes reach to some hundred pixels before they are scaled.
+    np.testing.assert_allclose(moved[0], [float(value) for value in expected], rtol=1e-6, atol=1e-4 * scale)
+    back = found.to_source(moved)
+    np.testing.assert_allclose(back, given_box, rtol=1e-5, atol=1e-3 * max(1.0, *(1 / one for one in found.scale)))
+
+
+@given(
+    size_hw=SIZES,
+    canvas=BOXES,
+    flip=st.booleans(),
+    part=st.tuples(*[st.floats(0, 1)] * 4),
+    at=st.tuples(st.floats(0, 1)),
+)
+def test_the_box_of_a_variation_fills_the_canvas(
+    size_hw: tuple[int, int], canvas: tuple[int, int], flip: bool, part: tuple[float, ...], at: tuple[float]
+) -> None:
+    definition = Definition(operations=[Decode(), Resize(mode="exact", size=canvas)])
+    top, left = int(part[0] * (size_hw[0] - 1)), int(part[1] * (size_hw[1] - 1))
+    box = Window(top, left, 1 + int(part[2] * (size_hw[0] - top - 1)), 1 + int(part[3] * (size_hw[1] - left - 1)))
+    found = variation_mapping(definition, Variation(box, flip=flip), size_hw)
+    inside = np.array([[box.left, box.top, box.left + box.width, box.top + box.height]], np.float32)
+    np.testing.assert_allclose(found.to_canvas(inside), corners(canvas), atol=1e-4)
+    np.testing.assert_allclose(found.to_source(corners(canvas)), inside, atol=1e-4)
+    # A strip at the left end of the box comes to lie at the right end of a flipped canvas.
+    inside[0, 2] = box.left + box.width * at[0]
+    strip = found.to_canvas(inside)[0]
+    assert strip[2] - strip[0] == pytest.approx(canvas[1] * at[0], abs=1e-3)
+    assert (strip[2] if flip else strip[0]) == pytest.approx(canvas[1] if flip else 0, abs=1e-3)
+
+
+def test_boxes_are_clipped_to_the_image() -> None:
+    boxes = np.array([[-5, 3, 40, 90], [10, -9, 20, -1]], np.float32)
+    assert clipped(boxes, (60, 30)).tolist() == [[0, 3, 30, 60], [10, 0, 20, 0]]
 
 
 @settings(max_examples=400)
