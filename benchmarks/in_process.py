@@ -19,11 +19,12 @@ import numpy.typing as npt
 import onnx
 
 from onestream.postprocess import top_k
+from onestream.postprocess.options import Classification
 from onestream.preprocess import BadImage, compile
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
-from onestream.serving.pipeline import Classification, Pipeline
+from onestream.serving.pipeline import Pipeline
 
 Classified = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
 

@@ -40,7 +40,7 @@ from onestream.client.errors import (
     UnsupportedInput,
 )
 from onestream.client.images import ImageInput
-from onestream.client.results import Classification, Item, Label, ServerInfo
+from onestream.client.results import Classification, Detection, Detections, Item, Label, Outputs, Result, ServerInfo
 from onestream.client.statistics import ModelStatistics, Phase
 from onestream.client.video import FrameResult, Reconnect, Stream
 from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES
@@ -58,6 +58,8 @@ __all__ = [
     "Classification",
     "Client",
     "ClientClosed",
+    "Detection",
+    "Detections",
     "FrameResult",
     "ImageInput",
     "InvalidRequest",
@@ -66,9 +68,11 @@ __all__ = [
     "ModelNotFound",
     "ModelStatistics",
     "OnestreamError",
+    "Outputs",
     "Phase",
     "Priority",
     "Reconnect",
+    "Result",
     "ServerFailed",
     "ServerInfo",
     "ServerOverloaded",

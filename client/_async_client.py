@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
 from typing import Any
 
-from onestream.client import calls
+from onestream.client import answers, calls
 from onestream.client._transports import open_async_transport, open_transport
 from onestream.client._transports.base import (
     DEFAULT_MAX_ANSWER_BYTES,
@@ -26,7 +26,7 @@ from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits
 from onestream.client.errors import ClientClosed, OnestreamError
 from onestream.client.images import ImageInput, encode
 from onestream.client.ordered import map_in_order_async
-from onestream.client.results import Classification, Item, ServerInfo
+from onestream.client.results import Classification, Detections, Item, Result, ResultT, ServerInfo
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics
 from onestream.client.video.reconnect import Reconnect
@@ -101,7 +101,7 @@ class AsyncClient:
         metadata = calls.request_metadata(request_id, traceparent, self._priority)
         tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata)
         with calls.attach_request_id(metadata):
-            return calls.classification(pipeline, tensors, metadata.request_id, latency_ms)
+            return answers.classification(pipeline, tensors, metadata.request_id, latency_ms)
 
     def classify_many(
         self,
@@ -110,27 +110,59 @@ class AsyncClient:
         pipeline: str = "classify",
         in_flight: int = 8,
         timeout_s: float | None = None,
-    ) -> AsyncGenerator[Item, None]:
+    ) -> AsyncGenerator[Item[Classification], None]:
         """The classes of every image, for ``async for``; as ``Client.classify_many``.
 
         ``images`` may be asynchronous as well; a plain iterable is read by the event loop and should not block. Where
         the iteration is left early, ``aclose()`` of what is returned (or ``contextlib.aclosing``) cancels at once what
         is in flight.
         """
-        calls.check_many(images, in_flight=in_flight, timeout_s=timeout_s)
+        return self._many(
+            images, lambda image: self.classify(image, pipeline=pipeline, timeout_s=timeout_s), in_flight, timeout_s
+        )
 
-        async def classify_one(indexed: tuple[int, ImageInput]) -> Item:
-            index, image = indexed
-            try:
-                result = await self.classify(image, pipeline=pipeline, timeout_s=timeout_s)
-            except ClientClosed:
-                raise
-            except OnestreamError as error:
-                return Item(index, image, error=error)
-            return Item(index, image, result=result)
+    async def detect(
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str = "detect",
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Detections:
+        """The objects in one image; as ``Client.detect``."""
+        metadata = calls.request_metadata(request_id, traceparent, self._priority)
+        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata)
+        with calls.attach_request_id(metadata):
+            return answers.detections(pipeline, tensors, metadata.request_id, latency_ms)
 
-        numbered = _enumerate(images) if isinstance(images, AsyncIterable) else enumerate(images)
-        return map_in_order_async(classify_one, numbered, in_flight=in_flight)
+    async def predict(
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Result:
+        """What a pipeline of any kind answers to one image; as ``Client.predict``."""
+        metadata = calls.request_metadata(request_id, traceparent, self._priority)
+        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata)
+        with calls.attach_request_id(metadata):
+            return answers.result(pipeline, tensors, metadata.request_id, latency_ms)
+
+    def predict_many(
+        self,
+        images: Iterable[ImageInput] | AsyncIterable[ImageInput],
+        *,
+        pipeline: str,
+        in_flight: int = 8,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[Item[Result], None]:
+        """What a pipeline of any kind answers to every image, as ``classify_many``."""
+        return self._many(
+            images, lambda image: self.predict(image, pipeline=pipeline, timeout_s=timeout_s), in_flight, timeout_s
+        )
 
     async def infer(
         self,
@@ -240,6 +272,27 @@ class AsyncClient:
     def __repr__(self) -> str:
         memory = ", shared_memory=True" if self._regions is not None else ""
         return f"AsyncClient({self.url!r}, timeout_s={self._timeout_s}{memory})"
+
+    def _many(
+        self,
+        images: Iterable[ImageInput] | AsyncIterable[ImageInput],
+        call: Callable[[ImageInput], Coroutine[Any, Any, ResultT]],
+        in_flight: int,
+        timeout_s: float | None,
+    ) -> AsyncGenerator[Item[ResultT], None]:
+        calls.check_many(images, in_flight=in_flight, timeout_s=timeout_s)
+
+        async def one(indexed: tuple[int, ImageInput]) -> Item[ResultT]:
+            index, image = indexed
+            try:
+                return Item(index, image, result=await call(image))
+            except ClientClosed:
+                raise
+            except OnestreamError as error:
+                return Item(index, image, error=error)
+
+        numbered = _enumerate(images) if isinstance(images, AsyncIterable) else enumerate(images)
+        return map_in_order_async(one, numbered, in_flight=in_flight)
 
     async def _infer(
         self, model: str, image: ImageInput, timeout_s: float | None, metadata: RequestMetadata

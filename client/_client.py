@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any
 
-from onestream.client import calls
+from onestream.client import answers, calls
 from onestream.client._transports import open_transport
 from onestream.client._transports.base import (
     DEFAULT_MAX_ANSWER_BYTES,
@@ -23,7 +23,7 @@ from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits
 from onestream.client.errors import ClientClosed, OnestreamError
 from onestream.client.images import EncodedImage, ImageInput, encode
 from onestream.client.ordered import map_in_order
-from onestream.client.results import Classification, Item, ServerInfo
+from onestream.client.results import Classification, Detections, Item, Result, ResultT, ServerInfo
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics
 from onestream.client.video.reconnect import Reconnect
@@ -130,7 +130,7 @@ class Client:
         metadata = calls.request_metadata(request_id, traceparent, self._priority)
         tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata)
         with calls.attach_request_id(metadata):
-            return calls.classification(pipeline, tensors, metadata.request_id, latency_ms)
+            return answers.classification(pipeline, tensors, metadata.request_id, latency_ms)
 
     def classify_many(
         self,
@@ -139,7 +139,7 @@ class Client:
         pipeline: str = "classify",
         in_flight: int = 8,
         timeout_s: float | None = None,
-    ) -> Iterator[Item]:
+    ) -> Iterator[Item[Classification]]:
         """The classes of every image, in the order of ``images``, with up to ``in_flight`` images on their way.
 
         ``images`` may be endless: it is read as results are asked for, at most ``in_flight`` images ahead of
@@ -147,19 +147,55 @@ class Client:
         itself is raised after the results of the images before it. ``timeout_s`` is for each image. Because
         the order is kept, an image that waits for its deadline holds back the results behind it.
         """
-        calls.check_many(images, in_flight=in_flight, timeout_s=timeout_s)
+        return self._many(
+            images, lambda image: self.classify(image, pipeline=pipeline, timeout_s=timeout_s), in_flight, timeout_s
+        )
 
-        def classify_one(indexed: tuple[int, ImageInput]) -> Item:
-            index, image = indexed
-            try:
-                result = self.classify(image, pipeline=pipeline, timeout_s=timeout_s)
-            except ClientClosed:
-                raise
-            except OnestreamError as error:
-                return Item(index, image, error=error)
-            return Item(index, image, result=result)
+    def detect(
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str = "detect",
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Detections:
+        """The objects in one image, with their boxes in its pixels; options and errors as of ``classify``."""
+        metadata = calls.request_metadata(request_id, traceparent, self._priority)
+        tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata)
+        with calls.attach_request_id(metadata):
+            return answers.detections(pipeline, tensors, metadata.request_id, latency_ms)
 
-        return map_in_order(classify_one, enumerate(images), in_flight=in_flight)
+    def predict(
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Result:
+        """What a pipeline of any kind answers to one image: the result of ``classify``, ``detect``, …, or ``Outputs``.
+
+        Options and errors are as of ``classify``.
+        """
+        metadata = calls.request_metadata(request_id, traceparent, self._priority)
+        tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata)
+        with calls.attach_request_id(metadata):
+            return answers.result(pipeline, tensors, metadata.request_id, latency_ms)
+
+    def predict_many(
+        self,
+        images: Iterable[ImageInput],
+        *,
+        pipeline: str,
+        in_flight: int = 8,
+        timeout_s: float | None = None,
+    ) -> Iterator[Item[Result]]:
+        """What a pipeline of any kind answers to every image, as ``classify_many``."""
+        return self._many(
+            images, lambda image: self.predict(image, pipeline=pipeline, timeout_s=timeout_s), in_flight, timeout_s
+        )
 
     def infer(
         self,
@@ -288,6 +324,26 @@ class Client:
     def __repr__(self) -> str:
         memory = ", shared_memory=True" if self._regions is not None else ""
         return f"Client({self.url!r}, timeout_s={self._timeout_s}{memory})"
+
+    def _many(
+        self,
+        images: Iterable[ImageInput],
+        call: Callable[[ImageInput], ResultT],
+        in_flight: int,
+        timeout_s: float | None,
+    ) -> Iterator[Item[ResultT]]:
+        calls.check_many(images, in_flight=in_flight, timeout_s=timeout_s)
+
+        def one(indexed: tuple[int, ImageInput]) -> Item[ResultT]:
+            index, image = indexed
+            try:
+                return Item(index, image, result=call(image))
+            except ClientClosed:
+                raise
+            except OnestreamError as error:
+                return Item(index, image, error=error)
+
+        return map_in_order(one, enumerate(images), in_flight=in_flight)
 
     def _infer(
         self, model: str, image: ImageInput, timeout_s: float | None, metadata: RequestMetadata

@@ -11,12 +11,9 @@ from math import prod
 from secrets import token_hex
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from onestream.client import fields
-from onestream.client._transports.base import ConversingTransport, RequestMetadata, Tensors
-from onestream.client._transports.tensors import MAX_STRINGS, byte_size
+from onestream.client._transports.base import ConversingTransport, RequestMetadata
+from onestream.client._transports.tensors import byte_size
 from onestream.client.errors import (
     CannotConnect,
     OnestreamError,
@@ -25,14 +22,13 @@ from onestream.client.errors import (
     UnexpectedResponse,
     UnsupportedInput,
 )
-from onestream.client.results import Classification, Label, ServerInfo
+from onestream.client.results import ServerInfo
 from onestream.client.video.reconnect import NEVER, Reconnect
 from onestream.client.video.sound import Sound
 from onestream.client.video.sources import VideoInput, source_of
 from onestream.client.video.stream import Stream
 from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES, MAX_BODY_BYTES_PARAMETER
 from onestream.wire.priority import Priority
-from onestream.wire.tensor_names import CLASS_IDS, LABELS, SCORES
 from onestream.wire.video import MODES, Mode, Packet
 
 DEFAULT_URL = "127.0.0.1:8001"
@@ -85,7 +81,7 @@ def check_many(images: object, *, in_flight: int, timeout_s: float | None) -> No
     """Refuse what is one image, and options out of range."""
     if isinstance(images, (str, bytes, bytearray, memoryview, os.PathLike)):
         raise UnsupportedInput(
-            f"classify_many got one {type(images).__name__}, expected an iterable of images; for one image use classify"
+            f"got one {type(images).__name__}, expected an iterable of images; for one image use classify or predict"
         )
     positive("in_flight", in_flight)
     if timeout_s is not None:
@@ -134,11 +130,6 @@ def step_names(config: Mapping[str, Any]) -> list[str]:
     steps = fields.sequence(scheduling.get("step", ()), "the steps of an ensemble")
     named = [fields.mapping(step, "a step of an ensemble").get("model_name") for step in steps]
     return [fields.text(name, "the model_name of a step") for name in named]
-
-
-def classification(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Classification:
-    """The typed result in the outputs of a classification pipeline. Raises UnexpectedResponse for other outputs."""
-    return Classification(labels=_labels(model, tensors), model=model, request_id=request_id, latency_ms=latency_ms)
 
 
 def server_info(url: str, said: Mapping[str, Any]) -> ServerInfo:
@@ -193,45 +184,3 @@ def open_stream(
         tap=tap,
         sound=sound,
     )
-
-
-def _labels(model: str, tensors: Tensors) -> tuple[Label, ...]:
-    """Typed labels from the outputs of a classification pipeline, each of shape ``[1, k]``.
-
-    A server without strings (TensorRT alone) sends no ``labels``; a class is then named by its id.
-    """
-    names = (SCORES, CLASS_IDS, LABELS) if LABELS in tensors else (SCORES, CLASS_IDS)
-    shapes = [list(tensors[name].shape) for name in names if name in tensors]
-    first = shapes[0] if len(shapes) == len(names) else []
-    if len(first) != 2 or first[0] != 1 or first[1] < 1 or any(shape != first for shape in shapes):
-        seen = {name: list(array.shape) for name, array in tensors.items()}
-        raise UnexpectedResponse(
-            f"model {model!r} answered {seen or 'nothing'}, expected {SCORES}, {CLASS_IDS}, usually {LABELS}, each of "
-            "shape [1, k]; for a pipeline of another kind use infer"
-        )
-    scores, class_ids = tensors[SCORES][0], tensors[CLASS_IDS][0]
-    if scores.dtype.kind != "f" or class_ids.dtype.kind not in "iu":
-        raise UnexpectedResponse(
-            f"model {model!r} answered scores of {scores.dtype} and class_ids of {class_ids.dtype}, expected floats "
-            "and whole numbers"
-        )
-    if first[1] > MAX_STRINGS:
-        raise UnexpectedResponse(f"model {model!r} answered {first[1]} classes, expected at most {MAX_STRINGS}")
-    if not np.isfinite(scores).all() or (np.diff(scores) > 0).any():
-        raise UnexpectedResponse(f"model {model!r} answered the scores {scores}, expected numbers, the best first")
-    if (class_ids < 0).any():
-        raise UnexpectedResponse(f"model {model!r} answered the class_ids {class_ids}, expected them from 0 on")
-    labels = _texts(model, tensors[LABELS][0]) if LABELS in tensors else [str(class_id) for class_id in class_ids]
-    return tuple(
-        Label(label=label, class_id=int(class_id), score=float(score))
-        for score, class_id, label in zip(scores, class_ids, labels, strict=True)
-    )
-
-
-def _texts(model: str, labels: npt.NDArray[Any]) -> list[str]:
-    if labels.dtype != object:
-        raise UnexpectedResponse(f"model {model!r} answered labels of {labels.dtype}, expected strings")
-    try:
-        return [str(label, "utf-8") for label in labels]
-    except UnicodeDecodeError as error:
-        raise UnexpectedResponse(f"model {model!r} answered labels that are no UTF-8: {error}") from None

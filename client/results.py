@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from onestream.client._transports.base import Tensors
 from onestream.client.errors import OnestreamError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,128 @@ class Classification:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Detection:
+    """One object: its class, its score and its box, (x0, y0, x1, y1) in pixels of the picture."""
+
+    box: tuple[float, float, float, float]
+    label: str
+    class_id: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detections:
+    """The objects in one picture, best first; there may be none. Iteration gives a ``Detection`` for each.
+
+    ``boxes`` is float32 (n, 4): x0, y0, x1, y1 in pixels of the picture after its EXIF orientation, from the outer
+    corner of the first, within the picture. ``scores`` float32 (n), ``class_ids`` int32 (n), ``labels`` n names, the id
+    as text where the pipeline has none. ``image_size`` is (height, width) of the picture. ``latency_ms`` and
+    ``request_id`` are as of ``Classification``.
+    """
+
+    boxes: npt.NDArray[np.float32]
+    scores: npt.NDArray[np.float32]
+    class_ids: npt.NDArray[np.int32]
+    labels: tuple[str, ...]
+    image_size: tuple[int, int]
+    model: str
+    request_id: str
+    latency_ms: float
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def __iter__(self) -> Iterator[Detection]:
+        for box, label, class_id, score in zip(
+            self.boxes.tolist(), self.labels, self.class_ids.tolist(), self.scores.tolist(), strict=True
+        ):
+            yield Detection((box[0], box[1], box[2], box[3]), label, class_id, score)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "model": self.model,
+            "request_id": self.request_id,
+            "latency_ms": self.latency_ms,
+            "boxes": self.boxes.tolist(),
+            "scores": self.scores.tolist(),
+            "class_ids": self.class_ids.tolist(),
+            "labels": list(self.labels),
+            "image_size": list(self.image_size),
+        }
+
+    def to_coco(self, image_id: int) -> list[dict[str, Any]]:
+        """The entries of COCO's results format (https://cocodataset.org/#format-results) for a picture with this id.
+
+        ``bbox`` is x, y, width, height in pixels; ``category_id`` the class id as the pipeline gives it.
+        """
+        return [
+            {
+                "image_id": image_id,
+                "category_id": one.class_id,
+                "bbox": [one.box[0], one.box[1], one.box[2] - one.box[0], one.box[3] - one.box[1]],
+                "score": one.score,
+            }
+            for one in self
+        ]
+
+    def to_supervision(self) -> Any:
+        """A ``supervision.Detections``, with the names as ``class_name``.
+
+        Needs the package supervision, which the extra ``detect`` installs; raises ImportError without it.
+        """
+        import supervision
+
+        return supervision.Detections(
+            xyxy=self.boxes.copy(),
+            confidence=self.scores.copy(),
+            class_id=self.class_ids.astype(np.int64),
+            data={"class_name": np.array(self.labels, dtype=str)},
+        )
+
+    def draw(self, image: Image) -> Image:
+        """A copy of ``image``, upright and in RGB, with boxes, names and scores drawn on it. Needs Pillow.
+
+        Raises ValueError where the picture is not of ``image_size``.
+        """
+        from onestream.client.drawing import draw_boxes
+
+        return draw_boxes(image, self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outputs:
+    """What a pipeline of a kind without a result of its own answered: arrays by name, each with batch dimension 1."""
+
+    tensors: Tensors = field(repr=False)
+    model: str
+    request_id: str
+    latency_ms: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; texts are read as UTF-8."""
+        return {
+            "model": self.model,
+            "request_id": self.request_id,
+            "latency_ms": self.latency_ms,
+            "tensors": {name: _plain(array) for name, array in self.tensors.items()},
+        }
+
+
+def _plain(array: npt.NDArray[Any]) -> Any:
+    if array.dtype != object:
+        return array.tolist()
+    return [_plain(one) if isinstance(one, np.ndarray) else bytes(one).decode(errors="replace") for one in array]
+
+
+Result = Classification | Detections | Outputs
+"""The result of a pipeline of any kind."""
+
+ResultT = TypeVar("ResultT", bound=Result)
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[ResultT]):
     """The outcome for one image of many: exactly one of ``result`` and ``error`` is set.
 
     ``index`` counts the images from 0, ``source`` is the object that was given.
@@ -61,14 +190,14 @@ class Item:
 
     index: int
     source: object
-    result: Classification | None = None
+    result: ResultT | None = None
     error: OnestreamError | None = None
 
     def __post_init__(self) -> None:
         if (self.result is None) == (self.error is None):
             raise ValueError("an Item holds either a result or an error, exactly one of them")
 
-    def unwrap(self) -> Classification:
+    def unwrap(self) -> ResultT:
         """The result, or the error raised."""
         if self.error is not None:
             raise self.error

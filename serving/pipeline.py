@@ -6,8 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from onestream.postprocess.options import AnyPostprocess, Classification, Detection, Matte
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import GpuResize
 from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
@@ -17,87 +18,7 @@ from onestream.serving.video.bounds import Bounds
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
 Precision = Literal["fp32", "tf32", "fp16"]
-Level = Annotated[int, Field(ge=0, le=255)]
 GpuNumber = Annotated[int, Field(ge=0)]
-
-
-class Classification(BaseModel):
-    """The best classes of a network with one output (batch, classes)."""
-
-    model_config = _Frozen
-
-    kind: Literal["classification"] = "classification"
-    top_k: int = Field(default=5, ge=1, description="how many of the best classes are returned")
-    activation: Literal["auto", "softmax", "none"] = Field(
-        default="auto",
-        description="*softmax* makes scores that sum to 1 of logits or of their logarithms; *none* returns the "
-        "network's output as it is; *auto* is *none* for a network that ends in softmax or sigmoid itself, and "
-        "*softmax* for any other",
-    )
-    labels: str | None = Field(
-        default=None,
-        description="*imagenet*, or a file with one name a line, relative to the pipeline file; without it class ids "
-        "serve as names",
-    )
-
-
-class Raw(BaseModel):
-    """The network's outputs as they are."""
-
-    model_config = _Frozen
-
-    kind: Literal["raw"] = "raw"
-
-
-class ColorBackground(BaseModel):
-    """One colour."""
-
-    model_config = _Frozen
-
-    kind: Literal["color"] = "color"
-    rgb: tuple[Level, Level, Level] = Field(default=(0, 177, 64), description="[red, green, blue]")
-
-
-class BlurBackground(BaseModel):
-    """The picture itself, blurred."""
-
-    model_config = _Frozen
-
-    kind: Literal["blur"] = "blur"
-    radius: int = Field(default=28, ge=12, le=512, description="about the standard deviation, in pixels of the picture")
-
-
-class PictureBackground(BaseModel):
-    """An image file. It is scaled to cover the picture."""
-
-    model_config = _Frozen
-
-    kind: Literal["picture"] = "picture"
-    path: str = Field(description="relative to the pipeline file")
-
-
-AnyBackground = ColorBackground | BlurBackground | PictureBackground
-
-
-class Matte(BaseModel):
-    """Which pixels belong to a person, from a network with one output (batch, height, width) of probabilities."""
-
-    model_config = _Frozen
-
-    kind: Literal["matte"] = "matte"
-    softness: float = Field(
-        default=0.5,
-        gt=0,
-        le=1,
-        description="the range of probabilities around one half that stays transparent in parts; 1 keeps them as they "
-        "are, less makes edges harder",
-    )
-    background: AnyBackground = Field(
-        default=BlurBackground(), discriminator="kind", description="what a composed video shows behind persons"
-    )
-
-
-AnyPostprocess = Classification | Raw | Matte
 
 
 class GpuOptions(BaseModel):
@@ -289,7 +210,8 @@ class VideoOptions(BaseModel):
     )
     output: VideoOutput | None = Field(
         default=None,
-        description="of a matte only: its frames leave composed and encoded; without it its mattes leave as tensors",
+        description="of a matte or a detection only: frames leave encoded, composed or with boxes drawn into them; "
+        "without it results leave as tensors",
     )
 
     @property
@@ -311,7 +233,7 @@ class Pipeline(BaseModel):
         description="under which it is served: a letter, then letters, digits, ``_`` and ``-``; without it the file's "
         "name before its ending",
     )
-    network: Literal["efficientnet-lite0", "selfie-segmentation"] | None = Field(
+    network: Literal["efficientnet-lite0", "nanodet-g", "selfie-segmentation", "ssdlite-mobilenet-v2"] | None = Field(
         default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one"
     )
     preprocess: Definition = Field(description="the definition: from an encoded image to the network's input")
@@ -326,8 +248,10 @@ class Pipeline(BaseModel):
 
     @model_validator(mode="after")
     def _output_has_pictures(self) -> Pipeline:
-        if self.video and self.video.output and not isinstance(self.postprocess, Matte):
-            raise ValueError(f"video.output composes pictures; it takes postprocess matte, got {self.postprocess.kind}")
+        if self.video and self.video.output and not isinstance(self.postprocess, Matte | Detection):
+            raise ValueError(
+                f"video.output draws pictures; it takes postprocess matte or detection, got {self.postprocess.kind}"
+            )
         return self
 
     @classmethod
@@ -351,14 +275,6 @@ class Pipeline(BaseModel):
             return cls.model_validate({"name": path.stem} | data)
         except ValidationError as error:
             raise BadPipeline(f"{path}: {describe(error)}") from None
-
-
-_POSTPROCESS: TypeAdapter[AnyPostprocess] = TypeAdapter(Annotated[AnyPostprocess, Field(discriminator="kind")])
-
-
-def read_postprocess(options_json: str) -> AnyPostprocess:
-    """The postprocessing from the parameter of a model's configuration."""
-    return _POSTPROCESS.validate_json(options_json)
 
 
 def describe(error: ValidationError) -> str:

@@ -11,3 +11,7 @@ MATTE = "matte"
 VIDEO = "video"
 MESSAGE = "message"
 EVENT = "event"
+BOXES = "boxes"
+IMAGE_SIZE = "image_size"
+CANDIDATES = ("candidate_boxes", "candidate_scores", "candidate_classes")
+"""What a detector's network gives the postprocessing, whatever its family."""

@@ -11,9 +11,9 @@ from PIL import Image
 from onestream.cli.demo_page.served import Form
 from onestream.postprocess.matte.background import Background, from_rgb
 from onestream.postprocess.matte.composer import Composer, picture_window
+from onestream.postprocess.options import Matte, PictureBackground
 from onestream.preprocess import compile
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb_reference
-from onestream.serving.pipeline import Matte, PictureBackground
 from onestream.serving.video.compositing import background_of
 
 LONGEST_SIDE = 1920

@@ -17,8 +17,9 @@ from onestream.client import Client, ModelStatistics, OnestreamError
 from onestream.client._transports.base import Tensors
 from onestream.client._transports.grpc_calls import channel_options, failure
 from onestream.client.calls import positive
+from onestream.postprocess.options import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
-from onestream.serving.pipeline import AnyPostprocess, describe, read_postprocess
+from onestream.serving.pipeline import describe
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
 from onestream.wire.tensor_names import IMAGE, PIXELS
 

@@ -14,7 +14,8 @@ from onestream.measure.agreement import Disagreement
 from onestream.measure.capacity import opencv
 from onestream.measure.capacity.clip import Clip
 from onestream.measure.capacity.plain_network import NAME
-from onestream.serving.pipeline import Classification, Pipeline
+from onestream.postprocess.options import Classification
+from onestream.serving.pipeline import Pipeline
 
 FRAMES = 30
 LEAST_EQUAL, LEAST_PSNR_DB = 0.8, 25.0

@@ -22,9 +22,10 @@ import numpy.typing as npt
 
 from onestream.measure.capacity.clip import FPS, due_times, wait
 from onestream.measure.capacity.playing import Played, Player, Playing, Times
+from onestream.postprocess.options import BlurBackground, ColorBackground, Matte
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Placement, fill_values, place
-from onestream.serving.pipeline import BlurBackground, ColorBackground, Matte, Pipeline, VideoOutput
+from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.serving.video.encoder import libx264_options
 
 _MOST_IN_FLIGHT = 8

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 from onestream.postprocess.matte.background import read_picture
-from onestream.preprocess import Definition
+from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground
 from onestream.serving.building import certificate, onnx_graph, repository
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.onnx_process import prepare_file
@@ -19,7 +19,7 @@ from onestream.serving.building.versions import built_versions, read_pins, versi
 from onestream.serving.dali_backend import repository as stock
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
-from onestream.serving.pipeline import Classification, Matte, PictureBackground, Pipeline
+from onestream.serving.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def build(
     named = f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}"
     if form == "dali-backend":
         progress(f"preparing the network {source.name}")
-        served = source.prepare(pipeline.preprocess, progress)
+        served = source.prepare(pipeline, progress)
         pipeline, notes = _suited(pipeline, served)
         for_stock = stock.plan(pipeline, served, labels=labels)
         return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names, notes)
@@ -74,7 +74,7 @@ def build(
     fresh = served is None
     if served is None:
         progress(f"preparing the network {source.name}")
-        served = source.prepare(pipeline.preprocess, progress)
+        served = source.prepare(pipeline, progress)
         entry = served.metadata_props.add()
         entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
     pipeline, notes = _suited(pipeline, served)
@@ -156,12 +156,15 @@ class _Source:
 
     def key(self, pipeline: Pipeline) -> str:
         content = self.name.encode() if self.file is None else self.file.read_bytes()
-        return hashlib.sha256(content + pipeline.preprocess.digest.encode()).hexdigest()
+        key = content + pipeline.preprocess.digest.encode()
+        if isinstance(pipeline.postprocess, Detection):
+            key += pipeline.postprocess.model_dump_json().encode()
+        return hashlib.sha256(key).hexdigest()
 
-    def prepare(self, definition: Definition, progress: Callable[[str], None]) -> onnx.ModelProto:
+    def prepare(self, pipeline: Pipeline, progress: Callable[[str], None]) -> onnx.ModelProto:
         if self.file is not None:
-            return prepare_file(self.file, definition)
-        return onnx_graph.prepare(_BUILT_IN[self.name](progress), definition)
+            return prepare_file(self.file, pipeline.preprocess, pipeline.postprocess)
+        return onnx_graph.prepare(_BUILT_IN[self.name](progress), pipeline.preprocess, pipeline.postprocess)
 
 
 def _efficientnet_lite0(progress: Callable[[str], None]) -> onnx.ModelProto:
@@ -194,10 +197,10 @@ def _built_before(path: Path, key: str) -> onnx.ModelProto | None:
 
 def _labels(pipeline: Pipeline, beside: Path) -> str | None:
     options = pipeline.postprocess
-    if not isinstance(options, Classification) or options.labels is None:
+    if not isinstance(options, Classification | Detection) or options.labels is None:
         return None
-    if options.labels == "imagenet":
-        return (resources.files("onestream.serving") / "data" / "imagenet_labels.txt").read_text(encoding="utf-8")
+    if options.labels in _OWN_LABELS:
+        return (resources.files("onestream.serving") / "data" / f"{options.labels}_labels.txt").read_text("utf-8")
     path = beside / options.labels
     try:
         return _read(path, "postprocess.labels", most=_MOST_LABEL_BYTES).decode()
@@ -218,6 +221,7 @@ def _background(pipeline: Pipeline, beside: Path) -> bytes | None:
     return content
 
 
+_OWN_LABELS = ("coco", "imagenet")
 _MOST_NETWORK_BYTES = 2**31 - 1
 _MOST_LABEL_BYTES = 1 << 24
 """The largest file of labels; the 1000 of ImageNet take 11 kB."""

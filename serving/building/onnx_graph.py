@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onestream.serving.building.detector_tail import append_tail
 from onnx import TensorProto, helper, numpy_helper
 
+from onestream.postprocess.options import AnyPostprocess, Detection
 from onestream.preprocess import Definition
 from onestream.serving.building.stamp import check_same, read_stamp, stamp_of
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
@@ -39,9 +42,12 @@ _OUTPUT_DTYPES = (
 _DTYPES = {"uint8": TensorProto.UINT8, "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
 
 
-def prepare(model: onnx.ModelProto, definition: Definition) -> onnx.ModelProto:
+def prepare(
+    model: onnx.ModelProto, definition: Definition, postprocess: AnyPostprocess | None = None
+) -> onnx.ModelProto:
     """Make a network servable with a definition; the argument is not changed.
 
+    A detector gets the tail of its family, so that it gives candidates (``detector_tail``).
     Where its batch cannot be made dynamic, the result says so (``why_not_batched``). Raises ``BadNetwork`` where the
     file does not fit the definition, and ``StampMismatch`` where it was stamped with another definition.
     """
@@ -66,6 +72,9 @@ def prepare(model: onnx.ModelProto, definition: Definition) -> onnx.ModelProto:
     _check_outputs(served)
     if reason := _compare_batches(served, definition):
         served.metadata_props.add(key=_CANNOT_BATCH_KEY, value=reason)
+    if isinstance(postprocess, Detection):
+        # Not before batches are compared: candidates of nearly the same score may change places.
+        append_tail(served, postprocess, network_hw=cast("tuple[int, int]", definition.output_spec.size_hw))
     return served
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from onestream.postprocess.options import AnyPostprocess, Classification, Detection, Matte, Raw
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.pipeline import AnyPostprocess, Classification, Matte, Raw
 from onestream.wire.tensor_names import CLASS_IDS, LABELS, MATTE, SCORES
 
 _PREFIX = "onestream/tail_"
@@ -26,14 +26,15 @@ def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onn
     first: what ``postprocess.top_k`` computes from the same logits. Classes are chosen by their logits, as there, so
     that logits which softmax rounds to one score keep their order. ONNX orders equal logits by class id; a runtime may
     keep its own order among them (TensorRT documents none). For a matte the output becomes ``matte``, uint8
-    (batch, height, width), what ``onestream.postprocess.matte.composer.alpha`` computes. Raw outputs stay as they are.
+    (batch, height, width), what ``onestream.postprocess.matte.composer.alpha`` computes. Raw outputs
+    stay as they are, and so do a detector's, which has its tail from the build.
 
     Raises ``BadNetwork`` where the network has not one output (batch, classes) or an opset below 11, and
     ``BadPipeline`` where it has fewer than ``top_k`` classes, or ends in the activation that would be appended.
     """
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
-    if isinstance(postprocess, Raw):
+    if isinstance(postprocess, Raw | Detection):
         return extended
     if isinstance(postprocess, Classification):
         postprocess = with_activation(postprocess, served_network.outputs(model))

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import onnx
 
+from onestream.postprocess.options import AnyPostprocess, Raw, read_postprocess
 from onestream.preprocess import Definition, StampMismatch
 from onestream.serving.building import onnx_graph
-from onestream.serving.errors import BadNetwork
+from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.server.triton.exec_child import tied
 from onestream.serving.server.triton.model_processes import describe_exit
 
@@ -27,17 +28,24 @@ PREPARE_S = 300.0
 _LEAST_MEMORY, _MEMORY_A_BYTE = 8 << 30, 16
 """What the process may take: so much, and so often the file's size, of which about 6 copies are made."""
 _LONGEST_REASON = 500
-_ERRORS = {error.__name__: error for error in (BadNetwork, StampMismatch)}
+_ERRORS = {error.__name__: error for error in (BadNetwork, BadPipeline, StampMismatch)}
 
 
-def prepare_file(path: Path, definition: Definition, *, timeout_s: float = PREPARE_S) -> onnx.ModelProto:
+def prepare_file(
+    path: Path, definition: Definition, postprocess: AnyPostprocess | None = None, *, timeout_s: float = PREPARE_S
+) -> onnx.ModelProto:
     """``onnx_graph.load`` and ``onnx_graph.prepare`` of a file that nobody vouches for.
 
     Raises as they do; also ``BadNetwork`` where they crash, take too much memory or more than ``timeout_s`` seconds.
     """
     with tempfile.TemporaryDirectory(prefix="onestream-network-") as folder:
         prepared = Path(folder) / "prepared.onnx"
-        request = {"network": str(path), "definition": definition.canonical_json(), "prepared": str(prepared)}
+        request = {
+            "network": str(path),
+            "definition": definition.canonical_json(),
+            "postprocess": (postprocess or Raw()).model_dump_json(),
+            "prepared": str(prepared),
+        }
         try:
             done = subprocess.run(
                 tied(sys.executable, "-m", "onestream.serving.building.onnx_process"),
@@ -63,7 +71,7 @@ def main() -> None:
     """Answer the request on standard input."""
     request = json.loads(sys.stdin.read())
     try:
-        _prepare(Path(request["network"]), request["definition"], Path(request["prepared"]))
+        _prepare(Path(request["network"]), request["definition"], request["postprocess"], Path(request["prepared"]))
         answer = {}
     except Exception as error:  # whatever a malformed file makes a library raise, it is refused
         kind = type(error).__name__
@@ -73,11 +81,11 @@ def main() -> None:
     print(json.dumps(answer), flush=True)
 
 
-def _prepare(path: Path, definition: str, prepared: Path) -> None:
+def _prepare(path: Path, definition: str, postprocess: str, prepared: Path) -> None:
     size = path.stat().st_size
     # Not the address space: threads reserve much of that and never touch it.
     resource.setrlimit(resource.RLIMIT_DATA, (_LEAST_MEMORY + _MEMORY_A_BYTE * size,) * 2)
-    served = onnx_graph.prepare(onnx_graph.load(path), Definition.from_json(definition))
+    served = onnx_graph.prepare(onnx_graph.load(path), Definition.from_json(definition), read_postprocess(postprocess))
     prepared.write_bytes(served.SerializeToString())
 
 

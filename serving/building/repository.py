@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from onestream.postprocess.matte.composer import picture_window
+from onestream.postprocess.options import Classification, Detection, Matte
 from onestream.preprocess import Definition
 from onestream.serving.building.onnx_postprocess import check_classification, with_activation
 from onestream.serving.building.triton_config import (
@@ -40,9 +41,21 @@ from onestream.serving.building.triton_config import (
 from onestream.serving.building.versions import VERSION_OF
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.pipeline import Classification, Matte, Pipeline
+from onestream.serving.pipeline import Pipeline
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
-from onestream.wire.tensor_names import CLASS_IDS, EVENT, IMAGE, LABELS, MATTE, MESSAGE, PIXELS, SCORES, VIDEO
+from onestream.wire.tensor_names import (
+    BOXES,
+    CLASS_IDS,
+    EVENT,
+    IMAGE,
+    IMAGE_SIZE,
+    LABELS,
+    MATTE,
+    MESSAGE,
+    PIXELS,
+    SCORES,
+    VIDEO,
+)
 
 BACKGROUND_FILE = "background"
 """In the folder of ``NAME_video``: the image that a matte's background names."""
@@ -150,6 +163,10 @@ def plan(
         pipeline = pipeline.model_copy(update={"postprocess": postprocess})
     if isinstance(postprocess, Matte):
         results = _matte_outputs(definition, outputs)
+    if isinstance(postprocess, Detection):
+        results = _detection_outputs()
+    # The size of each picture, for what is mapped back to it.
+    size = (Tensor(IMAGE_SIZE, "int32", (2,)),) if postprocess.takes_image_size else ()
 
     batch = options.max_batch_size
     # One instance stalls behind a bounded queue (``Placement``): only who says a number gets one.
@@ -210,11 +227,20 @@ def plan(
             parameters={**stamp, **parameters},
         )
 
-    labelled = _with_labels_file(network_tensors) if labels is not None else network_tensors
+    between = {tensor.name: f"preprocess/{tensor.name}" for tensor in size}
+    names_classes = labels is not None and isinstance(postprocess, Classification)
+    labelled = _with_labels_file(network_tensors) if names_classes else network_tensors
     return Repository(
         pipeline,
         (
-            model("preprocess", (image,), (pixels,), {"cpu": python_cpu, "gpu": python_gpu}, photo, limits | per_core),
+            model(
+                "preprocess",
+                (image,),
+                (pixels, *size),
+                {"cpu": python_cpu, "gpu": python_gpu},
+                photo,
+                limits | per_core,
+            ),
             model(
                 "model",
                 (pixels,),
@@ -225,11 +251,11 @@ def plan(
             ),
             model(
                 "postprocess",
-                network_tensors,
+                (*network_tensors, *size),
                 results,
                 # It takes what the steps before it let through, without a limit of its own.
                 {"cpu": Placement("python", "cpu", batch), "gpu": Placement("python", "cpu", gpu.max_batch_size)},
-                Warmup(network_tensors),
+                Warmup((*network_tensors, *size)),
                 after,
             ),
             model(
@@ -246,11 +272,11 @@ def plan(
             (Tensor(IMAGE, "uint8", (-1,)),),
             results,
             (
-                Step(f"{name}_preprocess", {IMAGE: IMAGE}, {PIXELS: PIXELS}),
+                Step(f"{name}_preprocess", {IMAGE: IMAGE}, {PIXELS: PIXELS} | between),
                 Step(f"{name}_model", {PIXELS: PIXELS}, {out.name: f"network/{out.name}" for out in outputs}),
                 Step(
                     f"{name}_postprocess",
-                    {out.name: f"network/{out.name}" for out in outputs},
+                    {out.name: f"network/{out.name}" for out in outputs} | between,
                     {tensor.name: tensor.name for tensor in results},
                 ),
             ),
@@ -291,6 +317,17 @@ def _classification_outputs(
         raise BadPipeline(f"postprocess.labels has {len(labels.splitlines())} names, the network has {classes} classes")
     k = (options.top_k,)
     return Tensor(SCORES, "float32", k), Tensor(CLASS_IDS, "int32", k), Tensor(LABELS, "string", k)
+
+
+def _detection_outputs() -> tuple[Tensor, ...]:
+    """Each picture has as many as there are objects in it."""
+    return (
+        Tensor(BOXES, "float32", (-1, 4)),
+        Tensor(SCORES, "float32", (-1,)),
+        Tensor(CLASS_IDS, "int32", (-1,)),
+        Tensor(LABELS, "string", (-1,)),
+        Tensor(IMAGE_SIZE, "int32", (2,)),
+    )
 
 
 def _matte_outputs(definition: Definition, outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:

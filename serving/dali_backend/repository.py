@@ -20,6 +20,7 @@ import onnx
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from onestream.postprocess.options import Classification
 from onestream.serving.building import repository
 from onestream.serving.building.onnx_postprocess import with_labels, with_postprocess
 from onestream.serving.building.repository import Repository
@@ -38,7 +39,7 @@ from onestream.serving.dali_backend.serialize import pipeline_file
 from onestream.serving.engine.precision import to_float16
 from onestream.serving.engine.served import cast_first, outputs
 from onestream.serving.errors import BadPipeline
-from onestream.serving.pipeline import Classification, Pipeline
+from onestream.serving.pipeline import Pipeline
 from onestream.wire.tensor_names import IMAGE, LABELS, PIXELS
 
 Form = Literal["python", "dali-backend"]
@@ -120,6 +121,11 @@ def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) ->
     Raises ``BadNetwork`` and ``BadPipeline`` as ``onestream.serving.building.repository.plan``, and ``BadNetwork``
     where postprocessing cannot be appended to the network.
     """
+    if pipeline.postprocess.takes_image_size:
+        raise BadPipeline(
+            f"postprocess {pipeline.postprocess.kind} maps results back to each picture, for which the unmodified "
+            "container has no model; build the form python, or write postprocess: {kind: raw}"
+        )
     options, gpu = pipeline.serving, pipeline.serving.gpu
     # The default form has the same tensors, and refuses a precision that this one can run.
     planned = repository.plan(_with_precision(pipeline, "fp32"), outputs(network), labels=labels)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from onestream.postprocess.options import read_postprocess
 from onestream.serving.building import onnx_graph
 from onestream.serving.building.onnx_postprocess import with_postprocess
-from onestream.serving.pipeline import read_postprocess
 
 
 def fused_network(model: Path, postprocess_json: str) -> bytes:

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess import read_labels, top_k
-from onestream.postprocess.matte.composer import alpha
+from onestream.postprocess import read_labels
+from onestream.postprocess.options import Detection, read_postprocess
+from onestream.postprocess.postprocessing import Postprocess, Tensors, open_postprocess
 from onestream.preprocess import (
     BadImage,
     Compiled,
@@ -30,6 +31,8 @@ from onestream.preprocess import (
     compile,
     first_difference,
 )
+from onestream.preprocess.geometry import Size
+from onestream.preprocess.headers.reader import read_header
 from onestream.preprocess.limits import HEAVY_WORK
 from onestream.serving.building import certificate
 from onestream.serving.building.stamp import check_same
@@ -38,15 +41,14 @@ from onestream.serving.models.deadline import batch_deadline
 from onestream.serving.models.heavy_pictures import HeavyLine, unavailable
 from onestream.serving.models.metrics import ModelMetrics
 from onestream.serving.models.refusal_log import RefusalLog
-from onestream.serving.pipeline import GpuOptions, Matte, Raw, read_postprocess
+from onestream.serving.pipeline import GpuOptions
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
-from onestream.wire.tensor_names import CLASS_IDS, IMAGE, LABELS, MATTE, SCORES
+from onestream.wire.tensor_names import IMAGE, LABELS
 
 _LARGEST_WAITING = 2
 """Heavy images of the largest size that a process keeps waiting, and as many bytes of smaller ones."""
 
 Image = npt.NDArray[np.uint8]
-Tensors = dict[str, npt.NDArray[Any]]
 
 
 class Adapter(ABC):
@@ -154,9 +156,26 @@ class Adapter(ABC):
             threads=int(self.parameters["threads"]),
         )
 
-    def load_postprocess(self) -> Callable[[Tensors], Tensors]:
-        """The function from network outputs to the pipeline's outputs, each with a leading batch dimension."""
-        return postprocess_of(self.parameters["postprocess"], self.folder)
+    def load_postprocess(self, *, has_tail: bool = False) -> Postprocess:
+        """The function from the network's outputs to the pipeline's; the objects that it finds are counted."""
+        options, labels = read_postprocess(self.parameters["postprocess"]), self.folder / "labels.txt"
+        postprocess = open_postprocess(
+            options,
+            self.definition,
+            labels=read_labels(labels) if labels.exists() else None,
+            has_tail=has_tail,
+            dropped=lambda count: self.metrics.count("onestream_candidates_dropped_total", count),
+        )
+        if not isinstance(options, Detection):
+            return postprocess
+
+        def counted(outputs: Tensors, sizes: Sequence[Size]) -> list[Tensors]:
+            found = postprocess(outputs, sizes)
+            for one in found:
+                self.metrics.objects(one[LABELS][0])
+            return found
+
+        return counted
 
 
 class FromImages(Adapter):
@@ -226,26 +245,9 @@ class FromImages(Adapter):
         super().finalize()
 
 
-def postprocess_of(options_json: str, folder: Path) -> Callable[[Tensors], Tensors]:
-    """The postprocessing that a pipeline's options ask for; ``folder`` holds its ``labels.txt``."""
-    options = read_postprocess(options_json)
-    if isinstance(options, Raw):
-        return lambda outputs: outputs
-    if isinstance(options, Matte):
-        softness = options.softness
-        return lambda outputs: {MATTE: alpha(next(iter(outputs.values())), softness=softness)}
-    activation = options.activation
-    assert activation != "auto", "the build writes which one it is"
-    labels_path = folder / "labels.txt"
-    names = np.array([label.encode() for label in read_labels(labels_path)], object) if labels_path.exists() else None
-
-    def classify(outputs: Tensors) -> Tensors:
-        (logits,) = outputs.values()
-        scores, class_ids = top_k(logits, options.top_k, activation=activation)
-        labels = names[class_ids] if names is not None else class_ids.astype(str).astype("S").astype(object)
-        return {SCORES: scores, CLASS_IDS: class_ids, LABELS: labels}
-
-    return classify
+def image_size(image: Image) -> Size:
+    """(height, width) in pixels of an image after its EXIF orientation, by its header."""
+    return read_header(image).oriented_hw
 
 
 def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:

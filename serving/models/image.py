@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import (
     BadImage,
     Compiled,
 )
-from onestream.serving.models.base import Adapter, FromImages, Image, Tensors, run_isolated
-from onestream.wire.tensor_names import PIXELS
+from onestream.serving.models.base import Adapter, FromImages, Image, image_size, run_isolated
+from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
 
 if TYPE_CHECKING:
     from onestream.serving.models.image_gpu import FusedOnGpu
@@ -61,11 +62,19 @@ class Preprocess(FromImages):
 
     def _responses(self, run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
         with self.timed("preprocess"):
-            samples = run_isolated(run, requests)
+            samples = run_isolated(lambda images: list(map(self._tensors, images, run(images))), requests)
         return [
-            self.refuse(request, sample) if isinstance(sample, BadImage) else pb_utils.InferenceResponse([sample])
+            self.refuse(request, sample) if isinstance(sample, BadImage) else pb_utils.InferenceResponse(sample)
             for request, sample in zip(requests, samples, strict=True)
         ]
+
+    def _tensors(self, image: Image, sample: Any) -> list[Any] | BadImage:
+        """The outputs for an image: its pixels, and its size where the postprocessing reads that."""
+        if isinstance(sample, BadImage):
+            return sample
+        if IMAGE_SIZE not in self.output_names:
+            return [sample]
+        return [sample, pb_utils.Tensor(IMAGE_SIZE, np.array([image_size(image)], np.int32))]
 
 
 class Network(Adapter):
@@ -94,14 +103,13 @@ class Postprocess(Adapter):
     def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Postprocess request by request: it is cheap, and nothing is shared."""
         with self.timed("postprocess"):
-            return [
-                self.respond(
-                    self._postprocess(
-                        {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
-                    )
-                )
-                for request in requests
-            ]
+            return [self._response(request) for request in requests]
+
+    def _response(self, request: Any) -> Any:
+        outputs = {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
+        size = pb_utils.get_input_tensor_by_name(request, IMAGE_SIZE)
+        results = self._postprocess(outputs, [] if size is None else [(int(h), int(w)) for h, w in size.as_numpy()])
+        return self.respond({name: np.concatenate([one[name] for one in results]) for name in results[0]})
 
 
 class Fused(FromImages):
@@ -133,15 +141,21 @@ class Fused(FromImages):
         return self.answer_on_cpu(requests)
 
     def _responses(self, compiled: Compiled, requests: Sequence[Any]) -> list[Any]:
+        def run(images: list[Image]) -> list[Any]:
+            return [
+                sample if isinstance(sample, BadImage) else (sample, image_size(image))
+                for image, sample in zip(images, compiled.run(images), strict=True)
+            ]
+
         with self.timed("preprocess"):
-            samples = run_isolated(compiled.run, requests)
+            samples = run_isolated(run, requests)
         good = [sample for sample in samples if not isinstance(sample, BadImage)]
         responses = iter(())
         if good:
             with self.timed("network"):
-                outputs = self._engine.run(np.stack(good))
+                outputs = self._engine.run(np.stack([pixels for pixels, _ in good]))
             with self.timed("postprocess"):
-                responses = iter([self.respond(part) for part in split(self._postprocess(outputs), [1] * len(good))])
+                responses = map(self.respond, self._postprocess(outputs, [size for _, size in good]))
         return [
             self.refuse(request, sample) if isinstance(sample, BadImage) else next(responses)
             for request, sample in zip(requests, samples, strict=True)

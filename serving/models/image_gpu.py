@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess import read_labels
+from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import BadImage, PreprocessError
 from onestream.preprocess.cuda.device import Device, open_device
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.serving.engine import open_engine
 from onestream.serving.engine.fused import fused_network
-from onestream.serving.models.base import Adapter, Image, Tensors, run_isolated
+from onestream.serving.models.base import Adapter, Image, image_size, run_isolated
 from onestream.serving.models.one_stream import OneStream
 from onestream.serving.models.pixel_sources import open_source
 from onestream.serving.models.workers import Workers
-from onestream.wire.tensor_names import CLASS_IDS, LABELS, PIXELS
+from onestream.wire.tensor_names import PIXELS
 
 
 def device_pixels(adapter: Adapter) -> Callable[[list[Image]], list[Any]]:
@@ -67,7 +67,7 @@ class FusedOnGpu:
             definition=adapter.definition,
             progress=lambda line: pb_utils.Logger.log_info(f"{adapter.name}: {line}"),
         )
-        self._labels = _labels(adapter) if LABELS in adapter.output_names else None
+        self._postprocess = adapter.load_postprocess(has_tail=True)
 
         def open_stream() -> OneStream:
             return OneStream(adapter.definition, adapter.limits, self._engine, device=self._device, options=options)
@@ -113,12 +113,10 @@ class FusedOnGpu:
         result = stream.run(images)
         for step, milliseconds in result.step_ms.items():
             self._adapter.metrics.step(step, milliseconds)
-        outputs: Tensors = dict(result.outputs)
-        if self._labels is not None and result.good:
-            outputs[LABELS] = self._labels(outputs[CLASS_IDS])
         found: dict[int, Tensors | BadImage] = dict(result.bad)
-        for row, index in enumerate(result.good):
-            found[index] = {name: value[row : row + 1] for name, value in outputs.items()}
+        if result.good:
+            sizes = [image_size(images[index]) for index in result.good]
+            found |= zip(result.good, self._postprocess(result.outputs, sizes), strict=True)
         return [found[index] for index in range(len(images))]
 
     def _failed(self, error: Exception) -> Any:
@@ -136,12 +134,3 @@ def usable(device: Device) -> bool:
     except Exception:  # the bindings' own errors, and any other, mean the same here
         return False
     return True
-
-
-def _labels(adapter: Adapter) -> Callable[[Any], Any]:
-    """The function from class ids to names, as bytes; ids serve as names where there are none."""
-    path = adapter.folder / "labels.txt"
-    if not path.exists():
-        return lambda class_ids: class_ids.astype(str).astype("S").astype(object)
-    names = np.array([label.encode() for label in read_labels(path)], object)
-    return lambda class_ids: names[class_ids]

@@ -3,12 +3,15 @@
 onestream_step_microseconds_total{model,step}   time spent in a step, of the GPU where it runs there
 onestream_step_batches_total{model,step}        batches that went through it
 onestream_bad_images_total{model,reason}        images refused, by error code
+onestream_objects_total{model,label}            objects found, by class
+onestream_candidates_dropped_total{model}       boxes of a detector that were dropped, since they were not finite
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -19,6 +22,8 @@ _TEXTS = {
     "onestream_step_microseconds_total": "Time spent in a step, in microseconds",
     "onestream_step_batches_total": "Batches that went through a step",
     "onestream_bad_images_total": "Images and streams refused, by reason",
+    "onestream_objects_total": "Objects found, by class",
+    "onestream_candidates_dropped_total": "Boxes of a detector that were dropped, since they were not finite",
     "onestream_video_frames_total": "Frames of video streams, by what became of them",
     "onestream_video_latency_microseconds_total": "Time from the receipt of frames to their results, in microseconds",
     "onestream_video_streams": "Video streams that are open",
@@ -55,6 +60,11 @@ class ModelMetrics:
     def bad_image(self, reason: str) -> None:
         """Count an image that was refused."""
         self.count("onestream_bad_images_total", 1, reason=reason)
+
+    def objects(self, labels: Iterable[bytes]) -> None:
+        """Count objects that were found, by the names of their classes."""
+        for label, found in Counter(labels).items():
+            self.count("onestream_objects_total", found, label=label.decode())
 
     def count(self, family: str, more: int, **labels: str) -> None:
         """Add to a counter."""

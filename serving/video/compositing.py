@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from onestream.postprocess.matte.background import Background, Blur, Color, Picture, read_picture
+from onestream.postprocess.options import BlurBackground, ColorBackground, Matte
 from onestream.serving.building.repository import BACKGROUND_FILE
-from onestream.serving.pipeline import BlurBackground, ColorBackground, Matte
 
 
 def background_of(options: Matte, folder: Path) -> Background:

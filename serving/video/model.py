@@ -20,15 +20,18 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.matte.composer import Composer
+from onestream.postprocess.options import Matte, read_postprocess
+from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import BadImage, Limits, PreprocessError
 from onestream.preprocess.errors import BadSample
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.streams.sampling import Sampling
-from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
+from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
 from onestream.serving.models import deadline
-from onestream.serving.models.base import Adapter, Tensors
-from onestream.serving.pipeline import Matte, VideoOptions, VideoOutput, read_postprocess
+from onestream.serving.models.base import Adapter
+from onestream.serving.pipeline import VideoOptions, VideoOutput
 from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.composed import ComposedVideo
 from onestream.serving.video.compositing import background_of
@@ -63,7 +66,7 @@ class Video(Adapter):
         self._options = VideoOptions.model_validate_json(self.parameters["video"])
         self._network = f"{self.parameters['pipeline']}_model"
         self._outputs = self.parameters["network_outputs"].split(",")
-        self._postprocess: Callable[[Tensors], Tensors] = self.load_postprocess()
+        self._postprocess = self.load_postprocess()
         self._sessions: dict[int, Session] = {}
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
@@ -243,7 +246,7 @@ class Video(Adapter):
     def _infer(self, pieces: list[tuple[Session, Slot]]) -> None:
         """Frames of one stream or several to the network, and their results to their streams."""
         try:
-            rows = self._ask_until_taken([slot.frame.pixels for _, slot in pieces])
+            rows = self._ask_until_taken([slot.frame for _, slot in pieces])
         except _Overloaded as error:
             # The frames have waited as long as any may.
             for session, _ in pieces:
@@ -275,18 +278,18 @@ class Video(Adapter):
         assert self._gpu is not None
         return self._gpu.tensor(batch)
 
-    def _ask_until_taken(self, pixels: list[Any]) -> list[Tensors]:
+    def _ask_until_taken(self, frames: list[StreamFrame]) -> list[Tensors]:
         # Images may fill the queue of the network. What waits here meanwhile is bounded, and a live stream drops it.
         # Made once, and held: memory on a GPU must outlive its tensor.
-        batch, deadline = self._batch(pixels), time.monotonic() + _OVERLOADED_S
+        batch, deadline = self._batch([frame.pixels for frame in frames]), time.monotonic() + _OVERLOADED_S
         while True:
             try:
-                return self._ask(batch, len(pixels))
+                return self._ask(batch, [frame.size_hw for frame in frames])
             except _Overloaded:
                 if time.monotonic() > deadline or self._stop.wait(_AGAIN_S):
                     raise
 
-    def _ask(self, batch: npt.NDArray[np.uint8] | DeviceArray, frames: int) -> list[Tensors]:
+    def _ask(self, batch: npt.NDArray[np.uint8] | DeviceArray, sizes: list[Size]) -> list[Tensors]:
         request = pb_utils.InferenceRequest(
             model_name=self._network,
             requested_output_names=self._outputs,
@@ -299,8 +302,7 @@ class Video(Adapter):
             message = response.error().message()
             raise _Overloaded(message) if any(text in message for text in _QUEUE_FULL) else RuntimeError(message)
         outputs = {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs}
-        results = self._postprocess(outputs)
-        return [{name: value[row] for name, value in results.items()} for row in range(frames)]
+        return [{name: value[0] for name, value in one.items()} for one in self._postprocess(outputs, sizes)]
 
     def _forget(self, key: int) -> None:
         with self._lock:

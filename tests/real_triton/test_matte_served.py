@@ -10,10 +10,11 @@ import yaml
 
 from onestream.client import Client, UnexpectedResponse
 from onestream.postprocess.matte.composer import alpha
+from onestream.postprocess.options import Matte
 from onestream.preprocess import compile
 from onestream.serving.building.build import build
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.pipeline import Matte, Pipeline
+from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.server import Server
 
 pytestmark = pytest.mark.needs_triton

@@ -23,12 +23,13 @@ from PIL import Image
 from onestream.client import Client
 from onestream.client.video import FrameResult, VideoWriter
 from onestream.postprocess.matte.composer import Composer, alpha, displayed, picture_window
+from onestream.postprocess.options import Matte
 from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
 from onestream.serving.building.build import build
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.pipeline import Matte, Pipeline
+from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.server import Server
 from onestream.serving.video.compositing import background_of
 

@@ -16,6 +16,7 @@ from PIL import Image
 from onestream.postprocess.matte.background import Blur, Color, Picture, read_picture
 from onestream.postprocess.matte.composer import Composer, alpha
 from onestream.postprocess.matte.stretch import mixed
+from onestream.postprocess.options import BlurBackground, Matte
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.serving.building import repository
 from onestream.serving.building.onnx_postprocess import with_postprocess
@@ -23,7 +24,7 @@ from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.pipeline import BlurBackground, Matte, Pipeline
+from onestream.serving.pipeline import Pipeline
 from onestream.serving.video.compositing import background_of
 
 ROOT = Path(__file__).parents[3]

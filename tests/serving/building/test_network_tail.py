@@ -12,6 +12,7 @@ from networks import CLASSES, mean_color
 from onnx import TensorProto, helper
 
 from onestream.postprocess import top_k
+from onestream.postprocess.options import Classification, Raw
 from onestream.preprocess import Decode, Definition, Output, Resize
 from onestream.serving.building import onnx_graph
 from onestream.serving.building.onnx_postprocess import with_labels, with_postprocess
@@ -19,7 +20,6 @@ from onestream.serving.building.stamp import read_stamp
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.pipeline import Classification, Raw
 
 # Softmax sums in another order than NumPy does: a few units in the last place of a value up to 1.
 SCORE_TOLERANCE = 1e-6

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.postprocess import top_k
+from onestream.postprocess.options import Classification, read_postprocess
 from onestream.serving.building import onnx_graph
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.triton_config import ModelConfig, from_text
@@ -21,7 +22,7 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.fused import fused_network
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.pipeline import Classification, GpuOptions, read_postprocess
+from onestream.serving.pipeline import GpuOptions
 
 # One colour each, so that scores are far from equal: softmax of softmax would be nearly flat.
 PIXELS = np.random.default_rng(5).integers(0, 256, (3, 1, 1, 3), dtype=np.uint8).repeat(32, axis=1).repeat(32, axis=2)

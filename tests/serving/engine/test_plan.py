@@ -10,12 +10,12 @@ import pytest
 from onnx import TensorProto, helper
 from served_networks import ADA, convolutional, served
 
+from onestream.postprocess.options import Classification
 from onestream.serving.building.onnx_postprocess import with_postprocess
 from onestream.serving.engine.library import IS_RTX, LOG, VERSION, plain, trt
 from onestream.serving.engine.plan import PlanOptions, batch_profile, build_plan, configure, rtx_capabilities
 from onestream.serving.engine.served import cast_first
 from onestream.serving.errors import BadNetwork, BadPlan
-from onestream.serving.pipeline import Classification
 
 pytestmark = pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py")
 

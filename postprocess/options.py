@@ -1,0 +1,153 @@
+"""The options of each kind of postprocessing: the section ``postprocess`` of a pipeline file."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+Level = Annotated[int, Field(ge=0, le=255)]
+
+MOST_CANDIDATES = 3840
+"""The most that TensorRT's TopK takes."""
+
+COCO_IDS = tuple(number for number in range(1, 91) if number not in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83))
+"""The category ids of COCO's 80 classes: https://cocodataset.org, ``instances_val2017.json``."""
+
+
+class Options(BaseModel):
+    """Base of the kinds: frozen, no unknown fields.
+
+    ``takes_image_size``: whether results depend on the size of the picture, beside the network's outputs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    takes_image_size: ClassVar[bool] = False
+
+
+class Classification(Options):
+    """The best classes of a network with one output (batch, classes)."""
+
+    kind: Literal["classification"] = "classification"
+    top_k: int = Field(default=5, ge=1, description="how many of the best classes are returned")
+    activation: Literal["auto", "softmax", "none"] = Field(
+        default="auto",
+        description="*softmax* makes scores that sum to 1 of logits or of their logarithms; *none* returns the "
+        "network's output as it is; *auto* is *none* for a network that ends in softmax or sigmoid itself, and "
+        "*softmax* for any other",
+    )
+    labels: str | None = Field(
+        default=None,
+        description="*imagenet*, or a file with one name a line, relative to the pipeline file; without it class ids "
+        "serve as names",
+    )
+
+
+class Raw(Options):
+    """The network's outputs as they are."""
+
+    kind: Literal["raw"] = "raw"
+
+
+class ColorBackground(Options):
+    """One colour."""
+
+    kind: Literal["color"] = "color"
+    rgb: tuple[Level, Level, Level] = Field(default=(0, 177, 64), description="[red, green, blue]")
+
+
+class BlurBackground(Options):
+    """The picture itself, blurred."""
+
+    kind: Literal["blur"] = "blur"
+    radius: int = Field(default=28, ge=12, le=512, description="about the standard deviation, in pixels of the picture")
+
+
+class PictureBackground(Options):
+    """An image file. It is scaled to cover the picture."""
+
+    kind: Literal["picture"] = "picture"
+    path: str = Field(description="relative to the pipeline file")
+
+
+AnyBackground = ColorBackground | BlurBackground | PictureBackground
+
+
+class Matte(Options):
+    """Which pixels belong to a person, from a network with one output (batch, height, width) of probabilities."""
+
+    kind: Literal["matte"] = "matte"
+    softness: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="the range of probabilities around one half that stays transparent in parts; 1 keeps them as they "
+        "are, less makes edges harder",
+    )
+    background: AnyBackground = Field(
+        default=BlurBackground(), discriminator="kind", description="what a composed video shows behind persons"
+    )
+
+
+Family = Literal["yolo", "yolov5", "yolox", "ssd", "nanodet", "detr", "boxes"]
+
+
+class Detection(Options):
+    """Objects and their boxes, from the outputs of a detector."""
+
+    takes_image_size: ClassVar[bool] = True
+
+    kind: Literal["detection"] = "detection"
+    family: Family = Field(description="what the network's outputs mean: [detection.md](detection.md) has each family")
+    score_threshold: float = Field(default=0.25, ge=0, lt=1, description="a box must have a score above this")
+    suppression: Literal["auto", "by_class", "across_classes", "none"] = Field(
+        default="auto",
+        description="which boxes remove others that they overlap: those of the same class, or all; *auto* is *none* "
+        "for *detr* and *boxes*, and *by_class* for any other family",
+    )
+    iou_threshold: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="a box is removed where its intersection with a better one, divided by their union, is above this",
+    )
+    max_detections: int = Field(default=100, ge=1, le=MOST_CANDIDATES, description="the most boxes of a picture")
+    max_candidates: int = Field(
+        default=1000,
+        ge=1,
+        le=MOST_CANDIDATES,
+        description="the network's best boxes, before any is removed; the graph itself chooses them",
+    )
+    labels: str | None = Field(
+        default=None,
+        description="*coco*, or a file with one name a line in the order of the network's classes, relative to the "
+        "pipeline file; without it class ids serve as names",
+    )
+    class_ids: Literal["coco91"] | tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        default=None,
+        description="the id of each of the network's classes, for ids that have gaps; *coco91* are those of COCO's "
+        "files; without it they count from 0",
+    )
+
+    @property
+    def id_of_class(self) -> tuple[int, ...] | None:
+        """The id of each of the network's classes; None where they count from 0."""
+        return COCO_IDS if self.class_ids == "coco91" else self.class_ids
+
+    @property
+    def suppresses(self) -> Literal["by_class", "across_classes", "none"]:
+        """``suppression`` with *auto* decided."""
+        if self.suppression != "auto":
+            return self.suppression
+        return "none" if self.family in ("detr", "boxes") else "by_class"
+
+
+AnyPostprocess = Classification | Detection | Matte | Raw
+
+_ANY: TypeAdapter[AnyPostprocess] = TypeAdapter(Annotated[AnyPostprocess, Field(discriminator="kind")])
+
+
+def read_postprocess(options_json: str) -> AnyPostprocess:
+    """The postprocessing from the parameter of a model's configuration."""
+    return _ANY.validate_json(options_json)

@@ -1,0 +1,124 @@
+"""From a network's outputs to what a pipeline returns, for every kind of postprocessing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onestream.postprocess.detection.detect import detect
+
+from onestream.postprocess.classification import top_k
+from onestream.postprocess.matte.composer import alpha
+from onestream.postprocess.options import AnyPostprocess, Classification, Detection, Matte, Raw
+from onestream.preprocess import Definition
+from onestream.preprocess.geometry import Boxes, Size, mapping
+from onestream.wire.tensor_names import (
+    BOXES,
+    CANDIDATES,
+    CLASS_IDS,
+    IMAGE_SIZE,
+    LABELS,
+    MATTE,
+    SCORES,
+)
+
+Tensors = dict[str, npt.NDArray[Any]]
+Scores = npt.NDArray[np.float32]
+Classes = npt.NDArray[np.int32]
+Names = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.object_]]
+
+Postprocess = Callable[[Tensors, Sequence[Size]], list[Tensors]]
+"""Takes a network's outputs for a batch, each with a leading batch dimension, and (height, width) of each upright
+picture in pixels; gives what is returned for each picture, with a leading dimension of 1. A kind whose options say
+``takes_image_size = False`` does not read the sizes, which may then be empty."""
+
+
+def open_postprocess(
+    options: AnyPostprocess,
+    definition: Definition,
+    *,
+    labels: Sequence[str] | None = None,
+    has_tail: bool = False,
+    dropped: Callable[[int], None] = lambda _count: None,
+) -> Postprocess:
+    """The function that a pipeline's options ask for.
+
+    ``labels`` are the names of the network's classes; ids serve as names where there are none. ``has_tail`` says that
+    the network ends in the tail that ``onestream.serving.building.onnx_postprocess`` writes. ``dropped`` is called with
+    how many candidates of a batch were not finite.
+    """
+    match options:
+        case Raw():
+            return lambda outputs, _sizes: rows(outputs)
+        case Matte():
+            return lambda outputs, _sizes: rows(outputs if has_tail else _matte(outputs, options))
+        case Classification():
+            names = _names(labels)
+            return lambda outputs, _sizes: rows(_classes(outputs, options, names, has_tail=has_tail))
+        case Detection():
+            return _detector(options, definition, labels, dropped)
+
+
+def rows(tensors: Tensors) -> list[Tensors]:
+    """Batched tensors cut up: one entry for each row, with a leading dimension of 1."""
+    count = len(next(iter(tensors.values())))
+    return [{name: value[row : row + 1] for name, value in tensors.items()} for row in range(count)]
+
+
+def _matte(outputs: Tensors, options: Matte) -> Tensors:
+    (person,) = outputs.values()
+    return {MATTE: alpha(person, softness=options.softness)}
+
+
+def _classes(outputs: Tensors, options: Classification, names: Names, *, has_tail: bool) -> Tensors:
+    if has_tail:
+        scores, class_ids = outputs[SCORES], outputs[CLASS_IDS]
+    else:
+        assert options.activation != "auto", "the build writes which one it is"
+        (logits,) = outputs.values()
+        scores, class_ids = top_k(logits, options.top_k, activation=options.activation)
+    return {SCORES: scores, CLASS_IDS: class_ids, LABELS: names(class_ids)}
+
+
+def _names(labels: Sequence[str] | None) -> Names:
+    """The function from classes to their names, as bytes."""
+    if labels is None:
+        return lambda classes: classes.astype(str).astype("S").astype(object)
+    known = np.array([label.encode() for label in labels], object)
+    return lambda classes: known[classes]
+
+
+def _detector(
+    options: Detection, definition: Definition, labels: Sequence[str] | None, dropped: Callable[[int], None]
+) -> Postprocess:
+    names, id_of = _names(labels), options.id_of_class
+
+    def found_in(boxes: Boxes, scores: Scores, classes: Classes, size_hw: Size) -> Tensors:
+        found = detect(
+            boxes,
+            scores,
+            classes,
+            mapping(definition, size_hw),
+            score_threshold=options.score_threshold,
+            iou_threshold=None if options.suppresses == "none" else options.iou_threshold,
+            class_aware=options.suppresses == "by_class",
+            max_detections=options.max_detections,
+        )
+        if found.dropped:
+            dropped(found.dropped)
+        class_ids = found.classes if id_of is None else np.array(id_of, np.int32)[found.classes]
+        return {
+            BOXES: found.boxes[None],
+            SCORES: found.scores[None],
+            CLASS_IDS: class_ids[None],
+            LABELS: names(class_ids if labels is None else found.classes)[None],
+            IMAGE_SIZE: np.array([size_hw], np.int32),
+        }
+
+    def found_in_each(outputs: Tensors, sizes: Sequence[Size]) -> list[Tensors]:
+        batches = (outputs[name] for name in CANDIDATES)
+        return [found_in(*one) for one in zip(*batches, sizes, strict=True)]
+
+    return found_in_each
