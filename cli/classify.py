@@ -17,7 +17,7 @@ from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import short_path, table_console, without_name
 from onestream.cli.token_option import TokenOption
-from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError
+from onestream.client import DEFAULT_URL, BadImage, Classification, Client, Item, OnestreamError
 from onestream.measure.image_files import ImageNames, expand
 
 
@@ -71,14 +71,14 @@ def classify(
         fail(f"{failures} of {len(paths)} images failed", EXIT_FAILED)
 
 
-def _with_progress(items: Iterable[Item], total: int) -> Iterator[Item]:
+def _with_progress(items: Iterable[Item[Classification]], total: int) -> Iterator[Item[Classification]]:
     console = Console(stderr=True)
     # Rich would otherwise take over stdout, which belongs to the results.
     with Progress(console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as progress:
         yield from progress.track(items, total=total, description="Classifying")
 
 
-def print_json(items: Iterable[Item], top: int) -> int:
+def print_json(items: Iterable[Item[Classification]], top: int) -> int:
     """One JSON object a line, as soon as each is known; the number of images that failed."""
     failures = 0
     for item in items:
@@ -87,7 +87,7 @@ def print_json(items: Iterable[Item], top: int) -> int:
     return failures
 
 
-def _to_dict(item: Item, top: int) -> dict[str, Any]:
+def _to_dict(item: Item[Classification], top: int) -> dict[str, Any]:
     if item.error is None:
         fields = item.unwrap().to_dict()
         return {"source": str(item.source), **fields, "labels": fields["labels"][:top]}
@@ -97,7 +97,7 @@ def _to_dict(item: Item, top: int) -> dict[str, Any]:
     return {"source": str(item.source), "request_id": item.error.request_id, "error": error}
 
 
-def print_table(items: Iterable[Item], top: int) -> int:
+def print_table(items: Iterable[Item[Classification]], top: int) -> int:
     """A table of all images at the end; the number of images that failed."""
     table = Table(
         Column("image", no_wrap=True),

@@ -147,7 +147,8 @@ class Detections:
         """
         from onestream.client.drawing import draw_boxes
 
-        return draw_boxes(image, self)
+        drawn: Image = draw_boxes(image, self)
+        return drawn
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onestream.postprocess.detection.detect import detect
 
 from onestream.postprocess.classification import top_k
+from onestream.postprocess.detection.detect import detect
 from onestream.postprocess.matte.composer import alpha
 from onestream.postprocess.options import AnyPostprocess, Classification, Detection, Matte, Raw
 from onestream.preprocess import Definition
@@ -108,12 +108,13 @@ def _detector(
         )
         if found.dropped:
             dropped(found.dropped)
-        class_ids = found.classes if id_of is None else np.array(id_of, np.int32)[found.classes]
+        classes = found.class_ids
+        class_ids = classes if id_of is None else np.array(id_of, np.int32)[classes]
         return {
             BOXES: found.boxes[None],
             SCORES: found.scores[None],
             CLASS_IDS: class_ids[None],
-            LABELS: names(class_ids if labels is None else found.classes)[None],
+            LABELS: names(class_ids if labels is None else classes)[None],
             IMAGE_SIZE: np.array([size_hw], np.int32),
         }
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from onestream.cli.demo_page.compose import composed
 from onestream.cli.demo_page.served import Answer, Form, Served
-from onestream.client import calls
+from onestream.client import answers
 from onestream.client._transports.base import Tensors
 from onestream.measure.parity import heatmap
 from onestream.measure.parity.library_baselines import usual_code
@@ -100,7 +100,7 @@ def _seen(form: Form, seen: Pixels | None, reference: Pixels | BadImage) -> Json
 def _answer(form: Form, image: bytes, answer: Answer) -> Json:
     outputs = answer.outputs
     if SCORES in outputs and CLASS_IDS in outputs:
-        result = calls.classification(form.name, outputs, "", answer.latency_ms)
+        result = answers.classification(form.name, outputs, "", answer.latency_ms)
         return {"kind": "classes", "labels": [label.to_dict() for label in result.labels]}
     if MATTE in outputs:
         matte: Pixels = outputs[MATTE][0]
@@ -190,7 +190,7 @@ def _compared(outputs: Tensors | None, expected: Tensors | None) -> Json:
     if outputs is None or expected is None:
         return {"answer": "", "same": None}
     if SCORES in outputs and CLASS_IDS in outputs:
-        one, other = (calls.classification("", tensors, "", 0.0).top for tensors in (outputs, expected))
+        one, other = (answers.classification("", tensors, "", 0.0).top for tensors in (outputs, expected))
         return {"answer": f"{one.label} {one.score:.3f}", "same": one.class_id == other.class_id}
     if outputs is expected:
         return {"answer": "", "same": None}

@@ -40,7 +40,7 @@ def test_both_forms_give_the_matte_and_agree_with_the_reference(tmp_path: Path, 
     with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server, Client(server.grpc_url) as client:
         mattes = {form: client.infer(form, photos["astronaut"])["matte"] for form in ("matte", "matte_fused")}
         temple = client.infer("matte", photos["temple"])["matte"][0]
-        with pytest.raises(UnexpectedResponse, match=r"'matte' answered .*for a pipeline of another kind use infer"):
+        with pytest.raises(UnexpectedResponse, match=r"'matte' answered .*for any kind use predict"):
             client.classify(photos["astronaut"], pipeline="matte")
     assert mattes["matte"].shape == (1, 256, 256)
     assert mattes["matte"].dtype == np.uint8

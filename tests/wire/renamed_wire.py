@@ -25,11 +25,12 @@ refusals.QUEUE_IS_FULL, refusals.WAITED_TOO_LONG = "no place is left", "it took 
 # The server's models import it; nothing here calls it.
 sys.modules["triton_python_backend_utils"] = types.ModuleType("triton_python_backend_utils")
 
-from onestream.client import ServerOverloaded, ServerUnavailable, calls
+from onestream.client import ServerOverloaded, ServerUnavailable, answers, calls
 from onestream.client._transports import grpc_calls, http_calls
 from onestream.client._transports.base import InferRequest, RequestMetadata
 from onestream.client._transports.refusals import refusal
 from onestream.client.video.results import encoded_in, labels_of
+from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import Limits
 from onestream.preprocess.headers.base import Header
 from onestream.preprocess.memory import undecodable
@@ -37,7 +38,6 @@ from onestream.serving.building import repository
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.models import heavy_pictures
-from onestream.serving.models.base import postprocess_of
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.proxy.settings import PublicModel, public_models
 from onestream.serving.server.triton import installation
@@ -58,10 +58,10 @@ def tensors() -> None:
     (also_sent,) = grpc_calls.infer(REQUEST, timeout_s=1.0).message.inputs
     assert {one.name for one in config.input} == {sent["name"], also_sent.name} == {"renamed_IMAGE"}
     options = PIPELINE.postprocess.model_copy(update={"activation": "softmax"})
-    postprocess = postprocess_of(options.model_dump_json(), FOLDER / "classify_fused")
-    outputs = postprocess({"logits": np.array([[1.0, 3.0, 2.0, 0.0, -1.0]], np.float32)})
+    postprocess = open_postprocess(options, PIPELINE.preprocess, labels=list("abcde"))
+    (outputs,) = postprocess({"logits": np.array([[1.0, 3.0, 2.0, 0.0, -1.0]], np.float32)}, [])
     assert {one.name for one in config.output} == set(outputs)
-    by_call = calls.classification("classify", outputs, "id", 1.0).labels
+    by_call = answers.classification("classify", outputs, "id", 1.0).labels
     assert [label.label for label in by_call] == ["b", "c", "a", "d", "e"]
     assert labels_of({name: value[0] for name, value in outputs.items()}) == by_call
     video = from_text((FOLDER / "classify_video" / "config.pbtxt").read_text())

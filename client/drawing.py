@@ -1,0 +1,51 @@
+"""Draws detected objects on a picture."""
+
+from __future__ import annotations
+
+import colorsys
+from typing import TYPE_CHECKING
+
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+if TYPE_CHECKING:
+    from onestream.client.results import Detections
+
+_GOLDEN = 0.618033988749895
+"""Steps of this part of the circle give hues that stay apart, however many there are."""
+
+
+def color_of(class_id: int) -> tuple[int, int, int]:
+    """The colour in which the boxes of a class are drawn: red, green, blue, 0 to 255."""
+    red, green, blue = colorsys.hsv_to_rgb(class_id * _GOLDEN % 1, 0.85, 0.95)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def draw_boxes(image: Image.Image, found: Detections) -> Image.Image:
+    """A copy of ``image``, upright and in RGB, with the boxes, names and scores of ``found``.
+
+    Raises ValueError where the picture is not of ``found.image_size``.
+    """
+    picture = ImageOps.exif_transpose(image).convert("RGB")
+    if picture.size != found.image_size[::-1]:
+        height, width = found.image_size
+        raise ValueError(
+            f"the picture has {picture.width}x{picture.height} pixels, the boxes are of one of {width}x{height}"
+        )
+    pen = ImageDraw.Draw(picture)
+    line = max(2, round(min(picture.size) / 200))
+    font = ImageFont.load_default(size=max(12, min(picture.size) / 32))
+    # The best last, so that it lies on top.
+    for one in reversed(list(found)):
+        color = color_of(one.class_id)
+        x0, y0, x1, y1 = one.box
+        pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=color, width=line)
+        text = f"{one.label} {one.score:.2f}"
+        left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
+        tall, wide = bottom - top + 2 * line, right - left + 2 * line
+        # Above the box, or inside where there is no room; always within the picture.
+        at_y = y0 - tall if y0 >= tall else y0
+        at_x = min(max(0.0, x0), max(0, picture.width - wide))
+        pen.rectangle((at_x, at_y, at_x + wide, at_y + tall), fill=color)
+        ink = "black" if sum(c * w for c, w in zip(color, (299, 587, 114), strict=True)) > 128_000 else "white"
+        pen.text((at_x + line - left, at_y + line - top), text, fill=ink, font=font)
+    return picture
