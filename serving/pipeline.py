@@ -233,7 +233,7 @@ class Pipeline(BaseModel):
         description="under which it is served: a letter, then letters, digits, ``_`` and ``-``; without it the file's "
         "name before its ending",
     )
-    network: Literal["efficientnet-lite0", "nanodet-g", "selfie-segmentation", "ssdlite-mobilenet-v2"] | None = Field(
+    network: Literal["efficientnet-lite0", "selfie-segmentation", "ssdlite-mobilenet-v2", "nanodet-g"] | None = Field(
         default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one"
     )
     preprocess: Definition = Field(description="the definition: from an encoded image to the network's input")

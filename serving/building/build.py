@@ -181,7 +181,26 @@ def _selfie_segmentation(_: Callable[[str], None]) -> onnx.ModelProto:
     return load_selfie_segmentation()
 
 
-_BUILT_IN = {"efficientnet-lite0": _efficientnet_lite0, "selfie-segmentation": _selfie_segmentation}
+def _ssdlite_mobilenet_v2(progress: Callable[[str], None]) -> onnx.ModelProto:
+    from onestream.serving.networks import ssdlite
+
+    progress("fetching SSDLite-MobileNetV2 (17 MB, once)")
+    return ssdlite.export_ssdlite(ssdlite.fetch_graph())
+
+
+def _nanodet_g(progress: Callable[[str], None]) -> onnx.ModelProto:
+    from onestream.serving.networks import nanodet
+
+    progress("fetching NanoDet-g (145 MB, once)")
+    return nanodet.export_nanodet_g(nanodet.fetch_graph())
+
+
+_BUILT_IN = {
+    "efficientnet-lite0": _efficientnet_lite0,
+    "selfie-segmentation": _selfie_segmentation,
+    "ssdlite-mobilenet-v2": _ssdlite_mobilenet_v2,
+    "nanodet-g": _nanodet_g,
+}
 
 
 def _built_before(path: Path, key: str) -> onnx.ModelProto | None:

