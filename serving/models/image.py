@@ -108,7 +108,9 @@ class Postprocess(Adapter):
     def _response(self, request: Any) -> Any:
         outputs = {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
         size = pb_utils.get_input_tensor_by_name(request, IMAGE_SIZE)
-        results = self._postprocess(outputs, [] if size is None else [(int(h), int(w)) for h, w in size.as_numpy()])
+        # The request by which Triton warms up is all zeros.
+        sizes = [] if size is None else [(max(1, int(h)), max(1, int(w))) for h, w in size.as_numpy()]
+        results = self._postprocess(outputs, sizes)
         return self.respond({name: np.concatenate([one[name] for one in results]) for name in results[0]})
 
 
