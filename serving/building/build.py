@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 from onestream.postprocess.matte.background import read_picture
-from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground
+from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground, Segmentation
 from onestream.serving.building import certificate, onnx_graph, repository
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.onnx_process import prepare_file
@@ -103,7 +103,7 @@ def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list
         serving = pipeline.serving.model_copy(update={"gpu": gpu})
         pipeline = pipeline.model_copy(update={"serving": serving})
         notes.append(f"one image at a time, on a GPU too: {reason}")
-    if isinstance(pipeline.postprocess, Classification):
+    if isinstance(pipeline.postprocess, Classification | Segmentation):
         outputs = served_network.outputs(served)
         postprocess = with_activation(pipeline.postprocess, outputs)
         if postprocess.activation != pipeline.postprocess.activation and outputs[0].activation:
@@ -159,12 +159,15 @@ class _Source:
         key = content + pipeline.preprocess.digest.encode()
         if isinstance(pipeline.postprocess, Detection):
             key += pipeline.postprocess.model_dump_json().encode()
+        if pipeline.network_outputs is not None:
+            key += ",".join(pipeline.network_outputs).encode()
         return hashlib.sha256(key).hexdigest()
 
     def prepare(self, pipeline: Pipeline, progress: Callable[[str], None]) -> onnx.ModelProto:
         if self.file is not None:
-            return prepare_file(self.file, pipeline.preprocess, pipeline.postprocess)
-        return onnx_graph.prepare(_BUILT_IN[self.name](progress), pipeline.preprocess, pipeline.postprocess)
+            return prepare_file(self.file, pipeline.preprocess, pipeline.postprocess, outputs=pipeline.network_outputs)
+        network = _BUILT_IN[self.name](progress)
+        return onnx_graph.prepare(network, pipeline.preprocess, pipeline.postprocess, outputs=pipeline.network_outputs)
 
 
 def _efficientnet_lite0(progress: Callable[[str], None]) -> onnx.ModelProto:
@@ -216,7 +219,7 @@ def _built_before(path: Path, key: str) -> onnx.ModelProto | None:
 
 def _labels(pipeline: Pipeline, beside: Path) -> str | None:
     options = pipeline.postprocess
-    if not isinstance(options, Classification | Detection) or options.labels is None:
+    if not isinstance(options, Classification | Detection | Segmentation) or options.labels is None:
         return None
     if options.labels in _OWN_LABELS:
         return (resources.files("onestream.serving") / "data" / f"{options.labels}_labels.txt").read_text("utf-8")
