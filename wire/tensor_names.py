@@ -11,3 +11,5 @@ MATTE = "matte"
 VIDEO = "video"
 MESSAGE = "message"
 EVENT = "event"
+CANDIDATES = ("candidate_boxes", "candidate_scores", "candidate_classes")
+"""What a detector's network gives the postprocessing, whatever its family."""
