@@ -211,12 +211,15 @@ def _built_before(path: Path, key: str) -> onnx.ModelProto | None:
     return model if found.get(_SOURCE_KEY) == key else None
 
 
+_BUILT_IN_LABELS = ("imagenet", "coco")
+
+
 def _labels(pipeline: Pipeline, beside: Path) -> str | None:
     options = pipeline.postprocess
     if not isinstance(options, Classification) or options.labels is None:
         return None
-    if options.labels == "imagenet":
-        return (resources.files("onestream.serving") / "data" / "imagenet_labels.txt").read_text(encoding="utf-8")
+    if options.labels in _BUILT_IN_LABELS:
+        return (resources.files("onestream.serving") / "data" / f"{options.labels}_labels.txt").read_text("utf-8")
     path = beside / options.labels
     try:
         return _read(path, "postprocess.labels", most=_MOST_LABEL_BYTES).decode()

@@ -108,8 +108,12 @@ def to_onnx(
     order = _NHWC_IN_NCHW if channels_last else (0, 1, 2, 3)
     converter = _Converter(graph, start, _Value("input", shape, order))
     converter.convert(outputs.values())
-    made = {output: converter.output(inner, output) for output, inner in outputs.items()}
-    fold_into_convolutions(converter.nodes, converter.constants, keep=made)
+    made = {output: converter.output(inner) for output, inner in outputs.items()}
+    fold_into_convolutions(converter.nodes, converter.constants, keep=[value.name for value in made.values()])
+    names = {value.name: output for output, value in made.items()}
+    for node in converter.nodes:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
     used = {name for node in converter.nodes for name in node.input}
     initializers = [
         numpy_helper.from_array(values.astype(np.float32) if values.dtype.kind == "f" else values, constant)
@@ -122,8 +126,8 @@ def to_onnx(
             name,
             [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, size, size])],
             [
-                helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", *shape[1:]])
-                for output, shape in made.items()
+                helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", *value.shape[1:]])
+                for output, value in made.items()
             ],
             initializers,
         ),
@@ -225,11 +229,9 @@ class _Converter:
             for index, result in enumerate(results if isinstance(results, list) else [results]):
                 self._results[f"{name}:{index}" if index else name] = result
 
-    def output(self, inner: str, name: str) -> tuple[int, ...]:
-        """Give a value its name in ONNX, with its axes in TensorFlow's order; returns its shape."""
-        value = self._in_order(self._value(inner), None)
-        self._emit("Identity", [value.name], name)
-        return value.shape
+    def output(self, name: str) -> _Value:
+        """A converted value with its axes in TensorFlow's order."""
+        return self._in_order(self._value(name), None)
 
     def convolution(self, node: Node) -> _Value:
         value, filters = self._in_order(self._value(node.inputs[0]), _NHWC_IN_NCHW), self._constant(node.inputs[1])
