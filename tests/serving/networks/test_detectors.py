@@ -220,8 +220,8 @@ def test_a_pipeline_names_cocos_labels(tmp_path: Path) -> None:
     onnx.save(network, str(tmp_path / "network.onnx"))
     pipeline = tmp_path / "things.yaml"
     pipeline.write_text(
-        "preprocess: {operations: [{op: decode, color: gray}, {op: resize, mode: exact, size: [8, 10]}, {op: output}]}\n"
+        "preprocess: {operations: [{op: decode, color: gray}, {op: resize, mode: exact, size: [8, 10]}]}\n"
         "postprocess: {kind: classification, labels: coco}\n"
     )
     build(pipeline, folder=tmp_path / "repository", onnx_file=tmp_path / "network.onnx")
-    assert read_labels(tmp_path / "repository" / "things_postprocess" / "1" / "labels.txt") == NAMES
+    assert read_labels(tmp_path / "repository" / "things_postprocess" / "labels.txt") == NAMES
