@@ -11,7 +11,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from onestream.serving.networks.tfjs_graph import BadGraph, Graph, Node, read_graph, to_onnx
+from onestream.serving.networks.tfjs_graph import BadGraph, Graph, Node, read_graph
+from onestream.serving.networks.tfjs_to_onnx import to_onnx
 
 SIZE = 6
 IMAGES = np.random.default_rng(3).uniform(-1, 1, (2, 3, SIZE, SIZE)).astype(np.float32)
@@ -84,6 +85,20 @@ def test_nothing_is_folded_into_what_others_read() -> None:
     np.testing.assert_allclose(scaled, convolved() * SCALE, rtol=0, atol=1e-4)
     np.testing.assert_allclose(shifted, convolved() + SHIFT, rtol=0, atol=1e-4)
     np.testing.assert_allclose(plain, convolved(), rtol=0, atol=1e-4)
+
+
+def test_what_changes_along_another_axis_than_the_channels_stays_outside() -> None:
+    graph = graph_of(
+        ("conv", "Conv2D", ["image", "filters"], WINDOW),
+        ("first", "Transpose", ["conv", "channels_first"], {}),
+        ("sloped", "Mul", ["first", "slope"], {}),
+        channels_first=np.int32([0, 3, 1, 2]),
+        slope=np.arange(SIZE, dtype=np.float32),
+    )
+    model = convert(graph, "sloped")
+    assert operators(model) == ["Conv", "Mul"]
+    expected = convolved().transpose(0, 3, 1, 2) * np.arange(SIZE)
+    np.testing.assert_allclose(run(model)[0], expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
