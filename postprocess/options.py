@@ -39,8 +39,8 @@ class Classification(Options):
     )
     labels: str | None = Field(
         default=None,
-        description="*imagenet*, or a file with one name a line, relative to the pipeline file; without it class ids "
-        "serve as names",
+        description="*imagenet*, *coco*, or a file with one name a line, relative to the pipeline file; without it "
+        "class ids serve as names",
     )
 
 
