@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -147,8 +149,94 @@ class Detections:
         """
         from onestream.client.drawing import draw_boxes
 
-        drawn: Image = draw_boxes(image, self)
+        objects = [(one.box, one.class_id, f"{one.label} {one.score:.2f}") for one in self]
+        drawn: Image = draw_boxes(image, objects, image_size=self.image_size)
         return drawn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedding:
+    """What the network makes of one image as a vector: float32 (values). The rest is as of ``Classification``."""
+
+    vector: npt.NDArray[np.float32]
+    model: str
+    request_id: str
+    latency_ms: float
+
+    def similarity(self, other: Embedding) -> float:
+        """The cosine of the angle to another vector, -1 to 1; 0 where one of them is all zeros.
+
+        Raises ValueError where the other has another length.
+        """
+        if self.vector.shape != other.vector.shape:
+            raise ValueError(f"one embedding has {len(self.vector)} values, the other {len(other.vector)}")
+        one, two = self.vector.astype(np.float64), other.vector.astype(np.float64)
+        lengths = float(np.linalg.norm(one) * np.linalg.norm(two))
+        return min(1.0, max(-1.0, float(one @ two) / lengths)) if lengths else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "model": self.model,
+            "request_id": self.request_id,
+            "latency_ms": self.latency_ms,
+            "embedding": self.vector.tolist(),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segmentation:
+    """What each pixel of one image shows.
+
+    ``masks`` are PNG files, 8-bit gray, of ``image_size``: (height, width) of the picture after its EXIF orientation.
+    There is either one, whose levels are class ids (255: the network did not see the pixel), or one for each of
+    ``class_ids``, whose levels of 0 to 255 are probabilities. ``labels`` names each of ``class_ids``, by the id as text
+    where the pipeline has no names. The rest is as of ``Classification``.
+    """
+
+    masks: tuple[bytes, ...] = field(repr=False)
+    class_ids: tuple[int, ...]
+    labels: tuple[str, ...]
+    image_size: tuple[int, int]
+    model: str
+    request_id: str
+    latency_ms: float
+
+    def classes(self) -> npt.NDArray[np.uint8]:
+        """The class id of each pixel, (height, width); 255 for a pixel that the network did not see.
+
+        Needs Pillow. Raises ValueError where the pipeline gives probabilities.
+        """
+        if len(self.masks) == len(self.class_ids):
+            raise ValueError("the pipeline gives probabilities, expected output: classes; use probabilities()")
+        return _pixels(self.masks[0])
+
+    def probabilities(self) -> npt.NDArray[np.uint8]:
+        """The probability of each of ``class_ids`` at each pixel, (classes, height, width), as 0 to 255.
+
+        A pixel that the network did not see has 0. Needs Pillow. Raises ValueError where the pipeline gives classes.
+        """
+        if len(self.masks) != len(self.class_ids):
+            raise ValueError("the pipeline gives classes, expected output: probabilities; use classes()")
+        return np.stack([_pixels(mask) for mask in self.masks])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; the PNG files in base64."""
+        return {
+            "model": self.model,
+            "request_id": self.request_id,
+            "latency_ms": self.latency_ms,
+            "masks": [b64encode(mask).decode() for mask in self.masks],
+            "class_ids": list(self.class_ids),
+            "labels": list(self.labels),
+            "image_size": list(self.image_size),
+        }
+
+
+def _pixels(mask: bytes) -> npt.NDArray[np.uint8]:
+    from PIL import Image
+
+    return np.array(Image.open(io.BytesIO(mask)), np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,7 +264,7 @@ def _plain(array: npt.NDArray[Any]) -> Any:
     return [_plain(one) if isinstance(one, np.ndarray) else bytes(one).decode(errors="replace") for one in array]
 
 
-Result = Classification | Detections | Outputs
+Result = Classification | Detections | Embedding | Outputs | Segmentation
 """The result of a pipeline of any kind."""
 
 ResultT = TypeVar("ResultT", bound=Result)

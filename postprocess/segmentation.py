@@ -100,10 +100,7 @@ def class_grid(scores: _Scores, *, activation: Activation) -> Levels:
 
     Of one class, class 1 is where its probability is above one half, class 0 elsewhere.
     """
-    if len(scores) == 1:
-        best = probabilities(scores, activation=activation)[0] > 0.5
-    else:
-        best = scores.argmax(axis=0)
+    best = scores.argmax(axis=0) if len(scores) > 1 else probabilities(scores, activation=activation)[0] > 0.5
     grid: Levels = best.astype(np.uint8)
     return grid
 

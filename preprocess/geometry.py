@@ -206,8 +206,8 @@ def mapping(definition: Definition, size_hw: Size) -> Mapping:
 def visible(definition: Definition, size_hw: Size) -> tuple[tuple[float, float], tuple[float, float]]:
     """Where on the canvas of ``definition`` an image of ``size_hw`` is seen, in pixels: from and to, along y and x.
 
-    Whatever is beside it was filled by a crop or a pad. From and to are the same number where nothing of the image is left. Raises
-    ``BadImage`` (too_many_pixels) where a pad would have to cut.
+    Whatever is beside it was filled by a crop or a pad. From and to are the same number where nothing of the image is
+    left. Raises ``BadImage`` (too_many_pixels) where a pad would have to cut.
     """
     current, spans = size_hw, [(0.0, float(side)) for side in size_hw]
     for operation in definition.geometry:

@@ -39,8 +39,8 @@ def segmentation_outputs(
         raise BadPipeline(f"postprocess.classes names {unknown[0]}; the network has the classes 0 to {classes - 1}")
     if options.output == "probabilities" and options.classes is None and classes > MOST_PROBABILITY_MASKS:
         raise BadPipeline(
-            f"postprocess.output is probabilities, which takes at most {MOST_PROBABILITY_MASKS} classes, and the network "
-            f"has {classes}: say which in postprocess.classes"
+            f"postprocess.output is probabilities, which takes at most {MOST_PROBABILITY_MASKS} classes, and the "
+            f"network has {classes}: say which in postprocess.classes"
         )
     if options.output == "classes":
         # One probability tells two classes.

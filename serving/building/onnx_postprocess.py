@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -29,7 +28,6 @@ _OLDEST_OPSET = 11
 """The first in which TopK promises the lower index among equals, and the first with GatherElements."""
 _AXES_AS_INPUT = 18
 """The first in which ReduceL2 takes its axes as an input."""
-_Activated = TypeVar("_Activated", bound=Classification | Segmentation)
 
 
 def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onnx.ModelProto:
@@ -67,7 +65,7 @@ def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onn
     elif isinstance(postprocess, Embedding):
         check_embedding(served_network.outputs(model))
         _append_embedding(extended.graph, postprocess, opset)
-    else:
+    elif isinstance(postprocess, Classification):
         _append(extended.graph, postprocess)
     onnx.checker.check_model(extended)
     return extended
@@ -140,18 +138,14 @@ def check_segmentation(outputs: Sequence[NetworkOutput]) -> tuple[int, tuple[int
     return dims[0] if len(dims) == 3 else 1, (dims[-2], dims[-1])
 
 
-def with_activation(postprocess: _Activated, outputs: Sequence[NetworkOutput]) -> _Activated:
+def with_activation(
+    postprocess: Classification | Segmentation, outputs: Sequence[NetworkOutput]
+) -> Classification | Segmentation:
     """The postprocessing with *softmax*, *sigmoid* or *none* in the place of *auto*, whichever suits the network.
 
     Raises as ``with_postprocess``.
     """
-    suited = "softmax"
-    if isinstance(postprocess, Classification):
-        check_classification(outputs, postprocess)
-    elif check_segmentation(outputs)[0] == 1:
-        suited = "sigmoid"
-        if postprocess.activation == "softmax":
-            raise BadPipeline("postprocess.activation is softmax, which is 1 everywhere for the network's one class")
+    suited = _activation_of_scores(postprocess, outputs)
     (output,) = outputs
     if postprocess.activation == "auto":
         return postprocess.model_copy(update={"activation": "none" if output.activation else suited})
@@ -161,6 +155,17 @@ def with_activation(postprocess: _Activated, outputs: Sequence[NetworkOutput]) -
             f"{output.activation} already: write activation: none, or leave it out"
         )
     return postprocess
+
+
+def _activation_of_scores(postprocess: Classification | Segmentation, outputs: Sequence[NetworkOutput]) -> str:
+    """The activation that suits a network that ends in none."""
+    if isinstance(postprocess, Classification):
+        check_classification(outputs, postprocess)
+        return "softmax"
+    classes, _ = check_segmentation(outputs)
+    if classes == 1 and postprocess.activation == "softmax":
+        raise BadPipeline("postprocess.activation is softmax, which is 1 everywhere for the network's one class")
+    return "sigmoid" if classes == 1 else "softmax"
 
 
 def _shapes(outputs: Sequence[NetworkOutput]) -> str:

@@ -14,7 +14,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 
 from onestream.postprocess.options import AnyPostprocess, Raw, read_postprocess
@@ -38,6 +41,7 @@ def prepare_file(
     postprocess: AnyPostprocess | None = None,
     *,
     outputs: Sequence[str] | None = None,
+    anchors: npt.NDArray[np.float32] | None = None,
     timeout_s: float = PREPARE_S,
 ) -> onnx.ModelProto:
     """``onnx_graph.load`` and ``onnx_graph.prepare`` of a file that nobody vouches for.
@@ -51,6 +55,7 @@ def prepare_file(
             "definition": definition.canonical_json(),
             "postprocess": (postprocess or Raw()).model_dump_json(),
             "outputs": outputs,
+            "anchors": None if anchors is None else anchors.tolist(),
             "prepared": str(prepared),
         }
         try:
@@ -78,7 +83,7 @@ def main() -> None:
     """Answer the request on standard input."""
     request = json.loads(sys.stdin.read())
     try:
-        _prepare(**request)
+        _prepare(request)
         answer = {}
     except Exception as error:  # whatever a malformed file makes a library raise, it is refused
         kind = type(error).__name__
@@ -88,17 +93,19 @@ def main() -> None:
     print(json.dumps(answer), flush=True)
 
 
-def _prepare(network: str, definition: str, postprocess: str, outputs: list[str] | None, prepared: str) -> None:
-    size = Path(network).stat().st_size
+def _prepare(request: dict[str, Any]) -> None:
+    path, anchors = Path(request["network"]), request["anchors"]
+    size = path.stat().st_size
     # Not the address space: threads reserve much of that and never touch it.
     resource.setrlimit(resource.RLIMIT_DATA, (_LEAST_MEMORY + _MEMORY_A_BYTE * size,) * 2)
     served = onnx_graph.prepare(
-        onnx_graph.load(Path(network)),
-        Definition.from_json(definition),
-        read_postprocess(postprocess),
-        outputs=outputs,
+        onnx_graph.load(path),
+        Definition.from_json(request["definition"]),
+        read_postprocess(request["postprocess"]),
+        outputs=request["outputs"],
+        anchors=None if anchors is None else np.array(anchors, np.float32),
     )
-    Path(prepared).write_bytes(served.SerializeToString())
+    Path(request["prepared"]).write_bytes(served.SerializeToString())
 
 
 if __name__ == "__main__":

