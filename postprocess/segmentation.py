@@ -7,6 +7,7 @@ which cell a pixel of the picture lies in. Pixels that a crop kept from the netw
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ UNKNOWN = 255
 Activation = Literal["softmax", "sigmoid", "none"]
 Levels = npt.NDArray[np.uint8]
 _Scores = npt.NDArray[np.floating[Any]]
+_TIE = 2.0**-20
+"""Of a pixel or a cell: a centre that lies on an edge belongs to what follows it, whatever floats make of its place."""
 _ROWS = 256
 """Rows of a mask that are stretched at a time, so that memory does not grow with the picture."""
 
@@ -48,11 +51,11 @@ class _Axis:
 
     @property
     def steps(self) -> Steps:
-        """The bilinear stretch between the centres of cells, positions cut to 256ths.
+        """The bilinear stretch between the centres of cells, positions rounded to 256ths.
 
         Beyond the outermost cells of the picture their own values hold: cells of a border are not mixed in.
         """
-        at = np.floor((self.at - 0.5).clip(self.first, self.last) * 256).astype(np.int64)
+        at = np.rint((self.at - 0.5).clip(self.first, self.last) * 256).astype(np.int64)
         first = at >> 8
         second = np.minimum(first + 1, self.last)
         return Steps(first.astype(np.uint64), second.astype(np.uint64), (at & 255).astype(np.uint16))
@@ -66,11 +69,11 @@ class Place:
         placed, seen_hw = mapping(definition, size_hw), visible(definition, size_hw)
         axes = []
         for axis in (0, 1):
-            on_canvas = (np.arange(size_hw[axis]) + 0.5) * placed.scale[axis] + placed.offset[axis]
+            on_canvas = (np.arange(size_hw[axis]) + 0.5) * placed.scale[axis] + placed.offset[axis] + _TIE
             low, high = seen_hw[axis]
             cells = grid_hw[axis] / placed.canvas_hw[axis]
-            first = int(low * cells)
-            last = max(first, int(np.ceil(high * cells)) - 1)
+            first = min(int(low * cells + _TIE), grid_hw[axis] - 1)
+            last = max(first, math.ceil(high * cells - _TIE) - 1)
             axes.append(_Axis((on_canvas >= low) & (on_canvas < high), on_canvas * cells, first, last))
         self._rows, self._columns = axes
 

@@ -213,8 +213,10 @@ def visible(definition: Definition, size_hw: Size) -> tuple[tuple[float, float],
     for operation in definition.geometry:
         if isinstance(operation, Resize):
             resized = resized_size(operation, current)
-            ratios = [after / before for before, after in zip(current, resized, strict=True)]
-            spans = [(low * ratio, high * ratio) for (low, high), ratio in zip(spans, ratios, strict=True)]
+            spans = [
+                (low * after / before, high * after / before)
+                for (low, high), before, after in zip(spans, current, resized, strict=True)
+            ]
             current = resized
         else:
             window = crop_window(operation, current)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.options import AnyPostprocess, Detection
+from onestream.postprocess.options import AnyPostprocess, Detection, Segmentation
 from onestream.preprocess import Definition
 from onestream.serving.building.detector_tail import append_tail, class_count
 from onestream.serving.building.stamp import check_same, read_stamp, stamp_of
@@ -84,6 +84,11 @@ def prepare(
     _check_outputs(served)
     if reason := _compare_batches(served, definition):
         served.metadata_props.add(key=_CANNOT_BATCH_KEY, value=reason)
+    if isinstance(postprocess, Segmentation):
+        # Exporters leave sizes open that follow from the input's, which is known by now.
+        inferred = onnx.shape_inference.infer_shapes(served).graph.output
+        del served.graph.output[:]
+        served.graph.output.extend(inferred)
     if isinstance(postprocess, Detection):
         # Not before batches are compared: candidates of nearly the same score may change places.
         network_hw = cast("tuple[int, int]", definition.output_spec.size_hw)

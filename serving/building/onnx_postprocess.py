@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 import onnx
@@ -136,6 +137,14 @@ def check_segmentation(outputs: Sequence[NetworkOutput]) -> tuple[int, tuple[int
             "network_outputs: [NAME] in the pipeline file takes one of several"
         )
     return dims[0] if len(dims) == 3 else 1, (dims[-2], dims[-1])
+
+
+@overload
+def with_activation(postprocess: Classification, outputs: Sequence[NetworkOutput]) -> Classification: ...
+
+
+@overload
+def with_activation(postprocess: Segmentation, outputs: Sequence[NetworkOutput]) -> Segmentation: ...
 
 
 def with_activation(
