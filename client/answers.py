@@ -110,7 +110,7 @@ def embedding(model: str, tensors: Tensors, request_id: str, latency_ms: float) 
 def segmentation(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Segmentation:
     """The typed result in the outputs of a segmentation pipeline. Raises UnexpectedResponse for other outputs."""
     shapes = {name: list(array.shape) for name, array in tensors.items()}
-    masks, classes = (shapes.get(name, [0, 0])[-1] for name in (MASKS, CLASS_IDS))
+    masks, classes = ((shapes.get(name) or [0])[-1] for name in (MASKS, CLASS_IDS))
     expected = {MASKS: [1, masks], CLASS_IDS: [1, classes], LABELS: [1, classes], IMAGE_SIZE: [1, 2]}
     if any(shapes.get(name) != shape for name, shape in expected.items()) or masks not in (1, classes) or not classes:
         raise _unexpected(
@@ -120,10 +120,11 @@ def segmentation(model: str, tensors: Tensors, request_id: str, latency_ms: floa
             "for any kind use predict",
         )
     class_ids, size = tensors[CLASS_IDS][0], tensors[IMAGE_SIZE][0]
-    if class_ids.dtype.kind not in "iu" or (class_ids < 0).any() or size.dtype.kind not in "iu" or (size < 1).any():
+    is_size = size.dtype.kind in "iu" and (size > 0).all() and (size <= _LONGEST_SIDE).all()
+    if class_ids.dtype.kind not in "iu" or (class_ids < 0).any() or not is_size:
         raise UnexpectedResponse(
             f"model {model!r} answered class_ids of {class_ids.dtype} for a picture of {size.tolist()}, expected whole "
-            "numbers from 0 on, and a height and width from 1 on"
+            f"numbers from 0 on, and a height and width of 1 to {_LONGEST_SIDE}"
         )
     height, width = int(size[0]), int(size[1])
     files = tuple(tensors[MASKS][0].tolist())
@@ -145,6 +146,8 @@ def segmentation(model: str, tensors: Tensors, request_id: str, latency_ms: floa
     )
 
 
+_LONGEST_SIDE = 2**31 - 1
+"""Of a PNG file."""
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 

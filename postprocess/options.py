@@ -75,7 +75,7 @@ class Segmentation(Options):
         description="what makes probabilities of the network's output; *auto* is *none* for a network that ends in "
         "softmax or sigmoid itself; for any other it is *softmax*, and *sigmoid* where there is one class",
     )
-    classes: tuple[Annotated[int, Field(ge=0, lt=MOST_MASK_CLASSES)], ...] | None = Field(
+    classes: tuple[Annotated[int, Field(ge=0, le=MOST_MASK_CLASSES - 1)], ...] | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_PROBABILITY_MASKS,

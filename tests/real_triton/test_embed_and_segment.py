@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,13 +61,17 @@ def colors() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
 
 
+PAGE = ROOT / "docs" / "kinds.md"
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of the page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+EMBED, PERSONS = (yaml.safe_load(block) for block in blocks("yaml"))
 PIPELINES = {
-    "embed": {
-        "network": "efficientnet-lite0",
-        "network_outputs": ["features"],
-        "preprocess": yaml.safe_load((ROOT / "pipelines" / "classify.yaml").read_text())["preprocess"],
-        "postprocess": {"kind": "embedding"},
-    },
+    "embed": EMBED,
     "segment": {
         "preprocess": {"operations": [*BOXED, LEVELS]},
         "postprocess": {"kind": "segmentation", "labels": "names.txt"},
@@ -73,11 +81,7 @@ PIPELINES = {
         "preprocess": {"operations": [*CROPPED, LEVELS]},
         "postprocess": {"kind": "segmentation"},
     },
-    "persons": {
-        "network": "selfie-segmentation",
-        "preprocess": yaml.safe_load((ROOT / "pipelines" / "matte.yaml").read_text())["preprocess"],
-        "postprocess": {"kind": "segmentation", "output": "probabilities"},
-    },
+    "persons": PERSONS,
 }
 
 
@@ -247,3 +251,22 @@ def test_the_async_client_does_the_same(kinds: Server, photos: dict[str, bytes])
     with Client(kinds.grpc_url) as client:
         np.testing.assert_array_equal(embedding.vector, client.embed(photos["cat"]).vector)
         assert segmentation.masks == client.segment(photos["cat"]).masks
+
+
+def test_the_programs_of_the_page_run(kinds: Server, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / "photos", tmp_path / "examples" / "photos")
+    embed, segment = (
+        code.replace("127.0.0.1:8001", kinds.grpc_url).replace(
+            "client.segment(", "client.segment(pipeline='persons', image="
+        )
+        for code in blocks("python")
+    )
+    printed = [
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for code in (embed, segment)
+    ]
+    cat, *others = (float(line.split()[1]) for line in printed[0].splitlines())
+    assert cat == pytest.approx(1)
+    assert all(other < 0.9 for other in others)
+    assert printed[1].split() == ["(512,", "512)", "(1,", "512,", "512)"]
+    assert Image.open(tmp_path / "person.png").size == (512, 512)
