@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_COCO_GAPS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
-COCO91 = tuple(
-    -1 if category == 0 or category in _COCO_GAPS else category - 1 - sum(gap < category for gap in _COCO_GAPS)
-    for category in range(91)
-)
-"""From a COCO category, 0 to 90, to the class id, 0 to 79, that ``coco_labels.txt`` names; -1 for the background, 0,
-and for the ten numbers that COCO never gave to a category."""
+COCO_IDS = tuple(number for number in range(1, 91) if number not in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83))
+"""COCO's number of each of the 80 classes that ``coco_labels.txt`` names: ten of 1 to 90 were never given.
+
+https://cocodataset.org, the ``categories`` of ``instances_val2017.json``.
+"""
 
 
 def read_labels(path: Path) -> list[str]:

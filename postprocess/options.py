@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
+from onestream.postprocess.labels import COCO_IDS
 
 Level = Annotated[int, Field(ge=0, le=255)]
 
@@ -16,9 +17,6 @@ MOST_MASK_CLASSES = 255
 
 MOST_PROBABILITY_MASKS = 16
 """Of one picture: each is a file of its own, of as many pixels as the picture."""
-
-COCO_IDS = tuple(number for number in range(1, 91) if number not in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83))
-"""The category ids of COCO's 80 classes: https://cocodataset.org, ``instances_val2017.json``."""
 
 
 class Options(BaseModel):
@@ -163,7 +161,7 @@ class Detection(DetectorFamily, Options):
     )
     max_detections: int = Field(default=100, ge=1, le=MOST_CANDIDATES, description="the most boxes of a picture")
     max_candidates: int = Field(
-        default=1000,
+        default=300,
         ge=1,
         le=MOST_CANDIDATES,
         description="the network's best boxes, before any is removed; the graph itself chooses them",

@@ -46,6 +46,11 @@ class Columns:
     start: int
     stop: int
 
+    @property
+    def width(self) -> int:
+        """How many columns these are."""
+        return self.stop - self.start
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -72,7 +77,12 @@ class Layout:
     @property
     def classes(self) -> int | None:
         """How many classes the network tells apart; None where its outputs do not show it."""
-        return None if self.class_ids else self.scores.stop - self.scores.start
+        return None if self.class_ids else self.scores.width
+
+    def width(self, outputs: tuple[str, ...]) -> int:
+        """How many columns these outputs have."""
+        parts = (self.boxes, self.with_background, self.class_ids)
+        return max(part.stop for part in parts if part is not None and part.outputs == outputs)
 
 
 def read_layout(model: onnx.ModelProto, options: DetectorFamily, *, network_hw: Size) -> Layout:
@@ -113,7 +123,7 @@ class _Reader:
             "boxes": self.decoded,
         }[self.options.family]()
         for part in (layout.boxes, layout.scores, layout.with_background):
-            if layout.anchors < 1 or part.stop <= part.start:
+            if layout.anchors < 1 or part.width < 1:
                 raise self.unfit()
         return layout
 
@@ -141,11 +151,17 @@ class _Reader:
         cells = {_cell_count(self.network_hw, strides) for strides in STRIDES}
         turned = first not in cells if (first in cells) != (second in cells) else second >= first
         anchors, values = (second, first) if turned else (first, second)
+        if anchors in {3 * count for count in cells}:
+            raise self.unfit("With three anchors a cell it is of the family yolov5")
+        if not turned and values == 6 and anchors not in cells:
+            raise self.unfit("It looks like boxes that are decoded and suppressed: the family boxes")
         scores = Columns((name,), 4, values)
         return Layout(anchors, Columns((name,), 0, 4), scores, scores, turned=turned)
 
     def with_objectness(self, strides: tuple[int, ...] = ()) -> Layout:
         name, anchors, values = self.only()
+        if values > anchors:
+            raise self.unfit("With more values than anchors it looks like one of the family yolo")
         scores = Columns((name,), 5, values)
         objectness = Columns((name,), 4, 5)
         return Layout(anchors, Columns((name,), 0, 4), scores, scores, objectness, strides=strides)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,7 @@ def prepare(
     postprocess: AnyPostprocess | None = None,
     *,
     outputs: Sequence[str] | None = None,
-    anchors: npt.NDArray[np.float32] | None = None,
+    anchors: npt.NDArray[Any] | None = None,
 ) -> onnx.ModelProto:
     """Make a network servable with a definition; the argument is not changed.
 

@@ -19,6 +19,7 @@ from onestream.postprocess.options import (
     Raw,
     Segmentation,
 )
+from onestream.serving.building.onnx_nodes import Nodes, opset
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
@@ -27,8 +28,6 @@ from onestream.wire.tensor_names import CLASS_IDS, EMBEDDING, LABELS, MATTE, SCO
 _PREFIX = "onestream/tail_"
 _OLDEST_OPSET = 11
 """The first in which TopK promises the lower index among equals, and the first with GatherElements."""
-_AXES_AS_INPUT = 18
-"""The first in which ReduceL2 takes its axes as an input."""
 
 
 def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onnx.ModelProto:
@@ -52,10 +51,9 @@ def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onn
         return extended
     if isinstance(postprocess, Classification):
         postprocess = with_activation(postprocess, served_network.outputs(model))
-    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
-    if opset < _OLDEST_OPSET:
+    if opset(model) < _OLDEST_OPSET:
         raise BadNetwork(
-            f"the graph's own postprocessing takes ONNX opset {_OLDEST_OPSET} or newer; the file has {opset}"
+            f"the graph's own postprocessing takes ONNX opset {_OLDEST_OPSET} or newer; the file has {opset(model)}"
         )
     if _names(extended.graph) & {SCORES, CLASS_IDS, LABELS, MATTE, EMBEDDING}:
         extended = onnx.compose.add_prefix(
@@ -65,7 +63,7 @@ def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onn
         _append_matte(extended.graph, postprocess)
     elif isinstance(postprocess, Embedding):
         check_embedding(served_network.outputs(model))
-        _append_embedding(extended.graph, postprocess, opset)
+        _append_embedding(extended, postprocess)
     elif isinstance(postprocess, Classification):
         _append(extended.graph, postprocess)
     onnx.checker.check_model(extended)
@@ -244,27 +242,13 @@ def _append_matte(graph: onnx.GraphProto, postprocess: Matte) -> None:
     graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
 
 
-def _append_embedding(graph: onnx.GraphProto, postprocess: Embedding, opset: int) -> None:
+def _append_embedding(model: onnx.ModelProto, postprocess: Embedding) -> None:
     """The operations of ``onestream.postprocess.embedding.embeddings``."""
-    output = graph.output[0]
-    vectors, length, divisor = (f"{_PREFIX}{name}" for name in ("vectors", "length", "divisor"))
-    shortest = numpy_helper.from_array(np.array(SHORTEST, np.float32), f"{_PREFIX}shortest")
-    axes = numpy_helper.from_array(np.array([1], np.int64), f"{_PREFIX}axes")
-    nodes = [
-        helper.make_node("Cast", [output.name], [f"{_PREFIX}floats"], to=TensorProto.FLOAT),
-        helper.make_node("Flatten", [f"{_PREFIX}floats"], [vectors if postprocess.normalize else EMBEDDING], axis=1),
-    ]
+    nodes, output = Nodes(model, prefix=_PREFIX), model.graph.output[0]
+    vectors = nodes.add("Flatten", nodes.add("Cast", output.name, to=TensorProto.FLOAT), axis=1)
     if postprocess.normalize:
-        graph.initializer.append(shortest)
-        if opset < _AXES_AS_INPUT:
-            nodes.append(helper.make_node("ReduceL2", [vectors], [length], axes=[1]))
-        else:
-            graph.initializer.append(axes)
-            nodes.append(helper.make_node("ReduceL2", [vectors, axes.name], [length]))
-        nodes.append(helper.make_node("Max", [length, shortest.name], [divisor]))
-        nodes.append(helper.make_node("Div", [vectors, divisor], [EMBEDDING]))
-    for number, node in enumerate(nodes):
-        node.name = f"{_PREFIX}{node.op_type.lower()}_{number}"
-    graph.node.extend(nodes)
+        lengths = nodes.reshaped(nodes.reduced("ReduceL2", vectors, axis=1), [-1, 1])
+        vectors = nodes.add("Div", vectors, nodes.add("Max", lengths, nodes.floats(SHORTEST)))
+    model.graph.node.append(helper.make_node("Identity", [vectors], [EMBEDDING], name=f"{_PREFIX}embedding"))
     output.name, output.type.tensor_type.elem_type = EMBEDDING, TensorProto.FLOAT
     del output.type.tensor_type.shape.dim[2:]
