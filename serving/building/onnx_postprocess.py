@@ -176,7 +176,9 @@ def _activation_of_scores(postprocess: Classification | Segmentation, outputs: S
 
 
 def _shapes(outputs: Sequence[NetworkOutput]) -> str:
-    return ", ".join(f"{out.name} {[None, *out.dims]} {out.dtype}" for out in outputs)
+    return ", ".join(
+        f"{out.name} {[None, *out.dims]}" + (f" of {out.dtype}" if out.dtype != "float32" else "") for out in outputs
+    )
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:

@@ -137,7 +137,7 @@ def test_of_several_outputs_one_is_taken(tmp_path: Path) -> None:
     model = network(("batch", 5, 8, 8))
     model.graph.output.append(helper.make_tensor_value_info("flat", TensorProto.FLOAT, ["batch", 3]))
     segmentation = {"kind": "segmentation"}
-    with pytest.raises(BadNetwork, match=r"one output of floats .* got y \[None, 5, 8, 8\] float32, flat"):
+    with pytest.raises(BadNetwork, match=r"one output of floats .* got y \[None, 5, 8, 8\], flat"):
         build_mine(tmp_path, model, postprocess=segmentation)
     built = build_mine(tmp_path, model, postprocess=segmentation, network_outputs=["y"])
     assert outputs_of(built, "mine") == {"masks": [1], "class_ids": [5], "labels": [5], "image_size": [2]}
