@@ -15,7 +15,7 @@ Level = Annotated[int, Field(ge=0, le=255)]
 MOST_MASK_CLASSES = 255
 """Classes of a segmentation: the level above theirs says that the network did not see a pixel."""
 
-MOST_PROBABILITY_MASKS = 16
+MOST_PROBABILITY_MASKS = 8
 """Of one picture: each is a file of its own, of as many pixels as the picture."""
 
 
@@ -23,11 +23,13 @@ class Options(BaseModel):
     """Base of the kinds: frozen, no unknown fields.
 
     ``takes_image_size``: whether results depend on the size of the picture, beside the network's outputs.
+    ``takes_long``: whether results take so long that one process for all cores would hold the others up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     takes_image_size: ClassVar[bool] = False
+    takes_long: ClassVar[bool] = False
 
 
 class Classification(Options):
@@ -61,6 +63,7 @@ class Segmentation(Options):
     """What each pixel of the picture shows, from a network with one output (batch, classes, height, width)."""
 
     takes_image_size: ClassVar[bool] = True
+    takes_long: ClassVar[bool] = True
 
     kind: Literal["segmentation"] = "segmentation"
     output: Literal["classes", "probabilities"] = Field(

@@ -260,9 +260,12 @@ def plan(
                 (*network_tensors, *size),
                 results,
                 # It takes what the steps before it let through, without a limit of its own.
-                {"cpu": Placement("python", "cpu", batch), "gpu": Placement("python", "cpu", gpu.max_batch_size)},
+                {
+                    "cpu": Placement("python", "cpu", batch, instances if postprocess.takes_long else 1),
+                    "gpu": Placement("python", "cpu", gpu.max_batch_size),
+                },
                 Warmup((*network_tensors, *size)),
-                after,
+                after | ({INSTANCES_PARAMETER: per_core[INSTANCES_PARAMETER]} if postprocess.takes_long else {}),
             ),
             model(
                 "fused",

@@ -22,6 +22,7 @@ from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.fused import fused_network
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.server.fit import fit_instances
 
 OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}, {"op": "output"}]
 # Sums in another order than NumPy's, of values up to 1.
@@ -167,7 +168,7 @@ def test_the_stamp_stays_when_a_network_is_cut() -> None:
         (("batch", 5, 9, 8), {}, "divide those of the network's input, 32 and 32; got y of 9 and 8"),
         (("batch", 5, 64, 64), {}, "got y of 64 and 64"),
         (("batch", 256, 8, 8), {}, "at most 255 classes; the network has 256"),
-        (("batch", 17, 8, 8), {"output": "probabilities"}, "at most 16 classes, and the network has 17"),
+        (("batch", 9, 8, 8), {"output": "probabilities"}, "at most 8 classes, and the network has 9"),
         (
             ("batch", 5, 8, 8),
             {"output": "probabilities", "classes": [2, 5]},
@@ -226,6 +227,16 @@ def test_the_activation_suits_the_network(tmp_path: Path, shape: Shape, operator
                 network(shape, operator=operator),
                 postprocess={"kind": "segmentation", "activation": "sigmoid"},
             )
+
+
+@pytest.mark.parametrize("kind", ["segmentation", "raw"])
+def test_each_core_makes_masks(tmp_path: Path, kind: str) -> None:
+    built = build_mine(tmp_path, network(("batch", 8, 8)), postprocess={"kind": kind})
+    for cores in (2, 6):
+        view = tmp_path / f"{cores}"
+        fitted = fit_instances(built.folder, view, cores=cores) / "mine_postprocess" / "configs" / "cpu.pbtxt"
+        (group,) = from_text(fitted.read_text(encoding="utf-8")).instance_group
+        assert group.count == (cores if kind == "segmentation" else 1)
 
 
 def test_the_unmodified_container_has_no_masks(tmp_path: Path) -> None:
