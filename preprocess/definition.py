@@ -326,8 +326,8 @@ class Definition(BaseModel):
 
     @property
     def resize(self) -> Resize | None:
-        """The first resize, if there is one."""
-        return next((op for op in self.operations if isinstance(op, Resize)), None)
+        """The first resize, if there is one; that of a letterbox counts."""
+        return next((op for op in self.geometry if isinstance(op, Resize)), None)
 
     @property
     def normalize(self) -> Normalize | None:
