@@ -17,26 +17,33 @@ NO_LABEL = -1
 """The label of a sample that has none."""
 
 
-class Samples(Protocol):
-    """Encoded images with labels, in a fixed order. Reading must be safe from several threads."""
+class Pictures(Protocol):
+    """Encoded images in a fixed order. Reading must be safe from several threads."""
 
     classes: tuple[str, ...]
-    """Names of the labels 0, 1, …; empty where they have none."""
+    """Names of the classes 0, 1, …; empty where they have none."""
 
     def __len__(self) -> int:
         """Number of samples."""
         ...
 
     def read(self, index: int) -> Encoded:
-        """The bytes of a sample's image. Raises ``OSError`` where they cannot be read."""
-        ...
+        """The bytes of a sample's image.
 
-    def label(self, index: int) -> int:
-        """The label of a sample."""
+        Raises ``OSError`` where they cannot be read, ``BadSample`` where they must not be used.
+        """
         ...
 
     def name(self, index: int) -> str:
         """The name of a sample, for messages."""
+        ...
+
+
+class Samples(Pictures, Protocol):
+    """Encoded images with labels."""
+
+    def label(self, index: int) -> int:
+        """The label of a sample."""
         ...
 
 
