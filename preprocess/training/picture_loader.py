@@ -107,7 +107,8 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
         ).check()
         super().__init__(samples, order, bad_files=bad_files, things="images")
         self._to_device: ToDevice[BatchT] = ToDevice(definition, device=to, normalize=normalize == "torch")
-        draw = self._draw(augmentation or self.default_augmentation, seed) if train else None
+        self.augmentation = augmentation or self.default_augmentation
+        draw = self._draw(self.augmentation, seed) if train else None
         config = WorkerConfig(
             definition=definition.pixels() if normalize == "torch" else definition,
             samples=samples,

@@ -69,12 +69,12 @@ class Files:
         found: list[tuple[Path, int]] = []
         if classes:
             for label, name in enumerate(classes):
-                found += [(path, label) for path in _images(folder / name)]
+                found += [(path, label) for path in image_files(folder / name)]
             loose = [path.name for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
             if loose:
                 raise BadDataset(f"{folder} has folders of classes and images beside them, such as {loose[0]}")
         else:
-            found = [(path, NO_LABEL) for path in _images(folder)]
+            found = [(path, NO_LABEL) for path in image_files(folder)]
         if not found:
             raise BadDataset(f"no image in {folder}; expected files that end in {', '.join(SUFFIXES)}")
         return cls([path for path, _ in found], [label for _, label in found], classes)
@@ -166,5 +166,6 @@ def samples_of(source: Source) -> Samples:
     return InMemory(source)
 
 
-def _images(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
+    """The image files in a folder and those below it, in the order of their paths."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
