@@ -1,0 +1,84 @@
+"""Greedy non-maximum suppression, compiled by Numba when this module is first imported and cached on disk.
+
+The global interpreter lock is released.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.preprocess.cpu.loops import compiled
+
+_Floats = npt.NDArray[np.float32]
+_Ids = npt.NDArray[np.int32]
+_Indices = npt.NDArray[np.int64]
+
+_ZERO = np.float32(0)
+
+
+def suppress(
+    boxes: npt.NDArray[np.float32],
+    scores: npt.NDArray[np.float32],
+    class_ids: npt.NDArray[np.int32],
+    *,
+    iou_threshold: float,
+    class_aware: bool = True,
+    max_detections: int,
+) -> npt.NDArray[np.int64]:
+    """The indices of the boxes that stay, best first: each is dropped that overlaps a better one that stays.
+
+    ``boxes`` is (n, 4) float32, x0 y0 x1 y1; ``scores`` (n,) float32; ``class_ids`` (n,) int32; all are finite. Boxes
+    overlap where their intersection over union is above ``iou_threshold``. With ``class_aware`` boxes of different
+    classes never overlap. At most ``max_detections`` stay. Of equal scores the lower index is better.
+
+    The same boxes stay, in the same order, as by ``torchvision.ops.nms`` on a CPU for each class, which takes the lower
+    index first as well. Overlaps are computed in float32 in its order of operations. ``batched_nms`` does more: up to
+    1000 boxes it moves the classes apart first, which costs precision; above, it leaves the order of equal scores open.
+    """
+    order = np.argsort(-scores, kind="stable")
+    kept = np.empty(min(max_detections, len(order)), np.int64)
+    count = _suppress(
+        np.ascontiguousarray(boxes, np.float32),
+        np.ascontiguousarray(class_ids, np.int32),
+        order,
+        iou_threshold,
+        class_aware,
+        kept,
+    )
+    return kept[:count]
+
+
+@compiled("int64(float32[:,::1], int32[::1], int64[::1], float64, boolean, int64[::1])")
+def _suppress(
+    boxes: _Floats, class_ids: _Ids, order: _Indices, iou_threshold: float, class_aware: bool, kept: _Indices
+) -> int:
+    """Fill ``kept`` from ``order``; how many were kept."""
+    # The kept boxes lie beside each other, so that the loop over them reads memory in order.
+    corners = np.empty((kept.size, 4), np.float32)
+    areas = np.empty(kept.size, np.float32)
+    classes = np.empty(kept.size, np.int32)
+    count = 0
+    for index in order:
+        if count == kept.size:
+            break
+        x0, y0, x1, y1 = boxes[index, 0], boxes[index, 1], boxes[index, 2], boxes[index, 3]
+        area, own = (x1 - x0) * (y1 - y0), class_ids[index]
+        overlaps = False
+        for better in range(count):
+            if class_aware and classes[better] != own:
+                continue
+            width = max(_ZERO, min(corners[better, 2], x1) - max(corners[better, 0], x0))
+            height = max(_ZERO, min(corners[better, 3], y1) - max(corners[better, 1], y0))
+            intersection = width * height
+            union = areas[better] + area - intersection
+            # Without any area this is NaN, which is above nothing.
+            if intersection / union > iou_threshold:
+                overlaps = True
+                break
+        if not overlaps:
+            kept[count] = index
+            corners[count, 0], corners[count, 1], corners[count, 2], corners[count, 3] = x0, y0, x1, y1
+            areas[count], classes[count] = area, own
+            count += 1
+    return count

@@ -1,0 +1,115 @@
+"""Candidates become boxes in pixels of the picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onestream.postprocess.detection import Detections, detect
+
+
+@dataclass(frozen=True)
+class Letterbox:
+    """A picture of 400 x 200 pixels, doubled, 10 pixels below the canvas' upper edge and 20 beside its left one."""
+
+    source_hw: tuple[int, int] = (200, 400)
+
+    def to_source(self, boxes: np.ndarray) -> np.ndarray:
+        return ((boxes.astype(np.float64) - [20, 10, 20, 10]) / 2).astype(np.float32)
+
+
+def found(rows: list[tuple[Any, ...]], **options: Any) -> Detections:
+    """``rows`` are x0, y0, x1, y1, score, class."""
+    table = np.array(rows, np.float64).reshape(-1, 6)
+    options = {"score_threshold": 0.25, "iou_threshold": 0.5, "max_detections": 100} | options
+    return detect(
+        table[:, :4].astype(np.float32),
+        table[:, 4].astype(np.float32),
+        table[:, 5].astype(np.int32),
+        Letterbox(),
+        **options,
+    )
+
+
+def test_boxes_are_in_pixels_of_the_picture() -> None:
+    result = found([(40, 30, 60, 70, 0.9, 2), (120, 10, 140, 20, 0.5, 0)])
+    assert result.boxes.tolist() == [[10, 10, 20, 30], [50, 0, 60, 5]]
+    assert result.scores.tolist() == pytest.approx([0.9, 0.5])
+    assert result.class_ids.tolist() == [2, 0]
+    assert result.image_size == (200, 400)
+    assert result.dropped == 0
+    assert (result.boxes.dtype, result.scores.dtype, result.class_ids.dtype) == (np.float32, np.float32, np.int32)
+
+
+def test_boxes_are_clipped_and_those_with_nothing_left_go() -> None:
+    result = found(
+        [
+            (0, 0, 60, 70, 0.9, 0),
+            (800, 390, 9000, 9000, 0.8, 0),
+            (0, 0, 20, 400, 0.7, 0),
+            (900, 30, 990, 70, 0.6, 0),
+            (60, 30, 40, 70, 0.5, 1),
+        ]
+    )
+    assert result.boxes.tolist() == [[0, 0, 20, 30], [390, 190, 400, 200]]
+    assert result.dropped == 0
+
+
+@pytest.mark.parametrize("iou_threshold", [0.5, None])
+def test_no_candidate_and_none_above_the_threshold(iou_threshold: float | None) -> None:
+    for rows in ([], [(40, 30, 60, 70, 0.25, 0)]):
+        result = found(rows, iou_threshold=iou_threshold)
+        assert (result.boxes.shape, result.scores.shape, result.class_ids.shape) == ((0, 4), (0,), (0,))
+        assert (result.boxes.dtype, result.scores.dtype, result.class_ids.dtype) == (np.float32, np.float32, np.int32)
+        assert result.image_size == (200, 400)
+
+
+NUMBERS = (np.nan, np.inf, -np.inf)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("place", range(5), ids=["x0", "y0", "x1", "y1", "score"])
+def test_what_is_not_finite_is_dropped_and_counted(number: float, place: int) -> None:
+    bad = [40.0, 30.0, 60.0, 70.0, 0.9, 0]
+    bad[place] = number
+    result = found([tuple(bad), (40, 30, 60, 70, 0.5, 0)])
+    assert (result.dropped, result.boxes.tolist()) == (1, [[10, 10, 20, 30]])
+
+
+def test_suppression_is_by_class_or_for_all_or_none() -> None:
+    rows = [(40, 30, 60, 70, 0.9, 0), (40, 30, 60, 70, 0.8, 1), (40, 30, 60, 69, 0.7, 0)]
+    assert found(rows).class_ids.tolist() == [0, 1]
+    assert found(rows, class_aware=False).class_ids.tolist() == [0]
+    assert found(rows, iou_threshold=None).class_ids.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("iou_threshold", [0.5, None])
+def test_the_best_come_first_and_the_rest_is_cut(iou_threshold: float | None) -> None:
+    rows = [(40 + 100 * i, 30, 60 + 100 * i, 70, score, 0) for i, score in enumerate([0.3, 0.9, 0.5, 0.9])]
+    result = found(rows, iou_threshold=iou_threshold, max_detections=3)
+    assert result.scores.tolist() == pytest.approx([0.9, 0.9, 0.5])
+    assert result.boxes[:, 0].tolist() == [60, 160, 110]
+
+
+def test_classes_get_their_ids_and_a_class_without_one_is_dropped() -> None:
+    rows = [(40, 30, 60, 70, 0.9, 2), (140, 30, 160, 70, 0.8, 0), (40, 130, 60, 170, 0.7, 3), (0, 0, 60, 99, 0.7, -1)]
+    result = found(rows, class_ids=[1, 2, 90])
+    assert (result.class_ids.tolist(), result.class_ids.dtype, result.dropped) == ([90, 1], np.int32, 2)
+
+
+ROW = st.tuples(*[st.floats(allow_nan=True, allow_infinity=True, width=32)] * 5, st.integers(0, 3))
+
+
+@given(st.lists(ROW, max_size=20), st.sampled_from([None, 0.5]))
+def test_whatever_the_network_says_boxes_lie_in_the_picture(rows: list[tuple[Any, ...]], iou: float | None) -> None:
+    result = found(rows, iou_threshold=iou)
+    x0, y0, x1, y1 = result.boxes.T
+    assert ((x0 >= 0) & (x0 < x1) & (x1 <= 400) & (y0 >= 0) & (y0 < y1) & (y1 <= 200)).all()
+    assert result.dropped == sum(not np.isfinite(row[:5]).all() for row in rows)
+    assert (result.scores > 0.25).all()
+    assert (np.diff(result.scores) <= 0).all()
