@@ -53,16 +53,17 @@ class DetectionSample:
         with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused as that
             boxes = np.array([one.box for one in found], np.float64).astype(np.float32).reshape(-1, 4)
         corners = clipped(boxes, size_hw)
-        for one, box, cut in zip(found, boxes, corners, strict=True):
-            seen = f"{one.where}: the box x0 y0 x1 y1 = {' '.join(f'{side:g}' for side in one.box)}"
-            if not np.isfinite(box).all():
+        has_area = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
+        within = (np.abs(boxes - corners) <= ROUNDING).all(axis=1) & (corners[:, 2:] > corners[:, :2]).all(axis=1)
+        for place in np.flatnonzero(~(has_area & within)):
+            seen = f"{found[place].where}: the box x0 y0 x1 y1 = {' '.join(f'{side:g}' for side in found[place].box)}"
+            if not np.isfinite(boxes[place]).all():
                 raise BadSample(f"{seen} is not finite; expected four numbers in pixels")
-            if box[2] <= box[0] or box[3] <= box[1]:
+            if not has_area[place]:
                 raise BadSample(f"{seen} has no area; expected x1 above x0 and y1 above y0")
-            if np.abs(box - cut).max() > ROUNDING or cut[2] <= cut[0] or cut[3] <= cut[1]:
-                raise BadSample(
-                    f"{seen} is outside the picture of {width}x{height}; it may reach {ROUNDING:g} pixel beyond at most"
-                )
+            raise BadSample(
+                f"{seen} is outside the picture of {width}x{height}; it may reach {ROUNDING:g} pixel beyond at most"
+            )
         return cls(path, size_hw, corners, np.array([one.class_id for one in found], np.int64), image_id)
 
 
