@@ -20,7 +20,7 @@ BLOCKS = (5, 11)
 """After so many of EfficientNet-Lite0's blocks a cell is 8 and 16 pixels wide."""
 CHANNELS = (40, 112)
 WIDTH = 64
-SMALL = 40
+SMALL = 32
 """Objects whose longer side in pixels of the network's input is less belong to the finer grid."""
 REACH = 1.5
 """Cells around an object's centre that are to find it."""
