@@ -97,7 +97,8 @@ class WorkerConfig:
             except OSError as error:
                 bad[place] = BadSample(f"the file cannot be read: {error.strerror or error}")
             except BadSample as error:
-                bad[place] = error
+                # Not itself: it holds the frames that it passed through, and with them the batch.
+                bad[place] = BadSample(*error.args)
             except BadImage as error:
                 bad[place] = error.as_result()
         places = [place for place in range(len(slots)) if place not in bad]
