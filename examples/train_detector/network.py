@@ -24,6 +24,8 @@ SMALL = 32
 """Objects whose longer side in pixels of the network's input is less belong to the finer grid."""
 REACH = 1.5
 """Cells around an object's centre that are to find it."""
+SIDES_WEIGHT = 2.0
+"""Of the boxes' loss, beside that of the scores."""
 PRIOR = 0.01
 """The score of everything before training (T.-Y. Lin et al., Focal Loss, 2017, section 4.1)."""
 
@@ -92,7 +94,7 @@ class Detector(nn.Module):
                 wanted[number, cells] = functional.one_hot(classes[place], logits.shape[2]).to(logits)
         count = max(1, int(to_find.sum()))
         sides = (1 - overlaps(predicted[to_find], wanted_boxes[to_find])[1]).sum()
-        return (focal_loss(logits, wanted) + sides) / count
+        return (focal_loss(logits, wanted) + SIDES_WEIGHT * sides) / count
 
     def _cells(self, box: torch.Tensor) -> torch.Tensor:
         """The cells that are to find an object: of its grid, those near its centre, or the nearest."""

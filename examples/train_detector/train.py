@@ -66,10 +66,10 @@ def train(definition: Definition, files: DetectionFiles, *, epochs: int) -> Dete
     """Train the head; the backbone keeps its ImageNet weights."""
     network = Detector(len(files.classes), canvas(definition))
     with DetectionLoader(
-        definition, files, batch_size=16, train=True, augmentation=AUGMENTATION, seed=SEED, last_batch="drop"
+        definition, files, batch_size=8, train=True, augmentation=AUGMENTATION, seed=SEED, last_batch="drop"
     ) as loader:
         optimizer = torch.optim.AdamW((one for one in network.parameters() if one.requires_grad), lr=1e-3)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=epochs * len(loader))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=epochs * len(loader))
         network.train()
         for epoch in range(epochs):
             losses = []
