@@ -80,7 +80,7 @@ def train(definition: Definition, files: DetectionFiles, *, epochs: int) -> Dete
         for epoch in range(epochs):
             losses = []
             for batch in track(loader, f"epoch {epoch + 1} of {epochs}", console=CONSOLE):
-                loss = network.loss(batch.images, batch.boxes, batch.classes)
+                loss = network.loss(batch.images, batch.boxes, batch.class_ids)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
