@@ -22,7 +22,9 @@ _HALF = np.int32(1 << (DIGITS - 1))
 _SHIFT = np.int32(DIGITS)
 
 
-def resample_as_pillow(pixels: Pixels, part: Region, size_hw: Size, filter: Filter, *, columns_first: bool) -> Pixels:
+def resample_as_pillow(
+    pixels: Pixels, part: Region, size_hw: Size, filter: Filter, *, columns_first: bool, to_bgr: bool
+) -> Pixels:
     """Resample the window of a decoded region, as ``resample.resample``, with *bicubic* or *lanczos*."""
     height, width, channels = pixels.shape
     rows = _remembered_weights(size_hw[0], part.start[0], part.end[0], height, filter)
@@ -32,9 +34,11 @@ def resample_as_pillow(pixels: Pixels, part: Region, size_hw: Size, filter: Filt
         pixels, size_hw = np.ascontiguousarray(pixels.transpose(1, 0, 2)), (size_hw[1], size_hw[0])
     out = np.empty((*size_hw, channels), np.uint8)
     lines = np.empty((rows[0][-1] + rows[1][-1] - rows[0][0], size_hw[1] * channels), np.uint8)
-    (_rgb_along_rows if channels == 3 else _gray_along_rows)(
-        pixels.reshape(len(pixels), -1)[rows[0][0] :], lines, *columns
-    )
+    source = pixels.reshape(len(pixels), -1)[rows[0][0] :]
+    if channels == 3:
+        _rgb_along_rows(source, lines, *columns, to_bgr)
+    else:
+        _gray_along_rows(source, lines, *columns)
     _down_columns(lines, out.reshape(size_hw[0], -1), rows[0] - rows[0][0], *rows[1:])
     return np.ascontiguousarray(out.transpose(1, 0, 2)) if columns_first else out
 
@@ -43,13 +47,20 @@ _remembered_weights = remembered(256)(window_weights)
 
 
 _ALONG_ROWS = "void(uint8[:,::1], uint8[:,::1], int32[::1], int32[::1], int32[:,::1])"
-_ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
+_RGB_ALONG_ROWS = _ALONG_ROWS.replace(")", ", boolean)")
+_ZERO, _ONE, _TWO, _THREE = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
 """Indices are unsigned where it counts, as in ``kernels``."""
 
 
-@compiled(_ALONG_ROWS)
-def _rgb_along_rows(source: Pixels, out: Pixels, first: Indices, count: Indices, weights: Indices) -> None:
-    """Resample the lines of (height, width x 3) to those of ``out``, which has as many or fewer."""
+@compiled(_RGB_ALONG_ROWS)
+def _rgb_along_rows(
+    source: Pixels, out: Pixels, first: Indices, count: Indices, weights: Indices, to_bgr: bool
+) -> None:
+    """Resample the lines of RGB (height, width x 3) to those of ``out``, which has as many or fewer.
+
+    ``to_bgr`` reverses the order of the channels.
+    """
+    red_at, blue_at = (_TWO, _ZERO) if to_bgr else (_ZERO, _TWO)
     for y in range(out.shape[0]):
         line, place = source[y], np.uint64(0)
         for x in range(first.size):
@@ -60,9 +71,9 @@ def _rgb_along_rows(source: Pixels, out: Pixels, first: Indices, count: Indices,
                 green += weight * np.int32(line[at + _ONE])
                 blue += weight * np.int32(line[at + _TWO])
                 at += _THREE
-            out[y, place] = min(max(red >> _SHIFT, 0), 255)
+            out[y, place + red_at] = min(max(red >> _SHIFT, 0), 255)
             out[y, place + _ONE] = min(max(green >> _SHIFT, 0), 255)
-            out[y, place + _TWO] = min(max(blue >> _SHIFT, 0), 255)
+            out[y, place + blue_at] = min(max(blue >> _SHIFT, 0), 255)
             place += _THREE
 
 

@@ -28,12 +28,12 @@ def blend_rows(source: _Bytes, first: int, count: int, weights: _Floats, line: _
             line[x] += weight * np.float32(row[x])
 
 
-_RESAMPLE = "void(uint8[:,::1], uint8[:,:,::1], int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1])"
-_ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
+_RESAMPLE = "void(uint8[:,::1], uint8[:,:,::1], int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1]{})"
+_ZERO, _ONE, _TWO, _THREE = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
 """Indices are unsigned where it counts: a signed one is checked for a count from the end, which takes half the time."""
 
 
-@compiled(_RESAMPLE)
+@compiled(_RESAMPLE.format(", boolean"))
 def resample_rgb(
     source: _Bytes,
     out: _Bytes,
@@ -42,11 +42,13 @@ def resample_rgb(
     row_weights: _Floats,
     column_first: _Positions,
     column_weights: _Floats,
+    to_bgr: bool,
 ) -> None:
-    """Resample (height, width x 3) to ``out`` (height, width, 3).
+    """Resample RGB (height, width x 3) to ``out`` (height, width, 3), with the channels in reverse order ``to_bgr``.
 
     Rows have the weights of ``resample.triangle_weights``, columns those of ``resample.padded_weights``.
     """
+    red_at, blue_at = (_TWO, _ZERO) if to_bgr else (_ZERO, _TWO)
     line = np.empty(source.shape[1], np.float32)
     levels = np.empty(out.shape[1] * 3, np.float32)
     for y in range(out.shape[0]):
@@ -62,14 +64,14 @@ def resample_rgb(
                 green += weight * line[at + _ONE]
                 blue += weight * line[at + _TWO]
                 at += _THREE
-            levels[place], levels[place + _ONE], levels[place + _TWO] = red, green, blue
+            levels[place + red_at], levels[place + _ONE], levels[place + blue_at] = red, green, blue
             place += _THREE
         row = out[y].reshape(levels.size)
         for x in range(levels.size):
             row[x] = np.uint8(levels[x])
 
 
-@compiled(_RESAMPLE)
+@compiled(_RESAMPLE.format(""))
 def resample_gray(
     source: _Bytes,
     out: _Bytes,

@@ -25,8 +25,8 @@ _Floats = npt.NDArray[np.float32]
 _Positions = npt.NDArray[np.uint64]
 
 
-def resized_rgb(planes: Planes, rule: ColorRule, part: Region, size_hw: Size) -> Pixels:
-    """Resample a region of a frame with the triangle filter, (size_hw[0], size_hw[1], 3) uint8 RGB.
+def resized_rgb(planes: Planes, rule: ColorRule, part: Region, size_hw: Size, *, to_bgr: bool = False) -> Pixels:
+    """Resample a region of a frame with the triangle filter, (size_hw[0], size_hw[1], 3) uint8 RGB or BGR.
 
     The region lies in the stored frame; as in ``resample``, the window is ``part.start`` to ``part.end`` of it. Raises
     ``ValueError`` where ``rule`` cannot be resolved.
@@ -51,6 +51,7 @@ def resized_rgb(planes: Planes, rule: ColorRule, part: Region, size_hw: Size) ->
         rows[2],
         columns[0],
         columns[1],
+        to_bgr,
     )
     return out
 
@@ -134,13 +135,13 @@ def _blend(ring: _Bytes, first: int, count: int, weights: _Floats, line: _Floats
         tap += 1
 
 
-_ONE = np.uint64(1)
+_ZERO, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
 
 
 @compiled(
     *_by_depth(
         "void(plane, plane, plane, uint8[:,:,::1], int64, int64, int64, int64, int64, int32[::1], "
-        "int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1])"
+        "int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1], boolean)"
     )
 )
 def _resize(
@@ -159,13 +160,15 @@ def _resize(
     row_weights: _Floats,
     column_first: _Positions,
     column_weights: _Floats,
+    to_bgr: bool,
 ) -> None:
     """Rows have the weights of ``resample.triangle_weights``, columns those of ``resample.padded_weights``."""
+    red_at, blue_at = (_TWO, _ZERO) if to_bgr else (_ZERO, _TWO)
     ring = np.empty((row_weights.shape[1], 3 * width), np.uint8)
     line = np.empty(3 * width, np.float32)
     chroma = np.empty((3, width), np.int32)
     levels = np.empty(out.shape[1] * 3, np.float32)
-    green_at, blue_at = np.uint64(width), np.uint64(2 * width)
+    to_green, to_blue = np.uint64(width), np.uint64(2 * width)
     # The next row to convert, and the row of chroma that ``chroma`` holds.
     ready, spread = row_first[0], -1
     for row in range(out.shape[0]):
@@ -186,10 +189,10 @@ def _resize(
             for tap in range(column_weights.shape[1]):
                 weight = column_weights[x, tap]
                 red += weight * line[at]
-                green += weight * line[at + green_at]
-                blue += weight * line[at + blue_at]
+                green += weight * line[at + to_green]
+                blue += weight * line[at + to_blue]
                 at += _ONE
-            levels[place], levels[place + _ONE], levels[place + _ONE + _ONE] = red, green, blue
+            levels[place + red_at], levels[place + _ONE], levels[place + blue_at] = red, green, blue
             place += np.uint64(3)
         pixels = out[row].reshape(levels.size)
         for x in range(levels.size):
