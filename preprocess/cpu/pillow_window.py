@@ -34,12 +34,10 @@ def resample_as_pillow(
         pixels, size_hw = np.ascontiguousarray(pixels.transpose(1, 0, 2)), (size_hw[1], size_hw[0])
     out = np.empty((*size_hw, channels), np.uint8)
     lines = np.empty((rows[0][-1] + rows[1][-1] - rows[0][0], size_hw[1] * channels), np.uint8)
-    source = pixels.reshape(len(pixels), -1)[rows[0][0] :]
-    if channels == 3:
-        _rgb_along_rows(source, lines, *columns, to_bgr)
-    else:
-        _gray_along_rows(source, lines, *columns)
-    _down_columns(lines, out.reshape(size_hw[0], -1), rows[0] - rows[0][0], *rows[1:])
+    (_rgb_along_rows if channels == 3 else _gray_along_rows)(
+        pixels.reshape(len(pixels), -1)[rows[0][0] :], lines, *columns
+    )
+    _down_columns(lines, out.reshape(size_hw[0], -1), rows[0] - rows[0][0], *rows[1:], to_bgr)
     return np.ascontiguousarray(out.transpose(1, 0, 2)) if columns_first else out
 
 
@@ -47,20 +45,13 @@ _remembered_weights = remembered(256)(window_weights)
 
 
 _ALONG_ROWS = "void(uint8[:,::1], uint8[:,::1], int32[::1], int32[::1], int32[:,::1])"
-_RGB_ALONG_ROWS = _ALONG_ROWS.replace(")", ", boolean)")
-_ZERO, _ONE, _TWO, _THREE = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
+_ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 """Indices are unsigned where it counts, as in ``kernels``."""
 
 
-@compiled(_RGB_ALONG_ROWS)
-def _rgb_along_rows(
-    source: Pixels, out: Pixels, first: Indices, count: Indices, weights: Indices, to_bgr: bool
-) -> None:
-    """Resample the lines of RGB (height, width x 3) to those of ``out``, which has as many or fewer.
-
-    ``to_bgr`` reverses the order of the channels.
-    """
-    red_at, blue_at = (_TWO, _ZERO) if to_bgr else (_ZERO, _TWO)
+@compiled(_ALONG_ROWS)
+def _rgb_along_rows(source: Pixels, out: Pixels, first: Indices, count: Indices, weights: Indices) -> None:
+    """Resample the lines of (height, width x 3) to those of ``out``, which has as many or fewer."""
     for y in range(out.shape[0]):
         line, place = source[y], np.uint64(0)
         for x in range(first.size):
@@ -71,9 +62,9 @@ def _rgb_along_rows(
                 green += weight * np.int32(line[at + _ONE])
                 blue += weight * np.int32(line[at + _TWO])
                 at += _THREE
-            out[y, place + red_at] = min(max(red >> _SHIFT, 0), 255)
+            out[y, place] = min(max(red >> _SHIFT, 0), 255)
             out[y, place + _ONE] = min(max(green >> _SHIFT, 0), 255)
-            out[y, place + blue_at] = min(max(blue >> _SHIFT, 0), 255)
+            out[y, place + _TWO] = min(max(blue >> _SHIFT, 0), 255)
             place += _THREE
 
 
@@ -89,9 +80,9 @@ def _gray_along_rows(source: Pixels, out: Pixels, first: Indices, count: Indices
             out[y, x] = min(max(level >> _SHIFT, 0), 255)
 
 
-@compiled(_ALONG_ROWS)
-def _down_columns(lines: Pixels, out: Pixels, first: Indices, count: Indices, weights: Indices) -> None:
-    """Resample the columns of ``lines`` to those of ``out``."""
+@compiled(_ALONG_ROWS.replace(")", ", boolean)"))
+def _down_columns(lines: Pixels, out: Pixels, first: Indices, count: Indices, weights: Indices, to_bgr: bool) -> None:
+    """Resample the columns of ``lines`` to those of ``out``; ``to_bgr`` turns pixels of RGB around."""
     totals = np.empty(out.shape[1], np.int32)
     for y in range(out.shape[0]):
         totals[:] = _HALF
@@ -99,5 +90,12 @@ def _down_columns(lines: Pixels, out: Pixels, first: Indices, count: Indices, we
             weight, line = weights[y, tap], lines[first[y] + tap]
             for x in range(totals.size):
                 totals[x] += weight * np.int32(line[x])
-        for x in range(totals.size):
-            out[y, x] = min(max(totals[x] >> _SHIFT, 0), 255)
+        if to_bgr:
+            at = np.uint64(0)
+            for _ in range(totals.size // 3):
+                for channel in range(_THREE):
+                    out[y, at + _TWO - channel] = min(max(totals[at + channel] >> _SHIFT, 0), 255)
+                at += _THREE
+        else:
+            for x in range(totals.size):
+                out[y, x] = min(max(totals[x] >> _SHIFT, 0), 255)

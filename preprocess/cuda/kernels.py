@@ -16,6 +16,9 @@ _Indices = npt.NDArray[np.int32]
 _Positions = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float32]
 
+_ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
+"""Indices are unsigned where it counts: a signed one is checked for a count from the end, which takes half the time."""
+
 
 @compiled("void(uint8[:,::1], int32, int32, float32[::1], float32[::1])")
 def blend_rows(source: _Bytes, first: int, count: int, weights: _Floats, line: _Floats) -> None:
@@ -28,9 +31,18 @@ def blend_rows(source: _Bytes, first: int, count: int, weights: _Floats, line: _
             line[x] += weight * np.float32(row[x])
 
 
+@compiled("void(float32[::1], uint8[::1])")
+def reverse_pixels(levels: _Floats, out: _Bytes) -> None:
+    """``out`` = ``levels`` (width x 3), cut to 8 bit, the channels of every pixel in reverse order."""
+    at = np.uint64(0)
+    for _ in range(levels.size // 3):
+        out[at] = np.uint8(levels[at + _TWO])
+        out[at + _ONE] = np.uint8(levels[at + _ONE])
+        out[at + _TWO] = np.uint8(levels[at])
+        at += _THREE
+
+
 _RESAMPLE = "void(uint8[:,::1], uint8[:,:,::1], int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1]{})"
-_ZERO, _ONE, _TWO, _THREE = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
-"""Indices are unsigned where it counts: a signed one is checked for a count from the end, which takes half the time."""
 
 
 @compiled(_RESAMPLE.format(", boolean"))
@@ -48,7 +60,6 @@ def resample_rgb(
 
     Rows have the weights of ``resample.triangle_weights``, columns those of ``resample.padded_weights``.
     """
-    red_at, blue_at = (_TWO, _ZERO) if to_bgr else (_ZERO, _TWO)
     line = np.empty(source.shape[1], np.float32)
     levels = np.empty(out.shape[1] * 3, np.float32)
     for y in range(out.shape[0]):
@@ -64,11 +75,14 @@ def resample_rgb(
                 green += weight * line[at + _ONE]
                 blue += weight * line[at + _TWO]
                 at += _THREE
-            levels[place + red_at], levels[place + _ONE], levels[place + blue_at] = red, green, blue
+            levels[place], levels[place + _ONE], levels[place + _TWO] = red, green, blue
             place += _THREE
         row = out[y].reshape(levels.size)
-        for x in range(levels.size):
-            row[x] = np.uint8(levels[x])
+        if to_bgr:
+            reverse_pixels(levels, row)
+        else:
+            for x in range(levels.size):
+                row[x] = np.uint8(levels[x])
 
 
 @compiled(_RESAMPLE.format(""))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.resample import column_weights, row_weights
+from onestream.preprocess.cuda.kernels import reverse_pixels
 from onestream.preprocess.geometry import Region, Size, Window
 from onestream.preprocess.video.common.color import ColorRule, Pixels, Planes, prepared
 
@@ -135,7 +136,7 @@ def _blend(ring: _Bytes, first: int, count: int, weights: _Floats, line: _Floats
         tap += 1
 
 
-_ZERO, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
+_ONE = np.uint64(1)
 
 
 @compiled(
@@ -163,12 +164,11 @@ def _resize(
     to_bgr: bool,
 ) -> None:
     """Rows have the weights of ``resample.triangle_weights``, columns those of ``resample.padded_weights``."""
-    red_at, blue_at = (_TWO, _ZERO) if to_bgr else (_ZERO, _TWO)
     ring = np.empty((row_weights.shape[1], 3 * width), np.uint8)
     line = np.empty(3 * width, np.float32)
     chroma = np.empty((3, width), np.int32)
     levels = np.empty(out.shape[1] * 3, np.float32)
-    to_green, to_blue = np.uint64(width), np.uint64(2 * width)
+    green_at, blue_at = np.uint64(width), np.uint64(2 * width)
     # The next row to convert, and the row of chroma that ``chroma`` holds.
     ready, spread = row_first[0], -1
     for row in range(out.shape[0]):
@@ -189,11 +189,14 @@ def _resize(
             for tap in range(column_weights.shape[1]):
                 weight = column_weights[x, tap]
                 red += weight * line[at]
-                green += weight * line[at + to_green]
-                blue += weight * line[at + to_blue]
+                green += weight * line[at + green_at]
+                blue += weight * line[at + blue_at]
                 at += _ONE
-            levels[place + red_at], levels[place + _ONE], levels[place + blue_at] = red, green, blue
+            levels[place], levels[place + _ONE], levels[place + _ONE + _ONE] = red, green, blue
             place += np.uint64(3)
         pixels = out[row].reshape(levels.size)
-        for x in range(levels.size):
-            pixels[x] = np.uint8(levels[x])
+        if to_bgr:
+            reverse_pixels(levels, pixels)
+        else:
+            for x in range(levels.size):
+                pixels[x] = np.uint8(levels[x])
