@@ -70,7 +70,7 @@ def selectors(node: Any) -> Iterator[tuple[str, set[str]]]:
 
 @pytest.fixture(scope="module")
 def metrics(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Names of real servers' metrics, with their labels: after a good and a bad image through both forms, and objects."""
+    """Names of real servers' metrics, with their labels: of good and bad images in both forms, and of objects."""
     with Client(server.grpc_address) as client:
         for pipeline in ("classify", "classify_fused"):
             photos = [ROOT / "examples" / "photos" / "coffee.jpg", b"not an image"]
