@@ -9,6 +9,7 @@ from typing import Generic
 import numpy as np
 
 from onestream.measure.parity.answers import Tally, Verdicts
+from onestream.measure.parity.likeness import Likeness
 from onestream.measure.parity.network import Network, logits
 from onestream.measure.parity.report import LogitFigures, SubjectReport
 from onestream.measure.parity.subject import Item, Observation, Outputs, Refused, Subject
@@ -80,6 +81,7 @@ class _SubjectTally(Generic[Item]):
         self._other_shape: dict[Stage, int] = {}
         self._refused: dict[str, str] = {}
         self._logits: list[LogitFigures] = []
+        self._likeness = Likeness(definition)
         self._answers: Tally | None = None if network is None else network.answers.tally()
         self._forms: list[str] = []
         self._photos = 0
@@ -101,6 +103,8 @@ class _SubjectTally(Generic[Item]):
             allowed = self._subject.allowed(stage, item.source)
             comparison = judge(reference, sample, definition=self._definition, stage=stage, allowed=allowed)
             self._comparisons.setdefault(stage, []).append(comparison)
+            if stage == "normalize" and "crop" not in seen.stages:
+                self._likeness.add(expected.stages["crop"], sample)
         if right is not None:
             self._add_answers(item, seen, right, runs=same_shape)
 
@@ -155,4 +159,5 @@ class _SubjectTally(Generic[Item]):
             forms=self._forms,
             flips=list(verdicts.flips),
             boxes=verdicts.boxes,
+            looks_like=self._likeness.text(),
         )

@@ -24,17 +24,21 @@ _FRAME_CAUSE = "another matrix or range of colours, or a forgotten rotation"
 class Blame:
     """The stage at which a subject's mean difference grows most, and by how many levels; None for another shape.
 
-    ``located`` is False where the stages before it cannot be seen, as those of a server. ``kind`` is the report's.
+    ``located`` is False where the stages before it cannot be seen, as those of a server. ``kind`` is the report's,
+    ``looks_like`` the subject's.
     """
 
     stage: Stage
     levels: float | None
     located: bool
     kind: Literal["photo", "frame"] = "photo"
+    looks_like: str = ""
 
     @property
     def cause(self) -> str:
         """What usually makes such a difference."""
+        if self.looks_like:
+            return self.looks_like
         if not self.located:
             return "the stages before it cannot be seen from outside"
         return _FRAME_CAUSE if (self.stage, self.kind) == ("decode", "frame") else _CAUSES[self.stage]
@@ -53,7 +57,7 @@ def blame(subject: SubjectReport, kind: Literal["photo", "frame"] = "photo") -> 
     if not grown or not any(figures.max for figures in subject.stages.values()):
         return None
     worst = max(grown, key=lambda stage: grown[stage])
-    return Blame(worst, grown[worst], _is_located(worst, subject), kind)
+    return Blame(worst, grown[worst], _is_located(worst, subject), kind, subject.looks_like)
 
 
 def _within_bounds(subject: SubjectReport) -> bool:

@@ -67,7 +67,8 @@ class SubjectReport(BaseModel):
     shows, ``allowed`` the bounds of those that have any, in words. ``other_shape`` counts the photos that have another
     shape after a stage, ``refused`` says why a photo that the reference takes has no result. ``predictions`` counts the
     best classes that were compared, or the reference's boxes, over all ``forms`` of a served pipeline; ``boxes`` are
-    the figures of the latter.
+    the figures of the latter. ``looks_like`` names the usual mistake that would make what others' code feeds a
+    network, where one would.
     ``backend`` and ``device`` name the entries of the tolerances table that judged it.
     """
 
@@ -87,6 +88,7 @@ class SubjectReport(BaseModel):
     forms: list[str]
     flips: list[Flip]
     boxes: BoxFigures | None = None
+    looks_like: str = ""
 
     @property
     def within(self) -> bool:
