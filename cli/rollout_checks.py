@@ -31,9 +31,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How many of all best classes, or of all objects that either answer holds, are the same."""
+    """How many of all best classes, or of all objects that either answer holds, are the same, and in words."""
 
     what: str
+    among: str
     same: int
     of: int
 
@@ -72,8 +73,11 @@ class Comparison:
         found = list(self.problems)
         if self.photos == 0:
             found.append("no photo was answered by both versions")
+        if self.kept is not None and self.kept.of == 0 and self.photos:
+            found.append("no version finds an object in these photos, so that nothing was compared")
         if self.kept is not None and self.kept.share < least_top1:
-            found.append(f"{self.kept.what}: {self.kept.share:.1%}; asked for {least_top1:.1%}")
+            kept = f"the {self.kept.what} for {self.kept.share:.1%} of the {self.kept.among}"
+            found.append(f"{kept}; asked for {least_top1:.1%}")
         if self.pixels:
             found.append(f"equal definitions, but pixels differ by up to {self.pixels} levels of 255")
         return found
@@ -132,9 +136,9 @@ def what_is_kept(one: Answer, other: Answer) -> Kept | None:
     if BOXES in one and BOXES in other:
         compared = compare_objects(Found.of(one), Found.of(other))
         same = len(compared.same)
-        return Kept("same objects", same, same + len(compared.only_one) + len(compared.only_other))
+        return Kept("same object", "objects found", same, same + len(compared.only_one) + len(compared.only_other))
     before, after = _best(one), _best(other)
-    return None if before is None or after is None else Kept("same best class", int(before == after), 1)
+    return None if before is None or after is None else Kept("same best class", "photos", int(before == after), 1)
 
 
 def agree(one: Answer, other: Answer) -> bool:
@@ -149,7 +153,7 @@ def _sum(found: Sequence[Kept | None]) -> Kept | None:
     kept = [one for one in found if one is not None]
     if not kept or len(kept) < len(found):
         return None
-    return Kept(kept[0].what, sum(one.same for one in kept), sum(one.of for one in kept))
+    return Kept(kept[0].what, kept[0].among, sum(one.same for one in kept), sum(one.of for one in kept))
 
 
 def _best(answer: Answer) -> int | None:
