@@ -47,14 +47,16 @@ def build(
     onnx_file: Path | None = None,
     form: stock.Form = "python",
     version: int = 1,
+    beside: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Built:
     """Build the repository of a pipeline in ``folder``.
 
     ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``form`` *dali-backend* is for the
     unmodified Triton container (``onestream.serving.dali_backend.repository``). A ``version`` above 1 is written beside
-    version 1, which must be there, under names of its own (``onestream.serving.building.versions``). ``progress`` is
-    called with a line before each long step. A network built from the same sources is kept. Raises ``BadPipeline``,
+    version 1, which must be there, under names of its own (``onestream.serving.building.versions``). Paths in
+    the pipeline file are relative to ``beside``, by default its own folder. ``progress`` is called with a line before
+    each long step. A network built from the same sources is kept. Raises ``BadPipeline``,
     ``BadNetwork``, ``BadVersion``, ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot
     do the definition exactly.
     """
@@ -63,8 +65,9 @@ def build(
     first = pipeline.name if version > 1 else None
     if version > 1:
         pipeline = _later_version(pipeline, version, folder=folder, form=form)
-    labels, background = _labels(pipeline, pipeline_file.parent), _background(pipeline, pipeline_file.parent)
-    source = _Source.of(pipeline, onnx_file, anchors=_anchors(pipeline, pipeline_file.parent))
+    beside = pipeline_file.parent if beside is None else beside
+    labels, background = _labels(pipeline, beside), _background(pipeline, beside)
+    source = _Source.of(pipeline, onnx_file, anchors=_anchors(pipeline, beside))
     named = f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}"
     if form == "dali-backend":
         progress(f"preparing the network {source.name}")
