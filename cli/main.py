@@ -7,7 +7,7 @@ import typer
 from onestream.cli.bench import bench
 from onestream.cli.build import build
 from onestream.cli.bulk.command import bulk
-from onestream.cli.classify import classify
+from onestream.cli.predict import predict
 from onestream.cli.demo import demo
 from onestream.cli.demo_page.command import demo_page
 from onestream.cli.doctor import doctor
@@ -28,7 +28,7 @@ COMMANDS = (
     rollout,
     proxy,
     token,
-    classify,
+    predict,
     bulk,
     stream,
     top,

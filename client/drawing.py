@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
@@ -10,11 +11,18 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 if TYPE_CHECKING:
     from onestream.client.results import Detections
 
+_Color = tuple[int, int, int]
+_Area = tuple[float, float, float, float]
+
 _GOLDEN = 0.618033988749895
 """Steps of this part of the circle give hues that stay apart, however many there are."""
+_LUMA = (0.299, 0.587, 0.114)
+"""How bright red, green and blue are to the eye: ITU-R BT.601."""
+_FONT = "DejaVuSans.ttf"
+"""Has the letters of most alphabets. Pillow's own font, which has English ones only, stands in where it is missing."""
 
 
-def color_of(class_id: int) -> tuple[int, int, int]:
+def color_of(class_id: int) -> _Color:
     """The colour in which the boxes of a class are drawn: red, green, blue, 0 to 255."""
     red, green, blue = colorsys.hsv_to_rgb(class_id * _GOLDEN % 1, 0.85, 0.95)
     return round(255 * red), round(255 * green), round(255 * blue)
@@ -23,6 +31,7 @@ def color_of(class_id: int) -> tuple[int, int, int]:
 def draw_boxes(image: Image.Image, found: Detections) -> Image.Image:
     """A copy of ``image``, upright and in RGB, with the boxes, names and scores of ``found``.
 
+    Lines and letters grow with the picture. A name that would cover that of a better object is left out.
     Raises ValueError where the picture is not of ``found.image_size``.
     """
     picture = ImageOps.exif_transpose(image).convert("RGB")
@@ -33,19 +42,62 @@ def draw_boxes(image: Image.Image, found: Detections) -> Image.Image:
         )
     pen = ImageDraw.Draw(picture)
     line = max(2, round(min(picture.size) / 200))
-    font = ImageFont.load_default(size=max(12, min(picture.size) / 32))
+    font = _font(max(12.0, min(picture.size) / 40))
     # The best last, so that it lies on top.
     for one in reversed(list(found)):
         color = color_of(one.class_id)
+        _frame(pen, one.box, color, line)
+        # A thin second line inside shows the box before things of its own colour.
         x0, y0, x1, y1 = one.box
-        pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=color, width=line)
+        _frame(pen, (x0 + line, y0 + line, x1 - line, y1 - line), _ink_on(color), max(1, line // 3))
+    taken: list[_Area] = []
+    for one in found:
         text = f"{one.label} {one.score:.2f}"
         left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
-        tall, wide = bottom - top + 2 * line, right - left + 2 * line
-        # Above the box, or inside where there is no room; always within the picture.
-        at_y = y0 - tall if y0 >= tall else y0
-        at_x = min(max(0.0, x0), max(0, picture.width - wide))
-        pen.rectangle((at_x, at_y, at_x + wide, at_y + tall), fill=color)
-        ink = "black" if sum(c * w for c, w in zip(color, (299, 587, 114), strict=True)) > 128_000 else "white"
-        pen.text((at_x + line - left, at_y + line - top), text, fill=ink, font=font)
+        # All names are equally high, whatever their letters.
+        _, top, _, bottom = pen.textbbox((0, 0), "Äg", font=font)
+        wide, high = right - left + 2 * line, bottom - top + line
+        places = _places(one.box, wide, high, picture.size)
+        area = next((place for place in places if not any(_overlap(place, other) for other in taken)), None)
+        if area is None:
+            continue
+        taken.append(area)
+        color = color_of(one.class_id)
+        pen.rectangle((area[0], area[1], area[2] - 1, area[3] - 1), fill=color)
+        pen.text((area[0] + line - left, area[1] + line / 2 - top), text, fill=_ink_on(color), font=font)
     return picture
+
+
+def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    try:
+        return ImageFont.truetype(_FONT, size)
+    except OSError:
+        return ImageFont.load_default(size)
+
+
+def _frame(pen: ImageDraw.ImageDraw, box: _Area, color: _Color, line: int) -> None:
+    """Lines on the inner side of a box; none where there is no inside."""
+    x0, y0, x1, y1 = box
+    if x1 - x0 >= 1 and y1 - y0 >= 1:
+        pen.rectangle((x0, y0, x1 - 1, y1 - 1), outline=color, width=line)
+
+
+def _ink_on(color: _Color) -> _Color:
+    """Black or white, whichever is easier to see on a colour."""
+    bright = sum(level * share for level, share in zip(color, _LUMA, strict=True)) > 128
+    return (0, 0, 0) if bright else (255, 255, 255)
+
+
+def _places(box: _Area, wide: float, high: float, size: tuple[int, int]) -> Iterator[_Area]:
+    """Where the name of a box may stand within a picture of this width and height: above it, within, below."""
+    width, height = size
+    x = min(max(0.0, box[0]), max(0.0, width - wide))
+    for y in (box[1] - high, box[1], box[3]):
+        # Within a box that is hardly larger it would hide the object.
+        fits = y != box[1] or box[3] - box[1] >= 2 * high
+        if fits and 0 <= y <= height - high:
+            yield (x, y, x + wide, y + high)
+
+
+def _overlap(one: _Area, other: _Area) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

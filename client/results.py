@@ -51,12 +51,14 @@ class Classification:
         return self.labels[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Plain values, ready for JSON, under the names that they have on the wire."""
         return {
             "model": self.model,
             "request_id": self.request_id,
             "latency_ms": self.latency_ms,
-            "labels": [label.to_dict() for label in self.labels],
+            "scores": [label.score for label in self.labels],
+            "class_ids": [label.class_id for label in self.labels],
+            "labels": [label.label for label in self.labels],
         }
 
 
@@ -99,7 +101,7 @@ class Detections:
             yield Detection((box[0], box[1], box[2], box[3]), label, class_id, score)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Plain values, ready for JSON, under the names that they have on the wire."""
         return {
             "model": self.model,
             "request_id": self.request_id,

@@ -1,0 +1,65 @@
+"""What commands show of a pipeline's answer, whatever its kind."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.client import Classification, Detections, Outputs, Result
+
+ResultT = TypeVar("ResultT", bound=Result)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One class, object or tensor: what it is, its score where it has one, and where or of which form it is."""
+
+    what: str
+    score: float | None = None
+    where: str = ""
+
+
+def best(result: ResultT, top: int | None) -> ResultT:
+    """The result with its ``top`` best classes or objects alone; None keeps them all. Tensors are kept as they are."""
+    if top is None or isinstance(result, Outputs):
+        return result
+    if isinstance(result, Classification):
+        return dataclasses.replace(result, labels=result.labels[:top])
+    return dataclasses.replace(
+        result,
+        boxes=result.boxes[:top],
+        scores=result.scores[:top],
+        class_ids=result.class_ids[:top],
+        labels=result.labels[:top],
+    )
+
+
+def lines(result: Result, top: int | None) -> list[Line]:
+    """The lines of an answer, at least one; without ``top`` they are the best class, or every object."""
+    if isinstance(result, Outputs):
+        return [_tensor(name, array) for name, array in sorted(result.tensors.items())] or [Line("nothing")]
+    if isinstance(result, Classification):
+        return [Line(one.label, one.score) for one in best(result, top or 1).labels]
+    return [Line(one.label, one.score, _box(one.box)) for one in best(result, top)] or [Line("no objects")]
+
+
+def where_title(result: Result | None) -> str:
+    """What the ``where`` of a result's lines says; empty where they have none."""
+    if isinstance(result, Detections):
+        return "box"
+    return "form" if isinstance(result, Outputs) else ""
+
+
+def _box(box: tuple[float, float, float, float]) -> str:
+    return ", ".join(f"{edge:.0f}" for edge in box)
+
+
+def _tensor(name: str, array: npt.NDArray[Any]) -> Line:
+    form = f"{array.dtype} {list(array.shape)}"
+    if array.size and np.issubdtype(array.dtype, np.number):
+        form += f", from {array.min():.4g} to {array.max():.4g}"
+    return Line(name, where=form)
