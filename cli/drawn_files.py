@@ -56,7 +56,9 @@ class DrawnFiles:
             with Image.open(source) as image:
                 drawn = best(item.result, self._top).draw(image)
         except Exception as error:  # what Pillow raises for damaged files is not one family
-            return Item(item.index, item.source, error=UnreadableInput(f"cannot be drawn on: {error}", name=str(source)))
+            return Item(
+                item.index, item.source, error=UnreadableInput(f"cannot be drawn on: {error}", name=str(source))
+            )
         file = self.file_of(source)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)

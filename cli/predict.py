@@ -18,7 +18,7 @@ from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.drawn_files import CannotDraw, DrawnFiles
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import short_path, table_console, without_name
-from onestream.cli.result_lines import best, lines, where_title
+from onestream.cli.result_lines import best, lines, titles
 from onestream.cli.token_option import TokenOption
 from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError, Result
 from onestream.measure.image_files import ImageNames, expand
@@ -118,7 +118,7 @@ def print_table(items: Iterable[Item[Result]], top: int | None) -> int:
     """A table of all images at the end; the number of images that failed."""
     console = table_console()
     rows: list[tuple[Text | str, ...]] = []
-    failures, where = 0, ""
+    failures, (what, where) = 0, titles(None)
     for item in items:
         name: Text | str = short_path(str(item.source), console)
         if item.error is not None:
@@ -126,7 +126,7 @@ def print_table(items: Iterable[Item[Result]], top: int | None) -> int:
             rows.append((name, Text(without_name(item.error), style="red"), "", "", ""))
             continue
         result = item.unwrap()
-        where = where or where_title(result)
+        what, where = titles(result)
         time = f"{result.latency_ms:.1f}"
         for line in lines(result, top):
             score = "" if line.score is None else f"{line.score:.3f}"
@@ -134,7 +134,7 @@ def print_table(items: Iterable[Item[Result]], top: int | None) -> int:
             name = time = ""
     columns = [
         Column("image", no_wrap=True),
-        Column("label", overflow="fold"),
+        Column(what, overflow="fold"),
         Column("score", justify="right", no_wrap=True),
         Column(where, overflow="fold"),
         Column("ms", justify="right", no_wrap=True),

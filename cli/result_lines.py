@@ -16,7 +16,7 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One class, object or tensor: what it is, its score where it has one, and where or of which form it is."""
+    """One class, object or tensor: what it is, its score where it has one, and where it is or what it holds."""
 
     what: str
     score: float | None = None
@@ -47,11 +47,11 @@ def lines(result: Result, top: int | None) -> list[Line]:
     return [Line(one.label, one.score, _box(one.box)) for one in best(result, top)] or [Line("no objects")]
 
 
-def where_title(result: Result | None) -> str:
-    """What the ``where`` of a result's lines says; empty where they have none."""
-    if isinstance(result, Detections):
-        return "box"
-    return "form" if isinstance(result, Outputs) else ""
+def titles(result: Result | None) -> tuple[str, str]:
+    """What ``what`` and ``where`` of a result's lines are; the second is empty where they have no ``where``."""
+    if isinstance(result, Outputs):
+        return "output", "values"
+    return "label", "box" if isinstance(result, Detections) else ""
 
 
 def _box(box: tuple[float, float, float, float]) -> str:
@@ -59,7 +59,7 @@ def _box(box: tuple[float, float, float, float]) -> str:
 
 
 def _tensor(name: str, array: npt.NDArray[Any]) -> Line:
-    form = f"{array.dtype} {list(array.shape)}"
+    values = f"{'text' if array.dtype == object else array.dtype} {list(array.shape)}"
     if array.size and np.issubdtype(array.dtype, np.number):
-        form += f", from {array.min():.4g} to {array.max():.4g}"
-    return Line(name, where=form)
+        values += f", from {array.min():.4g} to {array.max():.4g}"
+    return Line(name, where=values)

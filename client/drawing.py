@@ -92,10 +92,12 @@ def _places(box: _Area, wide: float, high: float, size: tuple[int, int]) -> Iter
     """Where the name of a box may stand within a picture of this width and height: above it, within, below."""
     width, height = size
     x = min(max(0.0, box[0]), max(0.0, width - wide))
-    for y in (box[1] - high, box[1], box[3]):
-        # Within a box that is hardly larger it would hide the object.
-        fits = y != box[1] or box[3] - box[1] >= 2 * high
-        if fits and 0 <= y <= height - high:
+    rows = [box[1] - high, box[3]]
+    if box[3] - box[1] >= 2 * high:
+        # Within a lower box it would hide the object.
+        rows.insert(1, max(0.0, box[1]))
+    for y in rows:
+        if 0 <= y <= height - high:
             yield (x, y, x + wide, y + high)
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from onestream.client._transports.base import Tensors
 from onestream.client.errors import OnestreamError
+from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -133,7 +134,10 @@ class Detections:
 
         Needs the package supervision, which the extra ``detect`` installs; raises ImportError without it.
         """
-        import supervision
+        try:
+            import supervision
+        except ImportError as error:
+            raise ImportError(f"to_supervision needs the package supervision: {install_command('detect')}") from error
 
         return supervision.Detections(
             xyxy=self.boxes.copy(),
