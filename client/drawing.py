@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-if TYPE_CHECKING:
-    from onestream.client.results import Detections
-
 _Color = tuple[int, int, int]
 _Area = tuple[float, float, float, float]
+
+Drawn = tuple[_Area, int, str]
+"""A box, x0, y0, x1, y1 in pixels; its class, which gives the colour; the text beside it."""
 
 _GOLDEN = 0.618033988749895
 """Steps of this part of the circle give hues that stay apart, however many there are."""
@@ -28,41 +27,39 @@ def color_of(class_id: int) -> _Color:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def draw_boxes(image: Image.Image, found: Detections) -> Image.Image:
-    """A copy of ``image``, upright and in RGB, with the boxes, names and scores of ``found``.
+def draw_boxes(image: Image.Image, objects: Sequence[Drawn], *, image_size: tuple[int, int]) -> Image.Image:
+    """A copy of ``image``, upright and in RGB, with ``objects``, the first on top.
 
-    Lines and letters grow with the picture. A name that would cover that of a better object is left out.
-    Raises ValueError where the picture is not of ``found.image_size``.
+    Lines and letters grow with the picture. A text that would cover that of an object before it is left out.
+    Raises ValueError where the picture is not of ``image_size``, (height, width).
     """
     picture = ImageOps.exif_transpose(image).convert("RGB")
-    if picture.size != found.image_size[::-1]:
-        height, width = found.image_size
+    if picture.size != image_size[::-1]:
+        height, width = image_size
         raise ValueError(
             f"the picture has {picture.width}x{picture.height} pixels, the boxes are of one of {width}x{height}"
         )
     pen = ImageDraw.Draw(picture)
     line = max(2, round(min(picture.size) / 200))
     font = _font(max(12.0, min(picture.size) / 40))
-    # The best last, so that it lies on top.
-    for one in reversed(list(found)):
-        color = color_of(one.class_id)
-        _frame(pen, one.box, color, line)
+    for box, class_id, _ in reversed(objects):
+        color = color_of(class_id)
+        _frame(pen, box, color, line)
         # A thin second line inside shows the box before things of its own colour.
-        x0, y0, x1, y1 = one.box
+        x0, y0, x1, y1 = box
         _frame(pen, (x0 + line, y0 + line, x1 - line, y1 - line), _ink_on(color), max(1, line // 3))
+    # All texts are equally high, whatever their letters.
+    _, top, _, bottom = pen.textbbox((0, 0), "Äg", font=font)
+    high = bottom - top + line
     taken: list[_Area] = []
-    for one in found:
-        text = f"{one.label} {one.score:.2f}"
-        left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
-        # All names are equally high, whatever their letters.
-        _, top, _, bottom = pen.textbbox((0, 0), "Äg", font=font)
-        wide, high = right - left + 2 * line, bottom - top + line
-        places = _places(one.box, wide, high, picture.size)
+    for box, class_id, text in objects:
+        left, _, right, _ = pen.textbbox((0, 0), text, font=font)
+        places = _places(box, right - left + 2 * line, high, picture.size)
         area = next((place for place in places if not any(_overlap(place, other) for other in taken)), None)
         if area is None:
             continue
         taken.append(area)
-        color = color_of(one.class_id)
+        color = color_of(class_id)
         pen.rectangle((area[0], area[1], area[2] - 1, area[3] - 1), fill=color)
         pen.text((area[0] + line - left, area[1] + line / 2 - top), text, fill=_ink_on(color), font=font)
     return picture
@@ -89,7 +86,7 @@ def _ink_on(color: _Color) -> _Color:
 
 
 def _places(box: _Area, wide: float, high: float, size: tuple[int, int]) -> Iterator[_Area]:
-    """Where the name of a box may stand within a picture of this width and height: above it, within, below."""
+    """Where the text of a box may stand within a picture of this width and height: above it, within, below."""
     width, height = size
     x = min(max(0.0, box[0]), max(0.0, width - wide))
     rows = [box[1] - high, box[3]]

@@ -1,4 +1,4 @@
-"""``onestream predict`` before pipelines that find objects, or have no result of their own: tables, JSON, drawn files."""
+"""``onestream predict`` before pipelines that find objects, or of other kinds: tables, JSON, drawn files."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_no_image_is_written_over(wide: Path, tmp_path: Path, monkeypatch: pytes
 def test_a_picture_that_cannot_be_opened_again_is_an_error_of_its_own(
     wide: Path, empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(_image: object, _found: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise ValueError("cut off")
 
     monkeypatch.setattr("onestream.client.drawing.draw_boxes", refused)
