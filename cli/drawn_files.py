@@ -8,7 +8,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from onestream.cli.result_lines import best
 from onestream.client import Detections, Item, Result, UnreadableInput
 
 _JPEG_QUALITY = 92
@@ -21,12 +20,9 @@ class CannotDraw(Exception):
 class DrawnFiles:
     """Writes pictures to a folder, under their names below the folder that holds them all."""
 
-    def __init__(self, folder: Path, images: Sequence[Path], top: int | None) -> None:
-        """``top``: how many objects of each picture are drawn, the best first; all by default.
-
-        Raises ValueError where a drawn picture would take the place of one of ``images``.
-        """
-        self._folder, self._top = folder, top
+    def __init__(self, folder: Path, images: Sequence[Path]) -> None:
+        """Raises ValueError where a drawn picture would take the place of one of ``images``."""
+        self._folder = folder
         absolute = [os.path.abspath(image) for image in images]
         self._root = os.path.commonpath([os.path.dirname(image) for image in absolute])
         sources = {os.path.realpath(image) for image in absolute}
@@ -54,7 +50,7 @@ class DrawnFiles:
         source = Path(str(item.source))
         try:
             with Image.open(source) as image:
-                drawn = best(item.result, self._top).draw(image)
+                drawn = item.result.draw(image)
         except Exception as error:  # what Pillow raises for damaged files is not one family
             return Item(
                 item.index, item.source, error=UnreadableInput(f"cannot be drawn on: {error}", name=str(source))

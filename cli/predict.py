@@ -41,13 +41,8 @@ def predict(
         typer.Option(metavar="FOLDER", help="Write the pictures with the objects drawn on them into this folder."),
     ] = None,
     top: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="How many classes or objects to show for each image, the best first. By default a table shows the "
-            "best class or all objects, and JSON all.",
-        ),
-    ] = None,
+        int, typer.Option(min=1, help="How many classes to show for each image; objects are shown all.")
+    ] = 1,
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 8,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds that one image may take.")] = 10.0,
     shared_memory: Annotated[
@@ -64,7 +59,7 @@ def predict(
     if not paths:
         fail(names.none_in(images), EXIT_CANNOT_START)
     try:
-        drawn = None if draw is None else DrawnFiles(draw, paths, top)
+        drawn = None if draw is None else DrawnFiles(draw, paths)
         client = Client(url, token=token, timeout_s=timeout_s, shared_memory=shared_memory)
     except ValueError as error:
         fail(str(error), EXIT_CANNOT_START)
@@ -95,7 +90,7 @@ def _with_progress(items: Iterable[Item[Result]], total: int) -> Iterator[Item[R
         yield from progress.track(items, total=total, description="Predicting")
 
 
-def print_json(items: Iterable[Item[Result]], top: int | None) -> int:
+def print_json(items: Iterable[Item[Result]], top: int) -> int:
     """One JSON object a line, as soon as each is known; the number of images that failed."""
     failures = 0
     for item in items:
@@ -104,7 +99,7 @@ def print_json(items: Iterable[Item[Result]], top: int | None) -> int:
     return failures
 
 
-def _to_dict(item: Item[Result], top: int | None) -> dict[str, Any]:
+def _to_dict(item: Item[Result], top: int) -> dict[str, Any]:
     path = {"path": str(item.source)}
     if item.error is None:
         return path | best(item.unwrap(), top).to_dict()
@@ -114,7 +109,7 @@ def _to_dict(item: Item[Result], top: int | None) -> dict[str, Any]:
     return {**path, "request_id": item.error.request_id, "error": error}
 
 
-def print_table(items: Iterable[Item[Result]], top: int | None) -> int:
+def print_table(items: Iterable[Item[Result]], top: int) -> int:
     """A table of all images at the end; the number of images that failed."""
     console = table_console()
     rows: list[tuple[Text | str, ...]] = []

@@ -23,28 +23,20 @@ class Line:
     where: str = ""
 
 
-def best(result: ResultT, top: int | None) -> ResultT:
-    """The result with its ``top`` best classes or objects alone; None keeps them all. Tensors are kept as they are."""
-    if top is None or isinstance(result, Outputs):
-        return result
+def best(result: ResultT, top: int) -> ResultT:
+    """A classification with its ``top`` best classes alone; any other result as it is."""
     if isinstance(result, Classification):
         return dataclasses.replace(result, labels=result.labels[:top])
-    return dataclasses.replace(
-        result,
-        boxes=result.boxes[:top],
-        scores=result.scores[:top],
-        class_ids=result.class_ids[:top],
-        labels=result.labels[:top],
-    )
+    return result
 
 
-def lines(result: Result, top: int | None) -> list[Line]:
-    """The lines of an answer, at least one; without ``top`` they are the best class, or every object."""
+def lines(result: Result, top: int) -> list[Line]:
+    """The lines of an answer, at least one: its ``top`` best classes, all objects, or all tensors."""
     if isinstance(result, Outputs):
         return [_tensor(name, array) for name, array in sorted(result.tensors.items())] or [Line("nothing")]
     if isinstance(result, Classification):
-        return [Line(one.label, one.score) for one in best(result, top or 1).labels]
-    return [Line(one.label, one.score, _box(one.box)) for one in best(result, top)] or [Line("no objects")]
+        return [Line(one.label, one.score) for one in best(result, top).labels]
+    return [Line(one.label, one.score, _box(one.box)) for one in result] or [Line("no objects")]
 
 
 def titles(result: Result | None) -> tuple[str, str]:

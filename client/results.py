@@ -114,7 +114,7 @@ class Detections:
             "image_size": list(self.image_size),
         }
 
-    def to_coco(self, image_id: int) -> list[dict[str, Any]]:
+    def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """The entries of COCO's results format (https://cocodataset.org/#format-results) for a picture with this id.
 
         ``bbox`` is x, y, width, height in pixels; ``category_id`` the class id as the pipeline gives it.
