@@ -7,12 +7,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
+from onestream.postprocess.labels import COCO_IDS
 
 Level = Annotated[int, Field(ge=0, le=255)]
-
-
-COCO_IDS = tuple(number for number in range(1, 91) if number not in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83))
-"""The category ids of COCO's 80 classes: https://cocodataset.org, ``instances_val2017.json``."""
 
 
 class Options(BaseModel):
@@ -39,8 +36,8 @@ class Classification(Options):
     )
     labels: str | None = Field(
         default=None,
-        description="*imagenet*, or a file with one name a line, relative to the pipeline file; without it class ids "
-        "serve as names",
+        description="*imagenet*, *coco*, or a file with one name a line, relative to the pipeline file; without it "
+        "class ids serve as names",
     )
 
 

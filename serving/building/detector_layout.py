@@ -46,6 +46,11 @@ class Columns:
     start: int
     stop: int
 
+    @property
+    def width(self) -> int:
+        """How many columns these are."""
+        return self.stop - self.start
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -72,7 +77,12 @@ class Layout:
     @property
     def classes(self) -> int | None:
         """How many classes the network tells apart; None where its outputs do not show it."""
-        return None if self.class_ids else self.scores.stop - self.scores.start
+        return None if self.class_ids else self.scores.width
+
+    def width(self, outputs: tuple[str, ...]) -> int:
+        """How many columns these outputs have."""
+        parts = (self.boxes, self.with_background, self.class_ids)
+        return max(part.stop for part in parts if part is not None and part.outputs == outputs)
 
 
 def read_layout(model: onnx.ModelProto, options: DetectorFamily, *, network_hw: Size) -> Layout:
@@ -113,7 +123,7 @@ class _Reader:
             "boxes": self.decoded,
         }[self.options.family]()
         for part in (layout.boxes, layout.scores, layout.with_background):
-            if layout.anchors < 1 or part.stop <= part.start:
+            if layout.anchors < 1 or part.width < 1:
                 raise self.unfit()
         return layout
 

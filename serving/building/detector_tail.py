@@ -1,12 +1,11 @@
 """Appends to a detector the nodes that make candidates of its outputs, the same three for every family.
 
-The best anchors are chosen by their best class first, and everything else is computed for these alone. The operators
-are those that ONNX had in opset 11 and that TensorRT has too; none multiplies matrices, which TF32 would round.
+The best anchors are chosen by their best class first, and everything else is computed for these alone. No node
+multiplies matrices, which a GPU would do in TF32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
 from onestream.serving.building.detector_layout import Columns, Layout, Size, grid, read_layout
+from onestream.serving.building.onnx_nodes import Nodes, opset
 from onestream.serving.engine.served import DOOR_PREFIX
 from onestream.serving.errors import BadNetwork
 from onestream.wire.tensor_names import CANDIDATES
@@ -27,6 +27,8 @@ _PREFIX = DOOR_PREFIX + "tail_"
 _OLDEST_OPSET = 11
 """The first in which TopK promises the lower index among equals."""
 
+_Table = npt.NDArray[np.floating[Any]]
+
 
 def append_tail(
     model: onnx.ModelProto,
@@ -34,33 +36,33 @@ def append_tail(
     *,
     network_hw: Size,
     max_candidates: int,
-    anchors: npt.NDArray[np.float32] | None = None,
+    anchors: _Table | None = None,
 ) -> None:
     """Let a detector give candidates in the place of its own outputs; the model is changed.
 
     ``network_hw`` is the height and width of its input in pixels. With k, the smaller of ``max_candidates`` (at most
     3840) and the number of anchors, the outputs become ``candidate_boxes``, float32 (batch, k, 4), x0 y0 x1 y1 in
     pixels of the input; ``candidate_scores``, float32 (batch, k), best first; ``candidate_classes``, int32 (batch, k),
-    from 0. ``anchors`` are those of *ssd*, float32 (anchors, 4), where they are not in the network.
+    from 0. ``anchors`` are those of *ssd*, float (anchors, 4), where they are not in the network.
 
     An anchor with a NaN among its scores, or an infinite best score, leaves first, with an infinite score, so that it
-    can be counted. Boxes that are not finite leave as they are.
+    can be counted. Boxes that are not finite leave as they are. Of *detr* whose scores are sigmoid's, pairs of a query
+    and a class are chosen in the place of anchors, as RT-DETR does.
 
     A model that gives candidates already stays as it is. Raises as ``read_layout``; ``BadNetwork`` also for an opset
-    below 11.
+    below 11 and for anchors that are missing or do not fit.
     """
+    if not 1 <= max_candidates <= MOST_CANDIDATES:
+        raise ValueError(f"max_candidates must be from 1 to {MOST_CANDIDATES}, got {max_candidates}")
     if [output.name for output in model.graph.output] == list(CANDIDATES):
         return
+    if opset(model) < _OLDEST_OPSET:
+        raise BadNetwork(f"a detector takes ONNX opset {_OLDEST_OPSET} or newer; the file has {opset(model)}")
     taken = {name for node in model.graph.node for name in node.output} & set(CANDIDATES)
     if taken:
         raise BadNetwork(f"its tensor {min(taken)!r} has the name of a candidate; rename it")
-    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
-    if opset < _OLDEST_OPSET:
-        raise BadNetwork(f"a detector takes ONNX opset {_OLDEST_OPSET} or newer; the file has {opset}")
-    if not 1 <= max_candidates <= MOST_CANDIDATES:
-        raise ValueError(f"max_candidates must be from 1 to {MOST_CANDIDATES}, got {max_candidates}")
     layout = read_layout(model, options, network_hw=network_hw)
-    _Tail(model, opset, options, layout, network_hw, min(max_candidates, layout.anchors), anchors).append()
+    _Tail(model, options, layout, network_hw, min(max_candidates, layout.anchors), anchors).append()
     onnx.checker.check_model(model)
 
 
@@ -73,283 +75,228 @@ class _Tail:
     def __init__(
         self,
         model: onnx.ModelProto,
-        opset: int,
         options: DetectorFamily,
         layout: Layout,
         network_hw: Size,
         k: int,
-        anchors: npt.NDArray[np.float32] | None,
+        anchors: _Table | None,
     ) -> None:
-        self.model, self.opset, self.options, self.layout, self.k = model, opset, options, layout, k
-        self.network_hw, self.given_anchors = network_hw, anchors
-        self.graph = model.graph
+        self.nodes = Nodes(model, prefix=_PREFIX)
+        self.graph, self.options, self.layout, self.k, self.given_anchors = model.graph, options, layout, k, anchors
+        self.network_hw = network_hw
+        self.sides = np.array([*network_hw[::-1]] * 2, np.float32)
+        """Width and height, twice."""
+        self.outputs = {output.name: output.type.tensor_type for output in model.graph.output}
         self.joined: dict[tuple[str, ...], str] = {}
         self.chosen: dict[tuple[str, ...], str] = {}
         self.indices = self.rows = ""
+        """The places of the chosen: among the anchors of their image, and among those of all images."""
 
     def append(self) -> None:
-        if self.layout.one_class_each:
-            scores, classes = self.best_anchors()
-        else:
-            scores, classes = self.best_pairs()
+        scores, classes = self.best_anchors() if self.layout.one_class_each else self.best_pairs()
         boxes = self.decoded(self.picked(self.layout.boxes))
         if self.layout.count_output:
-            found = self.reshaped(self.is_counted(self.indices), [0, -1, 1])
-            boxes = self.add("Where", found, boxes, self.floats(0))
+            counted = self.nodes.reshaped(self.is_counted(self.indices), [0, -1, 1])
+            boxes = self.nodes.add("Where", counted, boxes, self.nodes.floats(0))
+        classes = self.nodes.add("Cast", classes, to=TensorProto.INT32)
         batch = onnx.TensorShapeProto.Dimension()
         batch.CopyFrom(self.graph.output[0].type.tensor_type.shape.dim[0])
         del self.graph.output[:]
-        for name, tensor, dtype, dims in zip(
-            CANDIDATES,
-            (boxes, scores, classes),
-            (TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.INT32),
-            ([self.k, 4], [self.k], [self.k]),
-            strict=True,
-        ):
+        dtypes = (TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.INT32)
+        shapes = ([1, self.k, 4], [1, self.k], [1, self.k])
+        for name, tensor, dtype, shape in zip(CANDIDATES, (boxes, scores, classes), dtypes, shapes, strict=True):
             self.graph.node.append(helper.make_node("Identity", [tensor], [name], name=_PREFIX + name))
-            value = helper.make_tensor_value_info(name, dtype, [1, *dims])
+            value = helper.make_tensor_value_info(name, dtype, shape)
             value.type.tensor_type.shape.dim[0].CopyFrom(batch)
             self.graph.output.append(value)
 
     def best_anchors(self) -> tuple[str, str]:
         """Scores and classes of the anchors whose best class has the best score."""
-        layout = self.layout
+        layout, nodes = self.layout, self.nodes
         scores = self.columns(layout.with_background)
         if layout.apply == "softmax":
-            scores = self.add("Softmax", scores, axis=2)
-        first = layout.scores.start - layout.with_background.start
-        count = layout.scores.stop - layout.scores.start
+            scores = nodes.add("Softmax", scores, axis=2)
         if layout.scores != layout.with_background:
-            scores = self.sliced(scores, first, first + count)
-        best = self.reduced("ReduceMax", scores)
+            scores = nodes.sliced(scores, layout.scores.start, layout.scores.stop)
+        best = nodes.reduced("ReduceMax", scores, axis=2)
         # The largest of values with a NaN is any of them; their mean is NaN.
-        probe = self.reduced("ReduceMean", scores)
+        probe = nodes.reduced("ReduceMean", scores, axis=2)
         if layout.objectness:
-            best = self.add("Mul", best, self.flat(self.columns(layout.objectness)))
-            probe = self.add("Add", probe, best)
+            best = nodes.add("Mul", best, self.flat(self.columns(layout.objectness)))
+            probe = nodes.add("Add", probe, best)
         if layout.class_ids:
-            ids = self.flat(self.columns(layout.class_ids))
-            probe = self.add("Add", probe, self.add("Mul", ids, self.floats(0)))
+            probe = nodes.add("Add", probe, nodes.scaled(self.flat(self.columns(layout.class_ids)), 0))
         best = self.without_nan(best, probe)
         if layout.count_output:
-            found = self.is_counted(self.integers(np.arange(layout.anchors)))
-            best = self.add("Where", found, best, self.floats(0))
-        best = self.top(best)
-        self.rows = self.row_numbers(self.indices)
+            counted = self.is_counted(nodes.integers(np.arange(layout.anchors)))
+            best = nodes.add("Where", counted, best, nodes.floats(0))
+        best, self.indices = nodes.top(best, self.k)
+        self.rows = self.row_numbers()
         if layout.class_ids:
-            classes = self.flat(self.picked(layout.class_ids))
-        elif layout.apply == "softmax":
-            classes = self.add("ArgMax", self.taken(scores, count), axis=2, keepdims=0)
-        else:
-            classes = self.add("ArgMax", self.picked(layout.scores), axis=2, keepdims=0)
-        return self.activated(best), self.add("Cast", classes, to=TensorProto.INT32)
+            return best, self.flat(self.picked(layout.class_ids))
+        together = layout.scores.outputs == layout.boxes.outputs
+        rows = self.picked(layout.scores) if together else self.taken(scores, layout.scores.width)
+        return self.activated(best), nodes.add("ArgMax", rows, axis=2, keepdims=0)
 
     def best_pairs(self) -> tuple[str, str]:
         """Scores and classes of the best pairs of a query and a class; a query may leave with several classes."""
-        count = self.layout.scores.stop - self.layout.scores.start
+        nodes, classes = self.nodes, self.nodes.integers(self.layout.scores.width)
         scores = self.columns(self.layout.scores)
-        flat = self.reshaped(self.without_nan(scores, scores), [0, -1])
-        best = self.top(flat)
-        classes = self.integers(count)
-        self.rows, pairs = "", self.indices
-        self.indices = self.add("Div", pairs, classes)
-        self.rows = self.row_numbers(self.indices)
-        found = self.add("Sub", pairs, self.add("Mul", self.indices, classes))
-        return self.activated(best), self.add("Cast", found, to=TensorProto.INT32)
+        best, pairs = nodes.top(nodes.reshaped(self.without_nan(scores, scores), [0, -1]), self.k)
+        self.indices = nodes.add("Div", pairs, classes)
+        self.rows = self.row_numbers()
+        return self.activated(best), nodes.add("Sub", pairs, nodes.add("Mul", self.indices, classes))
 
     def activated(self, best: str) -> str:
         """Scores of the chosen; an infinite one stays so."""
         if self.layout.apply != "sigmoid":
             return best
-        infinity = self.floats(np.inf)
-        return self.add("Where", self.add("Equal", best, infinity), infinity, self.add("Sigmoid", best))
+        infinity = self.nodes.floats(np.inf)
+        is_infinite = self.nodes.add("Equal", best, infinity)
+        return self.nodes.add("Where", is_infinite, infinity, self.nodes.add("Sigmoid", best))
 
     def without_nan(self, values: str, probe: str) -> str:
-        return self.add("Where", self.add("IsNaN", probe), self.floats(np.inf), values)
+        return self.nodes.add("Where", self.nodes.add("IsNaN", probe), self.nodes.floats(np.inf), values)
 
     def is_counted(self, places: str) -> str:
         """Which places are below the number of boxes that the network says it found."""
         assert self.layout.count_output is not None
-        count = self.reshaped(self.add("Cast", self.layout.count_output, to=TensorProto.INT64), [-1, 1])
-        return self.add("Less", places, count)
+        count = self.nodes.add("Cast", self.layout.count_output, to=TensorProto.INT64)
+        return self.nodes.add("Less", places, self.nodes.reshaped(count, [-1, 1]))
 
     def decoded(self, values: str) -> str:
         """The chosen boxes, x0 y0 x1 y1 in pixels."""
-        family, options = self.options.family, self.options
-        if family in ("yolo", "yolov5"):
-            return self.corners(self.sliced(values, 0, 2), self.sliced(values, 2, 4))
-        if family == "detr":
-            return self.in_pixels(self.corners(self.sliced(values, 0, 2), self.sliced(values, 2, 4)))
+        family, coding = self.options.family, self.options.coding
+        if family in ("yolo", "yolov5", "detr"):
+            boxes = self.corners(self.nodes.sliced(values, 0, 2), self.nodes.sliced(values, 2, 4))
+            return self.nodes.scaled(boxes, self.sides) if family == "detr" else boxes
         if family == "yolox":
-            cells = grid(self.network_hw, self.layout.strides)
-            column, row, stride = cells.T
+            column, row, stride = grid(self.network_hw, self.layout.strides).T
             table = np.stack([column * stride, row * stride, stride, stride], axis=1)
             return self.from_anchors(values, self.looked_up(table), (1.0, 1.0))
         if family == "nanodet":
             return self.from_distances(values)
-        if family == "ssd" and options.coding in ("xywh", "yxhw"):
-            anchors = self.anchors()
-            if options.coding == "yxhw":
-                values, anchors = self.swapped(values), self.swapped(anchors)
-            if options.normalized is not False:
-                anchors = self.in_pixels(anchors)
-            return self.from_anchors(values, anchors, options.variances)
-        if family == "ssd" and options.coding == "yxyx":
+        if family == "ssd" and coding in ("xywh", "yxhw"):
+            y_first = coding == "yxhw"
+            return self.from_anchors(values, self.anchors(y_first), self.options.variances, y_first=y_first)
+        if family == "ssd" and coding == "yxyx":
             values = self.swapped(values)
-        normalized = family == "ssd" if options.normalized is None else options.normalized
-        return self.in_pixels(values) if normalized else values
+        return self.nodes.scaled(values, self.sides) if self.normalized else values
 
-    def from_anchors(self, values: str, anchors: str, variances: tuple[float, float]) -> str:
-        """Centre and size beside an anchor's: SSD's coding, https://arxiv.org/abs/1512.02325, section 2.2."""
-        place, size = self.sliced(anchors, 0, 2), self.sliced(anchors, 2, 4)
-        moved = self.add("Mul", self.scaled(self.sliced(values, 0, 2), variances[0]), size)
-        grown = self.add("Mul", self.add("Exp", self.scaled(self.sliced(values, 2, 4), variances[1])), size)
-        return self.corners(self.add("Add", place, moved), grown)
+    @property
+    def normalized(self) -> bool:
+        asked = self.options.normalized
+        return self.options.family == "ssd" if asked is None else asked
+
+    def from_anchors(self, values: str, anchors: str, variances: tuple[float, float], *, y_first: bool = False) -> str:
+        """Centre and size beside an anchor's: SSD's coding, https://arxiv.org/abs/1512.02325, section 2.2.
+
+        ``anchors`` are x, y, width and height in pixels; ``values`` are in this order, or with ``y_first`` y, x, height
+        and width.
+        """
+        nodes = self.nodes
+        place, size = nodes.sliced(anchors, 0, 2), nodes.sliced(anchors, 2, 4)
+        moved = nodes.scaled(nodes.sliced(values, 0, 2, turned=y_first), variances[0])
+        grown = nodes.scaled(nodes.sliced(values, 2, 4, turned=y_first), variances[1])
+        centre = nodes.add("Add", place, nodes.add("Mul", moved, size))
+        return self.corners(centre, nodes.add("Mul", nodes.add("Exp", grown), size))
 
     def from_distances(self, values: str) -> str:
         """The expected distance of each side from a cell: https://arxiv.org/abs/2006.04388, section 3."""
-        bins = self.options.reg_max + 1
+        nodes, bins = self.nodes, self.options.reg_max + 1
         cells = grid(self.network_hw, self.layout.strides)
         middle = self.options.cell_center == "middle"
         if self.options.cell_center == "auto":
             middle = len(self.layout.strides) == 3
         stride = cells[:, 2:]
         place = (cells[:, :2] + (0.5 if middle else 0.0)) * stride
-        weights = self.add("Softmax", self.reshaped(values, [0, 0, 4, bins]), axis=3)
-        # Their mean times their number is their sum, which changed its form between opsets more often.
-        distance = self.add("Mul", weights, self.floats(np.arange(bins) * bins))
-        distance = self.reduced("ReduceMean", distance, axis=3)
-        signed = self.add("Mul", distance, self.looked_up(stride * [-1, -1, 1, 1]))
-        return self.add("Add", self.looked_up(np.tile(place, 2)), signed)
+        weights = nodes.add("Softmax", nodes.reshaped(values, [0, 0, 4, bins]), axis=3)
+        # The mean of so many times each is their sum. ReduceSum changed its form between opsets once more.
+        distance = nodes.reduced("ReduceMean", nodes.scaled(weights, np.arange(bins) * bins), axis=3)
+        signed = nodes.add("Mul", distance, self.looked_up(stride * [-1, -1, 1, 1]))
+        return nodes.add("Add", self.looked_up(np.tile(place, 2)), signed)
 
-    def anchors(self) -> str:
-        """The anchors of the chosen."""
-        count = self.layout.anchors
+    def anchors(self, y_first: bool) -> str:
+        """The anchors of the chosen: x, y, width and height in pixels."""
         if (output := self.layout.anchor_output) is not None:
-            rank = len(next(each for each in self.graph.output if each.name == output).type.tensor_type.shape.dim)
-            if rank == 3:
-                return self.taken(self.as_float(output), 4)
-            return self.add("Gather", self.as_float(output), self.indices, axis=0)
-        own = next((each for each in self.graph.initializer if each.name == ANCHORS), None)
-        if self.given_anchors is None and own is None:
-            raise BadNetwork(
-                f"the network has no third output and no constant {ANCHORS!r} with the anchors; give them as "
-                "postprocess.anchors, or say with postprocess.coding that boxes are decoded"
-            )
-        table = numpy_helper.to_array(own) if self.given_anchors is None else self.given_anchors
+            values, rank = self.as_float(output), len(self.outputs[output].shape.dim)
+            found = self.taken(values, 4) if rank == 3 else self.nodes.add("Gather", values, self.indices, axis=0)
+            found = self.swapped(found) if y_first else found
+            return self.nodes.scaled(found, self.sides) if self.normalized else found
+        table = self.constant_anchors()
+        table = table[:, [1, 0, 3, 2]] if y_first else table
+        return self.looked_up(table * self.sides if self.normalized else table)
+
+    def constant_anchors(self) -> _Table:
+        table, count = self.given_anchors, self.layout.anchors
+        if table is None:
+            own = next((each for each in self.graph.initializer if each.name == ANCHORS), None)
+            if own is None:
+                raise BadNetwork(
+                    f"the network has no third output and no constant {ANCHORS!r} with the anchors; give them as "
+                    "postprocess.anchors, or say with postprocess.coding that boxes are decoded"
+                )
+            table = np.asarray(numpy_helper.to_array(own))
         if table.shape != (count, 4) or table.dtype.kind != "f" or not np.isfinite(table).all():
             raise BadNetwork(f"the anchors must be [{count}, 4] finite numbers, got {list(table.shape)} {table.dtype}")
-        return self.looked_up(table)
+        return table
 
     def corners(self, centre: str, size: str) -> str:
-        half = self.scaled(size, 0.5)
-        return self.add("Concat", self.add("Sub", centre, half), self.add("Add", centre, half), axis=2)
-
-    def in_pixels(self, boxes: str) -> str:
-        height, width = self.network_hw
-        return self.add("Mul", boxes, self.floats([width, height, width, height]))
+        half = self.nodes.scaled(size, 0.5)
+        low, high = self.nodes.add("Sub", centre, half), self.nodes.add("Add", centre, half)
+        return self.nodes.add("Concat", low, high, axis=2)
 
     def swapped(self, values: str) -> str:
-        """With x before y."""
-        return self.add("Gather", values, self.integers([1, 0, 3, 2]), axis=2)
-
-    def scaled(self, values: str, factor: float) -> str:
-        return values if factor == 1 else self.add("Mul", values, self.floats(factor))
+        """With x before y, twice."""
+        return self.nodes.add("Gather", values, self.nodes.integers([1, 0, 3, 2]), axis=2)
 
     def columns(self, part: Columns) -> str:
-        """These columns of every anchor."""
-        stop = self.width(part.outputs)
-        joined = self.whole(part.outputs)
-        return joined if (part.start, part.stop) == (0, stop) else self.sliced(joined, part.start, part.stop)
+        """These columns of every anchor, float32 (batch, anchors, columns)."""
+        return self.cut(self.whole(part.outputs), part)
 
     def picked(self, part: Columns) -> str:
         """These columns of the chosen."""
-        width = self.width(part.outputs)
         if part.outputs not in self.chosen:
-            self.chosen[part.outputs] = self.taken(self.whole(part.outputs), width)
-        found = self.chosen[part.outputs]
-        return found if (part.start, part.stop) == (0, width) else self.sliced(found, part.start, part.stop)
+            self.chosen[part.outputs] = self.taken(self.whole(part.outputs), self.layout.width(part.outputs))
+        return self.cut(self.chosen[part.outputs], part)
 
-    def width(self, outputs: Sequence[str]) -> int:
-        """How many columns there are."""
-        parts = (self.layout.boxes, self.layout.scores, self.layout.with_background, self.layout.class_ids)
-        return max(part.stop for part in parts if part is not None and part.outputs == tuple(outputs))
+    def cut(self, values: str, part: Columns) -> str:
+        whole = (part.start, part.stop) == (0, self.layout.width(part.outputs))
+        return values if whole else self.nodes.sliced(values, part.start, part.stop)
 
     def whole(self, outputs: tuple[str, ...]) -> str:
-        """Outputs as one tensor, float32 (batch, anchors, values)."""
+        """Outputs one after the other as float32 (batch, anchors, values)."""
         if outputs not in self.joined:
             tensors = [self.as_float(output) for output in outputs]
-            joined = tensors[0] if len(tensors) == 1 else self.add("Concat", *tensors, axis=1)
+            joined = tensors[0] if len(tensors) == 1 else self.nodes.add("Concat", *tensors, axis=1)
             if self.layout.turned:
-                joined = self.add("Transpose", joined, perm=[0, 2, 1])
-            elif self.rank(outputs[0]) == 2:
-                joined = self.reshaped(joined, [0, -1, 1])
+                joined = self.nodes.add("Transpose", joined, perm=[0, 2, 1])
+            elif len(self.outputs[outputs[0]].shape.dim) == 2:
+                joined = self.nodes.reshaped(joined, [0, -1, 1])
             self.joined[outputs] = joined
         return self.joined[outputs]
 
-    def rank(self, output: str) -> int:
-        value = next(each for each in self.graph.output if each.name == output)
-        return len(value.type.tensor_type.shape.dim)
-
     def as_float(self, output: str) -> str:
-        value = next(each for each in self.graph.output if each.name == output)
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
-            return output
-        return self.add("Cast", output, to=TensorProto.FLOAT)
+        is_float = self.outputs[output].elem_type == TensorProto.FLOAT
+        return output if is_float else self.nodes.add("Cast", output, to=TensorProto.FLOAT)
 
-    def top(self, scores: str) -> str:
-        """The k best of (batch, n); their places become ``indices``."""
-        best, self.indices = f"{_PREFIX}best", f"{_PREFIX}indices"
-        k = self.integers([self.k])
-        self.graph.node.append(
-            helper.make_node("TopK", [scores, k], [best, self.indices], name=f"{_PREFIX}topk", axis=1, sorted=1)
-        )
-        return best
-
-    def row_numbers(self, indices: str) -> str:
+    def row_numbers(self) -> str:
         """The places of the chosen where the anchors of all images follow each other."""
-        zero, one = self.integers(0), self.integers(1)
-        batch = self.add("Gather", self.add("Shape", indices), zero, axis=0)
-        first = self.add("Mul", self.add("Range", zero, batch, one), self.integers(self.layout.anchors))
-        return self.add("Add", indices, self.reshaped(first, [-1, 1]))
+        nodes = self.nodes
+        zero, one = nodes.integers(0), nodes.integers(1)
+        batch = nodes.add("Gather", nodes.add("Shape", self.indices), zero, axis=0)
+        image = nodes.add("Range", zero, batch, one)
+        first = nodes.add("Mul", image, nodes.integers(self.layout.anchors))
+        return nodes.add("Add", self.indices, nodes.reshaped(first, [-1, 1]))
 
     def taken(self, values: str, width: int) -> str:
         """The chosen rows of (batch, anchors, ``width``). Far faster than GatherElements on a CPU."""
-        return self.add("Gather", self.reshaped(values, [-1, width]), self.rows, axis=0)
+        return self.nodes.add("Gather", self.nodes.reshaped(values, [-1, width]), self.rows, axis=0)
 
-    def looked_up(self, table: npt.NDArray[Any]) -> str:
+    def looked_up(self, table: _Table) -> str:
         """The rows of a constant (anchors, values) that belong to the chosen."""
-        return self.add("Gather", self.floats(table), self.indices, axis=0)
-
-    def reduced(self, op: str, values: str, axis: int = 2) -> str:
-        """ReduceMax or ReduceMean, whose axes became an input in opset 18."""
-        if self.opset >= 18:
-            return self.add(op, values, self.integers([axis]), keepdims=0)
-        return self.add(op, values, axes=[axis], keepdims=0)
-
-    def sliced(self, values: str, start: int, stop: int) -> str:
-        limits = [self.integers([number]) for number in (start, stop, 2)]
-        return self.add("Slice", values, *limits)
+        return self.nodes.add("Gather", self.nodes.floats(table), self.indices, axis=0)
 
     def flat(self, values: str) -> str:
         """(batch, n, 1) as (batch, n)."""
-        return self.reshaped(values, [0, -1])
-
-    def reshaped(self, values: str, shape: Sequence[int]) -> str:
-        return self.add("Reshape", values, self.integers(shape))
-
-    def add(self, op: str, *inputs: str, **attributes: object) -> str:
-        name = f"{_PREFIX}{op.lower()}_{len(self.graph.node)}"
-        self.graph.node.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
-        return name
-
-    def floats(self, values: npt.ArrayLike) -> str:
-        return self.constant(np.asarray(values, np.float32))
-
-    def integers(self, values: npt.ArrayLike) -> str:
-        return self.constant(np.asarray(values, np.int64))
-
-    def constant(self, values: npt.NDArray[Any]) -> str:
-        name = f"{_PREFIX}constant_{len(self.graph.initializer)}"
-        self.graph.initializer.append(numpy_helper.from_array(values, name))
-        return name
+        return self.nodes.reshaped(values, [0, -1])
