@@ -40,7 +40,7 @@ def draw_boxes(image: Image.Image, objects: Sequence[Drawn], *, image_size: tupl
             f"the picture has {picture.width}x{picture.height} pixels, the boxes are of one of {width}x{height}"
         )
     pen = ImageDraw.Draw(picture)
-    line = max(2, round(min(picture.size) / 200))
+    line = max(3, round(min(picture.size) / 200))
     font = _font(max(12.0, min(picture.size) / 40))
     for box, class_id, _ in reversed(objects):
         color = color_of(class_id)

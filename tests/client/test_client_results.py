@@ -279,7 +279,7 @@ def test_a_box_is_drawn_within_its_edges(size: tuple[int, int]) -> None:
     seen = pixels(drawn)
     x0, y0, x1, y1 = map(round, box)
     color = color_of(17)
-    line = max(2, min(size) // 200)
+    line = max(3, min(size) // 200)
     for part in (
         seen[y0 : y0 + line, x0:x1],
         seen[y1 - line : y1, x0:x1],

@@ -213,8 +213,7 @@ function showMap({ name, why, heat, max, mean, equal, answer, same }) {
   }
   const levels = max === 1 ? "1 level" : `${max} levels`;
   if (answer) {
-    const flipped = same === false;
-    caption.append(make("div", { className: flipped ? "flipped" : "", text: answer + (flipped ? " (another class)" : "") }));
+    caption.append(make("div", { className: same === false ? "flipped" : "", text: answer }));
   }
   caption.append(make("div", { text: `at most ${levels} apart, mean ${mean.toFixed(2)}, ${(100 * equal).toFixed(1)} % equal` }));
   return make("figure", {}, make("img", { src: heat, alt: `Heat map of ${name}: at most ${levels} apart` }), caption);
