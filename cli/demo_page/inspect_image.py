@@ -14,7 +14,7 @@ from PIL import Image
 from onestream.cli.demo_page.compose import composed
 from onestream.cli.demo_page.served import Answer, Form, Served
 from onestream.cli.result_lines import lines
-from onestream.client import Classification, Detections, Outputs, Result, answers
+from onestream.client import Classification, Detections, Result, answers
 from onestream.client._transports.base import Tensors
 from onestream.client.drawing import color_of
 from onestream.measure.parity import heatmap
@@ -107,7 +107,7 @@ def _answer(form: Form, image: bytes, answer: Answer) -> Json:
     if isinstance(result, Detections):
         height, width = result.image_size
         objects = [
-            {"label": one.label, "score": one.score, "box": one.box, "color": "#%02x%02x%02x" % color_of(one.class_id)}
+            {"label": one.label, "score": one.score, "box": one.box, "color": f"rgb{color_of(one.class_id)}"}
             for one in result
         ]
         return {"kind": "objects", "objects": objects, "width": width, "height": height}
@@ -192,13 +192,13 @@ def _difference(pixels: Pixels, reference: Pixels) -> Json:
 
 
 def _compared(form: Form, outputs: Tensors | None, expected: Tensors | None) -> Json:
-    """An answer in words, beside that to the reference's pixels; ``same``: the best class, or all objects, else None."""
+    """An answer in words, beside that to the reference's pixels; ``same``: its best class or its objects."""
     if outputs is None or expected is None:
         return {"answer": "", "same": None}
     result, other = _result(form, outputs), _result(form, expected)
     if isinstance(result, Classification) and isinstance(other, Classification):
-        text, same = f"{result.top.label} {result.top.score:.3f}", result.top.class_id == other.top.class_id
-        return {"answer": text if same else f"{text} (another class)", "same": same}
+        same = result.top.class_id == other.top.class_id
+        return {"answer": f"{result.top.label} {result.top.score:.3f}", "same": same}
     if isinstance(result, Detections) and isinstance(other, Detections):
         return _same_objects(result, other)
     if outputs is expected:
