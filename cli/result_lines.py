@@ -51,7 +51,7 @@ def _box(box: tuple[float, float, float, float]) -> str:
 
 
 def _tensor(name: str, array: npt.NDArray[Any]) -> Line:
-    values = f"{'text' if array.dtype == object else array.dtype} {list(array.shape)}"
+    values = f"{array.dtype} {list(array.shape)}"
     if array.size and np.issubdtype(array.dtype, np.number):
         values += f", from {array.min():.4g} to {array.max():.4g}"
     return Line(name, where=values)

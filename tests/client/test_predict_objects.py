@@ -103,7 +103,7 @@ def test_outputs_of_other_kinds_are_listed(wide: Path) -> None:
     assert "'raw' finds none" in table.stderr
     table = run(wide, pipeline="raw")
     assert "float32 [1, 2, 3], from 0 to 5" in table.stdout
-    assert "text [1, 1]" in table.stdout
+    assert "object [1, 1]" in table.stdout
     assert "output" in table.stdout
     fields = json.loads(run(wide, "--json", pipeline="raw").stdout)
     assert fields["path"] == str(wide)

@@ -191,7 +191,7 @@ def test_objects_have_boxes_on_the_picture(tab: Page) -> None:
     give(tab, COFFEE)
     names = tab.locator("#objects .label").all_inner_texts()
     assert names[:2] == ["cup", "dining table"]
-    assert tab.locator("#boxes text").all_inner_texts() == names[::-1], "the best lies on top"
+    assert tab.locator("#boxes text").all_text_contents() == names[::-1], "the best lies on top"
     wait_until(tab, "document.getElementById('original').naturalWidth > 0")
     # The box as the list has it, in the picture's pixels, and where it is on the screen.
     left, top, right, bottom = map(int, tab.locator("#objects small").first.inner_text().split(", "))

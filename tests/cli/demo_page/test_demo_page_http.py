@@ -199,7 +199,7 @@ def test_other_web_sites_cannot_use_the_page(page: PageProcess, photos: dict[str
 def test_what_is_not_there_is_named(page: PageProcess) -> None:
     status, found = page.ask("/api/look?form=absent", b"x")
     assert status == 404
-    assert "no pipeline 'absent' that takes images; it has classify, classify_fused, gray" in found["error"]
+    assert "no pipeline 'absent' that takes images; it has classify, classify_fused, detect, " in found["error"]
     assert page.ask("/api/samples/absent.jpg")[0] == 404
     assert page.ask("/../pyproject.toml")[0] == 404
 
