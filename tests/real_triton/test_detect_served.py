@@ -38,7 +38,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # One process of each model: starting them is what takes the time of these tests.
     fields = yaml.safe_load(PIPELINE_FILE.read_text()) | {"serving": {"max_batch_size": 4, "cpu_instances": 1}}
     del fields["video"]
-    every = {"score_threshold": 0, "suppression": "none", "max_detections": 1000}
+    every = {"score_threshold": 0, "suppression": "none", "max_detections": 1000, "max_candidates": 1000}
     files = {
         "detect": fields,
         "everything": fields | {"postprocess": fields["postprocess"] | every},
