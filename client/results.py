@@ -168,7 +168,7 @@ class Outputs:
     latency_ms: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; texts are read as UTF-8."""
+        """Plain values, ready for JSON: texts are read as UTF-8, and what is no finite number is None."""
         return {
             "model": self.model,
             "request_id": self.request_id,
@@ -178,6 +178,8 @@ class Outputs:
 
 
 def _plain(array: npt.NDArray[Any]) -> Any:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return np.where(np.isfinite(array), array.astype(object), None).tolist()
     if array.dtype != object:
         return array.tolist()
     return [_plain(one) if isinstance(one, np.ndarray) else bytes(one).decode(errors="replace") for one in array]

@@ -117,12 +117,13 @@ def test_predict_gives_the_result_of_the_kind(ask: Callable[[Tensors, str], Resu
 
 def test_outputs_become_json() -> None:
     texts = np.array([[b"caf\xc3\xa9", b"\xff"]], object)
-    result = Outputs(tensors={"a": np.array([[1, 2]], np.uint8), "b": texts}, model="m", request_id="7", latency_ms=1.5)
-    assert json.loads(json.dumps(result.to_dict())) == {
+    tensors = {"a": np.array([[1, 2]], np.uint8), "b": texts, "c": np.array([[0.5, np.nan, -np.inf]], np.float32)}
+    result = Outputs(tensors=tensors, model="m", request_id="7", latency_ms=1.5)
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False)) == {
         "model": "m",
         "request_id": "7",
         "latency_ms": 1.5,
-        "tensors": {"a": [[1, 2]], "b": [["café", "�"]]},
+        "tensors": {"a": [[1, 2]], "b": [["café", "�"]], "c": [[0.5, None, None]]},
     }
 
 

@@ -208,8 +208,7 @@ def test_objects_have_boxes_on_the_picture(tab: Page) -> None:
     assert box["width"] == pytest.approx((right - left) * scale, abs=scale + 5)
     assert box["height"] == pytest.approx((bottom - top) * scale, abs=scale + 5)
     tab.get_by_label("Pipeline").select_option("classify")
-    tab.locator(".bar").first.wait_for()
-    tab.get_by_text("espresso").wait_for()
+    tab.get_by_text("espresso", exact=True).wait_for()
     assert tab.locator("#boxes rect").count() == 0
 
 
