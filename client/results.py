@@ -179,7 +179,9 @@ class Outputs:
 
 def _plain(array: npt.NDArray[Any]) -> Any:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return np.where(np.isfinite(array), array.astype(object), None).tolist()
+        values = array.astype(object)
+        values[~np.isfinite(array)] = None
+        return values.tolist()
     if array.dtype != object:
         return array.tolist()
     return [_plain(one) if isinstance(one, np.ndarray) else bytes(one).decode(errors="replace") for one in array]
