@@ -21,7 +21,7 @@ def result(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> 
 
     Raises UnexpectedResponse for outputs of a known kind that are not as they must be.
     """
-    if BOXES in tensors:
+    if BOXES in tensors and IMAGE_SIZE in tensors:
         return detections(model, tensors, request_id, latency_ms)
     if MASKS in tensors:
         return segmentation(model, tensors, request_id, latency_ms)

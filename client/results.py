@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from onestream.client._transports.base import Tensors
 from onestream.client.errors import OnestreamError
+from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -53,12 +54,14 @@ class Classification:
         return self.labels[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Plain values, ready for JSON, under the names that they have on the wire."""
         return {
             "model": self.model,
             "request_id": self.request_id,
             "latency_ms": self.latency_ms,
-            "labels": [label.to_dict() for label in self.labels],
+            "scores": [label.score for label in self.labels],
+            "class_ids": [label.class_id for label in self.labels],
+            "labels": [label.label for label in self.labels],
         }
 
 
@@ -101,7 +104,7 @@ class Detections:
             yield Detection((box[0], box[1], box[2], box[3]), label, class_id, score)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Plain values, ready for JSON, under the names that they have on the wire."""
         return {
             "model": self.model,
             "request_id": self.request_id,
@@ -113,7 +116,7 @@ class Detections:
             "image_size": list(self.image_size),
         }
 
-    def to_coco(self, image_id: int) -> list[dict[str, Any]]:
+    def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """The entries of COCO's results format (https://cocodataset.org/#format-results) for a picture with this id.
 
         ``bbox`` is x, y, width, height in pixels; ``category_id`` the class id as the pipeline gives it.
@@ -133,7 +136,10 @@ class Detections:
 
         Needs the package supervision, which the extra ``detect`` installs; raises ImportError without it.
         """
-        import supervision
+        try:
+            import supervision
+        except ImportError as error:
+            raise ImportError(f"to_supervision needs the package supervision: {install_command('detect')}") from error
 
         return supervision.Detections(
             xyxy=self.boxes.copy(),
@@ -249,7 +255,7 @@ class Outputs:
     latency_ms: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; texts are read as UTF-8."""
+        """Plain values, ready for JSON: texts are read as UTF-8, and what is no finite number is None."""
         return {
             "model": self.model,
             "request_id": self.request_id,
@@ -259,6 +265,10 @@ class Outputs:
 
 
 def _plain(array: npt.NDArray[Any]) -> Any:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        values = array.astype(object)
+        values[~np.isfinite(array)] = None
+        return values.tolist()
     if array.dtype != object:
         return array.tolist()
     return [_plain(one) if isinstance(one, np.ndarray) else bytes(one).decode(errors="replace") for one in array]
