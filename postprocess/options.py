@@ -19,11 +19,13 @@ class Options(BaseModel):
     """Base of the kinds: frozen, no unknown fields.
 
     ``takes_image_size``: whether results depend on the size of the picture, beside the network's outputs.
+    ``leaves_with_pictures``: whether results leave beside the pictures of a video that they are drawn into.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     takes_image_size: ClassVar[bool] = False
+    leaves_with_pictures: ClassVar[bool] = False
 
 
 class Classification(Options):
@@ -97,6 +99,7 @@ class Detection(Options):
     """Objects and their boxes, from the outputs of a detector."""
 
     takes_image_size: ClassVar[bool] = True
+    leaves_with_pictures: ClassVar[bool] = True
 
     kind: Literal["detection"] = "detection"
     family: Family = Field(description="what the network's outputs mean: [detection.md](detection.md) has each family")

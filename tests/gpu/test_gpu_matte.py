@@ -15,8 +15,9 @@ from test_gpu_memory import free_mib
 from test_gpu_video import _packets
 
 from onestream.postprocess.matte.background import Background, Blur, Color, Picture
-from onestream.postprocess.matte.composer import Composer, displayed
+from onestream.postprocess.matte.composer import Composer
 from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
+from onestream.postprocess.planes import displayed
 from onestream.preprocess.cuda.device import Device
 from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.common.orientation import Orientation

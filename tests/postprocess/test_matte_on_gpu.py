@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from matte_backgrounds import BACKGROUNDS
 
 from onestream.postprocess.matte.background import Background, Blur, Color
-from onestream.postprocess.matte.composer import Composer, displayed
+from onestream.postprocess.matte.composer import Composer
 from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
 from onestream.postprocess.matte.kernels_gpu import KERNELS, NAMES
+from onestream.postprocess.planes import displayed
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.surfaces import LAYOUTS
