@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import colorsys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
-
-if TYPE_CHECKING:
-    from onestream.client.results import Detections
 
 _GOLDEN = 0.618033988749895
 """Steps of this part of the circle give hues that stay apart, however many there are."""
@@ -20,26 +17,27 @@ def color_of(class_id: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def draw_boxes(image: Image.Image, found: Detections) -> Image.Image:
-    """A copy of ``image``, upright and in RGB, with the boxes, names and scores of ``found``.
+Drawn = tuple[tuple[float, float, float, float], int, str]
+"""A box, x0, y0, x1, y1 in pixels; its class, which gives the colour; the text beside it."""
 
-    Raises ValueError where the picture is not of ``found.image_size``.
+
+def draw_boxes(image: Image.Image, objects: Sequence[Drawn], *, image_size: tuple[int, int]) -> Image.Image:
+    """A copy of ``image``, upright and in RGB, with ``objects``, the first on top.
+
+    Raises ValueError where the picture is not of ``image_size``, (height, width).
     """
     picture = ImageOps.exif_transpose(image).convert("RGB")
-    if picture.size != found.image_size[::-1]:
-        height, width = found.image_size
+    if picture.size != image_size[::-1]:
+        height, width = image_size
         raise ValueError(
             f"the picture has {picture.width}x{picture.height} pixels, the boxes are of one of {width}x{height}"
         )
     pen = ImageDraw.Draw(picture)
     line = max(2, round(min(picture.size) / 200))
     font = ImageFont.load_default(size=max(12, min(picture.size) / 32))
-    # The best last, so that it lies on top.
-    for one in reversed(list(found)):
-        color = color_of(one.class_id)
-        x0, y0, x1, y1 = one.box
+    for (x0, y0, x1, y1), class_id, text in reversed(objects):
+        color = color_of(class_id)
         pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=color, width=line)
-        text = f"{one.label} {one.score:.2f}"
         left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
         tall, wide = bottom - top + 2 * line, right - left + 2 * line
         # Above the box, or inside where there is no room; always within the picture.

@@ -147,7 +147,8 @@ class Detections:
         """
         from onestream.client.drawing import draw_boxes
 
-        drawn: Image = draw_boxes(image, self)
+        objects = [(one.box, one.class_id, f"{one.label} {one.score:.2f}") for one in self]
+        drawn: Image = draw_boxes(image, objects, image_size=self.image_size)
         return drawn
 
 

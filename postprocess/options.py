@@ -6,13 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
+from onestream.postprocess.labels import COCO_IDS
+
 Level = Annotated[int, Field(ge=0, le=255)]
-
-MOST_CANDIDATES = 3840
-"""The most that TensorRT's TopK takes."""
-
-COCO_IDS = tuple(number for number in range(1, 91) if number not in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83))
-"""The category ids of COCO's 80 classes: https://cocodataset.org, ``instances_val2017.json``."""
 
 
 class Options(BaseModel):
@@ -41,8 +38,8 @@ class Classification(Options):
     )
     labels: str | None = Field(
         default=None,
-        description="*imagenet*, or a file with one name a line, relative to the pipeline file; without it class ids "
-        "serve as names",
+        description="*imagenet*, *coco*, or a file with one name a line, relative to the pipeline file; without it "
+        "class ids serve as names",
     )
 
 
@@ -92,17 +89,13 @@ class Matte(Options):
     )
 
 
-Family = Literal["yolo", "yolov5", "yolox", "ssd", "nanodet", "detr", "boxes"]
-
-
-class Detection(Options):
+class Detection(DetectorFamily, Options):
     """Objects and their boxes, from the outputs of a detector."""
 
     takes_image_size: ClassVar[bool] = True
     leaves_with_pictures: ClassVar[bool] = True
 
     kind: Literal["detection"] = "detection"
-    family: Family = Field(description="what the network's outputs mean: [detection.md](detection.md) has each family")
     score_threshold: float = Field(default=0.25, ge=0, lt=1, description="a box must have a score above this")
     suppression: Literal["auto", "by_class", "across_classes", "none"] = Field(
         default="auto",

@@ -34,7 +34,7 @@ from pydantic import (
 
 from onestream.preprocess.plain_yaml import read_plain_yaml
 
-Color = Literal["rgb", "gray"]
+Color = Literal["rgb", "bgr", "gray"]
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Layout = Literal["NHWC", "NCHW"]
 DType = Literal["uint8", "float16", "float32"]
@@ -63,7 +63,7 @@ class TensorSpec:
 
     @property
     def channels(self) -> int:
-        """Number of channels: 3 for RGB, 1 for gray."""
+        """Number of channels: 3 for RGB and BGR, 1 for gray."""
         channels = self.shape[2] if self.layout == "HWC" else self.shape[0]
         assert channels is not None
         return channels
@@ -91,16 +91,23 @@ class Decode(Operation):
 
     op: Literal["decode"] = "decode"
     color: Color = Field(
-        default="rgb", description="*gray* is ITU-R 601 luma of the decoded RGB, as Pillow's ``convert('L')``"
+        default="rgb",
+        description="*bgr* is the same in the order of OpenCV: every later step, mean and std too, has blue first; "
+        "*gray* is ITU-R 601 luma of the decoded RGB, as Pillow's ``convert('L')``",
     )
     orientation: Literal["apply"] = Field(default="apply", description="the EXIF orientation is applied")
     alpha: Literal["drop"] = Field(default="drop", description="transparency is ignored, colours are kept")
+
+    @property
+    def channels(self) -> int:
+        """Number of channels: 3, or 1 for gray."""
+        return 1 if self.color == "gray" else 3
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """Bytes to (height, width, 3 or 1)."""
         if spec.layout != "BYTES":
             raise ValueError("decode must be the first operation, and the only decode")
-        return TensorSpec((None, None, 3 if self.color == "rgb" else 1), "uint8", "HWC")
+        return TensorSpec((None, None, self.channels), "uint8", "HWC")
 
 
 class Resize(Operation):
@@ -217,8 +224,8 @@ class Normalize(Operation):
     """``(x / scale - mean) / std`` per channel, in float32, in this order of operations."""
 
     op: Literal["normalize"] = "normalize"
-    mean: tuple[float, ...] = Field(description="one value a channel")
-    std: tuple[float, ...] = Field(description="one value a channel, above 0")
+    mean: tuple[float, ...] = Field(description="one value a channel, in the order of ``decode.color``")
+    std: tuple[float, ...] = Field(description="one value a channel, in the same order, above 0")
     scale: float = Field(default=255.0, gt=0, description="what divides the levels first")
 
     @field_validator("mean")

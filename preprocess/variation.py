@@ -27,8 +27,8 @@ class Variation:
     """The change that augmentation makes to one image.
 
     ``box`` lies inside the oriented image, in pixels. ``color`` is None or (channels, channels + 1) float32: the
-    factors of the input channels, in levels, and what is added; the result is rounded to nearest and clipped to 0 to
-    255.
+    factors of the input channels, in levels and in the definition's order, and what is added; the result is rounded to
+    nearest and clipped to 0 to 255.
     """
 
     box: Window

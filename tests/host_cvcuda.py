@@ -20,8 +20,13 @@ Array = npt.NDArray[Any]
 
 
 class Format(Enum):
-    RGB8 = 3
-    U8 = 1
+    RGB8 = "RGB8"
+    BGR8 = "BGR8"
+    U8 = "U8"
+
+    @property
+    def channels(self) -> int:
+        return 1 if self is Format.U8 else 3
 
 
 class Interp(Enum):
@@ -31,6 +36,7 @@ class Interp(Enum):
 
 class ColorConversion(Enum):
     RGB2GRAY = 0
+    RGB2BGR = 1
 
 
 class Image:
@@ -39,7 +45,7 @@ class Image:
     def __init__(self, buffer: Any, format: Format) -> None:
         self.place, self.format, self._buffer = Place.of(buffer), format, buffer
         *_, channels = self.place.shape
-        if len(self.place.shape) != 3 or channels != format.value or self.place.dtype != np.uint8:
+        if len(self.place.shape) != 3 or channels != format.channels or self.place.dtype != np.uint8:
             raise HostGpuError(f"{self.place.dtype} {self.place.shape} is not an image in {format.name}")
         if self.place.strides is not None and self.place.strides[1:] != (channels, 1):
             raise HostGpuError("the pixels of a row must follow each other without gaps")
@@ -131,15 +137,18 @@ def fake_cvcuda() -> types.ModuleType:
 def cvtcolor(batch: ImageBatchVarShape, code: ColorConversion, *, stream: Queue | None = None) -> ImageBatchVarShape:
     if not isinstance(stream, Queue):
         raise HostGpuError("cvtcolor without a stream")
-    assert code is ColorConversion.RGB2GRAY
-    gray = ImageBatchVarShape(len(batch))
+    if {image.format for image in batch} - {Format.RGB8}:
+        raise HostGpuError(f"{code.name} of {[image.format.name for image in batch]}")
+    format = {ColorConversion.RGB2GRAY: Format.U8, ColorConversion.RGB2BGR: Format.BGR8}[code]
+    converted = ImageBatchVarShape(len(batch))
     for image in batch:
-        gray.pushback(Image(_Gray(stream, (*image.place.shape[:2], 1)), Format.U8))
-    _to_gray([image.place for image in batch], [image.place for image in gray], (batch, gray), stream=stream)
-    return gray
+        converted.pushback(Image(_Allocated(stream, (*image.place.shape[:2], format.channels)), format))
+    convert = _to_gray if format is Format.U8 else _to_bgr
+    convert([image.place for image in batch], [image.place for image in converted], (batch, converted), stream=stream)
+    return converted
 
 
-class _Gray:
+class _Allocated:
     """An image that CV-CUDA allocates."""
 
     def __init__(self, stream: Queue, shape: tuple[int, ...]) -> None:
@@ -160,6 +169,15 @@ def _to_gray(sources: list[Place], targets: list[Place], _held: Any) -> Callable
     def run() -> None:
         for source, target in zip(sources, targets, strict=True):
             target.values()[...] = np.rint(source.values() @ factors)[:, :, None]
+
+    return run
+
+
+@on_stream
+def _to_bgr(sources: list[Place], targets: list[Place], _held: Any) -> Callable[[], None]:
+    def run() -> None:
+        for source, target in zip(sources, targets, strict=True):
+            target.values()[...] = source.values()[:, :, ::-1]
 
     return run
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from onestream.cli.demo_page.served import Form
 from onestream.postprocess.matte.background import Background
@@ -14,6 +13,7 @@ from onestream.postprocess.matte.composer import Composer, picture_window
 from onestream.postprocess.options import Matte, PictureBackground
 from onestream.postprocess.planes import from_rgb
 from onestream.preprocess import compile
+from onestream.preprocess.backends.reference import picture as picture_of
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb_reference
 from onestream.serving.video.compositing import background_of
 
@@ -34,7 +34,7 @@ def composed(form: Form, image: bytes, matte: npt.NDArray[np.uint8]) -> npt.NDAr
     if not isinstance(decoded, np.ndarray):
         raise ValueError(str(decoded))
     window = picture_window(form.definition, (decoded.shape[0], decoded.shape[1]))
-    picture = Image.fromarray(decoded.squeeze()).convert("RGB")
+    picture = picture_of(decoded, form.definition.decode.color).convert("RGB")
     picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     y, u, v = from_rgb(np.asarray(picture), "bt709", "full", _NOT_SUBSAMPLED)
     planes = Planes(y, u, v, (picture.height, picture.width), _NOT_SUBSAMPLED, 8, _BT709, full_range=True)

@@ -20,6 +20,7 @@ from onestream.measure.parity.library_baselines import usual_code
 from onestream.measure.parity.photos import source_of
 from onestream.measure.parity.subject import Photo, Refused, Subject
 from onestream.preprocess import BackendMissing, BadImage, Definition, compile
+from onestream.preprocess.backends.reference import picture
 from onestream.wire.tensor_names import CLASS_IDS, MATTE, SCORES
 
 Json = dict[str, Any]
@@ -94,7 +95,7 @@ def _seen(form: Form, seen: Pixels | None, reference: Pixels | BadImage) -> Json
     else:
         pixels, source = reference, "made here by the reference: the server has no model that shows it"
     height, width, _channels = pixels.shape
-    return {**found, "image": _png(pixels), "width": width, "height": height, "source": source}
+    return {**found, "image": _shown(form, pixels), "width": width, "height": height, "source": source}
 
 
 def _answer(form: Form, image: bytes, answer: Answer) -> Json:
@@ -161,7 +162,7 @@ def _parity(
             continue
         outputs = served.answer_to_pixels(form, pixels)
         rows.append({"name": name, **_difference(pixels, reference), **_compared(outputs, expected)})
-    return {"reference": {"image": _png(reference), **_compared(expected, expected)}, "rows": rows}
+    return {"reference": {"image": _shown(form, reference), **_compared(expected, expected)}, "rows": rows}
 
 
 def _usual(definition: Definition) -> list[Subject[Photo]]:
@@ -213,6 +214,11 @@ def _is_numeric(value: npt.NDArray[Any]) -> bool:
     return np.issubdtype(value.dtype, np.number)
 
 
+def _shown(form: Form, pixels: Pixels) -> str:
+    """The network's pixels as they look, whatever the order of its channels."""
+    return _png(np.asarray(picture(pixels, form.definition.decode.color)))
+
+
 def _png(pixels: Pixels) -> str:
     return _data_url(pixels, "PNG", {"compress_level": 3})
 
@@ -223,5 +229,5 @@ def _jpeg(pixels: Pixels) -> str:
 
 def _data_url(pixels: Pixels, kind: str, options: Mapping[str, int]) -> str:
     file = io.BytesIO()
-    Image.fromarray(pixels.squeeze(2) if pixels.shape[2:] == (1,) else pixels).save(file, kind, **options)
+    Image.fromarray(pixels).save(file, kind, **options)
     return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -39,7 +39,7 @@ class Preprocessing:
     def __init__(self, definition: Definition, size_hw: tuple[int, int]) -> None:
         import cv2
 
-        self._cv2, self._spec = cv2, definition.output_spec
+        self._cv2, self._to_rgb = cv2, definition.decode.color == "rgb"
         self.placement: Placement = place(definition, size_hw)
         self._fill = (fill_values(definition) or (0,))[0]
         self._planar = definition.network_input.layout == "NCHW"
@@ -52,7 +52,7 @@ class Preprocessing:
         self._factor, self._offset = factor.astype(np.float32), offset.astype(np.float32)
 
     def pixels(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """(height, width, 3) uint8 RGB from a frame in BGR."""
+        """(height, width, 3) uint8 in the definition's order from a frame in BGR."""
         cv2, placed = self._cv2, self.placement
         height, width = placed.resized_hw
         small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_LINEAR)
@@ -63,8 +63,8 @@ class Preprocessing:
             canvas = np.full((*placed.canvas_hw, 3), self._fill, np.uint8)
             canvas[top : top + window.height, left : left + window.width] = part
             part = canvas
-        rgb: npt.NDArray[np.uint8] = cv2.cvtColor(part, cv2.COLOR_BGR2RGB)
-        return rgb
+        pixels: npt.NDArray[np.uint8] = cv2.cvtColor(part, cv2.COLOR_BGR2RGB) if self._to_rgb else part
+        return pixels
 
     def __call__(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """The network's input, with a batch dimension."""

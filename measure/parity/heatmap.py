@@ -13,6 +13,8 @@ import numpy.typing as npt
 from onestream.measure.parity.report import Report
 from onestream.measure.parity.subject import Item, Pixels, Refused, Subject
 from onestream.preprocess import BackendMissing
+from onestream.preprocess.backends.reference import picture
+from onestream.preprocess.definition import Color
 
 MOST_PHOTOS = 4
 BRIGHTEST_LEVEL = 32.0
@@ -22,10 +24,17 @@ _TILE_INCHES = 2.1
 
 
 def draw(
-    path: Path, report: Report, reference: Subject[Item], subjects: Sequence[Subject[Item]], items: Sequence[Item]
+    path: Path,
+    report: Report,
+    reference: Subject[Item],
+    subjects: Sequence[Subject[Item]],
+    items: Sequence[Item],
+    *,
+    color: Color,
 ) -> None:
     """Write a PNG of the photos or frames that differ most, at most ``MOST_PHOTOS``, after the definition's crop.
 
+    ``color`` is the definition's; its pictures are shown as they look, whatever the order of the network's channels.
     A difference is the largest over the channels, in levels; the colours follow its square root, so that one level can
     be seen, and end at 32. It needs matplotlib (``check_installed``). Raises ``OSError``.
     """
@@ -46,7 +55,7 @@ def draw(
     )
     norm, image = _norm(colors), None
     for axes, (item, pixels, differences) in zip(grid, rows, strict=True):
-        axes[0].imshow(pixels.squeeze(), cmap="gray", vmin=0, vmax=255)
+        axes[0].imshow(picture(pixels, color), cmap="gray", vmin=0, vmax=255)
         axes[0].set_ylabel(Path(item.name).name, fontsize=9)
         for column, subject, difference in zip(axes[1:], subjects, differences, strict=True):
             if difference is None:

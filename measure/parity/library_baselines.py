@@ -17,7 +17,7 @@ from PIL import Image
 from onestream.measure.parity.subject import Observation, Photo, Pixels, Refused, Subject
 from onestream.preprocess import BackendMissing, Definition, Resize
 from onestream.preprocess.backends.base import network_layout
-from onestream.preprocess.backends.reference import move_pixels
+from onestream.preprocess.backends.reference import in_color, move_pixels
 from onestream.preprocess.definition import Filter, Geometric, Pad
 from onestream.preprocess.geometry import crop_window, resized_size
 
@@ -93,7 +93,7 @@ class PlainPillow(_Usual):
 
     def decode(self, data: bytes) -> Image.Image:
         """Pillow's pixels, not turned."""
-        return Image.open(io.BytesIO(data)).convert("RGB" if self._definition.decode.color == "rgb" else "L")
+        return in_color(Image.open(io.BytesIO(data)), self._definition.decode.color)
 
     def move(self, operation: Geometric, image: Image.Image) -> Image.Image:
         """Resize without naming a filter."""
@@ -115,13 +115,13 @@ class OpenCv(_Usual):
         self._cv2 = import_library("cv2", "opencv", "pip install opencv-python-headless")
 
     def decode(self, data: bytes) -> Pixels:
-        """OpenCV's decoder, in RGB order."""
-        cv2 = self._cv2
-        gray = self._definition.decode.color == "gray"
-        found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR)
+        """OpenCV's decoder, which gives BGR, in the definition's order."""
+        cv2, color = self._cv2, self._definition.decode.color
+        flag = cv2.IMREAD_GRAYSCALE if color == "gray" else cv2.IMREAD_COLOR
+        found = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
         if found is None:
             raise ValueError("cv2.imdecode returned None")
-        image: Pixels = found if gray else cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
+        image: Pixels = cv2.cvtColor(found, cv2.COLOR_BGR2RGB) if color == "rgb" else found
         return image
 
     def move(self, operation: Geometric, image: Pixels) -> Pixels:
@@ -154,7 +154,7 @@ class Torchvision(_Usual):
 
     def decode(self, data: bytes) -> Any:
         """A PIL image as ``ImageFolder`` loads it, or that as a uint8 tensor."""
-        image = Image.open(io.BytesIO(data)).convert("RGB" if self._definition.decode.color == "rgb" else "L")
+        image = in_color(Image.open(io.BytesIO(data)), self._definition.decode.color)
         return self._functional.pil_to_tensor(image) if self._on_tensors else image
 
     def move(self, operation: Geometric, image: Any) -> Any:

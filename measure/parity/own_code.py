@@ -22,6 +22,8 @@ class NotATransform(Exception):
 class OwnCode(Subject[Photo]):
     """A callable, such as a torchvision ``Compose``, from a PIL image in RGB (or L) to a tensor or array.
 
+    For a definition in BGR the image is in RGB, too: what PIL opens. The callable changes the order itself.
+
     ``where`` is ``MODULE:NAME``, imported from the working directory or the environment. Raises ``NotATransform``.
     """
 
@@ -33,7 +35,9 @@ class OwnCode(Subject[Photo]):
     def observe(self, photo: Photo) -> Observation:
         """The last stage, and the pixels that it was made of; any error of the transform is a refusal."""
         try:
-            image = Image.open(io.BytesIO(photo.data)).convert("RGB" if self._definition.decode.color == "rgb" else "L")
+            image = Image.open(io.BytesIO(photo.data)).convert(
+                "L" if self._definition.decode.color == "gray" else "RGB"
+            )
             output = np.asarray(self._transform(image))
         except Exception as error:  # the code is not ours
             raise Refused(f"{type(error).__name__}: {error}") from None

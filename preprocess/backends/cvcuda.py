@@ -196,12 +196,13 @@ class _Resizer(Protocol):
 
 
 def _resizer(definition: Definition, stream: Stream, resize: GpuResize) -> _Resizer:
-    channels = definition.output_spec.channels
+    decode = definition.decode
     if resize == "exact":
-        return PillowResize(definition.resize, channels=channels, stream=stream)
+        to_bgr = decode.color == "bgr"
+        return PillowResize(definition.resize, channels=decode.channels, to_bgr=to_bgr, stream=stream)
     from onestream.preprocess.backends.hq_resize import HqResize
 
-    return HqResize(definition.resize, channels=channels, stream=stream)
+    return HqResize(definition.resize, color=decode.color, stream=stream)
 
 
 def _is_finished(definition: Definition) -> bool:

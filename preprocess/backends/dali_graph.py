@@ -124,7 +124,7 @@ def build_graph(
             out_of_bounds_policy="pad",
             fill_values=fill[0],
         )
-    return _to_network(sample, definition)
+    return _to_network(_ordered(sample, definition), definition)
 
 
 def build_varied_graph(
@@ -142,9 +142,16 @@ def build_varied_graph(
     if definition.decode.color == "gray":
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
     sample = fn.resize(sample, size=list(canvas_of(definition)), antialias=True, interp_type=types.INTERP_LINEAR)
-    sample = fn.flip(sample, horizontal=inputs.flip)
+    sample = _ordered(fn.flip(sample, horizontal=inputs.flip), definition)
     sample = fn.coord_transform(sample, MT=inputs.color, dtype=types.UINT8)
     return _to_network(fn.reinterpret(sample, layout="HWC"), definition)
+
+
+def _ordered(sample: Any, definition: Definition) -> Any:
+    """RGB pixels in the definition's order. After the resize there are fewer of them than the decoder's BGR has."""
+    if definition.decode.color != "bgr":
+        return sample
+    return fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.BGR)
 
 
 def _to_network(sample: Any, definition: Definition) -> Any:

@@ -26,13 +26,14 @@ class CpuFinish:
         resize = definition.resize
         self._filter: Filter | None = resize.filter if resize else None
         self._antialias = resize is None or resize.antialias
+        self._to_bgr = definition.decode.color == "bgr"
         self._fill = next(iter(fill_values(definition)), 0)
         self._table = level_table(definition).astype(np.float32)
 
     @property
     def is_plain(self) -> bool:
         """Whether a region is resized by the triangle filter, in colour, and put on the canvas: no other work."""
-        return self._filter == "bilinear" and self._antialias and self._definition.decode.color == "rgb"
+        return self._filter == "bilinear" and self._antialias and self._definition.decode.color != "gray"
 
     def region(self, placement: Placement) -> Region:
         """The region to decode for a placement."""
@@ -42,7 +43,7 @@ class CpuFinish:
         return region(placement, SUPPORT[self._filter or "bilinear"])
 
     def finish(self, pixels: Pixels, placement: Placement, part: Region) -> Sample:
-        """The network's input from the decoded region, (part.shape[0], part.shape[1], 3) uint8.
+        """The network's input from the decoded region, (part.shape[0], part.shape[1], 3) uint8 RGB.
 
         The result shares no memory with ``pixels``, which may be the decoder's own.
         """
@@ -53,9 +54,10 @@ class CpuFinish:
             placed = pixels[:0, :0]
         elif self._filter is None:
             top, left = round(part.start[0]), round(part.start[1])
-            placed = np.array(pixels[top : top + window.height, left : left + window.width])
+            step = -1 if self._to_bgr else 1
+            placed = np.array(pixels[top : top + window.height, left : left + window.width, ::step])
         elif self._filter == "nearest":
-            whole = resample(pixels, part, placement.resized_hw, "nearest")
+            whole = resample(pixels, part, placement.resized_hw, "nearest", to_bgr=self._to_bgr)
             placed = whole[window.top : window.top + window.height, window.left : window.left + window.width]
         else:
             placed = resample(
@@ -65,11 +67,15 @@ class CpuFinish:
                 self._filter,
                 antialias=self._antialias,
                 columns_first=columns_first(placement.source_hw, placement.resized_hw),
+                to_bgr=self._to_bgr,
             )
         return self.put(placed, placement)
 
     def put(self, placed: Pixels, placement: Placement) -> Sample:
-        """The network's input from the resized window of a placement, (window.height, window.width, channels) uint8."""
+        """The network's input from the resized window of a placement, (window.height, window.width, channels) uint8.
+
+        Its channels are in the definition's order.
+        """
         if placement.fills:
             window, (top, left) = placement.window, placement.offset
             canvas = np.full((*placement.canvas_hw, placed.shape[2]), self._fill, np.uint8)
@@ -94,6 +100,7 @@ class CpuFinish:
             resize.filter,
             antialias=resize.antialias,
             columns_first=columns_first((height, width), canvas_hw),
+            to_bgr=self._to_bgr,
         )
         if variation.flip:
             placed = placed[:, ::-1]

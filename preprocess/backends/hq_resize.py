@@ -13,7 +13,7 @@ from typing import cast
 from onestream.preprocess.backends.gpu_plan import Resample
 from onestream.preprocess.cuda.device import INSTALL_GPU, DeviceArray, Stream
 from onestream.preprocess.cuda.resize import ToResize
-from onestream.preprocess.definition import Resize
+from onestream.preprocess.definition import Color, Resize
 from onestream.preprocess.errors import BackendMissing
 
 try:
@@ -28,10 +28,14 @@ CACHE_BYTES = 256 * 1024 * 1024
 class HqResize:
     """``PillowResize`` by CV-CUDA; its calls wait for events of its own on the host."""
 
-    def __init__(self, resize: Resize | None, *, channels: int, stream: Stream) -> None:
+    def __init__(self, resize: Resize | None, *, color: Color, stream: Stream) -> None:
         cvcuda.set_cache_limit_inbytes(CACHE_BYTES)
         self._queue = cvcuda.as_stream(stream.handle)
-        self._format = cvcuda.Format.RGB8 if channels == 3 else cvcuda.Format.U8
+        self._format, self._conversion = {
+            "rgb": (cvcuda.Format.RGB8, None),
+            "bgr": (cvcuda.Format.BGR8, cvcuda.ColorConversion.RGB2BGR),
+            "gray": (cvcuda.Format.U8, cvcuda.ColorConversion.RGB2GRAY),
+        }[color]
         # Without a resize the window is copied pixel by pixel.
         self._interpolation = cvcuda.Interp.LINEAR if resize else cvcuda.Interp.NEAREST
 
@@ -40,8 +44,8 @@ class HqResize:
         resamples = [Resample.of(item.placement) for item in items]
         decoded = cvcuda.as_images([_external(item.source) for item in items], cvcuda.Format.RGB8)
         batch = decoded
-        if self._format is cvcuda.Format.U8:
-            batch = cvcuda.cvtcolor(decoded, cvcuda.ColorConversion.RGB2GRAY, stream=self._queue)
+        if self._conversion is not None:
+            batch = cvcuda.cvtcolor(decoded, self._conversion, stream=self._queue)
         targets = [one.target for one in resamples]
         into = cvcuda.ImageBatchVarShape(len(items))
         # At once: CV-CUDA waits for an event of its own at every change of a batch.

@@ -63,7 +63,7 @@ class Reference(Compiled):
 
 
 def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
-    """Decode to a PIL image in mode RGB or L, oriented and without alpha. Raises ``BadImage`` (corrupt, out_of_memory).
+    """Decode to a PIL image as ``to_8_bit`` gives it. Raises ``BadImage`` (corrupt, out_of_memory).
 
     ``header`` is the one of ``Limits.check``: this function decodes whatever it declares.
     """
@@ -83,7 +83,7 @@ def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
 
 
 def to_8_bit(image: Image.Image, color: Color) -> Image.Image:
-    """A PIL image as it was opened, in mode RGB or L, oriented and without alpha."""
+    """A PIL image as it was opened, then oriented, without alpha, and as ``in_color`` gives it."""
     # Pillow also takes an orientation from XMP, which is not EXIF; it reads it when a TIFF is loaded.
     image.info.pop("xmp", None)
     image.load()
@@ -91,7 +91,22 @@ def to_8_bit(image: Image.Image, color: Color) -> Image.Image:
     if image.mode.startswith("I;16"):
         # Pillow keeps the high byte of 16-bit RGB but clips 16-bit gray; the high byte is taken of both.
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    return image.convert("RGB" if color == "rgb" else "L")
+    return in_color(image, color)
+
+
+def in_color(image: Image.Image, color: Color) -> Image.Image:
+    """A PIL image of 8 bit in mode RGB or L. Of *bgr* the mode is RGB, too, and the first band holds blue."""
+    if color == "gray":
+        return image.convert("L")
+    image = image.convert("RGB")
+    return image if color == "rgb" else Image.merge("RGB", image.split()[::-1])
+
+
+def picture(pixels: npt.NDArray[np.uint8], color: Color) -> Image.Image:
+    """Pixels of a definition, (height, width, channels), as a PIL image to look at: in RGB, or L."""
+    if color == "gray":
+        return Image.fromarray(pixels[:, :, 0])
+    return Image.fromarray(pixels if color == "rgb" else np.ascontiguousarray(pixels[:, :, ::-1]))
 
 
 def _check_png_data(file: bytes) -> None:

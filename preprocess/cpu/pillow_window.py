@@ -22,7 +22,9 @@ _HALF = np.int32(1 << (DIGITS - 1))
 _SHIFT = np.int32(DIGITS)
 
 
-def resample_as_pillow(pixels: Pixels, part: Region, size_hw: Size, filter: Filter, *, columns_first: bool) -> Pixels:
+def resample_as_pillow(
+    pixels: Pixels, part: Region, size_hw: Size, filter: Filter, *, columns_first: bool, to_bgr: bool
+) -> Pixels:
     """Resample the window of a decoded region, as ``resample.resample``, with *bicubic* or *lanczos*."""
     height, width, channels = pixels.shape
     rows = _remembered_weights(size_hw[0], part.start[0], part.end[0], height, filter)
@@ -35,7 +37,7 @@ def resample_as_pillow(pixels: Pixels, part: Region, size_hw: Size, filter: Filt
     (_rgb_along_rows if channels == 3 else _gray_along_rows)(
         pixels.reshape(len(pixels), -1)[rows[0][0] :], lines, *columns
     )
-    _down_columns(lines, out.reshape(size_hw[0], -1), rows[0] - rows[0][0], *rows[1:])
+    _down_columns(lines, out.reshape(size_hw[0], -1), rows[0] - rows[0][0], *rows[1:], to_bgr)
     return np.ascontiguousarray(out.transpose(1, 0, 2)) if columns_first else out
 
 
@@ -78,9 +80,9 @@ def _gray_along_rows(source: Pixels, out: Pixels, first: Indices, count: Indices
             out[y, x] = min(max(level >> _SHIFT, 0), 255)
 
 
-@compiled(_ALONG_ROWS)
-def _down_columns(lines: Pixels, out: Pixels, first: Indices, count: Indices, weights: Indices) -> None:
-    """Resample the columns of ``lines`` to those of ``out``."""
+@compiled(_ALONG_ROWS.replace(")", ", boolean)"))
+def _down_columns(lines: Pixels, out: Pixels, first: Indices, count: Indices, weights: Indices, to_bgr: bool) -> None:
+    """Resample the columns of ``lines`` to those of ``out``; ``to_bgr`` turns pixels of RGB around."""
     totals = np.empty(out.shape[1], np.int32)
     for y in range(out.shape[0]):
         totals[:] = _HALF
@@ -88,5 +90,12 @@ def _down_columns(lines: Pixels, out: Pixels, first: Indices, count: Indices, we
             weight, line = weights[y, tap], lines[first[y] + tap]
             for x in range(totals.size):
                 totals[x] += weight * np.int32(line[x])
-        for x in range(totals.size):
-            out[y, x] = min(max(totals[x] >> _SHIFT, 0), 255)
+        if to_bgr:
+            at = np.uint64(0)
+            for _ in range(totals.size // 3):
+                for channel in range(_THREE):
+                    out[y, at + _TWO - channel] = min(max(totals[at + channel] >> _SHIFT, 0), 255)
+                at += _THREE
+        else:
+            for x in range(totals.size):
+                out[y, x] = min(max(totals[x] >> _SHIFT, 0), 255)

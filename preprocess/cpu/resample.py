@@ -34,28 +34,33 @@ def resample(
     *,
     antialias: bool = True,
     columns_first: bool = False,
+    to_bgr: bool = False,
 ) -> Pixels:
     """Resample the window of a decoded region.
 
     ``pixels`` is (part.shape[0], part.shape[1], 3 or 1); the window is ``part.start`` to ``part.end``. Returns
     (size_hw[0], size_hw[1], channels) uint8. ``antialias`` is read by *bilinear* only; ``columns_first``, which is what
-    ``pillow_weights.columns_first`` says of the whole image, by *bicubic* and *lanczos*. Where the region ends inside
-    the image it must hold the filter's margin.
+    ``pillow_weights.columns_first`` says of the whole image, by *bicubic* and *lanczos*. ``to_bgr`` gives three
+    channels in reverse order. Where the region ends inside the image it must hold the filter's margin.
     """
     if filter in ("bicubic", "lanczos"):
-        return resample_as_pillow(pixels, part, size_hw, filter, columns_first=columns_first)
+        return resample_as_pillow(pixels, part, size_hw, filter, columns_first=columns_first, to_bgr=to_bgr)
     if filter == "nearest":
         image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
         box = (part.start[1], part.start[0], part.end[1], part.end[0])
         resized = image.resize((size_hw[1], size_hw[0]), PILLOW_FILTERS[filter], box=box)
         # A copy, since the compiled loops take no read-only array.
-        return np.array(resized).reshape(*size_hw, pixels.shape[2])
+        placed = np.array(resized).reshape(*size_hw, pixels.shape[2])
+        return placed[:, :, ::-1] if to_bgr else placed
     height, width, channels = pixels.shape
     out = np.empty((*size_hw, channels), np.uint8)
     rows = row_weights(size_hw[0], part.start[0], part.end[0], height, antialias)
     columns = column_weights(size_hw[1], part.start[1], part.end[1], width, antialias)
-    kernel = resample_rgb if channels == 3 else resample_gray
-    kernel(pixels.reshape(height, width * channels), out, *rows, *columns)
+    lines = pixels.reshape(height, width * channels)
+    if channels == 3:
+        resample_rgb(lines, out, *rows, *columns, to_bgr)
+    else:
+        resample_gray(lines, out, *rows, *columns)
     return out
 
 

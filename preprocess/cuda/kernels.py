@@ -16,6 +16,9 @@ _Indices = npt.NDArray[np.int32]
 _Positions = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float32]
 
+_ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
+"""Indices are unsigned where it counts: a signed one is checked for a count from the end, which takes half the time."""
+
 
 @compiled("void(uint8[:,::1], int32, int32, float32[::1], float32[::1])")
 def blend_rows(source: _Bytes, first: int, count: int, weights: _Floats, line: _Floats) -> None:
@@ -28,12 +31,21 @@ def blend_rows(source: _Bytes, first: int, count: int, weights: _Floats, line: _
             line[x] += weight * np.float32(row[x])
 
 
-_RESAMPLE = "void(uint8[:,::1], uint8[:,:,::1], int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1])"
-_ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
-"""Indices are unsigned where it counts: a signed one is checked for a count from the end, which takes half the time."""
+@compiled("void(float32[::1], uint8[::1])")
+def reverse_pixels(levels: _Floats, out: _Bytes) -> None:
+    """``out`` = ``levels`` (width x 3), cut to 8 bit, the channels of every pixel in reverse order."""
+    at = np.uint64(0)
+    for _ in range(levels.size // 3):
+        out[at] = np.uint8(levels[at + _TWO])
+        out[at + _ONE] = np.uint8(levels[at + _ONE])
+        out[at + _TWO] = np.uint8(levels[at])
+        at += _THREE
 
 
-@compiled(_RESAMPLE)
+_RESAMPLE = "void(uint8[:,::1], uint8[:,:,::1], int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1]{})"
+
+
+@compiled(_RESAMPLE.format(", boolean"))
 def resample_rgb(
     source: _Bytes,
     out: _Bytes,
@@ -42,8 +54,9 @@ def resample_rgb(
     row_weights: _Floats,
     column_first: _Positions,
     column_weights: _Floats,
+    to_bgr: bool,
 ) -> None:
-    """Resample (height, width x 3) to ``out`` (height, width, 3).
+    """Resample RGB (height, width x 3) to ``out`` (height, width, 3), with the channels in reverse order ``to_bgr``.
 
     Rows have the weights of ``resample.triangle_weights``, columns those of ``resample.padded_weights``.
     """
@@ -65,11 +78,14 @@ def resample_rgb(
             levels[place], levels[place + _ONE], levels[place + _TWO] = red, green, blue
             place += _THREE
         row = out[y].reshape(levels.size)
-        for x in range(levels.size):
-            row[x] = np.uint8(levels[x])
+        if to_bgr:
+            reverse_pixels(levels, row)
+        else:
+            for x in range(levels.size):
+                row[x] = np.uint8(levels[x])
 
 
-@compiled(_RESAMPLE)
+@compiled(_RESAMPLE.format(""))
 def resample_gray(
     source: _Bytes,
     out: _Bytes,

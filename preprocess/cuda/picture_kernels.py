@@ -28,6 +28,7 @@ class Work(NamedTuple):
     width: int
     source_channels: int
     channels: int
+    to_bgr: bool = False
 
 
 def prepare_resize(device: Device) -> None:

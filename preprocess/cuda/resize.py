@@ -59,11 +59,12 @@ class PillowResize:
     """The resize of one definition for batches of pictures on one stream; belongs to its thread.
 
     ``resize`` is None where windows are copied as they are; with one channel, colours become Pillow's L before they are
-    resized. Nothing waits, and no memory is allocated but where a batch needs more than any before.
+    resized, and ``to_bgr`` writes three in reverse order. Nothing waits, and no memory is allocated but where a batch
+    needs more than any before.
     """
 
-    def __init__(self, resize: Resize | None, *, channels: int, stream: Stream) -> None:
-        self._channels, self._stream = channels, stream
+    def __init__(self, resize: Resize | None, *, channels: int, stream: Stream, to_bgr: bool = False) -> None:
+        self._channels, self._stream, self._to_bgr = channels, stream, to_bgr
         self._filter: Filter = resize.filter if resize else "nearest"
         self._two_passes = resize is not None and resize.antialias and resize.filter != "nearest"
         staging = Staging(stream)
@@ -112,7 +113,7 @@ class PillowResize:
             second.append(
                 Work(
                     used, target, *tables_of_passes[1], between_pitch, target_pitch, down.pixels, across.pixels,
-                    self._channels, self._channels,
+                    self._channels, self._channels, self._to_bgr,
                 )
             )  # fmt: skip
             used += aligned(between[0] * between_pitch)
@@ -139,7 +140,7 @@ class PillowResize:
             works.append(
                 Work(
                     item.source.pointer, target, at[down], at[across], pitch, target_pitch, down.pixels, across.pixels,
-                    3, self._channels,
+                    3, self._channels, self._to_bgr,
                 )
             )  # fmt: skip
         self._kernels.launch([("interpolate", works)])

@@ -25,11 +25,16 @@ WORK = np.dtype(
         ("target_pitch", np.int64),
         ("height", np.int32),
         ("width", np.int32),
-        ("source_channels", np.int32),
-        ("channels", np.int32),
-    ]
+        ("source_channels", np.uint8),
+        ("channels", np.uint8),
+        ("to_bgr", np.bool_),
+    ],
+    align=True,
 )
-"""``Work`` of the source. Pitches are bytes from row to row; sizes are the target's, in pixels."""
+"""``Work`` of the source. Pitches are bytes from row to row; sizes are the target's, in pixels.
+
+``to_bgr``: whether a resize writes three channels in reverse order.
+"""
 
 NEIGHBOURS = np.dtype([("first", np.int32), ("second", np.int32), ("share", np.float64)])
 """``Neighbours`` of the source: two source pixels, and the share, 0 to 1, of the second."""
@@ -40,7 +45,9 @@ struct Work {
     unsigned char *target;
     const void *rows, *columns;
     long long source_pitch, target_pitch;
-    int height, width, source_channels, channels;
+    int height, width;
+    unsigned char source_channels, channels;
+    bool to_bgr;
 };
 
 struct Neighbours {
@@ -79,7 +86,7 @@ __device__ void resample_pixel(const Work &work, int row, int column)
     unsigned char *pixel = work.target + row * work.target_pitch + (long long)column * CHANNELS;
     for (int channel = 0; channel < CHANNELS; channel++) {
         int level = levels[channel] >> 22;
-        pixel[channel] = level < 0 ? 0 : level > 255 ? 255 : level;
+        pixel[work.to_bgr ? CHANNELS - 1 - channel : channel] = level < 0 ? 0 : level > 255 ? 255 : level;
     }
 }
 
@@ -127,7 +134,8 @@ extern "C" __global__ void interpolate(const Work *works)
             from_rgb ? gray_level(lower + right) : lower[right + channel]};
         double at_left = between(levels[0], levels[1], down.share);
         double at_right = between(levels[2], levels[3], down.share);
-        pixel[channel] = (unsigned char)__dadd_rn(between(at_left, at_right, across.share), 0.5);
+        unsigned char level = (unsigned char)__dadd_rn(between(at_left, at_right, across.share), 0.5);
+        pixel[work.to_bgr ? work.channels - 1 - channel : channel] = level;
     }
 }
 

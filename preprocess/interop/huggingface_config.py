@@ -25,13 +25,15 @@ class _Family:
     """The rules of a kind of image processor that its config does not state.
 
     ``resize``: how it reads the size. ``square``: whether a size of one number is both sides. ``crops``: whether it has
-    a centre crop, so that its config must say if it is done. ``own``: fields that only this kind reads.
+    a centre crop, so that its config must say if it is done. ``own``: fields that only this kind reads. ``normalizes``:
+    whether it subtracts a mean at all.
     """
 
     resize: Literal["plain", "convnext", "levit", "poolformer"] = "plain"
     square: bool = True
     crops: bool = False
     own: tuple[str, ...] = ()
+    normalizes: bool = True
 
 
 _PLAIN, _CLIP = _Family(), _Family(square=False, crops=True)
@@ -46,6 +48,7 @@ FAMILIES: dict[str, _Family] = {
     "Levit": _Family("levit", square=False, crops=True),
     "MobileNetV1": _CLIP,
     "MobileNetV2": _CLIP,
+    "MobileViT": _Family(square=False, crops=True, own=("do_flip_channel_order",), normalizes=False),
     "PoolFormer": _Family("poolformer", square=False, crops=True, own=("crop_pct",)),
     "Pvt": _PLAIN,
     "Segformer": _PLAIN,
@@ -85,7 +88,9 @@ def from_huggingface(config: Config | str | Path | Any) -> Definition:
     config = config.get("image_processor", config)
     family = _family(config)
     _refuse_unread(config, family)
-    operations: list[Operation] = [Decode()]
+    # MobileViT's is true where its config says nothing.
+    flips = config.get("do_flip_channel_order", "do_flip_channel_order" in family.own)
+    operations: list[Operation] = [Decode(color="bgr" if flips else "rgb")]
     if config.get("do_resize", True):
         operations += _resize(config, family)
     if family.crops and _stated(config, "do_center_crop"):
@@ -228,7 +233,7 @@ def _scale(config: Config) -> float:
 def _steps(config: Config, family: _Family, *, rescales: bool) -> list[Step]:
     zero, one = (0.0,) * 3, (1.0,) * 3
     steps: list[Step] = [(one, one)] if rescales and config.get("rescale_offset") else []
-    if config.get("do_normalize", True):
+    if family.normalizes and config.get("do_normalize", True):
         mean = per_channel(_stated(config, "image_mean"), 3, where="image_mean")
         steps.append((mean, per_channel(_stated(config, "image_std"), 3, where="image_std")))
     if config.get("include_top", "include_top" in family.own):

@@ -58,7 +58,7 @@ def _is_torchvisions(operation: Geometric) -> bool:
 
 
 class _To8Bit:
-    """The decoded picture as the definition sees it: oriented, 8 bit, RGB or gray, without alpha."""
+    """The decoded picture as the definition sees it: oriented, 8 bit, RGB, BGR or gray, without alpha."""
 
     def __init__(self, color: Color) -> None:
         self.color = color

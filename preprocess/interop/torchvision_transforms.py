@@ -229,7 +229,7 @@ def _why_not(step: Any, library: str, name: str) -> str:
     what = getattr(step, "__qualname__", None) or f"{type(step).__module__}.{name}"
     return (
         f"{what} is code of its own, which cannot be looked into. Where it only converts to RGB leave it out: images "
-        "are decoded to RGB first"
+        "are decoded to RGB first. Where it only flips the channels leave it out, and write decode with color bgr"
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from onestream.preprocess.definition import Color
 from onestream.preprocess.geometry import Size, Window
 from onestream.preprocess.variation import Variation
 
@@ -53,12 +54,15 @@ class Augmentation(BaseModel):
             raise ValueError(f"area is a share of the image, at most 1, got {self.area[1]}")
         return self
 
-    def draw(self, size_hw: Size, *, seed: int, epoch: int, index: int, channels: int = 3) -> Variation:
-        """The variation of sample ``index`` in ``epoch``, for an image of ``size_hw`` = (height, width) pixels."""
+    def draw(self, size_hw: Size, *, seed: int, epoch: int, index: int, color: Color = "rgb") -> Variation:
+        """The variation of sample ``index`` in ``epoch``, for an image of ``size_hw`` = (height, width) pixels.
+
+        ``color`` is that of the definition: the change of colour is the same in any order of the channels.
+        """
         random = generator(seed=seed, epoch=epoch, index=index)
         box = self._box(size_hw, random)
         flip = bool(random.random() < self.flip)
-        return Variation(box, flip, self._color(random, channels))
+        return Variation(box, flip, self._color_map(random, color))
 
     def _box(self, size_hw: Size, random: np.random.Generator) -> Window:
         """As ``torchvision.transforms.RandomResizedCrop.get_params``: ten tries, then the centre."""
@@ -80,14 +84,14 @@ class Augmentation(BaseModel):
             box_width, box_height = width, height
         return Window((height - box_height) // 2, (width - box_width) // 2, box_height, box_width)
 
-    def _color(self, random: np.random.Generator, channels: int) -> npt.NDArray[np.float32] | None:
+    def _color_map(self, random: np.random.Generator, color: Color) -> npt.NDArray[np.float32] | None:
         # Always drawn, so that a change of one strength does not change what is drawn after it.
         drawn = random.uniform(-1, 1, size=4)
         if not (self.brightness or self.contrast or self.saturation or self.hue):
             return None
         brightness, contrast, saturation = 1 + drawn[:3] * (self.brightness, self.contrast, self.saturation)
         factor, added = brightness * contrast, _MIDDLE_LEVEL * (1 - contrast)
-        if channels == 1:
+        if color == "gray":
             return np.array([[factor, added]], np.float32)
         angle = 2 * math.pi * drawn[3] * self.hue
         turn = np.array(
@@ -98,7 +102,8 @@ class Augmentation(BaseModel):
             ]
         )
         matrix = factor * (np.linalg.inv(_YIQ) @ turn @ _YIQ)
-        return np.hstack([matrix, np.full((3, 1), added)]).astype(np.float32)
+        order = (2, 1, 0) if color == "bgr" else (0, 1, 2)
+        return np.hstack([matrix[np.ix_(order, order)], np.full((3, 1), added)]).astype(np.float32)
 
 
 def generator(*, seed: int, epoch: int, index: int, purpose: int = 0) -> np.random.Generator:

@@ -131,5 +131,4 @@ class ImageLoader(BaseLoader[Batch]):
 def _vary(
     augmentation: Augmentation, seed: int, definition: Definition, epoch: int, index: int, size_hw: tuple[int, int]
 ) -> Variation:
-    channels = definition.output_spec.channels
-    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, channels=channels)
+    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, color=definition.decode.color)

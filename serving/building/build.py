@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 
 from onestream.postprocess.matte.background import read_picture
@@ -61,7 +64,7 @@ def build(
     if version > 1:
         pipeline = _later_version(pipeline, version, folder=folder, form=form)
     labels, background = _labels(pipeline, pipeline_file.parent), _background(pipeline, pipeline_file.parent)
-    source = _Source.of(pipeline, onnx_file)
+    source = _Source.of(pipeline, onnx_file, anchors=_anchors(pipeline, pipeline_file.parent))
     named = f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}"
     if form == "dali-backend":
         progress(f"preparing the network {source.name}")
@@ -78,6 +81,8 @@ def build(
         entry = served.metadata_props.add()
         entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
     pipeline, notes = _suited(pipeline, served)
+    if isinstance(pipeline.postprocess, Detection):
+        _check_classes(pipeline.postprocess, served, labels)
     planned = repository.plan(
         pipeline, served_network.outputs(served), labels=labels, background=background, version_of=first
     )
@@ -139,9 +144,10 @@ class _Source:
 
     name: str
     file: Path | None
+    anchors: npt.NDArray[np.float32] | None
 
     @classmethod
-    def of(cls, pipeline: Pipeline, onnx_file: Path | None) -> _Source:
+    def of(cls, pipeline: Pipeline, onnx_file: Path | None, *, anchors: npt.NDArray[np.float32] | None) -> _Source:
         if onnx_file is not None:
             if not onnx_file.is_file():
                 raise BadNetwork(f"{onnx_file}: no such file")
@@ -149,22 +155,25 @@ class _Source:
                 raise BadNetwork(
                     f"{onnx_file}: above 2 GiB, which ONNX does not take; keep its weights in files beside it"
                 )
-            return cls(str(onnx_file), onnx_file)
+            return cls(str(onnx_file), onnx_file, anchors)
         if pipeline.network is None:
             raise BadPipeline(f"pipeline {pipeline.name} names no built-in network; give its file: --onnx FILE")
-        return cls(pipeline.network, None)
+        return cls(pipeline.network, None, anchors)
 
     def key(self, pipeline: Pipeline) -> str:
         content = self.name.encode() if self.file is None else self.file.read_bytes()
         key = content + pipeline.preprocess.digest.encode()
         if isinstance(pipeline.postprocess, Detection):
             key += pipeline.postprocess.model_dump_json().encode()
+        if self.anchors is not None:
+            key += self.anchors.tobytes()
         return hashlib.sha256(key).hexdigest()
 
     def prepare(self, pipeline: Pipeline, progress: Callable[[str], None]) -> onnx.ModelProto:
         if self.file is not None:
-            return prepare_file(self.file, pipeline.preprocess, pipeline.postprocess)
-        return onnx_graph.prepare(_BUILT_IN[self.name](progress), pipeline.preprocess, pipeline.postprocess)
+            return prepare_file(self.file, pipeline.preprocess, pipeline.postprocess, anchors=self.anchors)
+        network = _BUILT_IN[self.name](progress)
+        return onnx_graph.prepare(network, pipeline.preprocess, pipeline.postprocess, anchors=self.anchors)
 
 
 def _efficientnet_lite0(progress: Callable[[str], None]) -> onnx.ModelProto:
@@ -227,6 +236,34 @@ def _labels(pipeline: Pipeline, beside: Path) -> str | None:
         raise BadPipeline(f"postprocess.labels: {path}: not UTF-8 at byte {error.start}") from None
 
 
+def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | None) -> None:
+    """Raise ``BadPipeline`` where a detector has another number of classes than there are names or ids for."""
+    classes = onnx_graph.classes_of(served)
+    names, ids = None if labels is None else len(labels.splitlines()), options.id_of_class
+    for field, count in (("labels", names), ("class_ids", None if ids is None else len(ids))):
+        if count is not None and classes is not None and count != classes:
+            raise BadPipeline(f"postprocess.{field} has {count} entries, the network has {classes} classes")
+    if names is not None and ids is not None and names != len(ids):
+        raise BadPipeline(f"postprocess.labels has {names} names, postprocess.class_ids {len(ids)} ids")
+
+
+def _anchors(pipeline: Pipeline, beside: Path) -> npt.NDArray[np.float32] | None:
+    """The anchors in the file that a detector's options name."""
+    options = pipeline.postprocess
+    if not isinstance(options, Detection) or options.anchors is None:
+        return None
+    path = beside / options.anchors
+    content = _read(path, "postprocess.anchors", most=_MOST_ANCHOR_BYTES)
+    try:
+        anchors = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise BadPipeline(f"postprocess.anchors: {path}: no file of NumPy: {error}") from None
+    if not isinstance(anchors, np.ndarray) or anchors.dtype.kind != "f" or anchors.ndim != 2 or anchors.shape[1] != 4:
+        seen = f"{anchors.dtype} {list(anchors.shape)}" if isinstance(anchors, np.ndarray) else "an archive"
+        raise BadPipeline(f"postprocess.anchors: {path}: expected floats [anchors, 4], got {seen}")
+    return anchors.astype(np.float32)
+
+
 def _background(pipeline: Pipeline, beside: Path) -> bytes | None:
     options = pipeline.postprocess
     if not isinstance(options, Matte) or not isinstance(options.background, PictureBackground):
@@ -242,6 +279,8 @@ def _background(pipeline: Pipeline, beside: Path) -> bytes | None:
 
 _OWN_LABELS = ("coco", "imagenet")
 _MOST_NETWORK_BYTES = 2**31 - 1
+_MOST_ANCHOR_BYTES = 1 << 24
+"""The largest file of anchors; 100,000 of them take 3.2 MB as float64."""
 _MOST_LABEL_BYTES = 1 << 24
 """The largest file of labels; the 1000 of ImageNet take 11 kB."""
 

@@ -13,11 +13,11 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onestream.serving.building.detector_tail import append_tail
 from onnx import TensorProto, helper, numpy_helper
 
 from onestream.postprocess.options import AnyPostprocess, Detection
 from onestream.preprocess import Definition
+from onestream.serving.building.detector_tail import append_tail, class_count
 from onestream.serving.building.stamp import check_same, read_stamp, stamp_of
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
 from onestream.serving.engine.served import DOOR, DOOR_PREFIX
@@ -25,6 +25,7 @@ from onestream.serving.errors import BadNetwork
 
 _BATCH = "batch"
 _CANNOT_BATCH_KEY = "onestream.cannot_batch"
+_CLASSES_KEY = "onestream.classes"
 _MOST_METADATA_BYTES = 1 << 22
 """The characters of a text recognizer, which some keep there, take some 100 kB."""
 _OUTPUT_NAME = r"[\w.:/@+-]{1,200}"
@@ -43,11 +44,16 @@ _DTYPES = {"uint8": TensorProto.UINT8, "float16": TensorProto.FLOAT16, "float32"
 
 
 def prepare(
-    model: onnx.ModelProto, definition: Definition, postprocess: AnyPostprocess | None = None
+    model: onnx.ModelProto,
+    definition: Definition,
+    postprocess: AnyPostprocess | None = None,
+    *,
+    anchors: npt.NDArray[np.float32] | None = None,
 ) -> onnx.ModelProto:
     """Make a network servable with a definition; the argument is not changed.
 
-    A detector gets the tail of its family, so that it gives candidates (``detector_tail``).
+    A detector gets the tail of its family, so that it gives candidates (``detector_tail``); ``anchors`` are those of
+    the file that its options name.
     Where its batch cannot be made dynamic, the result says so (``why_not_batched``). Raises ``BadNetwork`` where the
     file does not fit the definition, and ``StampMismatch`` where it was stamped with another definition.
     """
@@ -74,13 +80,24 @@ def prepare(
         served.metadata_props.add(key=_CANNOT_BATCH_KEY, value=reason)
     if isinstance(postprocess, Detection):
         # Not before batches are compared: candidates of nearly the same score may change places.
-        append_tail(served, postprocess, network_hw=cast("tuple[int, int]", definition.output_spec.size_hw))
+        network_hw = cast("tuple[int, int]", definition.output_spec.size_hw)
+        classes = class_count(served, postprocess, network_hw=network_hw)
+        append_tail(
+            served, postprocess, network_hw=network_hw, max_candidates=postprocess.max_candidates, anchors=anchors
+        )
+        if classes is not None:
+            served.metadata_props.add(key=_CLASSES_KEY, value=str(classes))
     return served
 
 
 def why_not_batched(served: onnx.ModelProto) -> str:
     """Why a served network may only run one image at a time; empty where it takes batches."""
     return next((entry.value for entry in served.metadata_props if entry.key == _CANNOT_BATCH_KEY), "")
+
+
+def classes_of(served: onnx.ModelProto) -> int | None:
+    """How many classes a served detector tells apart; None for any other network, and where it does not say."""
+    return next((int(entry.value) for entry in served.metadata_props if entry.key == _CLASSES_KEY), None)
 
 
 def load(path: Path) -> onnx.ModelProto:

@@ -13,7 +13,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 
 from onestream.postprocess.options import AnyPostprocess, Raw, read_postprocess
@@ -32,7 +35,12 @@ _ERRORS = {error.__name__: error for error in (BadNetwork, BadPipeline, StampMis
 
 
 def prepare_file(
-    path: Path, definition: Definition, postprocess: AnyPostprocess | None = None, *, timeout_s: float = PREPARE_S
+    path: Path,
+    definition: Definition,
+    postprocess: AnyPostprocess | None = None,
+    *,
+    anchors: npt.NDArray[np.float32] | None = None,
+    timeout_s: float = PREPARE_S,
 ) -> onnx.ModelProto:
     """``onnx_graph.load`` and ``onnx_graph.prepare`` of a file that nobody vouches for.
 
@@ -44,6 +52,7 @@ def prepare_file(
             "network": str(path),
             "definition": definition.canonical_json(),
             "postprocess": (postprocess or Raw()).model_dump_json(),
+            "anchors": None if anchors is None else anchors.tolist(),
             "prepared": str(prepared),
         }
         try:
@@ -71,7 +80,7 @@ def main() -> None:
     """Answer the request on standard input."""
     request = json.loads(sys.stdin.read())
     try:
-        _prepare(Path(request["network"]), request["definition"], request["postprocess"], Path(request["prepared"]))
+        _prepare(request)
         answer = {}
     except Exception as error:  # whatever a malformed file makes a library raise, it is refused
         kind = type(error).__name__
@@ -81,12 +90,18 @@ def main() -> None:
     print(json.dumps(answer), flush=True)
 
 
-def _prepare(path: Path, definition: str, postprocess: str, prepared: Path) -> None:
+def _prepare(request: dict[str, Any]) -> None:
+    path, anchors = Path(request["network"]), request["anchors"]
     size = path.stat().st_size
     # Not the address space: threads reserve much of that and never touch it.
     resource.setrlimit(resource.RLIMIT_DATA, (_LEAST_MEMORY + _MEMORY_A_BYTE * size,) * 2)
-    served = onnx_graph.prepare(onnx_graph.load(path), Definition.from_json(definition), read_postprocess(postprocess))
-    prepared.write_bytes(served.SerializeToString())
+    served = onnx_graph.prepare(
+        onnx_graph.load(path),
+        Definition.from_json(request["definition"]),
+        read_postprocess(request["postprocess"]),
+        anchors=None if anchors is None else np.array(anchors, np.float32),
+    )
+    Path(request["prepared"]).write_bytes(served.SerializeToString())
 
 
 if __name__ == "__main__":

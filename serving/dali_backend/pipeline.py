@@ -164,6 +164,8 @@ def graph() -> Any:
             out_of_bounds_policy="pad",
             fill_values=FILL,
         )
+    if COLOR == "bgr":
+        pixels = fn.color_space_conversion(pixels, image_type=types.RGB, output_type=types.BGR)
     return pixels
 
 

@@ -42,6 +42,14 @@ class NetworkOutput:
     activation: Activation | None = None
 
 
+def first_activation(model: onnx.ModelProto, output: str) -> Activation | None:
+    """The activation of an output's first columns: as ``NetworkOutput.activation``, also within a concatenation."""
+    makers = _makers(model.graph)
+    while (node := makers.get(output)) is not None and node.op_type == "Concat":
+        output = node.input[0]
+    return _activation(output, makers)
+
+
 def load_served(model: bytes) -> onnx.ModelProto:
     """Parse a served network (``onestream.serving.building.onnx_graph``).
 

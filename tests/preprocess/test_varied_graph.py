@@ -16,6 +16,7 @@ from onestream.preprocess.backends.dali_graph import (
     new_pipeline,
     varied_values,
 )
+from onestream.preprocess.definition import Color
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.variation import Variation
 
@@ -28,16 +29,16 @@ RGB = Definition(
         Output(layout="NHWC", dtype="uint8"),
     )
 )
-GRAY = Definition(operations=(Decode(color="gray"), *RGB.operations[1:]))
+BGR, GRAY = (Definition(operations=(Decode(color=color), *RGB.operations[1:])) for color in ("bgr", "gray"))
 IMAGES = [photo(name) for name in PHOTOS] + [portrait("coffee")]
 FILES = [encode(image, "JPEG", quality=90) for image in IMAGES]
 PLAIN = Augmentation()
 STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 
 
-def variations(augmentation: Augmentation, channels: int) -> list[Variation]:
+def variations(augmentation: Augmentation, color: Color) -> list[Variation]:
     return [
-        augmentation.draw((image.height, image.width), seed=3, epoch=0, index=index, channels=channels)
+        augmentation.draw((image.height, image.width), seed=3, epoch=0, index=index, color=color)
         for index, image in enumerate(IMAGES)
     ]
 
@@ -68,6 +69,8 @@ def reference(definition: Definition, drawn: list[Variation]) -> list[Sample]:
         (RGB, PLAIN, 1),
         # A level of the resize times 1.4 x 1.4 and what the turn of hue adds.
         (RGB, STRONG, 4),
+        (BGR, PLAIN, 1),
+        (BGR, STRONG, 4),
         # One more for the luma, which DALI rounds and Pillow cuts.
         (GRAY, PLAIN, 2),
         (GRAY, STRONG, 4),
@@ -76,7 +79,7 @@ def reference(definition: Definition, drawn: list[Variation]) -> list[Sample]:
 def test_inside_the_box_the_graph_is_the_references(
     definition: Definition, augmentation: Augmentation, levels: int
 ) -> None:
-    drawn = variations(augmentation, definition.output_spec.channels)
+    drawn = variations(augmentation, definition.decode.color)
     assert {variation.flip for variation in drawn} == {False, True}
     expected, seen = reference(definition, drawn), run_graph(definition, drawn)
     assert len(expected) == len(seen) == len(FILES)
@@ -92,7 +95,7 @@ def test_normalized_output_has_the_networks_layout() -> None:
     definition = Definition(
         operations=(*RGB.operations[:3], Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)))
     )
-    drawn = variations(PLAIN, 3)
+    drawn = variations(PLAIN, "rgb")
     for right, one in zip(reference(definition, drawn), run_graph(definition, drawn), strict=True):
         assert one.shape == right.shape == (3, *SIDES)
         assert one.dtype == right.dtype == np.float32
@@ -103,17 +106,17 @@ def test_normalized_output_has_the_networks_layout() -> None:
 def test_a_filter_without_an_exact_form_is_refused() -> None:
     definition = Definition(operations=(Decode(), Resize(mode="exact", size=SIDES, filter="lanczos")))
     with pytest.raises(CannotCompile, match="filter 'lanczos' exactly"):
-        run_graph(definition, variations(PLAIN, 3))
+        run_graph(definition, variations(PLAIN, "rgb"))
 
 
 def test_a_resize_without_antialias_is_refused() -> None:
     definition = Definition(operations=(Decode(), Resize(mode="exact", size=SIDES, antialias=False)))
     with pytest.raises(CannotCompile, match="antialias false exactly"):
-        run_graph(definition, variations(PLAIN, 3))
+        run_graph(definition, variations(PLAIN, "rgb"))
 
 
 def test_variations_are_asked_for_when_compiling() -> None:
-    vary = [lambda _: variations(PLAIN, 3)[0]]
+    vary = [lambda _: variations(PLAIN, "rgb")[0]]
     with pytest.raises(ValueError, match=r"compile\(varied=True\)"):
         compile(RGB, backend="dali").run(FILES[:1], vary)
     with pytest.raises(ValueError, match=r"compile\(varied=True\)"):

@@ -16,7 +16,7 @@ from onestream.measure.parity.library_baselines import import_library, observed,
 from onestream.measure.parity.subject import Observation, Pixels, Refused
 from onestream.measure.parity.video.frames import ClipReader, ComparedClip
 from onestream.preprocess import Definition
-from onestream.preprocess.backends.reference import move_pixels
+from onestream.preprocess.backends.reference import in_color, move_pixels
 from onestream.preprocess.tolerances import Bounds, Source, Stage
 from onestream.preprocess.video.common.tolerances import tolerance
 
@@ -49,7 +49,7 @@ class LibraryReader(ClipReader):
         return [observed(self._definition, self._image(pixels), move=move_pixels, pixels=_pixels) for pixels in frames]
 
     def _image(self, pixels: Pixels) -> Image.Image:
-        return Image.fromarray(pixels).convert("RGB" if self._definition.decode.color == "rgb" else "L")
+        return in_color(Image.fromarray(pixels), self._definition.decode.color)
 
 
 def library_reader(library: str, definition: Definition) -> ClipReader:

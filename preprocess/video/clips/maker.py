@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from onestream.preprocess.backends.base import Device, Sample, network_layout
-from onestream.preprocess.backends.reference import move_pixels
+from onestream.preprocess.backends.reference import in_color, move_pixels
 from onestream.preprocess.definition import Definition, Resize
 from onestream.preprocess.errors import BackendMissing, BadImage, BadSample, CannotCompile
 from onestream.preprocess.geometry import (
@@ -134,9 +134,7 @@ class _Literally(_Finish):
     """One operation after the other on the whole frame, by Pillow."""
 
     def finish(self, pixels: Pixels, size_hw: Size) -> Sample:  # noqa: ARG002 (the frame is whole)
-        image = Image.fromarray(pixels)
-        if self._definition.decode.color == "gray":
-            image = image.convert("L")
+        image = in_color(Image.fromarray(pixels), self._definition.decode.color)
         for operation in self._definition.geometry:
             image = move_pixels(operation, image)
         array = np.asarray(image)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.resample import column_weights, row_weights
+from onestream.preprocess.cuda.kernels import reverse_pixels
 from onestream.preprocess.geometry import Region, Size, Window
 from onestream.preprocess.video.common.color import ColorRule, Pixels, Planes, prepared
 
@@ -25,8 +26,8 @@ _Floats = npt.NDArray[np.float32]
 _Positions = npt.NDArray[np.uint64]
 
 
-def resized_rgb(planes: Planes, rule: ColorRule, part: Region, size_hw: Size) -> Pixels:
-    """Resample a region of a frame with the triangle filter, (size_hw[0], size_hw[1], 3) uint8 RGB.
+def resized_rgb(planes: Planes, rule: ColorRule, part: Region, size_hw: Size, *, to_bgr: bool = False) -> Pixels:
+    """Resample a region of a frame with the triangle filter, (size_hw[0], size_hw[1], 3) uint8 RGB or BGR.
 
     The region lies in the stored frame; as in ``resample``, the window is ``part.start`` to ``part.end`` of it. Raises
     ``ValueError`` where ``rule`` cannot be resolved.
@@ -51,6 +52,7 @@ def resized_rgb(planes: Planes, rule: ColorRule, part: Region, size_hw: Size) ->
         rows[2],
         columns[0],
         columns[1],
+        to_bgr,
     )
     return out
 
@@ -140,7 +142,7 @@ _ONE = np.uint64(1)
 @compiled(
     *_by_depth(
         "void(plane, plane, plane, uint8[:,:,::1], int64, int64, int64, int64, int64, int32[::1], "
-        "int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1])"
+        "int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1], boolean)"
     )
 )
 def _resize(
@@ -159,6 +161,7 @@ def _resize(
     row_weights: _Floats,
     column_first: _Positions,
     column_weights: _Floats,
+    to_bgr: bool,
 ) -> None:
     """Rows have the weights of ``resample.triangle_weights``, columns those of ``resample.padded_weights``."""
     ring = np.empty((row_weights.shape[1], 3 * width), np.uint8)
@@ -192,5 +195,8 @@ def _resize(
             levels[place], levels[place + _ONE], levels[place + _ONE + _ONE] = red, green, blue
             place += np.uint64(3)
         pixels = out[row].reshape(levels.size)
-        for x in range(levels.size):
-            pixels[x] = np.uint8(levels[x])
+        if to_bgr:
+            reverse_pixels(levels, pixels)
+        else:
+            for x in range(levels.size):
+                pixels[x] = np.uint8(levels[x])

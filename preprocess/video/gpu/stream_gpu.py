@@ -148,7 +148,9 @@ class _GpuPictureMaker:
         self._definition, self._color, self._limits, self._stream = definition, color, limits, stream
         self._channels = definition.output_spec.channels
         self._fill = next(iter(fill_values(definition)), None)
-        self._resizer = PillowResize(definition.resize, channels=self._channels, stream=stream)
+        self._resizer = PillowResize(
+            definition.resize, channels=self._channels, to_bgr=definition.decode.color == "bgr", stream=stream
+        )
         self._planned: tuple[Size, Placement] | None = None
 
     def __call__(self, surface: Surface, orientation: Orientation) -> DeviceArray:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -19,11 +20,11 @@ import numpy as np
 import pytest
 from fake_triton import FakeTriton, Model, Outputs, serving
 from page_browser import chromium, opened
-from page_process import ROOT, PageProcess
+from page_process import ROOT, PageProcess, pixels_of
 from patience import PATIENCE_S
 from PIL import Image
 
-from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Resize
+from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Resize, compile
 
 SIZE = 8
 DEFINITION = Definition(
@@ -112,6 +113,21 @@ def test_outputs_of_any_shape_and_type_are_compared_where_they_can_be(page: Page
     server, *usual = shown["parity"]["rows"]
     assert server["answer"] == "scores: at most 0.25 apart, mean 0.25; boxes, unsure: outputs of another shape"
     assert {row["answer"] for row in usual} == {"boxes, scores: at most 0 apart, mean 0"}
+
+
+def test_the_pixels_of_a_network_in_bgr_are_shown_as_they_look(
+    triton: FakeTriton, page: PageProcess, picture: bytes
+) -> None:
+    bgr = Definition(operations=(Decode(color="bgr"), *DEFINITION.operations[1:]))
+    (pixels,) = compile(bgr.pixels()).run([picture])
+    assert isinstance(pixels, np.ndarray)
+    whole, preprocess = triton.models["raw"], triton.models["raw_preprocess"]
+    triton.models["raw"] = replace(whole, parameters={**STAMP, "definition": bgr.canonical_json()})
+    triton.models["raw_preprocess"] = replace(preprocess, answer=lambda: {"pixels": pixels[None]})
+    shown = page.look("raw", picture)
+    for url in (shown["seen"]["image"], shown["parity"]["reference"]["image"]):
+        np.testing.assert_array_equal(pixels_of(url), pixels[:, :, ::-1])
+    assert shown["seen"]["operations"][0] == "decode: color bgr"
 
 
 @pytest.mark.parametrize(

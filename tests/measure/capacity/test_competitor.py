@@ -16,7 +16,7 @@ from onestream.measure.capacity.opencv import Compositing, Preprocessing
 from onestream.measure.capacity.plain_network import without_door
 from onestream.measure.parity.library_baselines import OpenCv
 from onestream.measure.parity.subject import Photo
-from onestream.preprocess import Definition
+from onestream.preprocess import Decode, Definition
 from onestream.serving.building.onnx_graph import prepare
 from onestream.serving.pipeline import Pipeline
 
@@ -29,9 +29,11 @@ def frame() -> np.ndarray:
     return np.ascontiguousarray(np.asarray(photo)[:, :, ::-1])
 
 
+@pytest.mark.parametrize("color", ["rgb", "bgr"])
 @pytest.mark.parametrize("name", ["classify", "matte"])
-def test_the_network_s_input_is_that_of_opencv_step_by_step(name: str, frame: np.ndarray) -> None:
+def test_the_network_s_input_is_that_of_opencv_step_by_step(name: str, color: str, frame: np.ndarray) -> None:
     definition = Pipeline.from_file(ROOT / "pipelines" / f"{name}.yaml").preprocess
+    definition = Definition(operations=[Decode(color=color), *definition.operations[1:]])
     buffer = io.BytesIO()
     Image.fromarray(frame[:, :, ::-1]).save(buffer, "PNG")
     expected = OpenCv(definition).observe(Photo("frame", buffer.getvalue(), "plain")).stages["normalize"]

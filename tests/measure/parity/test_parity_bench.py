@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from own_pipeline import OPERATIONS, Own
 from PIL import Image
 
-from onestream.measure.parity import photos
+from onestream.measure.parity import heatmap, photos
 from onestream.measure.parity.backends import Backend
 from onestream.measure.parity.bench import Bench
 from onestream.measure.parity.explain import blame, explain
 from onestream.measure.parity.library_baselines import OpenCv, PlainPillow, Torchvision
 from onestream.measure.parity.network import Network
+from onestream.measure.parity.own_code import OwnCode
 from onestream.measure.parity.report import Report, SubjectReport
 from onestream.measure.parity.subject import Observation, Photo, Refused, Subject
 from onestream.preprocess import Definition
@@ -144,6 +145,8 @@ OTHER_DEFINITIONS = {
         {"op": "center_crop", "size": [40, 20]},
     ],
     "no resize": [{"op": "center_crop", "size": [100, 90]}],
+    "bgr, no resize": [{"op": "center_crop", "size": [100, 90]}],
+    "bgr, letterbox": [{"op": "letterbox", "size": [48, 64]}],
     "NHWC, uint8": [
         {"op": "resize", "mode": "exact", "size": [30, 50], "filter": "nearest"},
         {"op": "output", "layout": "NHWC", "dtype": "uint8"},
@@ -154,7 +157,7 @@ OTHER_DEFINITIONS = {
 @pytest.mark.parametrize("name", OTHER_DEFINITIONS)
 def test_usual_code_runs_every_kind_of_definition(name: str) -> None:
     """Shape and border are the reference's, so what differs is the filter."""
-    color = "gray" if "gray" in name else "rgb"
+    color = next((color for color in ("gray", "bgr") if color in name), "rgb")
     operations = [{"op": "decode", "color": color}, *OTHER_DEFINITIONS[name]]
     definition = Definition.model_validate({"operations": operations})
     for subject in (
@@ -169,8 +172,48 @@ def test_usual_code_runs_every_kind_of_definition(name: str) -> None:
         assert list(report.stages) == list(STAGES)
         if subject.name in ("dali (cpu)", "torchvision"):
             assert report.stages["normalize"].max <= 1
-        if name == "no resize" and color == "rgb":
+        if "no resize" in name:
             assert report.stages["crop"].max == 0
+
+
+def test_own_code_for_a_network_in_bgr_gets_a_picture_in_rgb_and_changes_the_order_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_bgr.py").write_text(
+        "import numpy as np\n"
+        "right = lambda image: np.asarray(image.resize((50, 40), 2))[:, :, ::-1]\n"
+        "wrong = lambda image: np.asarray(image.resize((50, 40), 2))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    definition = Definition.model_validate(
+        {
+            "operations": [
+                {"op": "decode", "color": "bgr"},
+                {"op": "resize", "mode": "exact", "size": [40, 50]},
+                {"op": "output", "layout": "NHWC", "dtype": "uint8"},
+            ]
+        }
+    )
+    bench = Bench(definition, Backend(definition, backend="reference"), None)
+    right, wrong = (OwnCode(f"own_bgr:{name}", definition) for name in ("right", "wrong"))
+    (one, other), _ = bench.measure([right, wrong], BUNDLED[:2])
+    assert one.stages["normalize"].max == 0
+    assert other.stages["normalize"].max > 50
+
+
+def test_a_heat_map_shows_pictures_in_their_own_colors_whatever_the_order(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    drawn = []
+    for color in ("rgb", "bgr"):
+        definition = Definition.model_validate({"operations": [{"op": "decode", "color": color}, *OPERATIONS[1:]]})
+        reference = Backend(definition, backend="reference")
+        report = Report(
+            pipeline="mine", definition_digest="0" * 64, versions={}, photos=[], bad_images={}, problems=[],
+            not_compared={}, subjects=[],
+        )  # fmt: skip
+        heatmap.draw(tmp_path / f"{color}.png", report, reference, [], BUNDLED[:2], color=definition.decode.color)
+        drawn.append(np.asarray(Image.open(tmp_path / f"{color}.png")))
+    np.testing.assert_array_equal(*drawn)
 
 
 def test_what_a_library_cannot_do_is_told_in_its_own_words() -> None:

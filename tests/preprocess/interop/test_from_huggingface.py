@@ -20,12 +20,16 @@ from onestream.preprocess.interop import from_huggingface
 from onestream.preprocess.interop.huggingface_config import FAMILIES
 
 OF_SIZE_224 = {"size": {"shortest_edge": 224}}
+# Its own size is smaller than its crop.
+OF_SIZE_288 = {"size": {"shortest_edge": 288}}
 ODD: dict[str, Any] = {
     "size": {"shortest_edge": 101}, "crop_size": {"height": 70, "width": 65}, "image_mean": [0.1, 0.2, 0.3],
     "image_std": [0.4, 0.3, 0.2], "rescale_factor": 1 / 127.5,
 }  # fmt: skip
 PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{family: (family, {}) for family in FAMILIES},
+    **{family: (family, {}) for family in FAMILIES if family != "MobileViT"},
+    "MobileViT": ("MobileViT", OF_SIZE_288),
+    "MobileViT, RGB": ("MobileViT", {**OF_SIZE_288, "do_flip_channel_order": False, "resample": 2}),
     "ConvNext below 384": ("ConvNext", OF_SIZE_224),
     "ConvNext, crop_pct": ("ConvNext", {**OF_SIZE_224, "crop_pct": 0.95, "resample": 2}),
     "DINOv2": ("Bit", {"size": {"shortest_edge": 256}, "image_mean": [0.485, 0.456, 0.406],
@@ -60,6 +64,17 @@ def test_image_processors(name: str) -> None:
     definition = from_huggingface(made.to_dict())
     assert_equal(definition, pixels_by(made))
     assert from_huggingface(made) == definition
+
+
+def test_a_processor_that_flips_the_channels_is_imported_in_bgr() -> None:
+    """Whether its config says so or not, as those of older versions, which never normalize."""
+    made = processor("MobileViT", OF_SIZE_288, backend="Pil").to_dict()
+    bgr = from_huggingface(made)
+    assert bgr.decode.color == "bgr"
+    assert from_huggingface({key: value for key, value in made.items() if key != "do_flip_channel_order"}) == bgr
+    old = {key: value for key, value in made.items() if key not in ("do_normalize", "image_mean", "image_std")}
+    assert from_huggingface(old) == bgr
+    assert from_huggingface({**made, "do_flip_channel_order": False}).decode.color == "rgb"
 
 
 @pytest.mark.parametrize("name", ["ViT", "Segformer", "MobileNetV2"])
@@ -147,7 +162,7 @@ CLIP = {**VIT, "image_processor_type": "CLIPImageProcessor", "size": {"shortest_
     ("config", "named"),
     [
         ({**VIT, "image_processor_type": None}, ["does not say whose", "image_processor_type"]),
-        ({**VIT, "image_processor_type": "MobileViTImageProcessor"}, ["MobileViTImageProcessor", "ViTImageProcessor"]),
+        ({**VIT, "image_processor_type": "MyViTImageProcessor"}, ["MyViTImageProcessor", "ViTImageProcessor"]),
         ({**VIT, "image_processor_type": "DetrImageProcessor"}, ["DetrImageProcessor is not among"]),
         ({**VIT, "auto_map": {"AutoImageProcessor": "x.Y"}}, ["auto_map", "code"]),
         ({**VIT, "resample": 4}, ["resample", "'box'"]),

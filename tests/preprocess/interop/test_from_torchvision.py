@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "padding": (v1.Pad(3), ["Pad", "letterbox"]),
     "five crops": (v1.FiveCrop(9), ["FiveCrop has no operation"]),
     "blur": (v1.GaussianBlur(3), ["GaussianBlur has no operation"]),
-    "lambda": (v1.Lambda(to_rgb), ["Lambda is code of its own", "decoded to RGB"]),
+    "lambda": (v1.Lambda(to_rgb), ["Lambda is code of its own", "decoded to RGB", "color bgr"]),
     "function": (to_rgb, ["to_rgb is code of its own"]),
     "derived": (Sharper(9), ["Sharper is code of its own"]),
     "gray later": (v1.Compose([v1.Resize(9), v1.Grayscale()]), ["Grayscale", "first step"]),

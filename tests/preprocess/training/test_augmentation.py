@@ -90,7 +90,7 @@ def test_a_color_without_strength_changes_nothing_and_each_strength_does_its_par
 
 
 def test_gray_images_have_a_brightness_and_a_contrast() -> None:
-    color = STRONG.draw((9, 9), seed=0, epoch=0, index=1, channels=1).color
+    color = STRONG.draw((9, 9), seed=0, epoch=0, index=1, color="gray").color
     assert color is not None
     assert color.shape == (1, 2)
 

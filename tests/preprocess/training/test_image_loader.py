@@ -34,8 +34,16 @@ GRAY = Definition(
         Output(layout="NHWC"),
     )
 )
+BGR = Definition(
+    operations=(
+        Decode(color="bgr"),
+        Letterbox(size=(48, 64)),
+        Normalize(mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395), scale=1),
+    )
+)
 HALF = Definition(operations=(*DEFINITION.operations[:-1], Output(dtype="float16")))
 BYTES = Definition(operations=(Decode(), Resize(mode="exact", size=(40, 44), filter="bicubic"), Output(dtype="uint8")))
+KINDS = {"rgb": DEFINITION, "bgr": BGR, "gray": GRAY, "float16": HALF, "uint8": BYTES}
 ON_GPU = torch.cuda.is_available()
 STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 
@@ -51,7 +59,9 @@ def collect(loader: ImageLoader) -> tuple[np.ndarray, list[int], list[int]]:
 
 
 @pytest.mark.parametrize("backend", ["dali", "reference"])
-@pytest.mark.parametrize("definition", [DEFINITION, GRAY, HALF, BYTES], ids=["rgb", "gray", "float16", "uint8"])
+@pytest.mark.parametrize(
+    "definition", [DEFINITION, BGR, GRAY, HALF, BYTES], ids=["rgb", "bgr", "gray", "float16", "uint8"]
+)
 def test_evaluation_is_bit_equal_to_what_serving_runs(photos: Path, definition: Definition, backend: Any) -> None:
     files = Files.from_folder(photos)
     served = compile(definition, backend=backend, max_batch_size=3).run([files.read(i) for i in range(len(files))])
@@ -66,7 +76,9 @@ def test_evaluation_is_bit_equal_to_what_serving_runs(photos: Path, definition: 
         np.testing.assert_array_equal(image, expected)
 
 
-@pytest.mark.parametrize("definition", [DEFINITION, GRAY, HALF, BYTES], ids=["rgb", "gray", "float16", "uint8"])
+@pytest.mark.parametrize(
+    "definition", [DEFINITION, BGR, GRAY, HALF, BYTES], ids=["rgb", "bgr", "gray", "float16", "uint8"]
+)
 @pytest.mark.parametrize("train", [False, True])
 def test_normalizing_in_torch_gives_the_same_bits(photos: Path, definition: Definition, train: bool) -> None:
     given = []

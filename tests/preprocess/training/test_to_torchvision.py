@@ -47,6 +47,8 @@ DEFINITIONS = {
     "letterbox": Definition(operations=(Decode(), Letterbox(size=(96, 64), align="top_left"), Output(layout="NHWC"))),
     "not torchvision's": Definition(operations=(Decode(), Resize(mode="exact", size=(61, 77), antialias=False),
                                                 CenterCrop(size=(50, 50), rounding="truncate"))),
+    "bgr": Definition(operations=(Decode(color="bgr"), Letterbox(size=(96, 64)),
+                                  Normalize(mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395), scale=1))),
     "gray": Definition(operations=(Decode(color="gray"), Resize(mode="longer", size=60, rounding="nearest"),
                                    CenterCrop(size=(64, 40)), Normalize(mean=(0.4,), std=(0.2,)))),
 }  # fmt: skip

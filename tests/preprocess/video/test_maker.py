@@ -14,6 +14,7 @@ from onestream.preprocess.definition import CenterCrop, Decode, Letterbox, Norma
 from onestream.preprocess.tolerances import compare
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.decode import VideoFile
+from onestream.preprocess.video.clips.frames import VideoBackend
 from onestream.preprocess.video.clips.maker import ClipMaker
 from onestream.preprocess.video.common.orientation import Orientation, orientation_of
 
@@ -33,6 +34,13 @@ DEFINITIONS = {
         operations=(Decode(), Resize(mode="fit", size=(80, 80), antialias=False, rounding="ratio"), Pad(size=(80, 80)))
     ),
     "gray": Definition(operations=(Decode(color="gray"), Resize(mode="exact", size=(40, 60)), Output(dtype="float16"))),
+    "bgr": Definition(
+        operations=(
+            Decode(color="bgr"),
+            Letterbox(size=(80, 80)),
+            Normalize(mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395), scale=1),
+        )
+    ),
     "cut": Definition(operations=(Decode(), CenterCrop(size=(33, 47)), Output(layout="NHWC", dtype="uint8"))),
     "lanczos": Definition(
         operations=(Decode(), Resize(mode="shorter", size=50, filter="lanczos"), CenterCrop(size=(30, 30)))
@@ -51,6 +59,24 @@ def test_the_compiled_path_is_within_the_images_tolerances(videos: dict[str, Pat
     for one, other in zip(expected, found, strict=True):
         compared = compare(one, other, definition=definition, stage="normalize", backend="dali")
         assert compared.within, compared
+
+
+@pytest.mark.parametrize("backend", ["reference", "pyav", "dali"])
+def test_bgr_is_rgb_with_its_channels_reversed(videos: dict[str, Path], backend: VideoBackend) -> None:
+    if backend == "dali":
+        pytest.importorskip("nvidia.dali")
+    clip = Clip(num_frames=4, start_frame=37, pad_mode="constant", pad_level=77)
+    for geometry in ([], [Resize(mode="exact", size=(40, 60))], [Resize(mode="longer", size=50, filter="bicubic")]):
+        bgr, rgb = (
+            ClipMaker(
+                Definition(operations=[Decode(color=color), *geometry, Output(layout="NHWC", dtype="uint8")]),
+                clip,
+                backend=backend,
+            ).make(videos["mjpeg"])
+            for color in ("bgr", "rgb")
+        )
+        np.testing.assert_array_equal(bgr, rgb[..., ::-1])
+        assert (bgr != rgb).any()
 
 
 def test_frames_come_as_asked(videos: dict[str, Path]) -> None:

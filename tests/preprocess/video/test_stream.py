@@ -68,12 +68,30 @@ def test_a_stream_has_the_pixels_of_the_clip(videos: dict[str, Path], kind: str)
         AS_IT_IS,
         Definition(operations=(Decode(), Letterbox(size=(80, 80)), NHWC8)),
         Definition(operations=(Decode(color="gray"), Resize(mode="exact", size=(40, 60)), NHWC8)),
+        Definition(operations=(Decode(color="bgr"), Letterbox(size=(80, 80)), NHWC8)),
+        Definition(operations=(Decode(color="bgr"), CenterCrop(size=(33, 47)), NHWC8)),
         Definition(operations=(Decode(), Resize(mode="shorter", size=50, filter="lanczos"), NHWC8)),
         Definition(operations=(Decode(), Resize(mode="shorter", size=50, filter="nearest"), CenterCrop(size=(30, 30)))),
     ],
 )
 def test_any_definition_gives_the_pixels_of_the_clip(videos: dict[str, Path], definition: Definition) -> None:
     assert_equals_clip(videos["h264"], definition)
+
+
+def test_bgr_is_rgb_with_its_channels_reversed(videos: dict[str, Path]) -> None:
+    """Also by the loop that makes resized pixels of YUV at once, of which the clip's frames know nothing."""
+    format, packets = stream_of(videos["h264"])
+    bgr, rgb = (
+        decoded(
+            StreamDecoder(Definition(operations=(Decode(color=color), Letterbox(size=(80, 64)), NHWC8)), format),
+            packets,
+        )
+        for color in ("bgr", "rgb")
+    )
+    assert len(bgr) == len(rgb) == COUNT
+    for one, other in zip(bgr, rgb, strict=True):
+        np.testing.assert_array_equal(one.pixels, other.pixels[..., ::-1])
+        assert (one.pixels != other.pixels).any()
 
 
 @pytest.mark.parametrize("full", [False, True])

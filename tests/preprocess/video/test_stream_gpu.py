@@ -20,7 +20,7 @@ from host_nvdec import Codec, HostNvdec
 from stream_files import AS_IT_IS, CLASSIFY, decoded, stream_of
 
 from onestream.preprocess import Definition, Limits
-from onestream.preprocess.definition import CenterCrop, Decode, Output, Resize
+from onestream.preprocess.definition import CenterCrop, Decode, Letterbox, Output, Resize
 from onestream.preprocess.errors import BadSample, CannotCompile
 from onestream.preprocess.video.common.tolerances import tolerance
 from onestream.preprocess.video.streams.sampling import Sampling
@@ -140,6 +140,20 @@ def test_gray_and_bars_are_made_on_the_gpu(gpu: Decoders, videos: dict[str, Path
     assert pixels(found).shape == pixels(expected).shape == (70, 40, 1)
     assert (pixels(found)[:9] == pixels(expected)[:9]).all()
     assert np.abs(pixels(found).astype(int) - pixels(expected)).mean() < 1
+
+
+def test_bgr_is_rgb_with_its_channels_reversed(gpu: Decoders, videos: dict[str, Path]) -> None:
+    format, packets = stream_of(videos["h264"])
+    nhwc8 = Output(layout="NHWC", dtype="uint8")
+    for geometry in (Letterbox(size=(80, 64)), CenterCrop(size=(30, 50))):
+        bgr, rgb = (
+            decoded(gpu(Definition(operations=(Decode(color=color), geometry, nhwc8)), format), packets)
+            for color in ("bgr", "rgb")
+        )
+        for one, other in zip(bgr, rgb, strict=True):
+            assert not isinstance(one.pixels, np.ndarray)
+            np.testing.assert_array_equal(pixels(one), pixels(other)[..., ::-1])
+            assert (pixels(one) != pixels(other)).any()
 
 
 @pytest.mark.parametrize("filter", ["bicubic", "lanczos"])

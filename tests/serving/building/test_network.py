@@ -162,3 +162,6 @@ def test_the_stamp_is_written_and_checked() -> None:
         onnx_graph.prepare(exported, other)
     assert definition().digest[:12] in str(caught.value)
     assert other.digest[:12] in str(caught.value)
+    bgr = Definition(operations=[Decode(color="bgr"), *definition().operations[1:]])
+    with pytest.raises(StampMismatch, match=r"operations\[0\]\.color: 'rgb' != 'bgr'"):
+        onnx_graph.prepare(exported, bgr)

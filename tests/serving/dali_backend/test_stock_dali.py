@@ -161,6 +161,14 @@ def test_gray_is_the_luma_of_the_rgb() -> None:
         assert np.abs(reference.astype(int) - seen).max() <= 2
 
 
+def test_bgr_is_rgb_with_its_channels_reversed() -> None:
+    for geometry in (Letterbox(size=(96, 128)), CenterCrop(size=(112, 96))):
+        bgr, rgb = (Stock(Definition(operations=[Decode(color=color), geometry]).pixels()) for color in ("bgr", "rgb"))
+        for image in INSIDE:
+            file = encode(image, "JPEG", quality=90)
+            np.testing.assert_array_equal(*bgr.run(file), rgb.run(file)[0][:, :, ::-1])
+
+
 @pytest.mark.parametrize(
     "operations",
     [

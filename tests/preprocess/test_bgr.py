@@ -1,0 +1,174 @@
+"""Blue, green, red: what every backend makes of a definition in BGR is what it makes in RGB, channels reversed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from definition_strategies import SIZES, definitions
+from host_gpu import HostDevice, HostNvimgcodec, fake_cvcuda
+from hypothesis import assume, given, settings
+from image_files import encode, png_of
+from sample_images import CONVERTED, PHOTOS, PLAIN, card, photo, portrait
+
+from onestream.preprocess import (
+    BadImage,
+    CenterCrop,
+    Decode,
+    Definition,
+    Letterbox,
+    Limits,
+    Normalize,
+    Output,
+    Resize,
+    compile,
+)
+from onestream.preprocess.backends.base import DecodeOptions, Sample
+from onestream.preprocess.backends.reference import picture
+from onestream.preprocess.training.augmentation import Augmentation
+from onestream.preprocess.variation import recolored
+
+MEAN, STD = (103.53, 116.28, 123.675), (57.375, 57.12, 58.395)
+NANODET = Definition(
+    operations=[Decode(color="bgr"), Letterbox(size=(96, 128)), Normalize(mean=MEAN, std=STD, scale=1)]
+)
+BACKENDS = ("reference", "dali", "cvcuda", "cvcuda, hq")
+Run = Callable[[Definition, str, Sequence[bytes]], list[Sample | BadImage]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Runs a definition on one of ``BACKENDS``; those of a GPU on host memory."""
+    modules = ("onestream.preprocess.backends.cvcuda", "onestream.preprocess.backends.hq_resize")
+    monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
+    for module in modules:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    from onestream.preprocess.backends import cvcuda, nvimgcodec
+
+    monkeypatch.setattr(nvimgcodec, "nvimgcodec", HostNvimgcodec())
+
+    def run_on(definition: Definition, backend: str, files: Sequence[bytes]) -> list[Sample | BadImage]:
+        name, _, resize = backend.partition(", ")
+        if name != "cvcuda":
+            return compile(definition, backend=name).run(files)
+        options: dict[str, Any] = {"decode": DecodeOptions(), "max_batch_size": 8, "threads": 1}
+        compiled = cvcuda.CvCuda(
+            definition, Limits(), stream=HostDevice().stream(), resize=resize or "exact", **options
+        )
+        return compiled.run(files)
+
+    yield run_on
+    for module in modules:
+        sys.modules.pop(module, None)
+
+
+def in_rgb(definition: Definition) -> Definition:
+    """The same network's definition as one writes it in RGB: means and deviations in the other order."""
+    operations = [Decode(), *definition.operations[1:]]
+    return Definition(
+        operations=[
+            op.model_copy(update={"mean": op.mean[::-1], "std": op.std[::-1]}) if isinstance(op, Normalize) else op
+            for op in operations
+        ]
+    )
+
+
+def assert_reversed(definition: Definition, bgr: Sample | BadImage, rgb: Sample | BadImage) -> None:
+    assert not isinstance(bgr, BadImage), bgr
+    assert not isinstance(rgb, BadImage), rgb
+    axis = 0 if definition.network_input.layout == "NCHW" else 2
+    assert bgr.dtype == rgb.dtype
+    np.testing.assert_array_equal(bgr, np.flip(rgb, axis))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_format_gray_cmyk_and_alpha_among_them(backend: str, run: Run) -> None:
+    files = [make(image) for make in (PLAIN | CONVERTED).values() for image in (photo("chelsea"), portrait("coffee"))]
+    results = run(NANODET, backend, files), run(in_rgb(NANODET), backend, files)
+    for bgr, rgb in zip(*results, strict=True):
+        assert_reversed(NANODET, bgr, rgb)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_first_channel_is_blue(backend: str, run: Run) -> None:
+    """A picture of one colour, by hand: nothing here depends on another run of the same code."""
+    file = png_of(np.full((40, 60, 3), (200, 100, 50), np.uint8))
+    geometries = {
+        "resized": [Resize(mode="exact", size=(20, 20))],
+        "enlarged": [Resize(mode="exact", size=(70, 80))],
+        "as it is": [],
+        "cut": [CenterCrop(size=(20, 20))],
+    }
+    for name, geometry in geometries.items():
+        pixels = Definition(operations=[Decode(color="bgr"), *geometry, Output(layout="NHWC", dtype="uint8")])
+        (seen,) = run(pixels, backend, [file])
+        assert (seen == np.array([50, 100, 200])).all(), name
+    (seen,) = run(NANODET, backend, [file])
+    np.testing.assert_allclose(seen[:, 48, 64], (np.array([50, 100, 200]) - MEAN) / STD, rtol=1e-6)
+    # The border is one level in every channel.
+    np.testing.assert_allclose(seen[:, 0, 0], (114 - np.array(MEAN)) / STD, rtol=1e-6)
+
+
+@settings(max_examples=60)
+@given(definition=definitions(), size=SIZES)
+def test_whatever_the_definition(definition: Definition, size: tuple[int, int]) -> None:
+    assume(definition.decode.color != "gray")
+    definition = Definition(operations=[Decode(color="bgr"), *definition.operations[1:]])
+    file = png_of(card(*size))
+    with pytest.MonkeyPatch.context() as patch:
+        for run_on in run.__wrapped__(patch):
+            for backend in BACKENDS[:3]:
+                (bgr,), (rgb,) = (run_on(one, backend, [file]) for one in (definition, in_rgb(definition)))
+                if isinstance(rgb, BadImage):
+                    assert isinstance(bgr, BadImage)
+                    assert bgr.code == rgb.code
+                else:
+                    assert_reversed(definition, bgr, rgb)
+
+
+@pytest.mark.parametrize("backend", ["reference", "dali"])
+def test_a_variation_is_the_same_change_in_either_order(backend: str) -> None:
+    files = [encode(photo(name), "JPEG", quality=90) for name in PHOTOS]
+    # Sums of float32 are taken in the order of the channels, and a half may be rounded to either side.
+    for augmentation, most in ((Augmentation(), 0), (Augmentation(brightness=0.4, saturation=0.4, hue=0.3), 1)):
+        results = []
+        for color in ("bgr", "rgb"):
+            definition = Definition(
+                operations=[Decode(color=color), Resize(mode="exact", size=(64, 80)),
+                            Output(layout="NHWC", dtype="uint8")]
+            )  # fmt: skip
+            varies = [
+                lambda size_hw, index=index, color=color, augmentation=augmentation: augmentation.draw(
+                    size_hw, seed=5, epoch=0, index=index, color=color
+                )
+                for index in range(len(files))
+            ]
+            results.append(compile(definition, backend=backend, varied=True).run(files, varies))
+        for bgr, rgb in zip(*results, strict=True):
+            assert np.abs(np.subtract(bgr[:, :, ::-1], rgb, dtype=np.int16)).max() <= most
+
+
+def test_a_drawn_color_turns_the_same_hue_whatever_the_order() -> None:
+    pixels = card(40, 50)
+    strong = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.3)
+    drawn = {color: strong.draw((40, 50), seed=1, epoch=0, index=2, color=color).color for color in ("rgb", "bgr")}
+    changed = recolored(pixels, drawn["rgb"])
+    again = recolored(np.ascontiguousarray(pixels[:, :, ::-1]), drawn["bgr"])[:, :, ::-1]
+    assert np.abs(np.subtract(changed, again, dtype=np.int16)).max() <= 1
+    wrong = recolored(np.ascontiguousarray(pixels[:, :, ::-1]), drawn["rgb"])[:, :, ::-1]
+    assert np.abs(np.subtract(changed, wrong, dtype=np.int16)).max() > 20
+
+
+def test_pictures_to_look_at_have_the_right_colors() -> None:
+    file = encode(photo("coffee"), "PNG")
+    expected = np.asarray(photo("coffee"))
+    for color in ("rgb", "bgr", "gray"):
+        (pixels,) = compile(Definition(operations=[Decode(color=color), Output(layout="NHWC", dtype="uint8")])).run(
+            [file]
+        )
+        shown = picture(pixels, color)
+        right = photo("coffee").convert("L") if color == "gray" else expected
+        np.testing.assert_array_equal(np.asarray(shown), np.asarray(right))

