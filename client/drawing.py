@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-_GOLDEN = 0.618033988749895
-"""Steps of this part of the circle give hues that stay apart, however many there are."""
-
-
-def color_of(class_id: int) -> tuple[int, int, int]:
-    """The colour in which the boxes of a class are drawn: red, green, blue, 0 to 255."""
-    red, green, blue = colorsys.hsv_to_rgb(class_id * _GOLDEN % 1, 0.85, 0.95)
-    return round(255 * red), round(255 * green), round(255 * blue)
-
+from onestream.wire.box_style import color_of, ink_on
 
 Drawn = tuple[tuple[float, float, float, float], int, str]
 """A box, x0, y0, x1, y1 in pixels; its class, which gives the colour; the text beside it."""
@@ -44,6 +35,5 @@ def draw_boxes(image: Image.Image, objects: Sequence[Drawn], *, image_size: tupl
         at_y = y0 - tall if y0 >= tall else y0
         at_x = min(max(0.0, x0), max(0, picture.width - wide))
         pen.rectangle((at_x, at_y, at_x + wide, at_y + tall), fill=color)
-        ink = "black" if sum(c * w for c, w in zip(color, (299, 587, 114), strict=True)) > 128_000 else "white"
-        pen.text((at_x + line - left, at_y + line - top), text, fill=ink, font=font)
+        pen.text((at_x + line - left, at_y + line - top), text, fill=ink_on(color), font=font)
     return picture

@@ -42,7 +42,7 @@ __device__ bool own_sample(
 """
 """What kernels need that work on such a frame."""
 
-_TAKE = (
+TAKE = (
     PLANES
     + r"""
 extern "C" __global__ void take_planes(
@@ -65,7 +65,7 @@ extern "C" __global__ void take_planes(
 }
 """
 )
-_NAME = "take_planes"
+_TAKE_NAME = "take_planes"
 
 _BLOCK = (32, 8)
 Arguments = tuple[int | np.int32, ...]
@@ -73,7 +73,7 @@ Arguments = tuple[int | np.int32, ...]
 
 def prepare_taking(device: Device) -> None:
     """Compile the kernel. Raises ``CannotCompile`` where that is not possible."""
-    device.kernel(_TAKE, _NAME)
+    device.kernel(TAKE, _TAKE_NAME)
 
 
 class GpuPlanes:
@@ -102,7 +102,7 @@ class GpuPlanes:
         stored = (layout.pitch(stored_hw[1]), 2 if layout.interleaved else 1, layout.depth > 8)
         turns = (orientation.transpose, orientation.flip_rows, orientation.flip_columns)
         arguments: Arguments = (*map(np.int32, (*stored, *turns)), self.frame.pointer, *self.numbers)
-        launch(stream, _TAKE, _NAME, self.over_planes(), y, y + u, y + v, *arguments)
+        launch(stream, TAKE, _TAKE_NAME, self.over_planes(), y, y + u, y + v, *arguments)
 
     def download(self, stream: Stream) -> None:
         """Queue the copy to the host."""

@@ -1,4 +1,4 @@
-"""How boxes look wherever they are drawn, in the client or in the server: colours, lines, text."""
+"""The colours of boxes, wherever they are drawn: in the client, or in the server into video."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import colorsys
 Color = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""
 
-NO_TRACK = -1
-"""The track id of an object that belongs to no track."""
-
 _GOLDEN = 0.618033988749895
 """Steps of this part of the circle give hues that stay apart, however many there are."""
-_LONGEST_LABEL = 60
+_LUMA = (0.299, 0.587, 0.114)
+"""How bright red, green and blue are to the eye: ITU-R BT.601."""
 
 
 def color_of(class_id: int) -> Color:
@@ -22,22 +20,6 @@ def color_of(class_id: int) -> Color:
 
 
 def ink_on(color: Color) -> Color:
-    """Black or white, whichever is read more easily on a colour."""
-    bright = sum(level * weight for level, weight in zip(color, (299, 587, 114), strict=True)) > 128_000
+    """Black or white, whichever is easier to see on a colour."""
+    bright = sum(level * share for level, share in zip(color, _LUMA, strict=True)) > 128
     return (0, 0, 0) if bright else (255, 255, 255)
-
-
-def line_width(size_hw: tuple[int, int]) -> int:
-    """Pixels of a box's line in a picture of (height, width)."""
-    return max(2, round(min(size_hw) / 270))
-
-
-def text_size(size_hw: tuple[int, int]) -> int:
-    """Size of the font in pixels in a picture of (height, width)."""
-    return max(12, round(min(size_hw) / 40))
-
-
-def name_of(label: str, track_id: int = NO_TRACK) -> str:
-    """What is written at a box before its score: the class, and of a tracked object its number."""
-    name = " ".join(label.split())[:_LONGEST_LABEL]
-    return name if track_id == NO_TRACK else f"{name} #{track_id}"

@@ -15,9 +15,12 @@ import numpy.typing as npt
 from onestream.postprocess.planes import check_shapes, each_plane, from_rgb, plane_sizes
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.video.common.color import ColorRule, Matrix, Pixels, Planes, Range
-from onestream.wire.box_style import color_of, ink_on, line_width, name_of, text_size
+from onestream.wire.box_style import color_of, ink_on
 
 _SIDES = 4
+_LINES_A_SIDE, _TEXTS_A_SIDE, _SMALLEST_TEXT = 270, 40, 12
+"""The picture's shorter side in widths of lines and in sizes of text, and the smallest text that can be read."""
+_LONGEST_NAME = 60
 
 
 def draw_boxes(
@@ -31,8 +34,8 @@ def draw_boxes(
 ) -> None:
     """Draw objects into an upright frame of 8 bit, the best of them, which comes first, on top.
 
-    ``boxes`` is (n, 4): x0 y0 x1 y1 in pixels of the frame, within it; of the others n each, the labels as bytes. Raises ``ValueError``
-    where ``rule`` cannot be resolved for the frame.
+    ``boxes`` is (n, 4): x0 y0 x1 y1 in pixels of the frame, within it; of the others there are n each, labels as bytes.
+    Raises ``ValueError`` where ``rule`` cannot be resolved for the frame.
     """
     from onestream.postprocess.detection.kernels import fill, stamp
 
@@ -48,15 +51,16 @@ def draw_boxes(
     cell_hw = (1 << frame.shifts[0], 1 << frame.shifts[1])
     paints = [_paint(class_id, colors.matrix, colors.range) for class_id in class_ids[::-1].tolist()]
     placed = _whole_cells(boxes[::-1], cell_hw)
-    lines = _lines(placed, -(-line_width(frame.size_hw) // max(cell_hw)) * max(cell_hw))
+    side, cell = min(frame.size_hw), max(cell_hw)
+    lines = _lines(placed, -(-max(2, round(side / _LINES_A_SIDE)) // cell) * cell)
     for number, (plane, shifts) in enumerate(planes):
         levels = np.array([paint.levels[number] for paint in paints], np.uint8).repeat(_SIDES)
         fill(plane, lines >> np.tile(shifts, 2), levels)
-    size = text_size(frame.size_hw)
+    size = max(_SMALLEST_TEXT, round(side / _TEXTS_A_SIDE))
     for (top, left, _, _), score, label, paint in zip(
         placed.tolist(), scores[::-1].tolist(), labels[::-1], paints, strict=True
     ):
-        name = name_of(label.decode(errors="replace"))
+        name = " ".join(label.decode(errors="replace").split())[:_LONGEST_NAME]
         pieces = [_text(f" {name} ", size, cell_hw), _text(f"{score:.2f} ", size, cell_hw)]
         tall, wide = pieces[0].size_hw[0], sum(piece.size_hw[1] for piece in pieces)
         # Above the box, or inside where there is no room; always within the picture.
