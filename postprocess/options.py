@@ -110,7 +110,7 @@ class Detection(DetectorFamily, Options):
     )
     max_detections: int = Field(default=100, ge=1, le=MOST_CANDIDATES, description="the most boxes of a picture")
     max_candidates: int = Field(
-        default=1000,
+        default=300,
         ge=1,
         le=MOST_CANDIDATES,
         description="the network's best boxes, before any is removed; the graph itself chooses them",

@@ -94,6 +94,7 @@ def _detector(
     options: Detection, definition: Definition, labels: Sequence[str] | None, dropped: Callable[[int], None]
 ) -> Postprocess:
     names, id_of = _names(labels), options.id_of_class
+    known = labels if id_of is None else id_of
 
     def found_in(boxes: Boxes, scores: Scores, classes: Classes, size_hw: Size) -> Tensors:
         found = detect(
@@ -105,10 +106,11 @@ def _detector(
             iou_threshold=None if options.suppresses == "none" else options.iou_threshold,
             class_aware=options.suppresses == "by_class",
             max_detections=options.max_detections,
+            classes_known=None if known is None else len(known),
         )
         if found.dropped:
             dropped(found.dropped)
-        classes = found.class_ids
+        classes = found.classes
         class_ids = classes if id_of is None else np.array(id_of, np.int32)[classes]
         return {
             BOXES: found.boxes[None],

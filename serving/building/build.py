@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 
 from onestream.postprocess.matte.background import read_picture
 from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground
 from onestream.serving.building import certificate, onnx_graph, repository
+from onestream.serving.building.detector_tail import read_anchors
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.building.versions import built_versions, read_pins, version_name, version_of
@@ -144,10 +144,10 @@ class _Source:
 
     name: str
     file: Path | None
-    anchors: npt.NDArray[np.float32] | None
+    anchors: npt.NDArray[Any] | None
 
     @classmethod
-    def of(cls, pipeline: Pipeline, onnx_file: Path | None, *, anchors: npt.NDArray[np.float32] | None) -> _Source:
+    def of(cls, pipeline: Pipeline, onnx_file: Path | None, *, anchors: npt.NDArray[Any] | None) -> _Source:
         if onnx_file is not None:
             if not onnx_file.is_file():
                 raise BadNetwork(f"{onnx_file}: no such file")
@@ -247,21 +247,13 @@ def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | No
         raise BadPipeline(f"postprocess.labels has {names} names, postprocess.class_ids {len(ids)} ids")
 
 
-def _anchors(pipeline: Pipeline, beside: Path) -> npt.NDArray[np.float32] | None:
+def _anchors(pipeline: Pipeline, beside: Path) -> npt.NDArray[Any] | None:
     """The anchors in the file that a detector's options name."""
     options = pipeline.postprocess
     if not isinstance(options, Detection) or options.anchors is None:
         return None
     path = beside / options.anchors
-    content = _read(path, "postprocess.anchors", most=_MOST_ANCHOR_BYTES)
-    try:
-        anchors = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise BadPipeline(f"postprocess.anchors: {path}: no file of NumPy: {error}") from None
-    if not isinstance(anchors, np.ndarray) or anchors.dtype.kind != "f" or anchors.ndim != 2 or anchors.shape[1] != 4:
-        seen = f"{anchors.dtype} {list(anchors.shape)}" if isinstance(anchors, np.ndarray) else "an archive"
-        raise BadPipeline(f"postprocess.anchors: {path}: expected floats [anchors, 4], got {seen}")
-    return anchors.astype(np.float32)
+    return read_anchors(_read(path, "postprocess.anchors", most=_MOST_ANCHOR_BYTES))
 
 
 def _background(pipeline: Pipeline, beside: Path) -> bytes | None:

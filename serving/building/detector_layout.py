@@ -151,11 +151,17 @@ class _Reader:
         cells = {_cell_count(self.network_hw, strides) for strides in STRIDES}
         turned = first not in cells if (first in cells) != (second in cells) else second >= first
         anchors, values = (second, first) if turned else (first, second)
+        if anchors in {3 * count for count in cells}:
+            raise self.unfit("With three anchors a cell it is of the family yolov5")
+        if not turned and values == 6 and anchors not in cells:
+            raise self.unfit("It looks like boxes that are decoded and suppressed: the family boxes")
         scores = Columns((name,), 4, values)
         return Layout(anchors, Columns((name,), 0, 4), scores, scores, turned=turned)
 
     def with_objectness(self, strides: tuple[int, ...] = ()) -> Layout:
         name, anchors, values = self.only()
+        if values > anchors:
+            raise self.unfit("With more values than anchors it looks like one of the family yolo")
         scores = Columns((name,), 5, values)
         objectness = Columns((name,), 4, 5)
         return Layout(anchors, Columns((name,), 0, 4), scores, scores, objectness, strides=strides)

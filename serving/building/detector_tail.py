@@ -6,6 +6,7 @@ multiplies matrices, which a GPU would do in TF32.
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamil
 from onestream.serving.building.detector_layout import Columns, Layout, Size, grid, read_layout
 from onestream.serving.building.onnx_nodes import Nodes, opset
 from onestream.serving.engine.served import DOOR_PREFIX
-from onestream.serving.errors import BadNetwork
+from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.wire.tensor_names import CANDIDATES
 
 ANCHORS = "anchors"
@@ -69,6 +70,17 @@ def append_tail(
 def class_count(model: onnx.ModelProto, options: DetectorFamily, *, network_hw: Size) -> int | None:
     """How many classes a detector tells apart; None where its outputs do not show it. Raises as ``read_layout``."""
     return read_layout(model, options, network_hw=network_hw).classes
+
+
+def read_anchors(content: bytes) -> _Table:
+    """The array in a file of NumPy. Raises ``BadPipeline`` where it is none."""
+    try:
+        table = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, OSError, EOFError, MemoryError) as error:
+        raise BadPipeline(f"postprocess.anchors: not a file of NumPy (.npy): {error}") from None
+    if not isinstance(table, np.ndarray):
+        raise BadPipeline("postprocess.anchors: expected one array (.npy), got several (.npz)")
+    return table
 
 
 class _Tail:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,7 @@ def prepare(
     definition: Definition,
     postprocess: AnyPostprocess | None = None,
     *,
-    anchors: npt.NDArray[np.float32] | None = None,
+    anchors: npt.NDArray[Any] | None = None,
 ) -> onnx.ModelProto:
     """Make a network servable with a definition; the argument is not changed.
 
