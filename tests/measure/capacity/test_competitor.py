@@ -12,7 +12,8 @@ import pytest
 from networks import mean_color
 from PIL import Image
 
-from onestream.measure.capacity.opencv import Compositing, Preprocessing
+from onestream.measure.capacity.opencv import Preprocessing
+from onestream.measure.capacity.opencv_results import Compositing
 from onestream.measure.capacity.plain_network import without_door
 from onestream.measure.parity.library_baselines import OpenCv
 from onestream.measure.parity.subject import Photo
@@ -76,8 +77,8 @@ def test_a_person_stays_and_the_rest_is_blurred(frame: np.ndarray) -> None:
     composing = Compositing(pipeline.postprocess, pipeline.video.output, preprocessing.placement)  # type: ignore[arg-type]
     person = np.zeros((256, 256), np.float32)
     person[:, :128] = 1
-    composed = composing.compose(frame, person)
+    composed = composing.picture(frame, {"person": person})
     np.testing.assert_array_equal(composed[:, :300], frame[:, :300])
     right = composed[:, 340:].astype(float)
     assert np.abs(np.diff(right, axis=1)).mean() < 0.3 * np.abs(np.diff(frame[:, 340:].astype(float), axis=1)).mean()
-    assert composing(frame, person)[:4] == b"\0\0\0\1"
+    assert composing(frame, {"person": person})[:4] == b"\0\0\0\1"
