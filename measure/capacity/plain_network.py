@@ -1,6 +1,6 @@
 """The network as it was exported, float32 in and without the definition's steps, as a Triton model of few lines.
 
-A detector keeps the nodes that make candidates of its outputs: the usual way has nothing faster.
+A detector keeps the nodes that make candidates of its outputs, so that nothing of that is left to NumPy.
 """
 
 from __future__ import annotations
