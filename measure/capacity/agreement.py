@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onestream.client import Client
+from onestream.client.results import Detection as DetectedObject
 from onestream.client.video import FrameResult, PacketSource
 from onestream.measure.agreement import Disagreement
 from onestream.measure.capacity import opencv
@@ -18,19 +19,23 @@ from onestream.measure.capacity.opencv_results import Detecting, Objects, Pictur
 from onestream.measure.capacity.plain_network import NAME
 from onestream.postprocess.options import Classification, Detection
 from onestream.serving.pipeline import Pipeline
+from onestream.wire.box_style import color_of
 
 FRAMES = 30
 LEAST_EQUAL, LEAST_PSNR_DB = 0.8, 25.0
-"""Of top classes, since OpenCV's resize does not antialias; of pictures, since it blurs and writes in another way."""
+"""Of top classes, since OpenCV's resize does not antialias; of composed pictures, since it blurs in another way."""
 LEAST_EQUAL_BOXES, LEAST_IOU, CLEAR_SCORE = 0.9, 0.9, 0.4
 """Of boxes that are not near the threshold, which those of others may miss."""
+_NEAR, _SAME_COLOR = 4, 60
+"""Pixels by which lines may lie apart, and levels by which coding changes their colour."""
 
 
 def check(
     grpc_address: str, pipeline_file: Path, clip: Clip, *, stride: int, labels: Sequence[str] = ()
 ) -> dict[str, float]:
     """Compare the results of the clip's first sampled frames: *top_1_equal* of a classification, 0 to 1; *boxes_equal*
-    of a detection; *psnr_db*, the lowest of any picture. Raises ``Disagreement``.
+    of a detection, and how many are drawn by each; *psnr_db*, the lowest of any composed picture. Raises
+    ``Disagreement``.
     """
     pipeline = Pipeline.from_file(pipeline_file)
     with (
@@ -46,35 +51,63 @@ def check(
             raise Disagreement(f"the best class of {equal:.0%} of the frames is the same; at least {LEAST_EQUAL:.0%}")
         return {"top_1_equal": equal}
     placement = opencv.Preprocessing(pipeline.preprocess, theirs[0][0].shape[:2]).placement
-    finish, agreed = finish_of(pipeline, placement, labels), {}
-    if isinstance(pipeline.postprocess, Detection):
-        detecting = Detecting(pipeline.postprocess, placement)
-        pairs = [_equal_boxes(one, detecting(*two)) for one, two in zip(ours, theirs, strict=True)]
-        counts = np.sum(pairs, axis=0)
-        agreed["boxes_equal"] = float(counts[0] / max(1, counts[1]))
-        if not counts[1] or agreed["boxes_equal"] < LEAST_EQUAL_BOXES:
-            raise Disagreement(
-                f"{counts[0]} of {counts[1]} boxes with a score of {CLEAR_SCORE} and more are the same; "
-                f"at least one, and {LEAST_EQUAL_BOXES:.0%}"
-            )
+    finish = finish_of(pipeline, placement, labels)
+    pictures: list[Any] = []
     if isinstance(finish, Pictures):
         pictures = _decoded([one.video.data for one in ours if one.video is not None])
-        agreed["psnr_db"] = min(
-            _psnr_db(mine, finish.picture(*two)[:, :, ::-1]) for mine, two in zip(pictures, theirs, strict=True)
+        if len(pictures) != len(ours):
+            raise Disagreement(f"{len(ours)} frames have {len(pictures)} pictures")
+    beside = [finish.picture(*two)[:, :, ::-1] for two in theirs] if isinstance(finish, Pictures) else []
+    if not isinstance(pipeline.postprocess, Detection):
+        if not pictures:
+            return {}
+        lowest = min(_psnr_db(*two) for two in zip(pictures, beside, strict=True))
+        if lowest < LEAST_PSNR_DB:
+            raise Disagreement(f"a composed picture differs: {lowest:.1f} dB; at least {LEAST_PSNR_DB:g}")
+        return {"psnr_db": lowest}
+    detecting = Detecting(pipeline.postprocess, placement)
+    agreed = {
+        "boxes_equal": _share([_equal_boxes(one, detecting(*two)) for one, two in zip(ours, theirs, strict=True)])
+    }
+    for name, shown in (("ours_drawn", pictures), ("theirs_drawn", beside)):
+        if shown:
+            agreed[name] = _share([_drawn_boxes(one, picture) for one, picture in zip(ours, shown, strict=True)])
+    if min(agreed.values()) < LEAST_EQUAL_BOXES:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in agreed.items())
+        raise Disagreement(
+            f"of boxes with a score of {CLEAR_SCORE} and more: {shares}; at least {LEAST_EQUAL_BOXES:.0%}"
         )
-        if agreed["psnr_db"] < LEAST_PSNR_DB:
-            raise Disagreement(f"a picture differs: {agreed['psnr_db']:.1f} dB; at least {LEAST_PSNR_DB:g}")
     return agreed
+
+
+def _share(counts: list[tuple[int, int]]) -> float:
+    """Of how many and all, for each frame; 0 where there is nothing at all."""
+    some, whole = np.sum(counts, axis=0)
+    return float(some / max(1, whole))
 
 
 def _equal_boxes(ours: FrameResult, theirs: Objects) -> tuple[int, int]:
     """How many of our clear boxes are among theirs, and how many there are."""
-    found = ours.detections
-    assert found is not None
-    clear = found.boxes[found.scores >= CLEAR_SCORE]
-    # The classes' ids may have gaps; boxes that lie on each other are of the same object.
+    clear = [np.array(one.box) for one in _clear(ours)]
     equal = [bool(len(theirs.boxes)) and float(_ious(box, theirs.boxes).max()) >= LEAST_IOU for box in clear]
     return sum(equal), len(clear)
+
+
+def _drawn_boxes(ours: FrameResult, picture: Any) -> tuple[int, int]:
+    """How many of our clear boxes have a left line of their colour in a picture, and how many there are."""
+    drawn = 0
+    for one in _clear(ours):
+        x0, y0, _, y1 = map(round, one.box)
+        about = picture[(y0 + y1) // 2 : y1, max(0, x0 - _NEAR) : x0 + _NEAR + 1].astype(int)
+        off = np.abs(np.median(about, axis=0) - color_of(one.class_id)).max(axis=1)
+        drawn += bool(off.min() < _SAME_COLOR)
+    return drawn, len(_clear(ours))
+
+
+def _clear(ours: FrameResult) -> list[DetectedObject]:
+    found = ours.detections
+    assert found is not None
+    return [one for one in found if one.score >= CLEAR_SCORE]
 
 
 def _ious(box: Any, others: Any) -> Any:

@@ -15,12 +15,12 @@ from onestream.postprocess.options import BlurBackground, ColorBackground, Detec
 from onestream.preprocess.geometry import Placement
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.serving.video.encoder import libx264_options
-from onestream.wire.box_style import color_of
+from onestream.wire.box_style import color_of, ink_on
 from onestream.wire.tensor_names import CANDIDATES
 
 _CELL = 8
-_LINE, _FONT_SCALE, _TEXT_LINE, _MARGIN = 4, 0.8, 2, 4
-"""Of boxes and names, about those of ours at 1080p."""
+_LINE, _FONT_SCALE, _TEXT_LINE, _MARGIN, _OF_SIDE = 4, 0.8, 2, 4, 1080
+"""Of boxes and names, about those of ours, in pictures whose shorter side is so long."""
 
 Frame = npt.NDArray[np.uint8]
 """(height, width, 3) in BGR."""
@@ -123,7 +123,7 @@ class Detecting(Finish):
         import cv2
 
         self._cv2: Any = cv2
-        self._options = options
+        self.options = options
         height, width = placement.source_hw
         scale = np.array((width / placement.resized_hw[1], height / placement.resized_hw[0]), np.float32)
         window, (top, left) = placement.window, placement.offset
@@ -134,7 +134,7 @@ class Detecting(Finish):
     def __call__(self, frame: Frame, outputs: Outputs) -> Objects:  # noqa: ARG002
         """The objects, best first."""
         boxes, scores, classes = (outputs[name] for name in CANDIDATES)
-        options = self._options
+        options = self.options
         good = scores > options.score_threshold
         boxes, scores, classes = boxes[good], scores[good], classes[good]
         if options.suppresses != "none" and len(boxes):
@@ -156,23 +156,27 @@ class Drawing(Pictures):
 
     def __init__(self, detecting: Detecting, labels: Sequence[str], output: VideoOutput, placement: Placement) -> None:
         super().__init__(output, placement)
-        self.detecting, self._labels = detecting, labels
+        self._detecting, self._labels = detecting, labels
+        scale = min(placement.source_hw) / _OF_SIDE
+        self._font_scale, self._margin = _FONT_SCALE * scale, round(_MARGIN * scale)
+        self._line, self._text_line = max(2, round(_LINE * scale)), max(1, round(_TEXT_LINE * scale))
 
     def picture(self, frame: Frame, outputs: Outputs) -> Frame:
         """See ``Pictures``."""
         cv2, font = self._cv2, self._cv2.FONT_HERSHEY_SIMPLEX
-        found = (values[::-1].tolist() for values in self.detecting(frame, outputs))
+        ids = self._detecting.options.id_of_class
+        found = (values[::-1].tolist() for values in self._detecting(frame, outputs))
         for box, score, number in zip(*found, strict=True):
-            color = color_of(number)[::-1]
+            color = color_of(number if ids is None else ids[number])
+            ink, paint = ink_on(color)[::-1], color[::-1]
             x0, y0, x1, y1 = map(round, box)
-            cv2.rectangle(frame, (x0, y0), (x1, y1), color, _LINE)
+            cv2.rectangle(frame, (x0, y0), (x1, y1), paint, self._line)
             text = f"{self._labels[number] if self._labels else number} {score:.2f}"
-            (width, height), _ = cv2.getTextSize(text, font, _FONT_SCALE, _TEXT_LINE)
-            bottom = max(y0, height + 2 * _MARGIN)
-            cv2.rectangle(frame, (x0, bottom - height - 2 * _MARGIN), (x0 + width, bottom), color, -1)
-            cv2.putText(
-                frame, text, (x0, bottom - _MARGIN), font, _FONT_SCALE, (255, 255, 255), _TEXT_LINE, cv2.LINE_AA
-            )
+            (width, height), _ = cv2.getTextSize(text, font, self._font_scale, self._text_line)
+            high, at = height + 2 * self._margin, (x0, max(y0, height + 2 * self._margin))
+            cv2.rectangle(frame, (at[0], at[1] - high), (at[0] + width, at[1]), paint, -1)
+            at = (at[0], at[1] - self._margin)
+            cv2.putText(frame, text, at, font, self._font_scale, ink, self._text_line, cv2.LINE_AA)
         return frame
 
 
