@@ -209,6 +209,15 @@ def clipped(boxes: Boxes, size_hw: Size) -> Boxes:
     return np.clip(boxes, 0, np.array([width, height, width, height], np.float32))
 
 
+def visible_share(boxes: Boxes, window: Window) -> npt.NDArray[np.float64]:
+    """The share of each box's area that lies in a window, 0 to 1, float64 (n,); 0 of a box without area."""
+    corners = boxes.astype(np.float64)
+    first, last = [window.left, window.top], [window.left + window.width, window.top + window.height]
+    inside = np.clip(corners, [*first, *first], [*last, *last])
+    areas, left = ((one[:, 2] - one[:, 0]) * (one[:, 3] - one[:, 1]) for one in (corners, inside))
+    return np.divide(left, areas, out=np.zeros(len(boxes)), where=areas > 0)
+
+
 def single_resize(operations: tuple[Geometric, ...]) -> bool:
     """Whether the geometry is at most one resize, followed by crops and pads only."""
     return not any(isinstance(operation, Resize) for operation in operations[1:])
