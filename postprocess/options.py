@@ -24,12 +24,14 @@ class Options(BaseModel):
 
     ``takes_image_size``: whether results depend on the size of the picture, beside the network's outputs.
     ``takes_long``: whether results take so long that one process for all cores would hold the others up.
+    ``leaves_with_pictures``: whether results leave beside the pictures of a video that they are drawn into.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     takes_image_size: ClassVar[bool] = False
     takes_long: ClassVar[bool] = False
+    leaves_with_pictures: ClassVar[bool] = False
 
 
 class Classification(Options):
@@ -148,6 +150,7 @@ class Detection(DetectorFamily, Options):
     """Objects and their boxes, from the outputs of a detector."""
 
     takes_image_size: ClassVar[bool] = True
+    leaves_with_pictures: ClassVar[bool] = True
 
     kind: Literal["detection"] = "detection"
     score_threshold: float = Field(default=0.25, ge=0, lt=1, description="a box must have a score above this")

@@ -307,7 +307,8 @@ def _video(
     options = pipeline.video
     assert options is not None
     if options.output:
-        results = (Tensor(VIDEO, "uint8", (-1,)),)
+        beside = results if pipeline.postprocess.leaves_with_pictures else ()
+        results = (Tensor(VIDEO, "uint8", (-1,)), *beside)
     return StreamModel(
         f"{pipeline.name}_video",
         (Tensor(MESSAGE, "uint8", (-1,)),),
