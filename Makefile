@@ -23,7 +23,7 @@ INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.serve  ## build, serve and classify real photos, then stop
+demo: $(VENV)/.serve  ## build, serve, classify real photos and find objects in them, then stop
 	$(BIN)/onestream demo
 
 demo-page: $(VENV)/.page model_repository/classify_fused/1/model.onnx  ## serve, and show what the network sees in a browser
