@@ -227,6 +227,8 @@ def _labels(pipeline: Pipeline, beside: Path) -> str | None:
     options = pipeline.postprocess
     if not isinstance(options, Classification | Detection) or options.labels is None:
         return None
+    if isinstance(options.labels, tuple):
+        return "".join(f"{name}\n" for name in options.labels)
     if options.labels in _OWN_LABELS:
         return (resources.files("onestream.serving") / "data" / f"{options.labels}_labels.txt").read_text("utf-8")
     path = beside / options.labels
