@@ -136,7 +136,14 @@ def _of_ultralytics(family: Family, size_hw: tuple[int, int]) -> dict[str, Any]:
         "batch": 1,
         "imgsz": list(size_hw),
         "names": NAMES,
-        "args": {"batch": 1, "half": False, "dynamic": False, "simplify": True, "opset": None, "nms": family == "boxes"},
+        "args": {
+            "batch": 1,
+            "half": False,
+            "dynamic": False,
+            "simplify": True,
+            "opset": None,
+            "nms": family == "boxes",
+        },
         "channels": 3,
         "end2end": False,
     }

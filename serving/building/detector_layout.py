@@ -21,6 +21,8 @@ from onestream.serving.errors import BadNetwork, BadPipeline
 Size = tuple[int, int]
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+_MOST_QUERIES = 1000
+"""DETR has 100, RT-DETR 300, DETA 900; a grid has more cells."""
 _FLOATS = ("float32", "float16", "float64")
 _INTEGERS = ("int32", "int64")
 _TAKES = {
@@ -129,8 +131,26 @@ class _Reader:
 
     def unfit(self, why: str = "") -> BadNetwork:
         seen = ", ".join(_text(output) for output in self.outputs)
-        family = self.options.family
+        family, usual = self.options.family, self.usual_family()
+        if usual not in (None, family):
+            why = f"{why}{why and '. '}Such an output is usual for the family {usual}"
         return BadNetwork(f"the family {family} takes {_TAKES[family]}; got {seen}{why and '. '}{why}")
+
+    def usual_family(self) -> str | None:
+        """The family that a network with one output of these sizes most likely is of, where they tell."""
+        if len(self.outputs) != 1 or len(self.outputs[0].dims) != 2 or None in self.outputs[0].dims:
+            return None
+        rows, columns = self.dims(self.outputs[0])
+        cells = {_cell_count(self.network_hw, strides) for strides in STRIDES}
+        if rows in cells:
+            return None
+        if columns in cells:
+            return "yolo"
+        if rows in {3 * count for count in cells}:
+            return "yolov5"
+        if columns == 6:
+            return "boxes"
+        return "detr" if columns < rows <= _MOST_QUERIES else None
 
     def dims(self, output: NetworkOutput) -> tuple[int, int]:
         """Its two sizes without the batch."""
@@ -147,6 +167,8 @@ class _Reader:
 
     def yolo(self) -> Layout:
         name, first, second = self.only()
+        if self.usual_family() in ("yolov5", "boxes", "detr"):
+            raise self.unfit()
         # Either order is exported. The anchors are as many as the cells, or else the more numerous.
         cells = {_cell_count(self.network_hw, strides) for strides in STRIDES}
         turned = first not in cells if (first in cells) != (second in cells) else second >= first
@@ -156,6 +178,8 @@ class _Reader:
 
     def with_objectness(self, strides: tuple[int, ...] = ()) -> Layout:
         name, anchors, values = self.only()
+        if self.usual_family() == "yolo":
+            raise self.unfit()
         scores = Columns((name,), 5, values)
         objectness = Columns((name,), 4, 5)
         return Layout(anchors, Columns((name,), 0, 4), scores, scores, objectness, strides=strides)
@@ -265,6 +289,8 @@ class _Reader:
         if len(self.outputs) == 1:
             # ultralytics' export of RT-DETR: boxes, then scores that are sigmoid's.
             name, queries, columns = self.only()
+            if self.usual_family() in ("yolo", "yolov5"):
+                raise self.unfit()
             if self.options.activation not in ("auto", "none"):
                 raise BadPipeline(
                     f"postprocess.activation is {self.options.activation}; in one output of detr scores are ready: "
