@@ -26,6 +26,8 @@ _SCORE_THRESHOLD = 0.5
 """The default of ``post_process_object_detection`` and of transformers' pipeline."""
 _COUNTS = ("num_queries", "num_detection_tokens")
 """The most boxes that a network gives; YOLOS has the second."""
+_AT_MOST_100 = ("conditional_detr", "dab-detr", "deformable_detr", "lw_detr")
+"""Of these ``post_process_object_detection`` takes the best 100, the default here too."""
 
 
 def with_boxes(imported: Imported, network: Mapping[str, Any]) -> Imported:
@@ -52,7 +54,7 @@ def with_boxes(imported: Imported, network: Mapping[str, Any]) -> Imported:
         "score_threshold": _SCORE_THRESHOLD,
     }
     counts = [network[key] for key in _COUNTS if isinstance(network.get(key), int)]
-    if counts:
+    if counts and model_type not in _AT_MOST_100:
         fields["max_detections"] = counts[0]
     if network.get("id2label"):
         fields["labels"] = class_names(network["id2label"], where="id2label")

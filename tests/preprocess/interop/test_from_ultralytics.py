@@ -189,4 +189,3 @@ def test_what_is_no_onnx_file_is_refused(tmp_path: Path) -> None:
     for name, said in (("net.onnx", "is not an ONNX file"), ("missing.onnx", "No such file")):
         with pytest.raises(CannotImport, match=said):
             import_source(str(tmp_path / name))
-
