@@ -210,8 +210,8 @@ class VideoOptions(BaseModel):
     )
     output: VideoOutput | None = Field(
         default=None,
-        description="of a matte or a detection only: frames leave encoded, composed or with boxes drawn into them; "
-        "without it results leave as tensors",
+        description="of a matte or a detection only: frames leave encoded, composed, or with boxes and names drawn "
+        "into them; without it only results leave",
     )
 
     @property
@@ -235,6 +235,12 @@ class Pipeline(BaseModel):
     )
     network: Literal["efficientnet-lite0", "selfie-segmentation", "ssdlite-mobilenet-v2", "nanodet-g"] | None = Field(
         default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one"
+    )
+    network_outputs: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="names of tensors within the network that leave it in place of its own outputs; what comes after "
+        "them is left out",
     )
     preprocess: Definition = Field(description="the definition: from an encoded image to the network's input")
     postprocess: AnyPostprocess = Field(

@@ -50,20 +50,24 @@ def test_python_blocks_run(server: Server) -> None:
 def test_python_blocks_of_the_training_page_run() -> None:
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     found = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(found) == 2
+    assert len(found) == 3
     printed = []
     for block in found:
         done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout)
     assert printed[0].endswith("2 batches, exactly what serving computes\n")
-    assert printed[1] == "torch.Size([3, 224, 224])\n"
+    assert printed[1].startswith("('cat', 'cup', 'spoon') (17, 47, 50)\n(2, 3, 128, 128) [[")
+    assert printed[1].endswith(
+        "(300, 451) [[0.0, 0.0, 401.0, 300.0]]\n(400, 600) [[173.0, 17.0, 413.0, 310.0], [325.0, 66.0, 425.0, 327.0]]\n"
+    )
+    assert printed[2] == "torch.Size([3, 224, 224])\n"
 
 
 @pytest.mark.needs_triton
-def test_classify_lines_run(server: Server) -> None:
+def test_predict_lines_run(server: Server) -> None:
     for arguments in (["examples/photos"], ["--json", "examples/photos/cat.jpg"]):
-        command = [sys.executable, "-m", "onestream", "classify", "--url", server.grpc_address, *arguments]
+        command = [sys.executable, "-m", "onestream", "predict", "--url", server.grpc_address, *arguments]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert "cat" in done.stdout

@@ -1,4 +1,4 @@
-"""The run itself: images that the journal has are passed over, all others are classified, in order."""
+"""The run itself: images that the journal has are passed over, all others are sent, in order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from onestream.client import (
     Client,
     InvalidRequest,
     OnestreamError,
+    Outputs,
     ServerFailed,
     ServerOverloaded,
     TimedOut,
+    UnexpectedResponse,
     UnreadableInput,
     UnsupportedInput,
 )
@@ -60,19 +62,22 @@ class Run:
         """A row for each sample that is left. Raises errors that are not of one image alone, after the rows before."""
         max_bytes = self._client.max_body_bytes(self._pipeline)
         loaded = ((sample, _loaded(sample, max_bytes)) for sample in self._samples)
-        for row in map_in_order(self._classify, loaded, in_flight=self._in_flight):
+        for row in map_in_order(self._predict, loaded, in_flight=self._in_flight):
             self._count(row)
             yield row
 
-    def _classify(self, loaded: tuple[Sample, str | bytes | OnestreamError]) -> Row:
+    def _predict(self, loaded: tuple[Sample, str | bytes | OnestreamError]) -> Row:
         sample, image = loaded
         try:
             if isinstance(image, OnestreamError):
                 raise image
             with _opened(image) as opened:
-                result = self._client.classify(opened, pipeline=self._pipeline)
+                result = self._client.predict(opened, pipeline=self._pipeline)
         except _OF_ONE_IMAGE as error:
             return Row.of_error(sample.path, sample.key, error)
+        if isinstance(result, Outputs):
+            answered = ", ".join(sorted(result.tensors)) or "nothing"
+            raise UnexpectedResponse(f"{self._pipeline!r} answers {answered}; bulk writes classes and objects")
         return Row.of_result(sample.path, sample.key, result, self._top)
 
     def _count(self, row: Row) -> None:

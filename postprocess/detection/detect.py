@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,13 +30,13 @@ class Detections:
     """The objects found in one picture, best first.
 
     ``boxes`` is (n, 4) float32, x0 y0 x1 y1 in pixels of the picture after its EXIF orientation, within it and with an
-    area above 0; ``scores`` (n,) float32; ``class_ids`` (n,) int32; ``image_size`` the picture's (height, width).
-    ``dropped`` counts the candidates with a NaN or an infinity, or of a class that has no id.
+    area above 0; ``scores`` (n,) float32; ``classes`` (n,) int32, from 0; ``image_size`` the picture's (height, width).
+    ``dropped`` counts the candidates with a NaN or an infinity, or of a class that is not known.
     """
 
     boxes: npt.NDArray[np.float32]
     scores: npt.NDArray[np.float32]
-    class_ids: npt.NDArray[np.int32]
+    classes: npt.NDArray[np.int32]
     image_size: tuple[int, int]
     dropped: int
 
@@ -52,19 +51,18 @@ def detect(
     iou_threshold: float | None,
     class_aware: bool = True,
     max_detections: int,
-    class_ids: Sequence[int] | npt.NDArray[np.int32] | None = None,
+    classes_known: int | None = None,
 ) -> Detections:
     """The objects among one picture's candidates, which a detector's exit gives best first.
 
     ``boxes`` is (k, 4) float32, x0 y0 x1 y1 in pixels of the network's input; ``scores`` (k,) float32; ``classes`` (k,)
     int32, from 0. Candidates with a score above ``score_threshold`` are suppressed as in ``suppress``, where
     ``iou_threshold`` is not None; the best ``max_detections`` are mapped to the picture and clipped to it, and those of
-    which nothing is left there go. ``class_ids`` holds the id of each class; without it a class is its own id.
+    which nothing is left there go. ``classes_known`` is how many classes there are, where that is known.
     """
     valid = np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
-    if class_ids is not None:
-        class_ids = np.asarray(class_ids, np.int32)
-        valid &= (classes >= 0) & (classes < len(class_ids))
+    if classes_known is not None:
+        valid &= (classes >= 0) & (classes < classes_known)
     dropped = len(valid) - int(np.count_nonzero(valid))
     chosen = np.flatnonzero(valid & (scores > score_threshold))
     if iou_threshold is None:
@@ -84,5 +82,4 @@ def detect(
     mapped = np.clip(mapping.to_source(boxes[chosen]), 0, (width, height, width, height)).astype(np.float32)
     visible = (mapped[:, 2:] > mapped[:, :2]).all(axis=1)
     found = chosen[visible]
-    ids = classes[found] if class_ids is None else class_ids[classes[found]]
-    return Detections(mapped[visible], scores[found], ids, (height, width), dropped)
+    return Detections(mapped[visible], scores[found], classes[found], (height, width), dropped)

@@ -55,7 +55,7 @@ def with_boxes(imported: Imported, network: Mapping[str, Any]) -> Imported:
     }
     counts = [network[key] for key in _COUNTS if isinstance(network.get(key), int)]
     if counts and model_type not in _AT_MOST_100:
-        fields["max_detections"] = counts[0]
+        fields |= {"max_detections": counts[0], "max_candidates": counts[0]}
     if network.get("id2label"):
         fields["labels"] = class_names(network["id2label"], where="id2label")
     return replace(imported, postprocess=fields)

@@ -22,10 +22,10 @@ Dims = tuple[int | None, ...]
 
 _DTYPES: dict[int, DType] = {1: "float32", 10: "float16"}
 """Of ``onnx.TensorProto``."""
-_PREDICT = {"score_threshold": 0.25, "iou_threshold": 0.7, "max_detections": 300}
-"""The defaults of ultralytics' ``predict``."""
-_DETECT_V5 = {"score_threshold": 0.25, "iou_threshold": 0.45, "max_detections": 1000}
-"""The defaults of YOLOv5's ``detect.py``."""
+_PREDICT = {"score_threshold": 0.25, "iou_threshold": 0.7, "max_detections": 300, "max_candidates": 1000}
+"""The defaults of ultralytics' ``predict``, which bounds candidates far above any number of them."""
+_DETECT_V5 = {"score_threshold": 0.25, "iou_threshold": 0.45, "max_detections": 1000, "max_candidates": 1000}
+"""The defaults of YOLOv5's ``detect.py``, likewise."""
 _THRESHOLDS = "The thresholds are the defaults of ultralytics' predict."
 _ONE_SIZE = (
     "The file takes pictures of any size, and ultralytics pads them no more than to a multiple of its stride; a served "
@@ -95,7 +95,7 @@ def from_ultralytics(path: Path) -> Imported:
     options: dict[str, float] = dict(_DETECT_V5 if family == "yolov5" else _PREDICT)
     if family in ("detr", "boxes"):
         # Nothing is suppressed.
-        del options["iou_threshold"]
+        del options["iou_threshold"], options["max_candidates"]
     thresholds = "The thresholds are the defaults of YOLOv5's detect.py." if family == "yolov5" else _THRESHOLDS
     postprocess = {"kind": "detection", "family": family, **options, "labels": names}
     return Imported(definition, origin, (*notes, thresholds), postprocess)

@@ -18,6 +18,11 @@ except ImportError as error:
 
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.base_loader import PADDING_LABEL, Batch, Skipped
+from onestream.preprocess.training.detection.coco import read_coco
+from onestream.preprocess.training.detection.files import DetectionFiles, DetectionSample
+from onestream.preprocess.training.detection.loader import DetectionBatch, DetectionLoader
+from onestream.preprocess.training.detection.voc import read_voc
+from onestream.preprocess.training.detection.yolo import read_yolo
 from onestream.preprocess.training.loader import ImageLoader
 from onestream.preprocess.training.samples import NO_LABEL, Files, InMemory, Samples
 
@@ -26,9 +31,16 @@ __all__ = [
     "PADDING_LABEL",
     "Augmentation",
     "Batch",
+    "DetectionBatch",
+    "DetectionFiles",
+    "DetectionLoader",
+    "DetectionSample",
     "Files",
     "ImageLoader",
     "InMemory",
     "Samples",
     "Skipped",
+    "read_coco",
+    "read_voc",
+    "read_yolo",
 ]

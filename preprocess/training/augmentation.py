@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from onestream.preprocess.definition import Color
-from onestream.preprocess.geometry import Size, Window
+from onestream.preprocess.geometry import Boxes, Size, Window, visible_share
 from onestream.preprocess.variation import Variation
 
 Strength = Annotated[float, Field(ge=0, le=1)]
@@ -30,6 +30,11 @@ class Augmentation(BaseModel):
     ``saturation``: a factor is drawn from 1 - value to 1 + value; contrast turns around level 128. ``hue``: largest
     turn to either side, in turns, up to 0.5.
 
+    ``min_visible``: in pictures with objects the box is drawn so that it keeps at least this share of the area of one
+    of them (ten tries, then the whole picture), and an object of which less is left is no target any more. A quarter is
+    what is left where both sides are cut in the middle: SSD's crop, torchvision's ``RandomIoUCrop`` and DALI keep an
+    object whose centre is in the box.
+
     Colour is one linear map of the levels in YIQ, so that every backend computes the same; torchvision's
     ``ColorJitter`` mixes with the picture's mean instead and turns the hue in HSV.
     """
@@ -43,6 +48,7 @@ class Augmentation(BaseModel):
     contrast: Strength = 0.0
     saturation: Strength = 0.0
     hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    min_visible: Strength = 0.25
 
     @model_validator(mode="after")
     def _ranges_are_ordered(self) -> Augmentation:
@@ -54,18 +60,24 @@ class Augmentation(BaseModel):
             raise ValueError(f"area is a share of the image, at most 1, got {self.area[1]}")
         return self
 
-    def draw(self, size_hw: Size, *, seed: int, epoch: int, index: int, color: Color = "rgb") -> Variation:
+    def draw(
+        self, size_hw: Size, *, seed: int, epoch: int, index: int, color: Color = "rgb", objects: Boxes | None = None
+    ) -> Variation:
         """The variation of sample ``index`` in ``epoch``, for an image of ``size_hw`` = (height, width) pixels.
 
         ``color`` is that of the definition: the change of colour is the same in any order of the channels.
+        ``objects``: the boxes of what is to be seen in it, float32 (n, 4).
         """
         random = generator(seed=seed, epoch=epoch, index=index)
-        box = self._box(size_hw, random)
+        box = self._box(size_hw, random, objects if objects is not None and len(objects) else None)
         flip = bool(random.random() < self.flip)
         return Variation(box, flip, self._color_map(random, color))
 
-    def _box(self, size_hw: Size, random: np.random.Generator) -> Window:
-        """As ``torchvision.transforms.RandomResizedCrop.get_params``: ten tries, then the centre."""
+    def _box(self, size_hw: Size, random: np.random.Generator, objects: Boxes | None) -> Window:
+        """As ``torchvision.transforms.RandomResizedCrop.get_params``: ten tries, then the centre.
+
+        With objects: ten tries for one that keeps an object, then the whole picture.
+        """
         height, width = size_hw
         low, high = (math.log(value) for value in self.ratio)
         for _ in range(_TRIES):
@@ -75,7 +87,11 @@ class Augmentation(BaseModel):
             if 0 < box_width <= width and 0 < box_height <= height:
                 top = int(random.integers(0, height - box_height + 1))
                 left = int(random.integers(0, width - box_width + 1))
-                return Window(top, left, box_height, box_width)
+                box = Window(top, left, box_height, box_width)
+                if objects is None or visible_share(objects, box).max() >= self.min_visible:
+                    return box
+        if objects is not None:
+            return Window(0, 0, height, width)
         if width / height < self.ratio[0]:
             box_width, box_height = width, min(height, max(1, round(width / self.ratio[0])))
         elif width / height > self.ratio[1]:

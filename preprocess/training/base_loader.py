@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from onestream.preprocess.errors import BadImage, BadSample
+from onestream.preprocess.geometry import Mapping
 from onestream.preprocess.training.order import Order, Slot
 
 if TYPE_CHECKING:
@@ -40,11 +41,15 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerBatch:
-    """A batch as it comes from the workers: (batch, …), what it holds, and by place why samples are bad."""
+    """A batch as it comes from the workers: (batch, …), what it holds, and by place why samples are bad.
+
+    ``mappings`` says by place where the points of a picture came to lie, for loaders that ask for it.
+    """
 
     samples: torch.Tensor
     slots: Sequence[Slot]
     bad: dict[int, Bad]
+    mappings: dict[int, Mapping] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +61,12 @@ class Skipped:
     reason: str
 
 
-class Labelled(Protocol):
-    """A dataset's labels and names; see ``samples.Samples``."""
+class Named(Protocol):
+    """A dataset's names; see ``samples.Pictures``."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the labels 0, 1, …; empty where they have none."""
-        ...
-
-    def label(self, index: int) -> int:
-        """The label of a sample."""
+        """Names of the classes 0, 1, …; empty where they have none."""
         ...
 
     def name(self, index: int) -> str:
@@ -73,24 +74,42 @@ class Labelled(Protocol):
         ...
 
 
+class Labelled(Protocol):
+    """A dataset's labels; see ``samples.Samples``."""
+
+    def label(self, index: int) -> int:
+        """The label of a sample."""
+        ...
+
+
+def labels_of(dataset: Labelled, slots: Sequence[Slot]) -> torch.Tensor:
+    """The labels of a batch, int64 (batch,)."""
+    labels = [PADDING_LABEL if slot.is_padding else dataset.label(slot.index) for slot in slots]
+    return torch.tensor(labels, dtype=torch.int64)
+
+
+def indices_of(slots: Sequence[Slot]) -> torch.Tensor:
+    """The positions of a batch's samples in the dataset, int64 (batch,)."""
+    return torch.tensor([PADDING_INDEX if slot.is_padding else slot.index for slot in slots], dtype=torch.int64)
+
+
 class BaseLoader(ABC, Generic[BatchT]):
     """An iterator over batches; each ``for`` loop is one epoch.
 
-    ``batch`` makes a batch of samples, labels and indices; ``things`` is what to call samples in a message.
+    ``things`` is what to call samples in a message.
     """
 
     def __init__(
         self,
-        dataset: Labelled,
+        dataset: Named,
         order: Order,
         *,
         bad_files: Literal["fail", "skip"],
-        batch: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], BatchT],
         things: str,
     ) -> None:
         self.order = order
         self.skipped: list[Skipped] = []
-        self._dataset, self._batch, self._things = dataset, batch, things
+        self._dataset, self._things = dataset, things
         self._skip, self._skipped_indices = bad_files == "skip", set[int]()
         self._epoch = 0
         self._running: Iterator[WorkerBatch] | None = None
@@ -98,6 +117,10 @@ class BaseLoader(ABC, Generic[BatchT]):
     @abstractmethod
     def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         """Begin to make the batches of an epoch; closing the iterator ends it."""
+
+    @abstractmethod
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Mapping | None]) -> BatchT:
+        """A batch as a loop gets it; of padding the mapping may be missing."""
 
     @abstractmethod
     def _named(self, slot: Slot, error: Bad) -> BadSample:
@@ -113,7 +136,7 @@ class BaseLoader(ABC, Generic[BatchT]):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the labels 0, 1, …; empty where the source gives none."""
+        """Names of the classes 0, 1, …; empty where the source gives none."""
         return self._dataset.classes
 
     @property
@@ -167,7 +190,7 @@ class BaseLoader(ABC, Generic[BatchT]):
             self.close()
 
     def _finished(self, made: Iterator[WorkerBatch]) -> Iterator[BatchT]:
-        """Check what the workers made, add labels and indices, and leave out batches in which no sample is good.
+        """Check what the workers made, add what belongs to it, and leave out batches in which no sample is good.
 
         Where several processes train together such a batch is padding instead, since all need the same number of
         batches. Raises ``BadSample`` at the end of an epoch in which no sample was good at all.
@@ -182,24 +205,24 @@ class BaseLoader(ABC, Generic[BatchT]):
             good_count = sum(place not in batch.bad for place in real)
             bad_count, any_good = bad_count + len(real) - good_count, any_good or good_count > 0
             if good_count or self.order.num_shards > 1:
-                yield self._labelled(batch)
+                yield self._without_bad(batch)
         if first_bad is not None and not any_good:
             raise BadSample(f"all {bad_count} {self._things} of the epoch are bad, the first is {first_bad}")
 
-    def _labelled(self, made: WorkerBatch) -> BatchT:
+    def _without_bad(self, made: WorkerBatch) -> BatchT:
         """The batch without what is bad: smaller, or of its size with padding in its place; never empty."""
         slots, samples = list(made.slots), made.samples
+        mappings = [made.mappings.get(place) for place in range(len(slots))]
         good = [place for place in range(len(slots)) if place not in made.bad]
         if made.bad and good and self.order.last_batch == "partial":
-            samples, slots = samples[good], [slots[place] for place in good]
+            samples = samples[good]
+            slots, mappings = [slots[place] for place in good], [mappings[place] for place in good]
         elif made.bad:
             for place in made.bad:
                 slots[place] = Slot(slots[place].index, is_padding=True)
                 if good:
                     samples[place] = samples[good[0]]
-        indices = [PADDING_INDEX if slot.is_padding else slot.index for slot in slots]
-        labels = [PADDING_LABEL if slot.is_padding else self._dataset.label(slot.index) for slot in slots]
-        return self._batch(samples, torch.tensor(labels, dtype=torch.int64), torch.tensor(indices, dtype=torch.int64))
+        return self._batch(samples, slots, mappings)
 
     def _note(self, slot: Slot, error: Bad) -> None:
         """Raise the error, or list the sample as skipped, once."""

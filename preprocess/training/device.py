@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.training.base_loader import Batch
+
+BatchT = TypeVar("BatchT", bound=tuple[Any, ...])
+"""A named tuple whose first field are the images; the others are tensors, lists of tensors, or no tensors at all."""
 
 
 def normalized(pixels: torch.Tensor, definition: Definition) -> torch.Tensor:
@@ -28,7 +31,7 @@ def normalized(pixels: torch.Tensor, definition: Definition) -> torch.Tensor:
     return images.to(getattr(torch, output.dtype)).contiguous()
 
 
-class ToDevice:
+class ToDevice(Generic[BatchT]):
     """Brings finished batches to ``device``; None leaves them where they are."""
 
     def __init__(self, definition: Definition, *, device: torch.device | str | None, normalize: bool) -> None:
@@ -39,13 +42,13 @@ class ToDevice:
             raise ValueError(f"batches cannot go to {str(device)!r}: PyTorch sees no CUDA device here")
         self._stream = torch.cuda.Stream(self._device) if on_cuda else None
 
-    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def ahead(self, batches: Iterator[BatchT]) -> Iterator[BatchT]:
         """The same batches on the device. On CUDA the next one is copied while the current one is used."""
         if self._stream is None:
             for batch in batches:
                 yield self._moved(batch)
             return
-        waiting: tuple[Batch, torch.cuda.Event] | None = None
+        waiting: tuple[BatchT, torch.cuda.Event] | None = None
         for batch in batches:
             with torch.cuda.stream(self._stream):
                 moved = self._moved(batch), self._stream.record_event()
@@ -55,20 +58,25 @@ class ToDevice:
         if waiting is not None:
             yield self._ready(*waiting)
 
-    def _moved(self, batch: Batch) -> Batch:
-        images, labels, indices = batch
+    def _moved(self, batch: BatchT) -> BatchT:
+        images, *others = batch
         if self._device is not None:
-            images = images.to(self._device, non_blocking=True)
-            labels = labels.to(self._device, non_blocking=True)
-            indices = indices.to(self._device, non_blocking=True)
+            images, *others = (_each(field, lambda one: one.to(self._device, non_blocking=True)) for field in batch)
         if self._normalize:
             images = normalized(images, self._definition)
-        return type(batch)(images, labels, indices)
+        return type(batch)(images, *others)
 
-    def _ready(self, batch: Batch, copied: torch.cuda.Event) -> Batch:
+    def _ready(self, batch: BatchT, copied: torch.cuda.Event) -> BatchT:
         """Make the consumer's stream wait for the copy, and keep the memory until it is done with it."""
         consumer = torch.cuda.current_stream(self._device)
         consumer.wait_event(copied)
-        for tensor in batch:
-            tensor.record_stream(consumer)
+        for field in batch:
+            _each(field, lambda one: one.record_stream(consumer))
         return batch
+
+
+def _each(field: Any, apply: Callable[[torch.Tensor], Any]) -> Any:
+    """A batch's field with each of its tensors replaced by what ``apply`` makes of it."""
+    if isinstance(field, torch.Tensor):
+        return apply(field)
+    return [_each(one, apply) for one in field] if isinstance(field, list) else field

@@ -2,133 +2,40 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 import torch
 
-from onestream.preprocess.backends.base import BackendName, Device
-from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import BadSample, CannotCompile
-from onestream.preprocess.limits import Limits
+from onestream.preprocess.definition import Color
+from onestream.preprocess.geometry import Mapping, Size
 from onestream.preprocess.training.augmentation import Augmentation
-from onestream.preprocess.training.base_loader import Bad, BaseLoader, Batch, WorkerBatch
-from onestream.preprocess.training.device import ToDevice
-from onestream.preprocess.training.order import LastBatch, Order, Slot
+from onestream.preprocess.training.base_loader import Batch, indices_of, labels_of
+from onestream.preprocess.training.order import Slot
+from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
 from onestream.preprocess.training.samples import Samples, Source, samples_of
-from onestream.preprocess.training.shards import this_shard
-from onestream.preprocess.training.workers import ProcessWorkers, ThreadWorkers, WorkerConfig, Workers
-from onestream.preprocess.variation import Variation, canvas_of
+from onestream.preprocess.training.workers import Draw
+from onestream.preprocess.variation import Variation
 
 
-class ImageLoader(BaseLoader[Batch]):
-    """An iterator over batches; each ``for`` loop is one epoch.
+class ImageLoader(PictureLoader[Batch, Source]):
+    """Images with labels; see ``PictureLoader`` for the options.
 
     ``source``: a folder with one folder per class, a file list, or an iterable of bytes or (bytes, label).
-    ``train``: with random augmentation in place of the definition's geometry, shuffled; otherwise exactly what serving
-    runs, in the dataset's order. ``shuffle`` overrides the latter. ``augmentation``: how images vary; needs ``train``.
-
-    ``backend`` and ``device``: *dali* on *cpu* or *gpu* (batches stay there), or *reference*: Pillow in the worker
-    processes of a ``torch.utils.data.DataLoader``. ``threads``: workers; None is one per core. ``prefetch``: batches
-    that are made ahead.
-
-    ``to``: the PyTorch device to which batches are copied, on a CUDA stream of the loader's own. ``normalize``:
-    *backend*, or *torch*: uint8 pixels are copied and normalized on ``to``, with the same result and a quarter of the
-    bytes. ``pin_memory``: page-locked batches, which CUDA copies faster; without a
-    GPU it does nothing.
-
-    ``last_batch``: *partial*, *pad* or *drop*. ``shard_id`` and ``num_shards``: None takes the rank and world size of
-    ``torch.distributed`` or of torchrun's environment. ``bad_files``: *fail* raises ``BadSample``; *skip* leaves bad
-    samples out, lists them in ``skipped``, and keeps the size of *pad* and *drop* batches with padding. A batch of
-    which all are bad is left out, or is padding where there are several shards, which need equal numbers of batches;
-    an epoch of which all are bad ends with ``BadSample``.
-
-    Raises ``BadDataset``, ``CannotCompile``, or ``ValueError`` for an option out of range.
     """
 
-    def __init__(
-        self,
-        definition: Definition,
-        source: Source,
-        *,
-        batch_size: int,
-        train: bool = False,
-        augmentation: Augmentation | None = None,
-        shuffle: bool | None = None,
-        seed: int = 0,
-        backend: BackendName = "dali",
-        device: Device = "cpu",
-        threads: int | None = None,
-        prefetch: int = 2,
-        to: torch.device | str | None = None,
-        normalize: Literal["backend", "torch"] = "backend",
-        pin_memory: bool = False,
-        last_batch: LastBatch = "partial",
-        shard_id: int | None = None,
-        num_shards: int | None = None,
-        bad_files: Literal["fail", "skip"] = "fail",
-        limits: Limits | None = None,
-    ) -> None:
-        if augmentation is not None and not train:
-            raise ValueError("augmentation needs train=True")
-        if normalize not in ("backend", "torch") or bad_files not in ("fail", "skip"):
-            raise ValueError(
-                f"normalize must be 'backend' or 'torch', got {normalize!r}; "
-                f"bad_files 'fail' or 'skip', got {bad_files!r}"
-            )
-        if seed < 0:
-            raise ValueError(f"seed must be 0 or more, got {seed}")
-        if prefetch < 1 or (threads is not None and threads < 1):
-            raise ValueError(f"prefetch and threads must be at least 1, got {prefetch} and {threads}")
-        try:
-            canvas_of(definition)
-        except ValueError as error:
-            raise CannotCompile(f"images of a batch must have one size: {error}") from None
-        self.definition = definition
-        self.samples: Samples = samples_of(source)
-        shard_id, num_shards = this_shard(shard_id, num_shards)
-        order = Order(
-            len(self.samples),
-            batch_size,
-            shuffle=train if shuffle is None else shuffle,
-            seed=seed,
-            shard_id=shard_id,
-            num_shards=num_shards,
-            last_batch=last_batch,
-        ).check()
-        super().__init__(self.samples, order, bad_files=bad_files, batch=Batch, things="images")
-        self._to_device = ToDevice(definition, device=to, normalize=normalize == "torch")
-        config = WorkerConfig(
-            definition=definition.pixels() if normalize == "torch" else definition,
-            samples=self.samples,
-            backend=backend,
-            device=device,
-            limits=limits or Limits(),
-            batch_size=batch_size,
-            vary=partial(_vary, augmentation or Augmentation(), seed, definition) if train else None,
-            # As PyTorch's DataLoader: without a GPU there is nothing to copy to.
-            pin_memory=pin_memory and torch.cuda.is_available(),
-        )
-        threads = threads or len(os.sched_getaffinity(0))
-        make: Callable[..., Workers] = ProcessWorkers if backend == "reference" else ThreadWorkers
-        self._workers = make(config, threads=threads, prefetch=prefetch)
+    samples: Samples
 
-    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
-        return self._workers.run(batches, epoch)
+    def _open(self, source: Source, bad_files: BadFiles) -> Samples:  # noqa: ARG002 (found when they are read)
+        self.samples = samples_of(source)
+        return self.samples
 
-    def _delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        return self._to_device.ahead(batches)
+    def _draw(self, augmentation: Augmentation, seed: int) -> Draw:
+        return partial(_vary, augmentation, seed, self.definition.decode.color)
 
-    def _named(self, slot: Slot, error: Bad) -> BadSample:
-        return BadSample(f"{self.samples.name(slot.index)}: {error}")
-
-    def _close_workers(self) -> None:
-        self._workers.close()
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Mapping | None]) -> Batch:  # noqa: ARG002 (labels do not move)
+        return Batch(samples, labels_of(self.samples, slots), indices_of(slots))
 
 
-def _vary(
-    augmentation: Augmentation, seed: int, definition: Definition, epoch: int, index: int, size_hw: tuple[int, int]
-) -> Variation:
-    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, color=definition.decode.color)
+def _vary(augmentation: Augmentation, seed: int, color: Color, epoch: int, index: int, size_hw: Size) -> Variation:
+    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, color=color)

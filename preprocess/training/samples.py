@@ -17,26 +17,33 @@ NO_LABEL = -1
 """The label of a sample that has none."""
 
 
-class Samples(Protocol):
-    """Encoded images with labels, in a fixed order. Reading must be safe from several threads."""
+class Pictures(Protocol):
+    """Encoded images in a fixed order. Reading must be safe from several threads."""
 
     classes: tuple[str, ...]
-    """Names of the labels 0, 1, …; empty where they have none."""
+    """Names of the classes 0, 1, …; empty where they have none."""
 
     def __len__(self) -> int:
         """Number of samples."""
         ...
 
     def read(self, index: int) -> Encoded:
-        """The bytes of a sample's image. Raises ``OSError`` where they cannot be read."""
-        ...
+        """The bytes of a sample's image.
 
-    def label(self, index: int) -> int:
-        """The label of a sample."""
+        Raises ``OSError`` where they cannot be read, ``BadSample`` where they must not be used.
+        """
         ...
 
     def name(self, index: int) -> str:
         """The name of a sample, for messages."""
+        ...
+
+
+class Samples(Pictures, Protocol):
+    """Encoded images with labels."""
+
+    def label(self, index: int) -> int:
+        """The label of a sample."""
         ...
 
 
@@ -62,12 +69,12 @@ class Files:
         found: list[tuple[Path, int]] = []
         if classes:
             for label, name in enumerate(classes):
-                found += [(path, label) for path in _images(folder / name)]
+                found += [(path, label) for path in image_files(folder / name)]
             loose = [path.name for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
             if loose:
                 raise BadDataset(f"{folder} has folders of classes and images beside them, such as {loose[0]}")
         else:
-            found = [(path, NO_LABEL) for path in _images(folder)]
+            found = [(path, NO_LABEL) for path in image_files(folder)]
         if not found:
             raise BadDataset(f"no image in {folder}; expected files that end in {', '.join(SUFFIXES)}")
         return cls([path for path, _ in found], [label for _, label in found], classes)
@@ -159,5 +166,6 @@ def samples_of(source: Source) -> Samples:
     return InMemory(source)
 
 
-def _images(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
+    """The image files in a folder and those below it, in the order of their paths."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())

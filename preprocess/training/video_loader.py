@@ -13,8 +13,9 @@ import torch
 from onestream.preprocess.backends.base import Device
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadSample, CannotCompile
+from onestream.preprocess.geometry import Mapping
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.training.base_loader import Bad, BaseLoader, WorkerBatch
+from onestream.preprocess.training.base_loader import Bad, BaseLoader, WorkerBatch, indices_of, labels_of
 from onestream.preprocess.training.order import LastBatch, Order, Slot
 from onestream.preprocess.training.shards import this_shard
 from onestream.preprocess.training.video_files import VideoFilesSource, video_files_of
@@ -119,7 +120,7 @@ class VideoLoader(BaseLoader[VideoBatch]):
             num_shards=num_shards,
             last_batch=last_batch,
         ).check()
-        super().__init__(self.files, order, bad_files=bad_files, batch=VideoBatch, things="videos")
+        super().__init__(self.files, order, bad_files=bad_files, things="videos")
         make = partial(
             ClipMaker,
             definition,
@@ -142,6 +143,9 @@ class VideoLoader(BaseLoader[VideoBatch]):
 
     def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:  # noqa: ARG002 (clips do not vary)
         return self._workers.run(batches)
+
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Mapping | None]) -> VideoBatch:  # noqa: ARG002 (boxes are for pictures)
+        return VideoBatch(samples, labels_of(self.files, slots), indices_of(slots))
 
     def _named(self, slot: Slot, error: Bad) -> BadSample:  # noqa: ARG002 (the error names file and frame)
         assert isinstance(error, BadSample)

@@ -18,26 +18,34 @@ import torch.utils.data
 from onestream.preprocess.backends.base import BackendName, Compiled, Device, Sample
 from onestream.preprocess.compile import compile
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import BadSample
+from onestream.preprocess.errors import BadImage, BadSample
+from onestream.preprocess.geometry import Mapping
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.base_loader import Bad, WorkerBatch
 from onestream.preprocess.training.order import Slot
-from onestream.preprocess.training.samples import Samples
+from onestream.preprocess.training.samples import Pictures
 from onestream.preprocess.variation import Variation, Vary
 
 Draw = Callable[[int, int, tuple[int, int]], Variation]
 """Draws the variation of an epoch, a sample's index and an image's (height, width)."""
+Locate = Callable[[int, int, tuple[int, int]], Mapping]
+"""Says of an epoch, a sample's index and an image's (height, width) where the image's points come to lie. Raises
+``BadImage`` or ``BadSample`` where the sample cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The files of samples that could be read, what varies each, their places among all, and why the others are bad."""
+    """The files of samples that could be read, what varies each, their places among all, and why the others are bad.
+
+    ``mappings`` says by place where an image's points come to lie, if that was asked for.
+    """
 
     images: list[Encoded]
     varies: list[Vary] | None
     places: list[int]
     bad: dict[int, Bad]
+    mappings: dict[int, Mapping]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +53,14 @@ class WorkerConfig:
     """Everything that a worker needs to make batches."""
 
     definition: Definition
-    samples: Samples
+    samples: Pictures
     backend: BackendName
     device: Device
     limits: Limits
     batch_size: int
     vary: Draw | None
     pin_memory: bool
+    locate: Locate | None = None
 
     def compile(self, max_batch_size: int, threads: int) -> Compiled:
         """The definition, compiled for one worker."""
@@ -65,26 +74,38 @@ class WorkerConfig:
             varied=self.vary is not None,
         )
 
-    def make(self, compiled: Compiled, slots: Sequence[Slot], epoch: int) -> list[Sample | Bad]:
-        """Read and process samples."""
+    def make(
+        self, compiled: Compiled, slots: Sequence[Slot], epoch: int
+    ) -> tuple[list[Sample | Bad], dict[int, Mapping]]:
+        """Read and process samples; also gives their mappings by place."""
         read = self.read(slots, epoch)
         results = iter(compiled.run(read.images, read.varies))
-        return [read.bad[place] if place in read.bad else next(results) for place in range(len(slots))]
+        made = [read.bad[place] if place in read.bad else next(results) for place in range(len(slots))]
+        return made, read.mappings
 
     def read(self, slots: Sequence[Slot], epoch: int) -> Read:
         """Read the files of samples."""
         images: list[Encoded] = []
         bad: dict[int, Bad] = {}
+        mappings: dict[int, Mapping] = {}
         for place, slot in enumerate(slots):
             try:
-                images.append(self.samples.read(slot.index))
+                image = self.samples.read(slot.index)
+                if self.locate is not None:
+                    mappings[place] = self.locate(epoch, slot.index, self.limits.check(image).oriented_hw)
+                images.append(image)
             except OSError as error:
                 bad[place] = BadSample(f"the file cannot be read: {error.strerror or error}")
+            except BadSample as error:
+                # Not itself: it holds the frames that it passed through, and with them the batch.
+                bad[place] = BadSample(*error.args)
+            except BadImage as error:
+                bad[place] = error.as_result()
         places = [place for place in range(len(slots)) if place not in bad]
         varies: list[Vary] | None = None
         if self.vary is not None:
             varies = [partial(self.vary, epoch, slots[place].index) for place in places]
-        return Read(images, varies, places, bad)
+        return Read(images, varies, places, bad, mappings)
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -148,12 +169,14 @@ class ThreadWorkers:
                     return
                 slots, images, parts = running.popleft()
                 bad: dict[int, Bad] = {}
+                mappings: dict[int, Mapping] = {}
                 for part in parts:
-                    made, found = part.result()
+                    made, found, located = part.result()
                     images = made if images is None else images
                     bad.update(found)
+                    mappings.update(located)
                 assert images is not None
-                yield WorkerBatch(images, slots, bad)
+                yield WorkerBatch(images, slots, bad, mappings)
         finally:
             for _, _, parts in running:
                 for part in parts:
@@ -187,17 +210,20 @@ class ThreadWorkers:
         parts = [self._pool.submit(self._fill, shared, slots[n : n + size], n, epoch) for n in firsts]
         return slots, images, parts
 
-    def _fill(self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int) -> tuple[None, dict[int, Bad]]:
+    def _fill(
+        self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int
+    ) -> tuple[None, dict[int, Bad], dict[int, Mapping]]:
         bad = {}
-        for place, sample in enumerate(self._config.make(self._local.compiled, slots, epoch), start=first):
+        samples, mappings = self._config.make(self._local.compiled, slots, epoch)
+        for place, sample in enumerate(samples, start=first):
             if isinstance(sample, Bad):
                 # Never what happened to be in the memory, even if nobody looks.
                 shared[place], bad[place] = 0, sample
             else:
                 shared[place] = sample
-        return None, bad
+        return None, bad, {first + place: mapping for place, mapping in mappings.items()}
 
-    def _on_device(self, slots: list[Slot], epoch: int) -> tuple[torch.Tensor, dict[int, Bad]]:
+    def _on_device(self, slots: list[Slot], epoch: int) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Mapping]]:
         read = self._config.read(slots, epoch)
         made, refused = self._local.compiled.run_on_device(read.images, read.varies)
         bad: dict[int, Bad] = {**read.bad, **{read.places[index]: error for index, error in refused.items()}}
@@ -207,7 +233,7 @@ class ThreadWorkers:
             images[kept] = torch.from_dlpack(made)
             # The next call reuses the memory that is copied from.
             torch.cuda.current_stream().synchronize()
-        return images, bad
+        return images, bad, read.mappings
 
 
 class ProcessWorkers:
@@ -229,8 +255,8 @@ class ProcessWorkers:
     def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         """See ``Workers.run``."""
         self._batches.of(batches, epoch)
-        for slots, (images, bad) in zip(batches, self._loader, strict=True):
-            yield WorkerBatch(images, slots, bad)
+        for slots, (images, bad, mappings) in zip(batches, self._loader, strict=True):
+            yield WorkerBatch(images, slots, bad, mappings)
 
     def close(self) -> None:
         """See ``Workers.close``."""
@@ -263,11 +289,12 @@ class _MadeInProcess:
         self._config = config
         self._compiled: Compiled | None = None
 
-    def __getitem__(self, item: tuple[list[Slot], int]) -> tuple[torch.Tensor, dict[int, Bad]]:
+    def __getitem__(self, item: tuple[list[Slot], int]) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Mapping]]:
         slots, epoch = item
         if self._compiled is None:
             self._compiled = self._config.compile(len(slots), 1)
-        made = self._config.make(self._compiled, slots, epoch)
+        made, mappings = self._config.make(self._compiled, slots, epoch)
         bad = {place: sample for place, sample in enumerate(made) if isinstance(sample, Bad)}
         blank = np.zeros(self._config.sample_shape, self._config.definition.output_spec.dtype)
-        return torch.from_numpy(np.stack([blank if isinstance(one, Bad) else one for one in made])), bad
+        images = np.stack([blank if isinstance(one, Bad) else one for one in made])
+        return torch.from_numpy(images), bad, mappings

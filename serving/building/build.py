@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 
 from onestream.postprocess.matte.background import read_picture
-from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground
+from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground, Segmentation
 from onestream.serving.building import certificate, onnx_graph, repository
+from onestream.serving.building.detector_tail import read_anchors
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.building.versions import built_versions, read_pins, version_name, version_of
@@ -47,14 +47,16 @@ def build(
     onnx_file: Path | None = None,
     form: stock.Form = "python",
     version: int = 1,
+    beside: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Built:
     """Build the repository of a pipeline in ``folder``.
 
     ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``form`` *dali-backend* is for the
     unmodified Triton container (``onestream.serving.dali_backend.repository``). A ``version`` above 1 is written beside
-    version 1, which must be there, under names of its own (``onestream.serving.building.versions``). ``progress`` is
-    called with a line before each long step. A network built from the same sources is kept. Raises ``BadPipeline``,
+    version 1, which must be there, under names of its own (``onestream.serving.building.versions``). Paths in
+    the pipeline file are relative to ``beside``, by default its own folder. ``progress`` is called with a line before
+    each long step. A network built from the same sources is kept. Raises ``BadPipeline``,
     ``BadNetwork``, ``BadVersion``, ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot
     do the definition exactly.
     """
@@ -63,8 +65,9 @@ def build(
     first = pipeline.name if version > 1 else None
     if version > 1:
         pipeline = _later_version(pipeline, version, folder=folder, form=form)
-    labels, background = _labels(pipeline, pipeline_file.parent), _background(pipeline, pipeline_file.parent)
-    source = _Source.of(pipeline, onnx_file, anchors=_anchors(pipeline, pipeline_file.parent))
+    beside = pipeline_file.parent if beside is None else beside
+    labels, background = _labels(pipeline, beside), _background(pipeline, beside)
+    source = _Source.of(pipeline, onnx_file, anchors=_anchors(pipeline, beside))
     named = f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}"
     if form == "dali-backend":
         progress(f"preparing the network {source.name}")
@@ -108,7 +111,7 @@ def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list
         serving = pipeline.serving.model_copy(update={"gpu": gpu})
         pipeline = pipeline.model_copy(update={"serving": serving})
         notes.append(f"one image at a time, on a GPU too: {reason}")
-    if isinstance(pipeline.postprocess, Classification):
+    if isinstance(pipeline.postprocess, Classification | Segmentation):
         outputs = served_network.outputs(served)
         postprocess = with_activation(pipeline.postprocess, outputs)
         if postprocess.activation != pipeline.postprocess.activation and outputs[0].activation:
@@ -144,10 +147,10 @@ class _Source:
 
     name: str
     file: Path | None
-    anchors: npt.NDArray[np.float32] | None
+    anchors: npt.NDArray[Any] | None
 
     @classmethod
-    def of(cls, pipeline: Pipeline, onnx_file: Path | None, *, anchors: npt.NDArray[np.float32] | None) -> _Source:
+    def of(cls, pipeline: Pipeline, onnx_file: Path | None, *, anchors: npt.NDArray[Any] | None) -> _Source:
         if onnx_file is not None:
             if not onnx_file.is_file():
                 raise BadNetwork(f"{onnx_file}: no such file")
@@ -167,13 +170,26 @@ class _Source:
             key += pipeline.postprocess.model_dump_json().encode()
         if self.anchors is not None:
             key += self.anchors.tobytes()
+        if pipeline.network_outputs is not None:
+            key += ",".join(pipeline.network_outputs).encode()
         return hashlib.sha256(key).hexdigest()
 
     def prepare(self, pipeline: Pipeline, progress: Callable[[str], None]) -> onnx.ModelProto:
         if self.file is not None:
-            return prepare_file(self.file, pipeline.preprocess, pipeline.postprocess, anchors=self.anchors)
-        network = _BUILT_IN[self.name](progress)
-        return onnx_graph.prepare(network, pipeline.preprocess, pipeline.postprocess, anchors=self.anchors)
+            return prepare_file(
+                self.file,
+                pipeline.preprocess,
+                pipeline.postprocess,
+                outputs=pipeline.network_outputs,
+                anchors=self.anchors,
+            )
+        return onnx_graph.prepare(
+            _BUILT_IN[self.name](progress),
+            pipeline.preprocess,
+            pipeline.postprocess,
+            outputs=pipeline.network_outputs,
+            anchors=self.anchors,
+        )
 
 
 def _efficientnet_lite0(progress: Callable[[str], None]) -> onnx.ModelProto:
@@ -225,7 +241,7 @@ def _built_before(path: Path, key: str) -> onnx.ModelProto | None:
 
 def _labels(pipeline: Pipeline, beside: Path) -> str | None:
     options = pipeline.postprocess
-    if not isinstance(options, Classification | Detection) or options.labels is None:
+    if not isinstance(options, Classification | Detection | Segmentation) or options.labels is None:
         return None
     if isinstance(options.labels, tuple):
         return "".join(f"{name}\n" for name in options.labels)
@@ -252,21 +268,13 @@ def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | No
         raise BadPipeline(f"postprocess.labels has {names} names, postprocess.class_ids {len(ids)} ids")
 
 
-def _anchors(pipeline: Pipeline, beside: Path) -> npt.NDArray[np.float32] | None:
+def _anchors(pipeline: Pipeline, beside: Path) -> npt.NDArray[Any] | None:
     """The anchors in the file that a detector's options name."""
     options = pipeline.postprocess
     if not isinstance(options, Detection) or options.anchors is None:
         return None
     path = beside / options.anchors
-    content = _read(path, "postprocess.anchors", most=_MOST_ANCHOR_BYTES)
-    try:
-        anchors = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise BadPipeline(f"postprocess.anchors: {path}: no file of NumPy: {error}") from None
-    if not isinstance(anchors, np.ndarray) or anchors.dtype.kind != "f" or anchors.ndim != 2 or anchors.shape[1] != 4:
-        seen = f"{anchors.dtype} {list(anchors.shape)}" if isinstance(anchors, np.ndarray) else "an archive"
-        raise BadPipeline(f"postprocess.anchors: {path}: expected floats [anchors, 4], got {seen}")
-    return anchors.astype(np.float32)
+    return read_anchors(_read(path, "postprocess.anchors", most=_MOST_ANCHOR_BYTES))
 
 
 def _background(pipeline: Pipeline, beside: Path) -> bytes | None:

@@ -110,6 +110,7 @@ class _Reader:
     def __init__(self, model: onnx.ModelProto, options: DetectorFamily, network_hw: Size) -> None:
         self.model, self.options, self.network_hw = model, options, network_hw
         self.outputs = _with_known_dims(model)
+        self.cells = {_cell_count(network_hw, strides) for strides in STRIDES}
 
     def read(self) -> Layout:
         for output in self.outputs:
@@ -141,16 +142,15 @@ class _Reader:
         if len(self.outputs) != 1 or len(self.outputs[0].dims) != 2 or None in self.outputs[0].dims:
             return None
         rows, columns = self.dims(self.outputs[0])
-        cells = {_cell_count(self.network_hw, strides) for strides in STRIDES}
-        if rows in cells:
+        if rows in self.cells:
             return None
-        if columns in cells:
+        if columns > rows:
             return "yolo"
-        if rows in {3 * count for count in cells}:
+        if rows in {3 * count for count in self.cells}:
             return "yolov5"
         if columns == 6:
             return "boxes"
-        return "detr" if columns < rows <= _MOST_QUERIES else None
+        return "detr" if rows <= _MOST_QUERIES else None
 
     def dims(self, output: NetworkOutput) -> tuple[int, int]:
         """Its two sizes without the batch."""
@@ -170,15 +170,15 @@ class _Reader:
         if self.usual_family() in ("yolov5", "boxes", "detr"):
             raise self.unfit()
         # Either order is exported. The anchors are as many as the cells, or else the more numerous.
-        cells = {_cell_count(self.network_hw, strides) for strides in STRIDES}
-        turned = first not in cells if (first in cells) != (second in cells) else second >= first
+        in_cells = first in self.cells, second in self.cells
+        turned = in_cells[1] if in_cells[0] != in_cells[1] else second >= first
         anchors, values = (second, first) if turned else (first, second)
         scores = Columns((name,), 4, values)
         return Layout(anchors, Columns((name,), 0, 4), scores, scores, turned=turned)
 
     def with_objectness(self, strides: tuple[int, ...] = ()) -> Layout:
         name, anchors, values = self.only()
-        if self.usual_family() == "yolo":
+        if values > anchors:
             raise self.unfit()
         scores = Columns((name,), 5, values)
         objectness = Columns((name,), 4, 5)
@@ -289,7 +289,7 @@ class _Reader:
         if len(self.outputs) == 1:
             # ultralytics' export of RT-DETR: boxes, then scores that are sigmoid's.
             name, queries, columns = self.only()
-            if self.usual_family() in ("yolo", "yolov5"):
+            if queries > _MOST_QUERIES or columns in self.cells:
                 raise self.unfit()
             if self.options.activation not in ("auto", "none"):
                 raise BadPipeline(

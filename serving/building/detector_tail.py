@@ -6,6 +6,7 @@ multiplies matrices, which a GPU would do in TF32.
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamil
 from onestream.serving.building.detector_layout import Columns, Layout, Size, grid, read_layout
 from onestream.serving.building.onnx_nodes import Nodes, opset
 from onestream.serving.engine.served import DOOR_PREFIX
-from onestream.serving.errors import BadNetwork
+from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.wire.tensor_names import CANDIDATES
 
 ANCHORS = "anchors"
 """The constant of a network in which anchors are looked for."""
 
-_PREFIX = DOOR_PREFIX + "tail_"
+TAIL_PREFIX = DOOR_PREFIX + "tail_"
+"""Of the names of the nodes that are appended."""
 _OLDEST_OPSET = 11
 """The first in which TopK promises the lower index among equals."""
 
@@ -71,6 +73,17 @@ def class_count(model: onnx.ModelProto, options: DetectorFamily, *, network_hw: 
     return read_layout(model, options, network_hw=network_hw).classes
 
 
+def read_anchors(content: bytes) -> _Table:
+    """The array in a file of NumPy. Raises ``BadPipeline`` where it is none."""
+    try:
+        table = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, OSError, EOFError, MemoryError) as error:
+        raise BadPipeline(f"postprocess.anchors: not a file of NumPy (.npy): {error}") from None
+    if not isinstance(table, np.ndarray):
+        raise BadPipeline("postprocess.anchors: expected one array (.npy), got several (.npz)")
+    return table
+
+
 class _Tail:
     def __init__(
         self,
@@ -81,7 +94,7 @@ class _Tail:
         k: int,
         anchors: _Table | None,
     ) -> None:
-        self.nodes = Nodes(model, prefix=_PREFIX)
+        self.nodes = Nodes(model, prefix=TAIL_PREFIX)
         self.graph, self.options, self.layout, self.k, self.given_anchors = model.graph, options, layout, k, anchors
         self.network_hw = network_hw
         self.sides = np.array([*network_hw[::-1]] * 2, np.float32)
@@ -105,7 +118,7 @@ class _Tail:
         dtypes = (TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.INT32)
         shapes = ([1, self.k, 4], [1, self.k], [1, self.k])
         for name, tensor, dtype, shape in zip(CANDIDATES, (boxes, scores, classes), dtypes, shapes, strict=True):
-            self.graph.node.append(helper.make_node("Identity", [tensor], [name], name=_PREFIX + name))
+            self.graph.node.append(helper.make_node("Identity", [tensor], [name], name=TAIL_PREFIX + name))
             value = helper.make_tensor_value_info(name, dtype, shape)
             value.type.tensor_type.shape.dim[0].CopyFrom(batch)
             self.graph.output.append(value)

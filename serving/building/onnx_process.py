@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def prepare_file(
     definition: Definition,
     postprocess: AnyPostprocess | None = None,
     *,
-    anchors: npt.NDArray[np.float32] | None = None,
+    outputs: Sequence[str] | None = None,
+    anchors: npt.NDArray[Any] | None = None,
     timeout_s: float = PREPARE_S,
 ) -> onnx.ModelProto:
     """``onnx_graph.load`` and ``onnx_graph.prepare`` of a file that nobody vouches for.
@@ -52,9 +54,12 @@ def prepare_file(
             "network": str(path),
             "definition": definition.canonical_json(),
             "postprocess": (postprocess or Raw()).model_dump_json(),
-            "anchors": None if anchors is None else anchors.tolist(),
+            "outputs": outputs,
+            "anchors": None if anchors is None else str(Path(folder) / "anchors.npy"),
             "prepared": str(prepared),
         }
+        if anchors is not None:
+            np.save(Path(folder) / "anchors.npy", anchors, allow_pickle=False)
         try:
             done = subprocess.run(
                 tied(sys.executable, "-m", "onestream.serving.building.onnx_process"),
@@ -99,7 +104,8 @@ def _prepare(request: dict[str, Any]) -> None:
         onnx_graph.load(path),
         Definition.from_json(request["definition"]),
         read_postprocess(request["postprocess"]),
-        anchors=None if anchors is None else np.array(anchors, np.float32),
+        outputs=request["outputs"],
+        anchors=None if anchors is None else np.load(anchors, allow_pickle=False),
     )
     Path(request["prepared"]).write_bytes(served.SerializeToString())
 

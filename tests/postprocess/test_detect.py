@@ -40,10 +40,10 @@ def test_boxes_are_in_pixels_of_the_picture() -> None:
     result = found([(40, 30, 60, 70, 0.9, 2), (120, 10, 140, 20, 0.5, 0)])
     assert result.boxes.tolist() == [[10, 10, 20, 30], [50, 0, 60, 5]]
     assert result.scores.tolist() == pytest.approx([0.9, 0.5])
-    assert result.class_ids.tolist() == [2, 0]
+    assert result.classes.tolist() == [2, 0]
     assert result.image_size == (200, 400)
     assert result.dropped == 0
-    assert (result.boxes.dtype, result.scores.dtype, result.class_ids.dtype) == (np.float32, np.float32, np.int32)
+    assert (result.boxes.dtype, result.scores.dtype, result.classes.dtype) == (np.float32, np.float32, np.int32)
 
 
 def test_boxes_are_clipped_and_those_with_nothing_left_go() -> None:
@@ -64,8 +64,8 @@ def test_boxes_are_clipped_and_those_with_nothing_left_go() -> None:
 def test_no_candidate_and_none_above_the_threshold(iou_threshold: float | None) -> None:
     for rows in ([], [(40, 30, 60, 70, 0.25, 0)]):
         result = found(rows, iou_threshold=iou_threshold)
-        assert (result.boxes.shape, result.scores.shape, result.class_ids.shape) == ((0, 4), (0,), (0,))
-        assert (result.boxes.dtype, result.scores.dtype, result.class_ids.dtype) == (np.float32, np.float32, np.int32)
+        assert (result.boxes.shape, result.scores.shape, result.classes.shape) == ((0, 4), (0,), (0,))
+        assert (result.boxes.dtype, result.scores.dtype, result.classes.dtype) == (np.float32, np.float32, np.int32)
         assert result.image_size == (200, 400)
 
 
@@ -83,9 +83,9 @@ def test_what_is_not_finite_is_dropped_and_counted(number: float, place: int) ->
 
 def test_suppression_is_by_class_or_for_all_or_none() -> None:
     rows = [(40, 30, 60, 70, 0.9, 0), (40, 30, 60, 70, 0.8, 1), (40, 30, 60, 69, 0.7, 0)]
-    assert found(rows).class_ids.tolist() == [0, 1]
-    assert found(rows, class_aware=False).class_ids.tolist() == [0]
-    assert found(rows, iou_threshold=None).class_ids.tolist() == [0, 1, 0]
+    assert found(rows).classes.tolist() == [0, 1]
+    assert found(rows, class_aware=False).classes.tolist() == [0]
+    assert found(rows, iou_threshold=None).classes.tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("iou_threshold", [0.5, None])
@@ -96,10 +96,10 @@ def test_the_best_come_first_and_the_rest_is_cut(iou_threshold: float | None) ->
     assert result.boxes[:, 0].tolist() == [60, 160, 110]
 
 
-def test_classes_get_their_ids_and_a_class_without_one_is_dropped() -> None:
+def test_a_class_that_is_not_known_is_dropped() -> None:
     rows = [(40, 30, 60, 70, 0.9, 2), (140, 30, 160, 70, 0.8, 0), (40, 130, 60, 170, 0.7, 3), (0, 0, 60, 99, 0.7, -1)]
-    result = found(rows, class_ids=[1, 2, 90])
-    assert (result.class_ids.tolist(), result.class_ids.dtype, result.dropped) == ([90, 1], np.int32, 2)
+    result = found(rows, classes_known=3)
+    assert (result.classes.tolist(), result.classes.dtype, result.dropped) == ([2, 0], np.int32, 2)
 
 
 ROW = st.tuples(*[st.floats(allow_nan=True, allow_infinity=True, width=32)] * 5, st.integers(0, 3))

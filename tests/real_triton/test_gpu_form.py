@@ -20,7 +20,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from onestream.client import BadImage, BadStream, Client
 from onestream.postprocess import read_labels, top_k
+from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import compile
+from onestream.preprocess.headers.reader import read_header
 from onestream.serving.building.build import build
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
@@ -63,25 +65,34 @@ class TritonPythonModel(Video):
 """
 
 
+def _use_gpu_form(model: Path, role: str) -> None:
+    gpu = text_format.Parse((model / "config.pbtxt").read_text(), ModelConfig())
+    cpu = text_format.Parse((model / "configs" / "cpu.pbtxt").read_text(), ModelConfig())
+    # The GPU's configuration, on the kind of instance that this machine has.
+    gpu.ClearField("instance_group")
+    gpu.instance_group.extend(cpu.instance_group)
+    (model / "configs" / "cpu.pbtxt").write_text(text_format.MessageToString(gpu))
+    template = _VIDEO if role == "video" else _MODEL
+    (model / "1" / "model.py").write_text(template.format(tests=str(ROOT / "tests"), adapter=role.capitalize()))
+
+
 @pytest.fixture(scope="module")
 def on_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose preprocess and fused models believe to be on a GPU."""
     folder = tmp_path_factory.mktemp("gpu-form")
-    own = yaml.safe_load((ROOT / "pipelines" / "classify.yaml").read_text())
-    own["serving"] = {"cpu_instances": 1, "gpu": {"max_batch_size": 4, "batches_in_flight": 2}}
-    (folder / "host.yaml").write_text(yaml.safe_dump(own))
     repository = folder / "repository"
-    build(folder / "host.yaml", folder=repository)
-    for role in ("preprocess", "fused", "video"):
-        model = repository / f"host_{role}"
-        gpu = text_format.Parse((model / "config.pbtxt").read_text(), ModelConfig())
-        cpu = text_format.Parse((model / "configs" / "cpu.pbtxt").read_text(), ModelConfig())
-        # The GPU's configuration, on the kind of instance that this machine has.
-        gpu.ClearField("instance_group")
-        gpu.instance_group.extend(cpu.instance_group)
-        (model / "configs" / "cpu.pbtxt").write_text(text_format.MessageToString(gpu))
-        template = _VIDEO if role == "video" else _MODEL
-        (model / "1" / "model.py").write_text(template.format(tests=str(ROOT / "tests"), adapter=role.capitalize()))
+    for name, file, roles in (
+        ("host", "classify.yaml", ("preprocess", "fused", "video")),
+        ("objects", "detect.yaml", ("preprocess", "fused")),
+    ):
+        own = yaml.safe_load((ROOT / "pipelines" / file).read_text())
+        own["serving"] = {"cpu_instances": 1, "gpu": {"max_batch_size": 4, "batches_in_flight": 2}}
+        if "video" not in roles:
+            del own["video"]
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(own))
+        build(folder / f"{name}.yaml", folder=repository)
+        for role in roles:
+            _use_gpu_form(repository / f"{name}_{role}", role)
     with pytest.MonkeyPatch.context() as patch:
         # NumPy's BLAS spins where several threads call it on few cores.
         patch.setenv("OPENBLAS_NUM_THREADS", "1")
@@ -105,6 +116,26 @@ def test_results_are_those_of_the_reference(on_host: Server, repository: Path, p
                 seen = client.classify(photo, pipeline=form)
                 assert [one.label for one in seen.labels] == [names[class_id] for class_id in class_ids[0]]
                 assert [one.score for one in seen.labels] == pytest.approx(scores[0].tolist(), abs=1e-5)
+
+
+def test_objects_are_those_of_the_reference(on_host: Server, photos: dict[str, bytes]) -> None:
+    """The candidates leave the GPU with the one read of a batch; suppression and the way back are the host's."""
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / "detect.yaml")
+    reference = compile(pipeline.preprocess.pixels(), limits=pipeline.limits)
+    network = OnnxRuntimeEngine(on_host.repository / "objects_fused" / "1" / "model.onnx", threads=1)
+    find = open_postprocess(pipeline.postprocess, pipeline.preprocess)
+    with Client(on_host.grpc_url) as client:
+        for photo in photos.values():
+            (pixels,) = reference.run([photo])
+            (expected,) = find(network.run(pixels[None]), [read_header(photo).oriented_hw])
+            for form in ("objects", "objects_fused"):
+                found = client.detect(photo, pipeline=form)
+                assert found.class_ids.tolist() == expected["class_ids"][0].tolist()
+                # The network's sums depend on the size of a batch.
+                np.testing.assert_allclose(found.boxes, expected["boxes"][0], atol=0.01)
+                np.testing.assert_allclose(found.scores, expected["scores"][0], atol=1e-4)
+        empty = client.detect(np.full((60, 80, 3), 127, np.uint8), pipeline="objects_fused")
+        assert len(empty) == 0
 
 
 def test_video_is_decoded_and_brought_to_the_network_on_the_gpu(

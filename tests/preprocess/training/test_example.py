@@ -1,8 +1,9 @@
-"""The example trains, exports, builds, serves, and finds every prediction again."""
+"""The examples train, export and serve, and find every prediction again on Triton."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "train_classifier"
+DETECTOR = ROOT / "examples" / "train_detector"
 
 
 @pytest.mark.slow
@@ -33,3 +35,23 @@ def test_served_predictions_are_those_of_the_training_loop(tmp_path: Path) -> No
     assert read_stamp(stamped, where="the file") == Pipeline.from_file(EXAMPLE / "digits.yaml").preprocess
     served = tmp_path / "model_repository" / "digits_fused" / "definition.json"
     assert json.loads(served.read_text())["operations"][2]["size"] == [64, 64]
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_objects_of_the_served_detector_are_those_of_the_training_loop(tmp_path: Path) -> None:
+    command = [sys.executable, str(DETECTOR / "train.py"), "--out", str(tmp_path), "--epochs", "3", "--images", "100"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the same objects in 20 of 20 pictures" in done.stdout
+    found = re.findall(r"(\d+) of (\d+) objects found, (\d+) finds are none", done.stdout)
+    assert len(found) == 2
+    assert found[0] == found[1]
+    assert int(found[0][0]) > 0
+    assert Image.open(tmp_path / "predictions.png").width > 1000
+    exported = onnx.load(str(tmp_path / "shapes.onnx"))
+    stamped = {entry.key: entry.value for entry in exported.metadata_props}
+    assert read_stamp(stamped, where="the file") == Pipeline.from_file(DETECTOR / "shapes.yaml").preprocess
+    (output,) = exported.graph.output
+    # 3 classes; 16 x 16 and 8 x 8 cells of a picture of 128 pixels.
+    assert [side.dim_value or side.dim_param for side in output.type.tensor_type.shape.dim] == ["batch", 7, 320]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -12,17 +14,17 @@ from onnx import TensorProto, helper, numpy_helper
 from pydantic import ValidationError
 
 from onestream.postprocess.detector_family import DetectorFamily
-from onestream.serving.building.detector_tail import append_tail, class_count
+from onestream.serving.building.detector_tail import append_tail, class_count, read_anchors
 from onestream.serving.engine.library import IS_RTX, LOG, trt
 from onestream.serving.errors import BadNetwork, BadPipeline
 
 
 @pytest.mark.parametrize(("anchors", "k"), [(1, 20), (20, 20), (21, 20), (5000, 3840)])
 def test_no_more_candidates_than_anchors(anchors: int, k: int) -> None:
-    rows = draw(2, anchors, 5 + 2)
-    scores = rows[..., 4:5].astype(np.float64) * rows[..., 5:]
-    found = candidates({"output": rows}, family="yolov5", max_candidates=k)
-    check(found, corners(*np.moveaxis(rows[..., :4], -1, 0)), scores, k=min(k, anchors))
+    boxes, scores = draw(2, anchors, 4), draw(2, anchors, 2)
+    options = {"family": "ssd", "coding": "xyxy", "normalized": False, "activation": "none", "background": "none"}
+    found = candidates({"boxes": boxes, "scores": scores}, max_candidates=k, **options)
+    check(found, boxes, scores, k=min(k, anchors))
 
 
 def test_equal_scores_leave_by_their_anchor() -> None:
@@ -128,6 +130,9 @@ def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
 UNFIT: dict[str, tuple[str, Arrays, str]] = {
     "classes": ("yolo", {"probabilities": zeros(1000)}, r"'probabilities', float32 \[batch, 1000\]"),
     "no class": ("yolo", {"output0": zeros(4, CELLS)}, r"\[batch, 4, 126\]"),
+    "three anchors a cell": ("yolo", {"output": zeros(3 * CELLS, 85)}, "is usual for the family yolov5"),
+    "decoded": ("yolo", {"output0": zeros(300, 6)}, "is usual for the family boxes"),
+    "of yolo": ("yolov5", {"output0": zeros(84, CELLS)}, "is usual for the family yolo$"),
     "two outputs": ("yolo", {"a": zeros(84, 126), "b": zeros(84, 126)}, "'a', .*'b', "),
     "of integers": ("yolo", {"output0": zeros(84, CELLS, dtype=np.int32)}, "int32"),
     "masks too": ("yolov5", {"output0": zeros(99, 117), "output1": zeros(32, 160, 160)}, r"\[batch, 32, 160, 160\]"),
@@ -171,6 +176,16 @@ def test_anchors_that_do_not_fit_are_refused(anchors: np.ndarray | None, seen: s
     outputs, options = given("ssd")
     with pytest.raises(BadNetwork, match=seen):
         candidates(outputs, **options | {"constants": {}}, anchors=anchors)
+
+
+def test_anchors_come_from_a_file_of_numpy() -> None:
+    file, several = io.BytesIO(), io.BytesIO()
+    np.save(file, ANCHORS)
+    np.testing.assert_array_equal(read_anchors(file.getvalue()), ANCHORS)
+    np.savez(several, ANCHORS)
+    for content in (b"", b"1,2,3", file.getvalue()[:-1], several.getvalue(), pickle.dumps(ANCHORS)):
+        with pytest.raises(BadPipeline, match=r"postprocess.anchors: .*\.npy"):
+            read_anchors(content)
 
 
 def test_ssd_must_say_what_makes_its_scores() -> None:

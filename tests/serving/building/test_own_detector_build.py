@@ -17,10 +17,10 @@ from onestream.serving.building.build import build
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.pipeline import Pipeline
 
-SIZE = (64, 96)
+SIZE = (160, 224)
 SEEN: dict[Family, str] = {
-    "yolo": "[batch, 7, 126]",
-    "yolov5": "[batch, 378, 8]",
+    "yolo": "[batch, 7, 735]",
+    "yolov5": "[batch, 2205, 8]",
     "boxes": "[batch, 300, 6]",
     "detr": "[batch, 300, 7]",
 }

@@ -183,7 +183,7 @@ def test_a_second_build_changes_nothing_and_a_changed_definition_does(tmp_path: 
         ({"postprocess": {"kind": "classification", "top_k": 9}}, "top_k is 9, the network has 7 classes"),
         ({"postprocess": {"kind": "classification", "labels": "absent.txt"}}, "absent.txt.*No such file"),
         ({"postprocess": {"kind": "classification", "labels": "imagenet"}}, "1000 names, the network has 7 classes"),
-        ({"postprocess": {"kind": "detection"}}, "postprocess: .*'classification'.*'raw'"),
+        ({"postprocess": {"kind": "pose"}}, "postprocess: .*'classification'.*'raw'"),
         ({"serving": {"max_batch_size": 0}}, "serving.max_batch_size: .*greater than or equal to 1.*got 0"),
         ({"speling": 1}, "speling: .*not permitted"),
         ({"name": "a b"}, "name: .*pattern"),

@@ -1,0 +1,131 @@
+"""The loader of pictures with boxes: pictures as serving makes them, and boxes moved by the same integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from onestream.preprocess.definition import Color, Definition
+from onestream.preprocess.errors import BadSample
+from onestream.preprocess.geometry import Boxes, Mapping, Size, Window, clipped, mapping, visible_share
+from onestream.preprocess.training.augmentation import Augmentation
+from onestream.preprocess.training.base_loader import indices_of
+from onestream.preprocess.training.detection.files import DetectionFiles
+from onestream.preprocess.training.order import Slot
+from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
+from onestream.preprocess.training.workers import Draw, Locate
+from onestream.preprocess.variation import Variation, canvas_of, variation_mapping
+
+_ROUNDING = 1e-4
+"""Of a share of area: corners on the canvas are float32, whose steps at 1,000 are 6e-5 pixels."""
+
+
+class DetectionBatch(NamedTuple):
+    """One batch.
+
+    ``images`` is (batch, …) as the definition's output says. ``boxes`` are float32 (n, 4), x0 y0 x1 y1 in pixels of
+    the network's input, and ``class_ids`` int64 (n,), one of each a picture. ``indices`` int64 (batch,) are positions
+    in the dataset. ``mappings`` bring boxes of the network's input back, ``mappings[0].to_source(boxes)``, to pixels of
+    the upright picture, whose (height, width) is ``mappings[0].source_hw``.
+
+    A sample that only fills the batch up has the index -1, no boxes, and a mapping that changes nothing.
+    """
+
+    images: torch.Tensor
+    boxes: list[torch.Tensor]
+    class_ids: list[torch.Tensor]
+    indices: torch.Tensor
+    mappings: list[Mapping]
+
+
+class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
+    """Pictures with boxes; see ``PictureLoader`` for the options.
+
+    ``source``: what ``read_coco``, ``read_voc`` or ``read_yolo`` gives. Boxes that leave the network's input are cut at
+    its borders; one of which less than the augmentation's ``min_visible`` of its area is left is dropped, and so it is
+    without augmentation, where a definition crops. Without ``augmentation``, ``train`` draws boxes of 30 % of the
+    picture or more: objects become up to 1.8 times as large. The truth itself, in source pixels and with every object,
+    is ``samples.samples``.
+
+    A picture whose size is not the one that its file of boxes gives is bad: its boxes were drawn in another picture, as
+    one that was not turned by its EXIF orientation. ``bad_files``: *fail* raises ``BadSample`` here for what the files
+    of boxes already show, with a line for each picture.
+    """
+
+    samples: DetectionFiles
+    default_augmentation = Augmentation(area=(0.3, 1.0))
+
+    def _open(self, source: DetectionFiles, bad_files: BadFiles) -> DetectionFiles:
+        if bad_files == "fail":
+            source.refuse_bad()
+        self.samples = source
+        return source
+
+    def _draw(self, augmentation: Augmentation, seed: int) -> Draw:
+        return partial(_vary, augmentation, seed, self.definition.decode.color, self.samples)
+
+    def _locate(self, draw: Draw | None) -> Locate:
+        return partial(_locate, self.definition, self.samples, draw)
+
+    def _batch(
+        self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Mapping | None]
+    ) -> DetectionBatch:
+        canvas, min_visible = canvas_of(self.definition), self.augmentation.min_visible
+        unmoved = Mapping(canvas, canvas, (1.0, 1.0), (0.0, 0.0))
+        boxes, class_ids, given = [], [], []
+        for slot, located in zip(slots, mappings, strict=True):
+            sample = self.samples.samples[slot.index]
+            if located is None or slot.is_padding:
+                given.append(unmoved)
+                kept, classes = sample.boxes[:0], sample.class_ids[:0]
+            else:
+                given.append(located)
+                kept, classes = visible(sample.boxes, sample.class_ids, located, min_visible=min_visible)
+            boxes.append(torch.from_numpy(kept.copy()))
+            class_ids.append(torch.from_numpy(classes.copy()))
+        return DetectionBatch(samples, boxes, class_ids, indices_of(slots), given)
+
+
+def visible(
+    boxes: Boxes, class_ids: npt.NDArray[np.int64], located: Mapping, *, min_visible: float
+) -> tuple[Boxes, npt.NDArray[np.int64]]:
+    """Boxes of a picture on the canvas, cut at its borders, and their classes.
+
+    Without those of which less than ``min_visible`` of the area, or nothing, is left.
+    """
+    moved = located.to_canvas(boxes)
+    share = visible_share(moved, Window(0, 0, *located.canvas_hw))
+    kept = (share > 0) & (share >= min_visible - _ROUNDING)
+    return clipped(moved[kept], located.canvas_hw), class_ids[kept]
+
+
+def _vary(
+    augmentation: Augmentation,
+    seed: int,
+    color: Color,
+    files: DetectionFiles,
+    epoch: int,
+    index: int,
+    size_hw: Size,
+) -> Variation:
+    objects = files.samples[index].boxes
+    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, color=color, objects=objects)
+
+
+def _locate(
+    definition: Definition, files: DetectionFiles, draw: Draw | None, epoch: int, index: int, size_hw: Size
+) -> Mapping:
+    given = files.samples[index].size_hw
+    if given != size_hw:
+        raise BadSample(
+            f"the picture has {size_hw[1]}x{size_hw[0]} pixels after its EXIF orientation; "
+            f"its boxes are given for {given[1]}x{given[0]}"
+        )
+    if draw is None:
+        return mapping(definition, size_hw)
+    return variation_mapping(definition, draw(epoch, index, size_hw), size_hw)

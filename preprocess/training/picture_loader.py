@@ -1,0 +1,150 @@
+"""What the loaders of images and of images with boxes share: batches made by the definition that serving runs."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import torch
+
+from onestream.preprocess.backends.base import BackendName, Device
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import BadSample, CannotCompile
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.training.augmentation import Augmentation
+from onestream.preprocess.training.base_loader import Bad, BaseLoader, WorkerBatch
+from onestream.preprocess.training.device import ToDevice
+from onestream.preprocess.training.order import LastBatch, Order, Slot
+from onestream.preprocess.training.samples import Pictures
+from onestream.preprocess.training.shards import this_shard
+from onestream.preprocess.training.workers import Draw, Locate, ProcessWorkers, ThreadWorkers, WorkerConfig, Workers
+from onestream.preprocess.variation import canvas_of
+
+BatchT = TypeVar("BatchT", bound=tuple[Any, ...])
+SourceT = TypeVar("SourceT")
+BadFiles = Literal["fail", "skip"]
+
+
+class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
+    """An iterator over batches; each ``for`` loop is one epoch.
+
+    ``source``: the pictures, and what belongs to each.
+    ``train``: with random augmentation in place of the definition's geometry, shuffled; otherwise exactly what serving
+    runs, in the dataset's order. ``shuffle`` overrides the latter. ``augmentation``: how images vary; needs ``train``.
+
+    ``backend`` and ``device``: *dali* on *cpu* or *gpu* (batches stay there), or *reference*: Pillow in the worker
+    processes of a ``torch.utils.data.DataLoader``. ``threads``: workers; None is one per core. ``prefetch``: batches
+    that are made ahead.
+
+    ``to``: the PyTorch device to which batches are copied, on a CUDA stream of the loader's own. ``normalize``:
+    *backend*, or *torch*: uint8 pixels are copied and normalized on ``to``, with the same result and a quarter of the
+    bytes. ``pin_memory``: page-locked batches, which CUDA copies faster; without a
+    GPU it does nothing.
+
+    ``last_batch``: *partial*, *pad* or *drop*. ``shard_id`` and ``num_shards``: None takes the rank and world size of
+    ``torch.distributed`` or of torchrun's environment. ``bad_files``: *fail* raises ``BadSample``; *skip* leaves bad
+    samples out, lists them in ``skipped``, and keeps the size of *pad* and *drop* batches with padding. A batch of
+    which all are bad is left out, or is padding where there are several shards, which need equal numbers of batches;
+    an epoch of which all are bad ends with ``BadSample``.
+
+    Raises ``BadDataset``, ``CannotCompile``, or ``ValueError`` for an option out of range.
+    """
+
+    default_augmentation: ClassVar[Augmentation] = Augmentation()
+    """How images vary where ``train`` comes without ``augmentation``."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        source: SourceT,
+        *,
+        batch_size: int,
+        train: bool = False,
+        augmentation: Augmentation | None = None,
+        shuffle: bool | None = None,
+        seed: int = 0,
+        backend: BackendName = "dali",
+        device: Device = "cpu",
+        threads: int | None = None,
+        prefetch: int = 2,
+        to: torch.device | str | None = None,
+        normalize: Literal["backend", "torch"] = "backend",
+        pin_memory: bool = False,
+        last_batch: LastBatch = "partial",
+        shard_id: int | None = None,
+        num_shards: int | None = None,
+        bad_files: BadFiles = "fail",
+        limits: Limits | None = None,
+    ) -> None:
+        if augmentation is not None and not train:
+            raise ValueError("augmentation needs train=True")
+        if normalize not in ("backend", "torch") or bad_files not in ("fail", "skip"):
+            raise ValueError(
+                f"normalize must be 'backend' or 'torch', got {normalize!r}; "
+                f"bad_files 'fail' or 'skip', got {bad_files!r}"
+            )
+        if seed < 0:
+            raise ValueError(f"seed must be 0 or more, got {seed}")
+        if prefetch < 1 or (threads is not None and threads < 1):
+            raise ValueError(f"prefetch and threads must be at least 1, got {prefetch} and {threads}")
+        try:
+            canvas_of(definition)
+        except ValueError as error:
+            raise CannotCompile(f"images of a batch must have one size: {error}") from None
+        self.definition = definition
+        samples = self._open(source, bad_files)
+        shard_id, num_shards = this_shard(shard_id, num_shards)
+        order = Order(
+            len(samples),
+            batch_size,
+            shuffle=train if shuffle is None else shuffle,
+            seed=seed,
+            shard_id=shard_id,
+            num_shards=num_shards,
+            last_batch=last_batch,
+        ).check()
+        super().__init__(samples, order, bad_files=bad_files, things="images")
+        self._to_device: ToDevice[BatchT] = ToDevice(definition, device=to, normalize=normalize == "torch")
+        self.augmentation = augmentation or self.default_augmentation
+        draw = self._draw(self.augmentation, seed) if train else None
+        config = WorkerConfig(
+            definition=definition.pixels() if normalize == "torch" else definition,
+            samples=samples,
+            backend=backend,
+            device=device,
+            limits=limits or Limits(),
+            batch_size=batch_size,
+            vary=draw,
+            # As PyTorch's DataLoader: without a GPU there is nothing to copy to.
+            pin_memory=pin_memory and torch.cuda.is_available(),
+            locate=self._locate(draw),
+        )
+        threads = threads or len(os.sched_getaffinity(0))
+        make: Callable[..., Workers] = ProcessWorkers if backend == "reference" else ThreadWorkers
+        self._workers = make(config, threads=threads, prefetch=prefetch)
+
+    @abstractmethod
+    def _open(self, source: SourceT, bad_files: BadFiles) -> Pictures:
+        """The pictures of a source. Raises ``BadDataset``, or ``BadSample`` where one is bad and may not be."""
+
+    @abstractmethod
+    def _draw(self, augmentation: Augmentation, seed: int) -> Draw:
+        """What draws the variation of each picture. It crosses processes."""
+
+    def _locate(self, draw: Draw | None) -> Locate | None:  # noqa: ARG002 (for those that override it)
+        """What says where the points of each picture come to lie, if batches need it. It crosses processes."""
+        return None
+
+    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
+        return self._workers.run(batches, epoch)
+
+    def _delivered(self, batches: Iterator[BatchT]) -> Iterator[BatchT]:
+        return self._to_device.ahead(batches)
+
+    def _named(self, slot: Slot, error: Bad) -> BadSample:
+        return BadSample(f"{self._dataset.name(slot.index)}: {error}")
+
+    def _close_workers(self) -> None:
+        self._workers.close()

@@ -1,0 +1,68 @@
+"""Made detectors, whose objects are known, in the layout of ultralytics' exports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+SIDE, CELL = 64, 8
+CELLS = SIDE // CELL
+
+
+def level_detector(path: Path, *, bad: str = "") -> None:
+    """Write a network of ``yolo``: (batch, 4 + 1, 64), an object of class 0 in each of 8x8 cells of 64x64 pixels.
+
+    Its score is the mean of the cell's red, 0 to 1, and its box the cell. ``bad`` is *nan* or *inf*: what the score of
+    a cell becomes whose mean is above 0.99.
+    """
+    rows, columns = np.mgrid[:CELLS, :CELLS].reshape(2, -1)
+    boxes = np.stack([(columns + 0.5) * CELL, (rows + 0.5) * CELL, *np.full((2, CELLS * CELLS), CELL)])
+    constants = {
+        "red": np.array([1, 0, 0], np.float32).reshape(1, 3, 1, 1),
+        "flat": np.array([0, 1, -1], np.int64),
+        "boxes": boxes[None].astype(np.float32),
+        "zero": np.float32(0),
+        "most": np.float32(0.99),
+        "bad": np.float32(bad or 0),
+    }
+    nodes = [
+        helper.make_node("Conv", ["pixels_in", "red"], ["level"]),
+        helper.make_node("AveragePool", ["level"], ["mean"], kernel_shape=[CELL, CELL], strides=[CELL, CELL]),
+        helper.make_node("Reshape", ["mean", "flat"], ["score"]),
+        helper.make_node("Mul", ["score", "zero"], ["nothing"]),
+        helper.make_node("Add", ["nothing", "boxes"], ["placed"]),
+    ]
+    if bad:
+        nodes += [
+            helper.make_node("Greater", ["score", "most"], ["is_bad"]),
+            helper.make_node("Where", ["is_bad", "bad", "score"], ["told"]),
+        ]
+    nodes.append(helper.make_node("Concat", ["placed", "told" if bad else "score"], ["output0"], axis=1))
+    graph = helper.make_graph(
+        nodes,
+        "level_detector",
+        [helper.make_tensor_value_info("pixels_in", TensorProto.FLOAT, ["batch", 3, SIDE, SIDE])],
+        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["batch", 5, CELLS * CELLS])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+
+
+def pipeline(name: str, **postprocess: object) -> dict[str, object]:
+    """The fields of a pipeline file for ``level_detector``: a letterbox of 64x64 on black."""
+    return {
+        "name": name,
+        "preprocess": {
+            "operations": [
+                {"op": "decode", "color": "rgb"},
+                {"op": "letterbox", "size": [SIDE, SIDE], "value": 0},
+                {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]},
+                {"op": "output", "layout": "NCHW", "dtype": "float32"},
+            ]
+        },
+        "postprocess": {"kind": "detection", "family": "yolo"} | postprocess,
+        "serving": {"max_batch_size": 4, "cpu_instances": 1},
+    }

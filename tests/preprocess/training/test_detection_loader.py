@@ -1,0 +1,302 @@
+"""Boxes go where their pictures go: found again by the pixels themselves, with and without augmentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from box_sets import Drawn, drawn_set, write_coco, write_yolo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onestream.preprocess import (
+    BadSample,
+    CenterCrop,
+    Decode,
+    Definition,
+    Letterbox,
+    Normalize,
+    Output,
+    Resize,
+    compile,
+)
+from onestream.preprocess.geometry import Mapping, mapping, visible_share
+from onestream.preprocess.training import Augmentation, DetectionFiles, DetectionLoader, read_coco, read_yolo
+
+LETTERBOX = Definition(operations=(Decode(), Letterbox(size=(96, 112)), Normalize(mean=(0.4,) * 3, std=(0.3,) * 3)))
+CROP = Definition(operations=(Decode(), Resize(mode="shorter", size=110), CenterCrop(size=(100, 90)), Output()))
+EXACT = Definition(operations=(Decode(color="gray"), Resize(mode="exact", size=(80, 96), filter="bicubic")))
+DEFINITIONS = [
+    pytest.param(LETTERBOX, id="letterbox"),
+    pytest.param(CROP, id="crop"),
+    pytest.param(EXACT, id="exact"),
+]
+FLIPPED = Augmentation(area=(0.3, 1.0), flip=1.0)
+
+
+def read(folder: Path, pictures: list[Drawn]) -> DetectionFiles:
+    return read_coco(write_coco(folder, pictures), images=folder / "photos")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> DetectionFiles:
+    """14 pictures with 0 to 3 objects each, stored in four orientations."""
+    return read(tmp_path_factory.mktemp("files"), drawn_set(14))
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> DetectionFiles:
+    """24 pictures with one large object each."""
+    random = np.random.default_rng(3)
+    pictures = []
+    for number in range(24):
+        height, width = (int(side) for side in random.integers(130, 400, 2))
+        x0, y0 = int(random.integers(0, width - 60)), int(random.integers(0, height - 60))
+        x1, y1 = int(random.integers(x0 + 50, width + 1)), int(random.integers(y0 + 50, height + 1))
+        box = (0, (float(x0), float(y0), float(x1), float(y1)))
+        pictures.append(Drawn(f"{number:03}.png", (height, width), (box,), (1, 6, 3, 8)[number % 4]))
+    return read(tmp_path_factory.mktemp("single"), pictures)
+
+
+def collect(loader: DetectionLoader) -> dict[int, tuple[np.ndarray, np.ndarray, list[int], Mapping]]:
+    """Image, boxes, class ids and mapping of each index of an epoch."""
+    found = {}
+    for batch in loader:
+        for place, index in enumerate(batch.indices.tolist()):
+            if index >= 0:
+                boxes, classes = batch.boxes[place].numpy(), batch.class_ids[place].tolist()
+                found[index] = batch.images[place].numpy(), boxes, classes, batch.mappings[place]
+    return found
+
+
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+@pytest.mark.parametrize("definition", DEFINITIONS)
+def test_without_augmentation_images_are_bit_equal_to_what_serving_runs(
+    files: DetectionFiles, definition: Definition, backend: Any
+) -> None:
+    served = compile(definition, backend=backend, max_batch_size=3).run([files.read(i) for i in range(len(files))])
+    with DetectionLoader(definition, files, batch_size=5, backend=backend, threads=2) as loader:
+        assert loader.classes == files.classes
+        made = collect(loader)
+    assert sorted(made) == list(range(len(files)))
+    for index, (image, boxes, classes, located) in made.items():
+        np.testing.assert_array_equal(image, served[index])
+        sample = files.samples[index]
+        assert located == mapping(definition, sample.size_hw)
+        if definition is not CROP:  # nothing leaves the canvas
+            assert classes == sample.class_ids.tolist()
+            np.testing.assert_array_equal(boxes, located.to_canvas(sample.boxes))
+            # float32 on the canvas; a source pixel is up to 4 times as small.
+            np.testing.assert_allclose(located.to_source(boxes), sample.boxes, atol=1e-4)
+
+
+def bright_extent(image: np.ndarray) -> list[int]:
+    """x0 y0 x1 y1 of the pixels above half the brightest level of a picture (height, width, channels)."""
+    levels = image[..., 0].astype(int)
+    rows, columns = (levels > 127).any(axis=1).nonzero()[0], (levels > 127).any(axis=0).nonzero()[0]
+    return [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+
+
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+@pytest.mark.parametrize("definition", DEFINITIONS)
+@pytest.mark.parametrize("augmentation", [None, Augmentation(area=(0.3, 1.0), flip=0.0), FLIPPED])
+def test_a_bright_object_is_found_where_its_box_says(
+    single: DetectionFiles, definition: Definition, augmentation: Augmentation | None, backend: Any
+) -> None:
+    train = augmentation is not None
+    seen = 0
+    with DetectionLoader(
+        definition.pixels(), single, batch_size=8, train=train, augmentation=augmentation, backend=backend, threads=2
+    ) as loader:
+        for _ in range(3 if train else 1):
+            for image, boxes, _, located in collect(loader).values():
+                assert located.canvas_hw == image.shape[:2]
+                for box in boxes:
+                    if min(box[2] - box[0], box[3] - box[1]) >= 3:
+                        # A pixel is bright where its centre is in the box: half a pixel, and the rounding of levels.
+                        np.testing.assert_allclose(bright_extent(image), box, atol=0.55)
+                        seen += 1
+    assert seen >= (60 if train else 20)
+
+
+@pytest.mark.parametrize("normalize", ["backend", "torch"])
+def test_what_is_drawn_depends_on_seed_and_epoch_only(files: DetectionFiles, normalize: Any) -> None:
+    def epoch(number: int, **options: Any) -> dict[int, Any]:
+        with DetectionLoader(LETTERBOX, files, train=True, seed=9, **options) as loader:
+            loader.set_epoch(number)
+            return collect(loader)
+
+    first = epoch(1, batch_size=4, threads=1)
+    shards = [epoch(1, batch_size=3, shard_id=n, num_shards=2, normalize=normalize, to="cpu") for n in (0, 1)]
+    assert sorted([*shards[0], *shards[1]]) == list(range(len(files)))
+    for index, (image, boxes, classes, located) in {**shards[0], **shards[1]}.items():
+        np.testing.assert_array_equal(image, first[index][0])
+        np.testing.assert_array_equal(boxes, first[index][1])
+        assert (classes, located) == first[index][2:]
+    assert [one[3] for one in epoch(2, batch_size=4).values()] != [one[3] for one in first.values()]
+
+
+def test_objects_of_which_little_is_left_are_dropped_and_the_others_cut(tmp_path: Path) -> None:
+    """The middle 100 of 200 columns are kept: x from 50 to 150."""
+    objects = tuple(
+        (0, (float(x0), 20.0, float(x1), 60.0)) for x0, x1 in ((0, 66), (0, 67), (0, 49), (60, 90), (40, 160))
+    )
+    files = read(tmp_path, [Drawn("0.png", (100, 200), objects)])
+    definition = Definition(operations=(Decode(), CenterCrop(size=(100, 100))))
+    with DetectionLoader(definition, files, batch_size=1) as loader:
+        (batch,) = loader
+    # 16 of 66 columns are less than a quarter; 17 of 67 are more.
+    assert batch.boxes[0].tolist() == [[0, 20, 17, 60], [10, 20, 40, 60], [0, 20, 100, 60]]
+    assert batch.class_ids[0].tolist() == [0, 0, 0]
+    assert batch.class_ids[0].dtype == torch.int64
+    assert batch.boxes[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("min_visible", [0.0, 0.25, 0.8, 1.0])
+def test_min_visible_is_what_is_left_of_every_object(files: DetectionFiles, min_visible: float) -> None:
+    augmentation = Augmentation(area=(0.1, 0.6), min_visible=min_visible)
+    dropped = 0
+    with DetectionLoader(EXACT, files, batch_size=4, train=True, augmentation=augmentation, seed=1) as loader:
+        for _ in range(4):
+            for index, (_, boxes, classes, located) in collect(loader).items():
+                sample = files.samples[index]
+                corners = np.array([[0, 0, *reversed(located.canvas_hw)]], np.float32)
+                x0, y0, x1, y1 = located.to_source(corners)[0]
+                cut = np.clip(sample.boxes, [x0, y0, x0, y0], [x1, y1, x1, y1])
+                areas, left = (np.prod(one[:, 2:] - one[:, :2], axis=1) for one in (sample.boxes, cut))
+                kept = (left / areas >= min_visible - 1e-4) & (left > 1e-3)
+                assert classes == sample.class_ids[kept].tolist()
+                # float32, on a canvas of 96 pixels.
+                np.testing.assert_allclose(located.to_source(boxes), cut[kept], atol=1e-3)
+                dropped += int((~kept).sum())
+                assert len(boxes) > 0 or len(sample.boxes) == 0 or min_visible == 0
+    assert dropped > 0
+
+
+SIDES = st.integers(2, 2000)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.data(), SIDES, SIDES, st.integers(0, 2**31), st.floats(0.01, 1))
+def test_a_drawn_box_keeps_an_object(data: st.DataObject, height: int, width: int, index: int, share: float) -> None:
+    count = data.draw(st.integers(1, 4))
+    corners = [(data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))) for _ in range(count)]
+    objects = np.array(
+        [(x, y, data.draw(st.integers(x + 1, width)), data.draw(st.integers(y + 1, height))) for x, y in corners],
+        np.float32,
+    )
+    box = Augmentation(min_visible=share).draw((height, width), seed=0, epoch=0, index=index, objects=objects).box
+    assert visible_share(objects, box).max() >= share
+    assert box.top >= 0
+    assert box.left >= 0
+    assert box.top + box.height <= height
+    assert box.left + box.width <= width
+
+
+def test_without_objects_the_draw_is_the_classifiers() -> None:
+    none = np.zeros((0, 4), np.float32)
+    for index in range(20):
+        plain = Augmentation().draw((300, 200), seed=1, epoch=2, index=index)
+        assert Augmentation().draw((300, 200), seed=1, epoch=2, index=index, objects=none) == plain
+
+
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+def test_bad_pictures_fail_at_once_or_are_skipped_and_listed(tmp_path: Path, backend: Any) -> None:
+    pictures = drawn_set(8)
+    files = read(tmp_path, pictures)
+    with DetectionLoader(LETTERBOX, files, batch_size=8) as loader:
+        whole = collect(loader)
+    (tmp_path / "photos" / "002.png").unlink()
+    content = (tmp_path / "boxes.json").read_text().replace('"bbox": [', '"bbox": [9000, ', 1)
+    (tmp_path / "boxes.json").write_text(content.replace("9000, ", "9000", 1))
+    # Another picture than the one that its boxes are given for, and one that is no picture.
+    Drawn("", (64, 128), ()).save(tmp_path / "photos" / "004.png")
+    (tmp_path / "photos" / "005.png").write_text("no picture")
+    files = read_coco(tmp_path / "boxes.json", images=tmp_path / "photos")
+    with pytest.raises(
+        BadSample, match=r"2 of 8 pictures cannot be used:\n  .*001\.png: boxes\.json.*\n  .*002\.png: there"
+    ):
+        DetectionLoader(LETTERBOX, files, batch_size=4, backend=backend)
+    with DetectionLoader(LETTERBOX, files, batch_size=4, backend=backend, bad_files="skip") as loader:
+        for _ in range(2):
+            made = collect(loader)
+            assert sorted(made) == [0, 3, 6, 7]
+            for index, (_, boxes, _, located) in made.items():
+                np.testing.assert_array_equal(boxes, whole[index][1])
+                assert located == whole[index][3]
+        assert [one.index for one in loader.skipped] == [1, 2, 4, 5]
+        reasons = [one.reason for one in loader.skipped]
+    assert "is outside the picture" in reasons[0]
+    assert reasons[1] == "there is no such picture"
+    height, width = pictures[4].size_hw
+    assert (
+        reasons[2]
+        == f"the picture has 128x64 pixels after its EXIF orientation; its boxes are given for {width}x{height}"
+    )
+    assert "got text" in reasons[3]
+
+
+def test_boxes_of_a_picture_that_was_not_turned_are_noticed(tmp_path: Path) -> None:
+    upright = Drawn("0.png", (100, 200), ((0, (10.0, 10.0, 50.0, 50.0)),), orientation=6)
+    files = read(tmp_path, [Drawn("0.png", (200, 100), upright.objects)])
+    upright.save(tmp_path / "photos" / "0.png")
+    with (
+        DetectionLoader(LETTERBOX, files, batch_size=1) as loader,
+        pytest.raises(BadSample, match=r"0\.png: the picture has 200x100 pixels .* given for 100x200"),
+    ):
+        list(loader)
+
+
+def test_padding_has_no_boxes(tmp_path: Path) -> None:
+    files = read(tmp_path, drawn_set(6))
+    (tmp_path / "photos" / "003.png").write_text("no picture")
+    with DetectionLoader(LETTERBOX, files, batch_size=4, last_batch="pad", bad_files="skip") as loader:
+        batches = list(loader)
+    assert [batch.indices.tolist() for batch in batches] == [[0, 1, 2, -1], [4, 5, -1, -1]]
+    for batch in batches:
+        for place in (batch.indices < 0).nonzero()[:, 0].tolist():
+            assert batch.boxes[place].shape == (0, 4)
+            assert batch.class_ids[place].shape == (0,)
+            assert batch.mappings[place] == Mapping((96, 112), (96, 112), (1.0, 1.0), (0.0, 0.0))
+
+
+def test_shards_stay_in_step_over_a_batch_of_bad_pictures(tmp_path: Path) -> None:
+    files = read(tmp_path, drawn_set(8))
+    for number in (1, 3):
+        (tmp_path / "photos" / f"{number:03}.png").write_text("no picture")
+    options: dict[str, Any] = {"batch_size": 2, "num_shards": 2, "bad_files": "skip"}
+    with DetectionLoader(LETTERBOX, files, shard_id=1, **options) as loader:
+        first, second = loader
+    assert first.indices.tolist() == [-1, -1]
+    assert [len(boxes) for boxes in first.boxes] == [0, 0]
+    assert second.indices.tolist() == [5, 7]
+
+
+def test_yolo_files_load_as_coco_files_do(tmp_path: Path) -> None:
+    pictures = drawn_set(5)
+    coco, yolo = read(tmp_path / "coco", pictures), read_yolo(write_yolo(tmp_path / "yolo", pictures))
+    made = []
+    for files in (coco, yolo):
+        with DetectionLoader(CROP, files, batch_size=5, train=True, seed=3) as loader:
+            made.append(collect(loader))
+    for index in range(5):
+        np.testing.assert_array_equal(made[0][index][0], made[1][index][0])
+        np.testing.assert_allclose(made[0][index][1], made[1][index][1], atol=1e-3)
+
+
+@pytest.mark.needs_gpu
+def test_a_gpu_gets_the_boxes_that_the_cpu_computes(files: DetectionFiles) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "train": True, "seed": 1}
+    with DetectionLoader(LETTERBOX, files, **options) as loader:
+        expected = list(loader)
+    for place in ({"to": "cuda", "pin_memory": True}, {"device": "gpu", "to": "cuda"}):
+        with DetectionLoader(LETTERBOX, files, **options, **place) as loader:
+            for batch, other in zip(loader, expected, strict=True):
+                assert all(one.is_cuda for one in (batch.images, batch.indices, *batch.boxes, *batch.class_ids))
+                assert batch.indices.tolist() == other.indices.tolist()
+                assert batch.mappings == other.mappings
+                for boxes, same in zip(batch.boxes, other.boxes, strict=True):
+                    assert torch.equal(boxes.cpu(), same)
