@@ -191,7 +191,11 @@ def plan(
         QUEUE_PARAMETER: str(bound),
         "threads": str(options.cpu_threads),
     }
-    after = {"postprocess": postprocess.model_dump_json(), "network_outputs": ",".join(out.name for out in outputs)}
+    # The names of classes lie in a file beside each model.
+    after = {
+        "postprocess": postprocess.model_dump_json(exclude={"labels"}),
+        "network_outputs": ",".join(out.name for out in outputs),
+    }
     # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.
     if options.gpu.engine == "onnxruntime" and options.gpu.precision == "fp16":
         raise BadPipeline(
