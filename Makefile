@@ -18,12 +18,12 @@ WORKERS ?= 3
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-slow test-gpu example lint type stubs pages format bench bench-training bench-video bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
+.PHONY: help demo demo-page test test-slow test-gpu example lint type stubs pages format bench bench-training bench-video bench-boxes bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.serve  ## build, serve and classify real photos, then stop
+demo: $(VENV)/.serve  ## build, serve, classify real photos and find objects in them, then stop
 	$(BIN)/onestream demo
 
 demo-page: $(VENV)/.page model_repository/classify_fused/1/model.onnx  ## serve, and show what the network sees in a browser
@@ -70,6 +70,9 @@ bench-training: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## me
 
 bench-video: $(VENV)/.dev  ## measure the video loader against decord
 	$(BIN)/python -m benchmarks.video_clips $(BENCH_ARGS)
+
+bench-boxes: $(VENV)/.bench  ## count the boxes that every backend and a server share with the reference
+	$(BIN)/python -m benchmarks.boxes $(BENCH_ARGS)
 
 bench-streams: $(VENV)/.dev  ## measure how many video streams are held, and a soak of half an hour
 	$(BIN)/python -m benchmarks.streams $(BENCH_ARGS)

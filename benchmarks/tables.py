@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import streams_table, video_table
+from benchmarks import boxes_table, streams_table, video_table
 from benchmarks.cpu_time import Timed
 from benchmarks.gpu import results as gpu
 from benchmarks.gpu import table as gpu_table
@@ -253,6 +253,7 @@ def _page(folder: Path) -> str:
         *map(training.table, read(folder, training.FILE_NAME, training.TrainingResults)),
         *map(video_table.table, read(folder, video_table.FILE_NAME, Raw)),
         *map(streams_table.table, read(folder, streams_table.FILE_NAME, Raw)),
+        *map(boxes_table.table, read(folder, boxes_table.FILE_NAME, Raw)),
         *(
             overload_table.with_plot(one, link_to=_LINK)
             for one in read(folder, overload.FILE_NAME, overload.OverloadResults)

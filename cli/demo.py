@@ -1,4 +1,4 @@
-"""``onestream demo``: the whole way once, with real photos over both protocols, and a video."""
+"""``onestream demo``: the whole way once, with real photos over both protocols, objects in them, and a video."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from rich.live import Live
 from rich.table import Table
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
+from onestream.cli.predict import print_table
 from onestream.cli.stream_board import Board
-from onestream.client import Classification, Client, OnestreamError
+from onestream.client import Classification, Client, Detections, OnestreamError
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 
 PIPELINE_FILE = Path("pipelines/classify.yaml")
 PHOTOS = Path("examples/photos")
+DETECT_FILE, TABLE = Path("pipelines/detect.yaml"), PHOTOS / "coffee.jpg"
 MATTE_FILE, PERSON = Path("pipelines/matte.yaml"), PHOTOS / "astronaut.jpg"
-VIDEO_FOLDER = Path("runs/demo")
+FOLDER = Path("runs/demo")
 _FRAMES = 90
+_JPEG_QUALITY = 92
 
 
 def demo(
@@ -39,15 +42,16 @@ def demo(
     """Build the default pipelines, start a server, classify photos over gRPC and HTTP, and stop the server.
 
     For each photo it prints the five best classes with their scores, and the milliseconds that each step took by
-    Triton's own statistics. Then a 1080p video of a person is streamed, and what comes back has its background blurred;
-    it stays in runs/demo. Exits with 1 where anything failed, 2 where a server could not be started.
+    Triton's own statistics. Then objects are found in the photos, and drawn on one of them; and a 1080p video of a
+    person is streamed, and what comes back has its background blurred. Both stay in runs/demo. Exits with 1 where
+    anything failed, 2 where a server could not be started.
     """
     files = photos or sorted(PHOTOS.glob("*.jpg"))
     if not files or not PIPELINE_FILE.exists():
         fail(f"run the demo in the project's folder: {PIPELINE_FILE} and {PHOTOS} are needed", EXIT_CANNOT_START)
     out, log = Console(), Console(stderr=True)
     with ExitStack() as stack:
-        server = _serve(stack, log, PIPELINE_FILE, repository, None)
+        server = _serve(stack, log, [PIPELINE_FILE], repository, None)
         with Client(server.grpc_url) as grpc, Client(server.http_url) as http:
             for file in files:
                 try:
@@ -55,15 +59,26 @@ def demo(
                 except OnestreamError as error:
                     fail(f"{file.name}: {error}", EXIT_FAILED)
     log.print("Triton is stopped")
-    if photos is None:
-        _stream(out, log)
-    out.print("\nServe it yourself: [bold]make serve[/bold], then: [bold].venv/bin/onestream classify YOUR.jpg[/bold]")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        pipelines, models = [DETECT_FILE], ["detect_fused"]
+        if photos is None:
+            pipelines, models = [*pipelines, MATTE_FILE], [*models, "matte_video", "matte_model"]
+        # A repository of its own: these pipelines are not among those that the project serves by default.
+        server = _serve(stack, log, pipelines, FOLDER / "model_repository", models)
+        client = stack.enter_context(Client(server.grpc_url))
+        _detect(client, files, out)
+        if photos is None:
+            _stream(client, out, log)
+    log.print("Triton is stopped")
+    out.print("\nServe it yourself: [bold]make serve[/bold], then: [bold].venv/bin/onestream predict YOUR.jpg[/bold]")
+    out.print(f"Objects, too: before that [bold].venv/bin/onestream build {DETECT_FILE}[/bold], then --pipeline detect")
 
 
 def _serve(
-    stack: ExitStack, log: Console, pipeline_file: Path, repository: Path, models: Sequence[str] | None
+    stack: ExitStack, log: Console, pipeline_files: Sequence[Path], repository: Path, models: Sequence[str] | None
 ) -> Server:
-    """Build a pipeline and serve it, or some of its models, until the stack is closed."""
+    """Build pipelines and serve them, or some of their models, until the stack is closed."""
     try:
         from onestream.preprocess import PreprocessError
         from onestream.serving.building.build import build
@@ -72,9 +87,11 @@ def _serve(
     except ImportError as error:
         fail(f"{error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_CANNOT_START)
     try:
-        with log.status("building the model") as status:
-            built = build(pipeline_file, folder=repository, progress=lambda text: status.update(text))
-        log.print(f"model repository: {repository}, {len(built.written)} files written")
+        with log.status("building the models") as status:
+            built = [
+                build(file, folder=repository, progress=lambda text: status.update(text)) for file in pipeline_files
+            ]
+        log.print(f"model repository: {repository}, {sum(len(one.written) for one in built)} files written")
         with log.status("starting Triton"):
             server = stack.enter_context(Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models))
     except (ServingError, PreprocessError) as error:
@@ -83,34 +100,43 @@ def _serve(
     return server
 
 
-def _stream(out: Console, log: Console) -> None:
+def _detect(client: Client, files: Sequence[Path], out: Console) -> None:
+    """The objects in the photos as a table, and one of the photos with their boxes."""
+    from PIL import Image
+
+    items = list(client.predict_many(files, pipeline="detect_fused", in_flight=1))
+    failures = print_table(items, 1)
+    if failures:
+        fail(f"{failures} of {len(files)} images failed", EXIT_FAILED)
+    photo, result = TABLE if TABLE in files else files[0], FOLDER / "detect.jpg"
+    found = items[files.index(photo)].unwrap()
+    assert isinstance(found, Detections)
+    with Image.open(photo) as image:
+        found.draw(image).save(result, quality=_JPEG_QUALITY)
+    out.print(f"The objects drawn on {photo.name}: [bold]{result}[/bold]\n")
+
+
+def _stream(client: Client, out: Console, log: Console) -> None:
     """A person's video in, the same over a blurred background out, encoded by the server."""
     from PIL import Image
 
     from onestream.client.video import VideoWriter
     from onestream.measure.panning import write_panning
 
-    VIDEO_FOLDER.mkdir(parents=True, exist_ok=True)
-    source, result = VIDEO_FOLDER / "person.mp4", VIDEO_FOLDER / "matte.mp4"
+    source, result = FOLDER / "person.mp4", FOLDER / "matte.mp4"
     if not source.exists():
         with log.status("making a video of a photo"), Image.open(PERSON) as photo:
             write_panning(source, photo, frames=_FRAMES)
-    with ExitStack() as stack:
-        # A repository of its own: the pipeline is not among those that the project serves by default.
-        models = ["matte_video", "matte_model"]
-        server = _serve(stack, log, MATTE_FILE, VIDEO_FOLDER / "model_repository", models)
-        client = stack.enter_context(Client(server.grpc_url))
-        board = None
-        try:
-            with client.stream(source, pipeline="matte") as frames, VideoWriter(result) as video:
-                board = Board([frames])
-                with Live(get_renderable=lambda: board.table(log), console=log, transient=True):
-                    for frame in frames:
-                        video.write(frame)
-                        board.add(0, frame, "")
-        except OnestreamError as error:
-            fail(f"{source}: {error}", EXIT_FAILED)
-    log.print("Triton is stopped")
+    board = None
+    try:
+        with client.stream(source, pipeline="matte") as frames, VideoWriter(result) as video:
+            board = Board([frames])
+            with Live(get_renderable=lambda: board.table(log), console=log, transient=True):
+                for frame in frames:
+                    video.write(frame)
+                    board.add(0, frame, "")
+    except OnestreamError as error:
+        fail(f"{source}: {error}", EXIT_FAILED)
     out.print(board.table(out, final=True))
     out.print(f"The person before a blurred background, composed and encoded by the server: [bold]{result}[/bold]")
 

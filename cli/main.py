@@ -7,12 +7,12 @@ import typer
 from onestream.cli.bench import bench
 from onestream.cli.build import build
 from onestream.cli.bulk.command import bulk
-from onestream.cli.classify import classify
 from onestream.cli.demo import demo
 from onestream.cli.demo_page.command import demo_page
 from onestream.cli.doctor import doctor
 from onestream.cli.import_command import import_preprocessing
 from onestream.cli.parity import parity
+from onestream.cli.predict import predict
 from onestream.cli.proxy import proxy, token
 from onestream.cli.rollout import rollout
 from onestream.cli.serve import serve
@@ -28,7 +28,7 @@ COMMANDS = (
     rollout,
     proxy,
     token,
-    classify,
+    predict,
     bulk,
     stream,
     top,

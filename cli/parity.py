@@ -46,8 +46,21 @@ def parity(
     ] = None,
     heatmap: Annotated[Path | None, typer.Option(help="Write a PNG of where the differences are.")] = None,
     fail_on_flip: Annotated[
-        bool, typer.Option("--fail-on-flip", help="Also exit with 1 where a backend or the server flips a prediction.")
+        bool,
+        typer.Option(
+            "--fail-on-flip",
+            help="Also exit with 1 where a backend or the server flips a prediction, or loses or adds a box.",
+        ),
     ] = False,
+    min_ap: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Also exit with 1 where the boxes of a backend or the server agree with the reference's by less than "
+            "this average precision.",
+        ),
+    ] = None,
 ) -> None:
     """Compare every backend, and a server, with the reference, stage by stage, and say where differences come from.
 
@@ -99,9 +112,21 @@ def parity(
     if not report.judges:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in report.not_compared.items())
         fail(f"nothing is judged, since no backend but the reference can run here: {reasons}", EXIT_CANNOT_START)
+    if min_ap is not None and (why := _no_ap(report)):
+        fail(f"--min-ap: {why}", EXIT_CANNOT_START)
     flips = report.flips(judged=True) if fail_on_flip else []
-    if flips or not report.within:
+    if flips or not report.within or (min_ap is not None and report.below_ap(min_ap)):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _no_ap(report: Report) -> str:
+    """Why no average precision was measured; empty where one was."""
+    judged = [subject.boxes for subject in report.subjects if subject.judged]
+    if any(boxes is not None and boxes.agreement_ap is not None for boxes in judged):
+        return ""
+    if any(boxes is not None for boxes in judged):
+        return report.not_compared.get("agreement AP", "the reference finds no object in these images")
+    return report.not_compared.get("boxes", f"{report.pipeline} finds no objects: its postprocess is of another kind")
 
 
 def _show(report: Report, json_file: str | None, out: Console) -> None:

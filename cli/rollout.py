@@ -34,7 +34,12 @@ def rollout(
     ),
     url: Annotated[str, typer.Option(help="That server: host:port for gRPC, http://… for HTTP.")] = DEFAULT_URL,
     least_top1: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of photos that must keep their best class.")
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of photos that must keep their best class, or of objects that both versions must find.",
+        ),
     ] = 0.99,
     watch_s: Annotated[float, typer.Option(min=0, help="Seconds to watch after the switch before it is kept.")] = 5.0,
     yes: Annotated[bool, typer.Option("--yes", help="Switch without asking when the checks pass.")] = False,
@@ -135,7 +140,7 @@ def _roll(
 
 def _watch(client: Client, pipeline: str, comparison: Comparison, watch_s: float) -> str | None:
     """Ask both names until the time is over, at least each photo once; what went wrong, or None."""
-    from onestream.cli.rollout_checks import ask, best
+    from onestream.cli.rollout_checks import agree, ask
 
     deadline = time.monotonic() + watch_s
     while True:
@@ -144,7 +149,7 @@ def _watch(client: Client, pipeline: str, comparison: Comparison, watch_s: float
                 answer = ask(client, model, photo)
                 if isinstance(answer, OnestreamError):
                     return f"{model} does not answer {photo.name}: {answer}"
-                if best(answer) != best(expected):
+                if not agree(answer, expected):
                     return f"{model} answers {photo.name} otherwise than before the switch"
         if time.monotonic() >= deadline:
             return None
@@ -155,7 +160,10 @@ def _show(comparison: Comparison, serving: int, target: int) -> None:
     table = Table("check", f"version {serving} → {target}", box=None)
     refused = f" ({comparison.refused} refused)" if comparison.refused else ""
     table.add_row("photos", f"{comparison.photos}{refused}")
-    table.add_row("same best class", "no classes" if comparison.top1 is None else f"{comparison.top1:.1%}")
+    if comparison.kept is None:
+        table.add_row("same best class", "no classes")
+    else:
+        table.add_row(comparison.kept.what, f"{comparison.kept.share:.1%}")
     table.add_row("score difference", f"{comparison.mean_difference:.4f} mean, {comparison.max_difference:.4f} max")
     pixels = "another definition" if comparison.pixels is None else f"{comparison.pixels} levels of 255 apart at most"
     table.add_row("pixels", pixels)

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.client import Client, OnestreamError
+from onestream.measure.same_objects import Found
+from onestream.measure.same_objects import compare as compare_objects
 from onestream.preprocess import Definition
-from onestream.wire.tensor_names import CLASS_IDS, PIXELS, SCORES
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, EMBEDDING, PIXELS, SCORES
 
 Answer = dict[str, npt.NDArray[Any]]
 
@@ -27,6 +29,21 @@ class Side:
     definition: Definition
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How many of all best classes, or of all objects that either answer holds, are the same, and in words."""
+
+    what: str
+    among: str
+    same: int
+    of: int
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1; 1 where neither answer holds an object."""
+        return self.same / self.of if self.of else 1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The result of a comparison.
@@ -34,8 +51,8 @@ class Comparison:
     Attributes:
         photos: that both versions answered.
         refused: photos that both refuse, as images of a kind that no version takes.
-        top1: share of photos with the same best class, 0 to 1; None where the outputs are no classes.
-        mean_difference: of the best classes' scores, or of all values where there are no classes.
+        kept: what the answers have in common; None where the outputs are neither classes nor objects.
+        mean_difference: of the scores of the best classes or the same objects, or of all values.
         max_difference: the largest one.
         pixels: largest difference of the decoded and resized pixels, in levels; None where the definitions differ.
         answers: the new version's answer to each photo that it took.
@@ -44,7 +61,7 @@ class Comparison:
 
     photos: int
     refused: int
-    top1: float | None
+    kept: Kept | None
     mean_difference: float
     max_difference: float
     pixels: int | None
@@ -56,8 +73,11 @@ class Comparison:
         found = list(self.problems)
         if self.photos == 0:
             found.append("no photo was answered by both versions")
-        if self.top1 is not None and self.top1 < least_top1:
-            found.append(f"the same best class for {self.top1:.1%} of the photos; asked for {least_top1:.1%}")
+        if self.kept is not None and self.kept.of == 0 and self.photos:
+            found.append("no version finds an object in these photos, so that nothing was compared")
+        if self.kept is not None and self.kept.share < least_top1:
+            kept = f"the {self.kept.what} for {self.kept.share:.1%} of the {self.kept.among}"
+            found.append(f"{kept}; asked for {least_top1:.1%}")
         if self.pixels:
             found.append(f"equal definitions, but pixels differ by up to {self.pixels} levels of 255")
         return found
@@ -72,7 +92,7 @@ def compare(client: Client, old: Side, new: Side, photos: Sequence[Path]) -> Com
     same_pixels = old.definition.pixels().digest == new.definition.pixels().digest
     problems: list[str] = []
     answers: dict[Path, Answer] = {}
-    refused, agreed, differences, pixels = 0, [], [], 0
+    refused, kept, differences, pixels = 0, [], [], 0
     for photo in photos:
         before, after, fused = (ask(client, model, photo) for model in (old.forms[0], *new.forms))
         if isinstance(before, OnestreamError) or isinstance(after, OnestreamError):
@@ -80,22 +100,21 @@ def compare(client: Client, old: Side, new: Side, photos: Sequence[Path]) -> Com
                 problems.append(f"{photo.name}: version {new.version} does not answer: {after}")
             refused += 1
             continue
-        if isinstance(fused, OnestreamError) or (best(fused) != best(after)):
+        if isinstance(fused, OnestreamError) or not agree(fused, after):
             problems.append(f"{photo.name}: the two forms of version {new.version} disagree")
         answers[photo] = after
         if before.keys() != after.keys() or any(before[name].dtype != after[name].dtype for name in before):
             problems.append(f"version {new.version} has other outputs: {_outputs(after)}, not {_outputs(before)}")
             break
-        agreed.append(best(before) == best(after))
+        kept.append(what_is_kept(before, after))
         differences.append(difference(before, after))
         if same_pixels:
             one, other = (client.infer(side.preprocess, photo)[PIXELS].astype(np.int16) for side in (old, new))
             pixels = max(pixels, int(np.abs(one - other).max()))
-    classes = all(best(answer) is not None for answer in answers.values())
     return Comparison(
         photos=len(differences),
         refused=refused,
-        top1=float(np.mean(agreed)) if agreed and classes else None,
+        kept=_sum(kept),
         mean_difference=float(np.mean(differences)) if differences else 0.0,
         max_difference=max(differences, default=0.0),
         pixels=pixels if same_pixels and differences else None,
@@ -112,16 +131,50 @@ def ask(client: Client, model: str, photo: Path) -> Answer | OnestreamError:
         return error
 
 
-def best(answer: Answer) -> int | None:
+def what_is_kept(one: Answer, other: Answer) -> Kept | None:
+    """What two answers have in common; None where they hold neither classes nor objects."""
+    if BOXES in one and BOXES in other:
+        compared = compare_objects(Found.of(one), Found.of(other))
+        same = len(compared.same)
+        return Kept("same object", "objects found", same, same + len(compared.only_one) + len(compared.only_other))
+    before, after = _best(one), _best(other)
+    return None if before is None or after is None else Kept("same best class", "photos", int(before == after), 1)
+
+
+def agree(one: Answer, other: Answer) -> bool:
+    """Whether two answers say the same, where they hold classes or objects."""
+    if one.keys() != other.keys():
+        return False
+    kept = what_is_kept(one, other)
+    return kept is None or kept.same == kept.of
+
+
+def _sum(found: Sequence[Kept | None]) -> Kept | None:
+    kept = [one for one in found if one is not None]
+    if not kept or len(kept) < len(found):
+        return None
+    return Kept(kept[0].what, kept[0].among, sum(one.same for one in kept), sum(one.of for one in kept))
+
+
+def _best(answer: Answer) -> int | None:
     """The best class of an answer; None where it holds no classes."""
     if CLASS_IDS in answer:
         return int(answer[CLASS_IDS].flat[0])
+    if EMBEDDING in answer:
+        return None
     first = next(iter(answer.values()))
     return int(first.argmax()) if first.ndim == 2 and first.dtype.kind == "f" else None
 
 
 def difference(one: Answer, other: Answer) -> float:
-    """Of the best scores where there are any, else the largest of all values; infinite between unequal shapes."""
+    """The largest, of the scores of the best class or of the same objects, else of all values.
+
+    It is infinite between unequal shapes.
+    """
+    if BOXES in one:
+        before, after = Found.of(one), Found.of(other)
+        same = compare_objects(before, after).same
+        return max((abs(float(before.scores[pair.one] - after.scores[pair.other])) for pair in same), default=0.0)
     if SCORES in one:
         return abs(float(one[SCORES].flat[0]) - float(other[SCORES].flat[0]))
     if any(one[name].shape != other[name].shape for name in one):

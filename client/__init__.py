@@ -40,7 +40,18 @@ from onestream.client.errors import (
     UnsupportedInput,
 )
 from onestream.client.images import ImageInput
-from onestream.client.results import Classification, Detection, Detections, Item, Label, Outputs, Result, ServerInfo
+from onestream.client.results import (
+    Classification,
+    Detection,
+    Detections,
+    Embedding,
+    Item,
+    Label,
+    Outputs,
+    Result,
+    Segmentation,
+    ServerInfo,
+)
 from onestream.client.statistics import ModelStatistics, Phase
 from onestream.client.video import FrameResult, Reconnect, Stream
 from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES
@@ -60,6 +71,7 @@ __all__ = [
     "ClientClosed",
     "Detection",
     "Detections",
+    "Embedding",
     "FrameResult",
     "ImageInput",
     "InvalidRequest",
@@ -73,6 +85,7 @@ __all__ = [
     "Priority",
     "Reconnect",
     "Result",
+    "Segmentation",
     "ServerFailed",
     "ServerInfo",
     "ServerOverloaded",

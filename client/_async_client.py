@@ -26,7 +26,16 @@ from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits
 from onestream.client.errors import ClientClosed, OnestreamError
 from onestream.client.images import ImageInput, encode
 from onestream.client.ordered import map_in_order_async
-from onestream.client.results import Classification, Detections, Item, Result, ResultT, ServerInfo
+from onestream.client.results import (
+    Classification,
+    Detections,
+    Embedding,
+    Item,
+    Result,
+    ResultT,
+    Segmentation,
+    ServerInfo,
+)
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics
 from onestream.client.video.reconnect import Reconnect
@@ -98,10 +107,7 @@ class AsyncClient:
         traceparent: str | None = None,
     ) -> Classification:
         """The classes of one image, best first; as ``Client.classify``. Files are read by another thread."""
-        metadata = calls.request_metadata(request_id, traceparent, self._priority)
-        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata)
-        with calls.attach_request_id(metadata):
-            return answers.classification(pipeline, tensors, metadata.request_id, latency_ms)
+        return await self._answer(answers.classification, pipeline, image, timeout_s, request_id, traceparent)
 
     def classify_many(
         self,
@@ -131,10 +137,31 @@ class AsyncClient:
         traceparent: str | None = None,
     ) -> Detections:
         """The objects in one image; as ``Client.detect``."""
-        metadata = calls.request_metadata(request_id, traceparent, self._priority)
-        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata)
-        with calls.attach_request_id(metadata):
-            return answers.detections(pipeline, tensors, metadata.request_id, latency_ms)
+        return await self._answer(answers.detections, pipeline, image, timeout_s, request_id, traceparent)
+
+    async def embed(
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str = "embed",
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Embedding:
+        """One image as a vector; as ``Client.embed``."""
+        return await self._answer(answers.embedding, pipeline, image, timeout_s, request_id, traceparent)
+
+    async def segment(
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str = "segment",
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Segmentation:
+        """What each pixel of one image shows; as ``Client.segment``."""
+        return await self._answer(answers.segmentation, pipeline, image, timeout_s, request_id, traceparent)
 
     async def predict(
         self,
@@ -146,10 +173,7 @@ class AsyncClient:
         traceparent: str | None = None,
     ) -> Result:
         """What a pipeline of any kind answers to one image; as ``Client.predict``."""
-        metadata = calls.request_metadata(request_id, traceparent, self._priority)
-        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata)
-        with calls.attach_request_id(metadata):
-            return answers.result(pipeline, tensors, metadata.request_id, latency_ms)
+        return await self._answer(answers.result, pipeline, image, timeout_s, request_id, traceparent)
 
     def predict_many(
         self,
@@ -293,6 +317,21 @@ class AsyncClient:
 
         numbered = _enumerate(images) if isinstance(images, AsyncIterable) else enumerate(images)
         return map_in_order_async(one, numbered, in_flight=in_flight)
+
+    async def _answer(
+        self,
+        read: Callable[[str, Tensors, str, float], ResultT],
+        pipeline: str,
+        image: ImageInput,
+        timeout_s: float | None,
+        request_id: str | None,
+        traceparent: str | None,
+    ) -> ResultT:
+        """What ``read``, of ``onestream.client.answers``, makes of a pipeline's outputs for one image."""
+        metadata = calls.request_metadata(request_id, traceparent, self._priority)
+        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata)
+        with calls.attach_request_id(metadata):
+            return read(pipeline, tensors, metadata.request_id, latency_ms)
 
     async def _infer(
         self, model: str, image: ImageInput, timeout_s: float | None, metadata: RequestMetadata

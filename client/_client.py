@@ -23,7 +23,16 @@ from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits
 from onestream.client.errors import ClientClosed, OnestreamError
 from onestream.client.images import EncodedImage, ImageInput, encode
 from onestream.client.ordered import map_in_order
-from onestream.client.results import Classification, Detections, Item, Result, ResultT, ServerInfo
+from onestream.client.results import (
+    Classification,
+    Detections,
+    Embedding,
+    Item,
+    Result,
+    ResultT,
+    Segmentation,
+    ServerInfo,
+)
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics
 from onestream.client.video.reconnect import Reconnect
@@ -127,10 +136,7 @@ class Client:
         errors, in the server's log and in its traces; by default it is random. ``traceparent`` is W3C's header of that
         name: the server's spans then belong to the caller's. Raises ValueError where one of them has another form.
         """
-        metadata = calls.request_metadata(request_id, traceparent, self._priority)
-        tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata)
-        with calls.attach_request_id(metadata):
-            return answers.classification(pipeline, tensors, metadata.request_id, latency_ms)
+        return self._answer(answers.classification, pipeline, image, timeout_s, request_id, traceparent)
 
     def classify_many(
         self,
@@ -161,10 +167,31 @@ class Client:
         traceparent: str | None = None,
     ) -> Detections:
         """The objects in one image, with their boxes in its pixels; options and errors as of ``classify``."""
-        metadata = calls.request_metadata(request_id, traceparent, self._priority)
-        tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata)
-        with calls.attach_request_id(metadata):
-            return answers.detections(pipeline, tensors, metadata.request_id, latency_ms)
+        return self._answer(answers.detections, pipeline, image, timeout_s, request_id, traceparent)
+
+    def embed(
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str = "embed",
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Embedding:
+        """What the network makes of one image as a vector; options and errors as of ``classify``."""
+        return self._answer(answers.embedding, pipeline, image, timeout_s, request_id, traceparent)
+
+    def segment(
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str = "segment",
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Segmentation:
+        """What each pixel of one image shows; options and errors as of ``classify``."""
+        return self._answer(answers.segmentation, pipeline, image, timeout_s, request_id, traceparent)
 
     def predict(
         self,
@@ -179,10 +206,7 @@ class Client:
 
         Options and errors are as of ``classify``.
         """
-        metadata = calls.request_metadata(request_id, traceparent, self._priority)
-        tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata)
-        with calls.attach_request_id(metadata):
-            return answers.result(pipeline, tensors, metadata.request_id, latency_ms)
+        return self._answer(answers.result, pipeline, image, timeout_s, request_id, traceparent)
 
     def predict_many(
         self,
@@ -344,6 +368,21 @@ class Client:
                 return Item(index, image, error=error)
 
         return map_in_order(one, enumerate(images), in_flight=in_flight)
+
+    def _answer(
+        self,
+        read: Callable[[str, Tensors, str, float], ResultT],
+        pipeline: str,
+        image: ImageInput,
+        timeout_s: float | None,
+        request_id: str | None,
+        traceparent: str | None,
+    ) -> ResultT:
+        """What ``read``, of ``onestream.client.answers``, makes of a pipeline's outputs for one image."""
+        metadata = calls.request_metadata(request_id, traceparent, self._priority)
+        tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata)
+        with calls.attach_request_id(metadata):
+            return read(pipeline, tensors, metadata.request_id, latency_ms)
 
     def _infer(
         self, model: str, image: ImageInput, timeout_s: float | None, metadata: RequestMetadata

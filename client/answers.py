@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,8 @@ import numpy.typing as npt
 from onestream.client._transports.base import Tensors
 from onestream.client._transports.tensors import MAX_STRINGS
 from onestream.client.errors import UnexpectedResponse
-from onestream.client.results import Classification, Detections, Label, Outputs, Result
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, SCORES
+from onestream.client.results import Classification, Detections, Embedding, Label, Outputs, Result, Segmentation
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, EMBEDDING, IMAGE_SIZE, LABELS, MASKS, SCORES
 
 
 def result(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Result:
@@ -20,8 +21,12 @@ def result(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> 
 
     Raises UnexpectedResponse for outputs of a known kind that are not as they must be.
     """
-    if BOXES in tensors:
+    if BOXES in tensors and IMAGE_SIZE in tensors:
         return detections(model, tensors, request_id, latency_ms)
+    if MASKS in tensors:
+        return segmentation(model, tensors, request_id, latency_ms)
+    if EMBEDDING in tensors:
+        return embedding(model, tensors, request_id, latency_ms)
     if SCORES in tensors and CLASS_IDS in tensors:
         return classification(model, tensors, request_id, latency_ms)
     return Outputs(tensors=tensors, model=model, request_id=request_id, latency_ms=latency_ms)
@@ -88,6 +93,62 @@ def detections(model: str, tensors: Tensors, request_id: str, latency_ms: float)
         request_id=request_id,
         latency_ms=latency_ms,
     )
+
+
+def embedding(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Embedding:
+    """The typed result in the outputs of an embedding pipeline. Raises UnexpectedResponse for other outputs."""
+    vectors = tensors.get(EMBEDDING, np.empty(0))
+    if vectors.ndim != 2 or vectors.shape[0] != 1 or not vectors.size:
+        raise _unexpected(model, tensors, f"{EMBEDDING} of shape [1, values]; for any kind use predict")
+    if vectors.dtype.kind != "f" or not np.isfinite(vectors).all():
+        raise UnexpectedResponse(f"model {model!r} answered an embedding of {vectors.dtype}, expected finite floats")
+    return Embedding(
+        vector=vectors[0].astype(np.float32, copy=False), model=model, request_id=request_id, latency_ms=latency_ms
+    )
+
+
+def segmentation(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Segmentation:
+    """The typed result in the outputs of a segmentation pipeline. Raises UnexpectedResponse for other outputs."""
+    shapes = {name: list(array.shape) for name, array in tensors.items()}
+    masks, classes = ((shapes.get(name) or [0])[-1] for name in (MASKS, CLASS_IDS))
+    expected = {MASKS: [1, masks], CLASS_IDS: [1, classes], LABELS: [1, classes], IMAGE_SIZE: [1, 2]}
+    if any(shapes.get(name) != shape for name, shape in expected.items()) or masks not in (1, classes) or not classes:
+        raise _unexpected(
+            model,
+            tensors,
+            f"{CLASS_IDS} and {LABELS} of shape [1, n], {MASKS} of [1, 1] or [1, n], and {IMAGE_SIZE} of [1, 2]; "
+            "for any kind use predict",
+        )
+    class_ids, size = tensors[CLASS_IDS][0], tensors[IMAGE_SIZE][0]
+    is_size = size.dtype.kind in "iu" and (size > 0).all() and (size <= _LONGEST_SIDE).all()
+    if class_ids.dtype.kind not in "iu" or (class_ids < 0).any() or not is_size:
+        raise UnexpectedResponse(
+            f"model {model!r} answered class_ids of {class_ids.dtype} for a picture of {size.tolist()}, expected whole "
+            f"numbers from 0 on, and a height and width of 1 to {_LONGEST_SIDE}"
+        )
+    height, width = int(size[0]), int(size[1])
+    files = tuple(tensors[MASKS][0].tolist())
+    # Length and name of the first chunk, then width, height, bits and kind of colour: https://www.w3.org/TR/png
+    head = _PNG_SIGNATURE + struct.pack(">I4sIIBB", 13, b"IHDR", width, height, 8, 0)
+    if tensors[MASKS].dtype != object or not all(file.startswith(head) for file in files):
+        raise UnexpectedResponse(
+            f"model {model!r} answered masks that are not all PNG files, 8-bit gray, of the picture's {width}x{height} "
+            "pixels"
+        )
+    return Segmentation(
+        masks=files,
+        class_ids=tuple(class_ids.tolist()),
+        labels=tuple(_texts(model, tensors[LABELS][0])),
+        image_size=(height, width),
+        model=model,
+        request_id=request_id,
+        latency_ms=latency_ms,
+    )
+
+
+_LONGEST_SIDE = 2**31 - 1
+"""Of a PNG file."""
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def _scores_and_ids(model: str, tensors: Tensors) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from onestream.wire.box_style import color_of, ink_on
+from onestream.wire.box_style import Color, color_of, ink_on
 
-Drawn = tuple[tuple[float, float, float, float], int, str]
+_Area = tuple[float, float, float, float]
+
+Drawn = tuple[_Area, int, str]
 """A box, x0, y0, x1, y1 in pixels; its class, which gives the colour; the text beside it."""
+
+_FONT = "DejaVuSans.ttf"
+"""Has the letters of most alphabets. Pillow's own font, which has English ones only, stands in where it is missing."""
 
 
 def draw_boxes(image: Image.Image, objects: Sequence[Drawn], *, image_size: tuple[int, int]) -> Image.Image:
     """A copy of ``image``, upright and in RGB, with ``objects``, the first on top.
 
+    Lines and letters grow with the picture. A text that would cover that of an object before it is left out.
     Raises ValueError where the picture is not of ``image_size``, (height, width).
     """
     picture = ImageOps.exif_transpose(image).convert("RGB")
@@ -24,16 +30,57 @@ def draw_boxes(image: Image.Image, objects: Sequence[Drawn], *, image_size: tupl
             f"the picture has {picture.width}x{picture.height} pixels, the boxes are of one of {width}x{height}"
         )
     pen = ImageDraw.Draw(picture)
-    line = max(2, round(min(picture.size) / 200))
-    font = ImageFont.load_default(size=max(12, min(picture.size) / 32))
-    for (x0, y0, x1, y1), class_id, text in reversed(objects):
+    line = max(3, round(min(picture.size) / 200))
+    font = _font(max(12.0, min(picture.size) / 40))
+    for box, class_id, _ in reversed(objects):
         color = color_of(class_id)
-        pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=color, width=line)
-        left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
-        tall, wide = bottom - top + 2 * line, right - left + 2 * line
-        # Above the box, or inside where there is no room; always within the picture.
-        at_y = y0 - tall if y0 >= tall else y0
-        at_x = min(max(0.0, x0), max(0, picture.width - wide))
-        pen.rectangle((at_x, at_y, at_x + wide, at_y + tall), fill=color)
-        pen.text((at_x + line - left, at_y + line - top), text, fill=ink_on(color), font=font)
+        _frame(pen, box, color, line)
+        # A thin second line inside shows the box before things of its own colour.
+        x0, y0, x1, y1 = box
+        _frame(pen, (x0 + line, y0 + line, x1 - line, y1 - line), ink_on(color), max(1, line // 3))
+    # All texts are equally high, whatever their letters.
+    _, top, _, bottom = pen.textbbox((0, 0), "Äg", font=font)
+    high = bottom - top + line
+    taken: list[_Area] = []
+    for box, class_id, text in objects:
+        left, _, right, _ = pen.textbbox((0, 0), text, font=font)
+        places = _places(box, right - left + 2 * line, high, picture.size)
+        area = next((place for place in places if not any(_overlap(place, other) for other in taken)), None)
+        if area is None:
+            continue
+        taken.append(area)
+        color = color_of(class_id)
+        pen.rectangle((area[0], area[1], area[2] - 1, area[3] - 1), fill=color)
+        pen.text((area[0] + line - left, area[1] + line / 2 - top), text, fill=ink_on(color), font=font)
     return picture
+
+
+def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    try:
+        return ImageFont.truetype(_FONT, size)
+    except OSError:
+        return ImageFont.load_default(size)
+
+
+def _frame(pen: ImageDraw.ImageDraw, box: _Area, color: Color, line: int) -> None:
+    """Lines on the inner side of a box; none where there is no inside."""
+    x0, y0, x1, y1 = box
+    if x1 - x0 >= 1 and y1 - y0 >= 1:
+        pen.rectangle((x0, y0, x1 - 1, y1 - 1), outline=color, width=line)
+
+
+def _places(box: _Area, wide: float, high: float, size: tuple[int, int]) -> Iterator[_Area]:
+    """Where the text of a box may stand within a picture of this width and height: above it, within, below."""
+    width, height = size
+    x = min(max(0.0, box[0]), max(0.0, width - wide))
+    rows = [box[1] - high, box[3]]
+    if box[3] - box[1] >= 2 * high:
+        # Within a lower box it would hide the object.
+        rows.insert(1, max(0.0, box[1]))
+    for y in rows:
+        if 0 <= y <= height - high:
+            yield (x, y, x + wide, y + high)
+
+
+def _overlap(one: _Area, other: _Area) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

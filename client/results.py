@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -11,6 +13,7 @@ import numpy.typing as npt
 
 from onestream.client._transports.base import Tensors
 from onestream.client.errors import OnestreamError
+from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,12 +54,14 @@ class Classification:
         return self.labels[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Plain values, ready for JSON, under the names that they have on the wire."""
         return {
             "model": self.model,
             "request_id": self.request_id,
             "latency_ms": self.latency_ms,
-            "labels": [label.to_dict() for label in self.labels],
+            "scores": [label.score for label in self.labels],
+            "class_ids": [label.class_id for label in self.labels],
+            "labels": [label.label for label in self.labels],
         }
 
 
@@ -114,7 +119,7 @@ class Detections:
             yield Detection((box[0], box[1], box[2], box[3]), label, class_id, score, track_id)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Plain values, ready for JSON, under the names that they have on the wire."""
         return {
             "model": self.model,
             "request_id": self.request_id,
@@ -126,7 +131,7 @@ class Detections:
             "image_size": list(self.image_size),
         } | ({} if self.track_ids is None else {"track_ids": self.track_ids.tolist()})
 
-    def to_coco(self, image_id: int) -> list[dict[str, Any]]:
+    def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """The entries of COCO's results format (https://cocodataset.org/#format-results) for a picture with this id.
 
         ``bbox`` is x, y, width, height in pixels; ``category_id`` the class id as the pipeline gives it.
@@ -146,7 +151,10 @@ class Detections:
 
         Needs the package supervision, which the extra ``detect`` installs; raises ImportError without it.
         """
-        import supervision
+        try:
+            import supervision
+        except ImportError as error:
+            raise ImportError(f"to_supervision needs the package supervision: {install_command('detect')}") from error
 
         return supervision.Detections(
             xyxy=self.boxes.copy(),
@@ -169,6 +177,91 @@ class Detections:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Embedding:
+    """What the network makes of one image as a vector: float32 (values). The rest is as of ``Classification``."""
+
+    vector: npt.NDArray[np.float32]
+    model: str
+    request_id: str
+    latency_ms: float
+
+    def similarity(self, other: Embedding) -> float:
+        """The cosine of the angle to another vector, -1 to 1; 0 where one of them is all zeros.
+
+        Raises ValueError where the other has another length.
+        """
+        if self.vector.shape != other.vector.shape:
+            raise ValueError(f"one embedding has {len(self.vector)} values, the other {len(other.vector)}")
+        one, two = self.vector.astype(np.float64), other.vector.astype(np.float64)
+        lengths = float(np.linalg.norm(one) * np.linalg.norm(two))
+        return min(1.0, max(-1.0, float(one @ two) / lengths)) if lengths else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "model": self.model,
+            "request_id": self.request_id,
+            "latency_ms": self.latency_ms,
+            "embedding": self.vector.tolist(),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segmentation:
+    """What each pixel of one image shows.
+
+    ``masks`` are PNG files, 8-bit gray, of ``image_size``: (height, width) of the picture after its EXIF orientation.
+    There is either one, whose levels are class ids (255: the network did not see the pixel), or one for each of
+    ``class_ids``, whose levels of 0 to 255 are probabilities. ``labels`` names each of ``class_ids``, by the id as text
+    where the pipeline has no names. The rest is as of ``Classification``.
+    """
+
+    masks: tuple[bytes, ...] = field(repr=False)
+    class_ids: tuple[int, ...]
+    labels: tuple[str, ...]
+    image_size: tuple[int, int]
+    model: str
+    request_id: str
+    latency_ms: float
+
+    def classes(self) -> npt.NDArray[np.uint8]:
+        """The class id of each pixel, (height, width); 255 for a pixel that the network did not see.
+
+        Needs Pillow. Raises ValueError where the pipeline gives probabilities.
+        """
+        if len(self.masks) == len(self.class_ids):
+            raise ValueError("the pipeline gives probabilities, expected output: classes; use probabilities()")
+        return _pixels(self.masks[0])
+
+    def probabilities(self) -> npt.NDArray[np.uint8]:
+        """The probability of each of ``class_ids`` at each pixel, (classes, height, width), as 0 to 255.
+
+        A pixel that the network did not see has 0. Needs Pillow. Raises ValueError where the pipeline gives classes.
+        """
+        if len(self.masks) != len(self.class_ids):
+            raise ValueError("the pipeline gives classes, expected output: probabilities; use classes()")
+        return np.stack([_pixels(mask) for mask in self.masks])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; the PNG files in base64."""
+        return {
+            "model": self.model,
+            "request_id": self.request_id,
+            "latency_ms": self.latency_ms,
+            "masks": [b64encode(mask).decode() for mask in self.masks],
+            "class_ids": list(self.class_ids),
+            "labels": list(self.labels),
+            "image_size": list(self.image_size),
+        }
+
+
+def _pixels(mask: bytes) -> npt.NDArray[np.uint8]:
+    from PIL import Image
+
+    return np.array(Image.open(io.BytesIO(mask)), np.uint8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Outputs:
     """What a pipeline of a kind without a result of its own answered: arrays by name, each with batch dimension 1."""
 
@@ -178,7 +271,7 @@ class Outputs:
     latency_ms: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; texts are read as UTF-8."""
+        """Plain values, ready for JSON: texts are read as UTF-8, and what is no finite number is None."""
         return {
             "model": self.model,
             "request_id": self.request_id,
@@ -188,12 +281,16 @@ class Outputs:
 
 
 def _plain(array: npt.NDArray[Any]) -> Any:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        values = array.astype(object)
+        values[~np.isfinite(array)] = None
+        return values.tolist()
     if array.dtype != object:
         return array.tolist()
     return [_plain(one) if isinstance(one, np.ndarray) else bytes(one).decode(errors="replace") for one in array]
 
 
-Result = Classification | Detections | Outputs
+Result = Classification | Detections | Embedding | Outputs | Segmentation
 """The result of a pipeline of any kind."""
 
 ResultT = TypeVar("ResultT", bound=Result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
 from onestream.postprocess.labels import COCO_IDS
@@ -12,16 +12,25 @@ from onestream.postprocess.labels import COCO_IDS
 Level = Annotated[int, Field(ge=0, le=255)]
 
 
+MOST_MASK_CLASSES = 255
+"""Classes of a segmentation: the level above theirs says that the network did not see a pixel."""
+
+MOST_PROBABILITY_MASKS = 8
+"""Of one picture: each is a file of its own, of as many pixels as the picture."""
+
+
 class Options(BaseModel):
     """Base of the kinds: frozen, no unknown fields.
 
     ``takes_image_size``: whether results depend on the size of the picture, beside the network's outputs.
+    ``takes_long``: whether results take so long that one process for all cores would hold the others up.
     ``leaves_with_pictures``: whether results leave beside the pictures of a video that they are drawn into.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     takes_image_size: ClassVar[bool] = False
+    takes_long: ClassVar[bool] = False
     leaves_with_pictures: ClassVar[bool] = False
 
 
@@ -41,6 +50,54 @@ class Classification(Options):
         description="*imagenet*, *coco*, or a file with one name a line, relative to the pipeline file; without it "
         "class ids serve as names",
     )
+
+
+class Embedding(Options):
+    """What the network makes of a picture as one vector, from a network with one output (batch, values)."""
+
+    kind: Literal["embedding"] = "embedding"
+    normalize: bool = Field(
+        default=True, description="divide each vector by its length (L2), so that a dot product is the cosine"
+    )
+
+
+class Segmentation(Options):
+    """What each pixel of the picture shows, from a network with one output (batch, classes, height, width)."""
+
+    takes_image_size: ClassVar[bool] = True
+    takes_long: ClassVar[bool] = True
+
+    kind: Literal["segmentation"] = "segmentation"
+    output: Literal["classes", "probabilities"] = Field(
+        default="classes",
+        description="*classes*: one mask, whose levels are the best classes; *probabilities*: one mask for each class, "
+        "with levels of 0 to 255",
+    )
+    activation: Literal["auto", "softmax", "sigmoid", "none"] = Field(
+        default="auto",
+        description="what makes probabilities of the network's output; *auto* is *none* for a network that ends in "
+        "softmax or sigmoid itself; for any other it is *softmax*, and *sigmoid* where there is one class",
+    )
+    classes: tuple[Annotated[int, Field(ge=0, le=MOST_MASK_CLASSES - 1)], ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MOST_PROBABILITY_MASKS,
+        description="of *probabilities* only: the classes that get a mask; without it every class, which is for "
+        f"networks of at most {MOST_PROBABILITY_MASKS}",
+    )
+    labels: str | None = Field(
+        default=None,
+        description="a file with one name a line in the order of the network's classes, relative to the pipeline file; "
+        "without it class ids serve as names",
+    )
+
+    @model_validator(mode="after")
+    def _classes_get_masks(self) -> Segmentation:
+        if self.classes is not None and self.output != "probabilities":
+            raise ValueError("classes says which probabilities leave; it takes output: probabilities")
+        if self.classes is not None and len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"name each class once, got {list(self.classes)}")
+        return self
 
 
 class Raw(Options):
@@ -139,7 +196,7 @@ class Detection(DetectorFamily, Options):
         return "none" if self.family in ("detr", "boxes") else "by_class"
 
 
-AnyPostprocess = Classification | Detection | Matte | Raw
+AnyPostprocess = Classification | Detection | Embedding | Matte | Raw | Segmentation
 
 _ANY: TypeAdapter[AnyPostprocess] = TypeAdapter(Annotated[AnyPostprocess, Field(discriminator="kind")])
 

@@ -10,16 +10,28 @@ import numpy.typing as npt
 
 from onestream.postprocess.classification import top_k
 from onestream.postprocess.detection.detect import detect
+from onestream.postprocess.embedding import embeddings
 from onestream.postprocess.matte.composer import alpha
-from onestream.postprocess.options import AnyPostprocess, Classification, Detection, Matte, Raw
+from onestream.postprocess.options import (
+    AnyPostprocess,
+    Classification,
+    Detection,
+    Embedding,
+    Matte,
+    Raw,
+    Segmentation,
+)
+from onestream.postprocess.segmentation import Place, class_grid, level_grids, png, probabilities
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Boxes, Size, mapping
 from onestream.wire.tensor_names import (
     BOXES,
     CANDIDATES,
     CLASS_IDS,
+    EMBEDDING,
     IMAGE_SIZE,
     LABELS,
+    MASKS,
     MATTE,
     SCORES,
 )
@@ -57,8 +69,12 @@ def open_postprocess(
         case Classification():
             names = _names(labels)
             return lambda outputs, _sizes: rows(_classes(outputs, options, names, has_tail=has_tail))
+        case Embedding():
+            return lambda outputs, _sizes: rows(outputs if has_tail else _embedding(outputs, options))
         case Detection():
             return _detector(options, definition, labels, dropped)
+        case Segmentation():
+            return _segmenter(options, definition, labels)
 
 
 def rows(tensors: Tensors) -> list[Tensors]:
@@ -70,6 +86,11 @@ def rows(tensors: Tensors) -> list[Tensors]:
 def _matte(outputs: Tensors, options: Matte) -> Tensors:
     (person,) = outputs.values()
     return {MATTE: alpha(person, softness=options.softness)}
+
+
+def _embedding(outputs: Tensors, options: Embedding) -> Tensors:
+    (features,) = outputs.values()
+    return {EMBEDDING: embeddings(features, normalize=options.normalize)}
 
 
 def _classes(outputs: Tensors, options: Classification, names: Names, *, has_tail: bool) -> Tensors:
@@ -125,3 +146,32 @@ def _detector(
         return [found_in(*one) for one in zip(*batches, sizes, strict=True)]
 
     return found_in_each
+
+
+def _segmenter(options: Segmentation, definition: Definition, labels: Sequence[str] | None) -> Postprocess:
+    names, activation = _names(labels), options.activation
+    assert activation != "auto", "the build writes which one it is"
+
+    def masks(scores: npt.NDArray[Any], size_hw: Size) -> Tensors:
+        # A network of one class may leave that dimension out.
+        scores = scores.reshape(-1, *scores.shape[-2:])
+        place = Place(definition, size_hw, (scores.shape[1], scores.shape[2]))
+        if options.output == "classes":
+            class_ids = np.arange(max(2, len(scores)), dtype=np.int32)
+            files = [png(place.classes(class_grid(scores, activation=activation)))]
+        else:
+            class_ids = np.array(options.classes or range(len(scores)), np.int32)
+            chosen = probabilities(scores, activation=activation)[class_ids]
+            files = [png(place.levels(grid)) for grid in level_grids(chosen)]
+        return {
+            MASKS: np.array([files], object),
+            CLASS_IDS: class_ids[None],
+            LABELS: names(class_ids)[None],
+            IMAGE_SIZE: np.array([size_hw], np.int32),
+        }
+
+    def masks_of_each(outputs: Tensors, sizes: Sequence[Size]) -> list[Tensors]:
+        (batch,) = outputs.values()
+        return [masks(scores, size_hw) for scores, size_hw in zip(batch, sizes, strict=True)]
+
+    return masks_of_each

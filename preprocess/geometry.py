@@ -203,6 +203,31 @@ def mapping(definition: Definition, size_hw: Size) -> Mapping:
     return Mapping(size_hw, current, (scale[0], scale[1]), (offset[0], offset[1]))
 
 
+def visible(definition: Definition, size_hw: Size) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Where on the canvas of ``definition`` an image of ``size_hw`` is seen, in pixels: from and to, along y and x.
+
+    Whatever is beside it was filled by a crop or a pad. From and to are the same number where nothing of the image is
+    left. Raises ``BadImage`` (too_many_pixels) where a pad would have to cut.
+    """
+    current, spans = size_hw, [(0.0, float(side)) for side in size_hw]
+    for operation in definition.geometry:
+        if isinstance(operation, Resize):
+            resized = resized_size(operation, current)
+            spans = [
+                (low * after / before, high * after / before)
+                for (low, high), before, after in zip(spans, current, resized, strict=True)
+            ]
+            current = resized
+        else:
+            window = crop_window(operation, current)
+            current = (window.height, window.width)
+            spans = [
+                (min(max(low - start, 0.0), side), min(max(high - start, 0.0), side))
+                for (low, high), start, side in zip(spans, (window.top, window.left), current, strict=True)
+            ]
+    return spans[0], spans[1]
+
+
 def clipped(boxes: Boxes, size_hw: Size) -> Boxes:
     """Boxes cut at the borders of an image of ``size_hw``."""
     height, width = size_hw

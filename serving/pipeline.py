@@ -236,6 +236,12 @@ class Pipeline(BaseModel):
     network: Literal["efficientnet-lite0", "selfie-segmentation", "ssdlite-mobilenet-v2", "nanodet-g"] | None = Field(
         default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one"
     )
+    network_outputs: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="names of tensors within the network that leave it in place of its own outputs; what comes after "
+        "them is left out",
+    )
     preprocess: Definition = Field(description="the definition: from an encoded image to the network's input")
     postprocess: AnyPostprocess = Field(
         default=Classification(), discriminator="kind", description="from the network's outputs to what is returned"

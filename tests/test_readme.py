@@ -65,9 +65,9 @@ def test_python_blocks_of_the_training_page_run() -> None:
 
 
 @pytest.mark.needs_triton
-def test_classify_lines_run(server: Server) -> None:
+def test_predict_lines_run(server: Server) -> None:
     for arguments in (["examples/photos"], ["--json", "examples/photos/cat.jpg"]):
-        command = [sys.executable, "-m", "onestream", "classify", "--url", server.grpc_address, *arguments]
+        command = [sys.executable, "-m", "onestream", "predict", "--url", server.grpc_address, *arguments]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert "cat" in done.stdout

@@ -13,5 +13,7 @@ MESSAGE = "message"
 EVENT = "event"
 BOXES = "boxes"
 IMAGE_SIZE = "image_size"
+EMBEDDING = "embedding"
+MASKS = "masks"
 CANDIDATES = ("candidate_boxes", "candidate_scores", "candidate_classes")
 """What a detector's network gives the postprocessing, whatever its family."""

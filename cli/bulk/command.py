@@ -14,7 +14,7 @@ import typer
 
 from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.bulk.journal import JournalError
-from onestream.cli.bulk.outputs import writer_for
+from onestream.cli.bulk.outputs import Unwritable, writer_for
 from onestream.cli.bulk.progress import progress_bar
 from onestream.cli.bulk.run import Run, SourceChanged
 from onestream.cli.bulk.sinks import OutputFile, Sink, Terminal
@@ -48,7 +48,10 @@ def bulk(
     ],
     *,
     to: Annotated[
-        Path | None, typer.Option(help="Write this .csv, .jsonl or .parquet; lines on the terminal if left out.")
+        Path | None,
+        typer.Option(
+            help="Write this .csv, .jsonl, .parquet, or .json with COCO's results; lines on the terminal if left out."
+        ),
     ] = None,
     every_file: AllOption = False,
     overwrite: Annotated[
@@ -58,8 +61,10 @@ def bulk(
         str, typer.Option(help="The server: host:port or grpc://… for gRPC, http://… for HTTP.")
     ] = DEFAULT_URL,
     token: TokenOption = None,
-    pipeline: Annotated[str, typer.Option(help="The served pipeline, such as classify_fused.")] = "classify",
-    top: Annotated[int, typer.Option(min=1, help="How many labels to write for each image.")] = 1,
+    pipeline: Annotated[str, typer.Option(help="The served pipeline, such as detect or classify_fused.")] = "classify",
+    top: Annotated[
+        int, typer.Option(min=1, help="How many classes to write for each image; objects are written all.")
+    ] = 1,
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 16,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds that one image may take.")] = 30.0,
     priority: Annotated[
@@ -69,7 +74,7 @@ def bulk(
         bool, typer.Option("--shared-memory", help="Hand images over in shared memory (server on this machine).")
     ] = False,
 ) -> None:
-    """Classify any number of images on a running server, and go on where an earlier run was interrupted.
+    """Classify any number of images on a running server, or find the objects in them, however often it is interrupted.
 
     With --to OUT, OUT.journal holds what is done until OUT is complete; the same command goes on from there. Images
     that fail are rows, too, and are listed in OUT.errors.csv. Exits with 0 when all went well, 1 when an image failed
@@ -104,6 +109,8 @@ def bulk(
         show = sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
         try:
             rate = _work(run, sink, sources, every_file=every_file, show=show)
+        except Unwritable as error:
+            fail(str(error), EXIT_CANNOT_START)
         except SourceChanged as error:
             fail(f"{to}.journal does not fit: {error}; --overwrite begins anew", EXIT_CANNOT_START)
         except BrokenPipeError:

@@ -1,26 +1,42 @@
-"""Writes rows as CSV, JSON lines or Parquet; a file is complete or not there."""
+"""Writes rows as CSV, JSON lines, Parquet or COCO's results; a file is complete or not there."""
 
 from __future__ import annotations
 
 import csv
 import itertools
+import json
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from onestream.cli.bulk.journal import replace_durably
-from onestream.cli.bulk.rows import Row, columns
+from onestream.cli.bulk.rows import Answer, Row
+from onestream.cli.bulk.tables import one_for_each_find, one_for_each_image
+from onestream.client import Classification, Detections
 from onestream.wire.install import install_command
 
-_ROW_GROUP = 50_000
+_ROW_GROUP, _ROW_GROUP_OF_LISTS = 50_000, 2_000
 """Rows of a Parquet row group, and how many are held in memory at once."""
 
-Writer = Callable[[Path, Iterable[Row], int], None]
+Rows = Iterable[Row]
+"""The rows of a run. They can be gone through more than once."""
+
+Writer = Callable[[Path, Rows, int], None]
+
+
+class Unwritable(Exception):
+    """A result that has no place in the output."""
 
 
 def writer_for(path: Path) -> Writer:
     """The writer for a file of this name. Raises ValueError for another ending, ImportError for a missing library."""
-    kinds: dict[str, Writer] = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines, ".parquet": _parquet}
+    kinds: dict[str, Writer] = {
+        ".csv": _csv,
+        ".jsonl": _json_lines,
+        ".ndjson": _json_lines,
+        ".parquet": _parquet,
+        ".json": _coco,
+    }
     if path.suffix.lower() not in kinds:
         raise ValueError(f"--to {path} ends in {path.suffix!r}, expected {', '.join(kinds)}")
     writer = kinds[path.suffix.lower()]
@@ -29,7 +45,15 @@ def writer_for(path: Path) -> Writer:
     return writer
 
 
-def write_whole(path: Path, rows: Iterable[Row], top: int) -> None:
+def check_takes(path: Path, result: Answer) -> None:
+    """Raise Unwritable where a file of this name cannot hold such a result."""
+    if writer_for(path) is _coco and not isinstance(result, Detections):
+        raise Unwritable(
+            f"{path} is to hold COCO's results, which are objects; the pipeline answers classes: use .jsonl"
+        )
+
+
+def write_whole(path: Path, rows: Rows, top: int) -> None:
     """Write all rows to ``path``, which is replaced only when they are complete."""
     temporary = path.with_name(path.name + ".tmp")
     writer_for(path)(temporary, rows, top)
@@ -58,30 +82,63 @@ class ErrorsFile:
             self._file.close()
 
 
-def _csv(path: Path, rows: Iterable[Row], top: int) -> None:
+def _kind(rows: Rows) -> type[Answer]:
+    """The kind of all results; classes where every image failed."""
+    return next((type(row.result) for row in rows if row.result is not None), Classification)
+
+
+def _csv(path: Path, rows: Rows, top: int) -> None:
+    table = one_for_each_find(_kind(rows), top)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([name for name, _ in columns(top)])
-        writer.writerows(row.cells(top) for row in rows)
+        writer.writerow([name for name, _ in table.columns])
+        for row in rows:
+            writer.writerows(table.records(row))
 
 
-def _json_lines(path: Path, rows: Iterable[Row], _top: int) -> None:
+def _json_lines(path: Path, rows: Rows, _top: int) -> None:
     with path.open("w", encoding="utf-8") as file:
         file.writelines(row.to_json() + "\n" for row in rows)
 
 
-def _parquet(path: Path, rows: Iterable[Row], top: int) -> None:
+def _parquet(path: Path, rows: Rows, top: int) -> None:
     pa = _pyarrow()
     import pyarrow.parquet
 
-    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
-    schema = pa.schema([(name, kinds[kind]) for name, kind in columns(top)])
-    source = iter(rows)
+    answers = _kind(rows)
+    table = one_for_each_image(answers, top)
+    types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    types |= {
+        list[str]: pa.list_(pa.string()),
+        list[int]: pa.list_(pa.int64()),
+        list[float]: pa.list_(pa.float64()),
+        list[list[float]]: pa.list_(pa.list_(pa.float64(), 4)),
+    }
+    schema = pa.schema([(name, types[kind]) for name, kind in table.columns])
+    at_once = _ROW_GROUP if answers is Classification else _ROW_GROUP_OF_LISTS
+    source = (record for row in rows for record in table.records(row))
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        while group := [row.cells(top) for row in itertools.islice(source, _ROW_GROUP)]:
+        while group := list(itertools.islice(source, at_once)):
             writer.write_table(
                 pa.Table.from_arrays([*map(pa.array, zip(*group, strict=True), schema.types)], schema=schema)
             )
+
+
+def _coco(path: Path, rows: Rows, _top: int) -> None:
+    """A list of results, as evaluation tools read them; images that failed are not among them."""
+    with path.open("w", encoding="utf-8") as file:
+        before = "[\n"
+        for row in rows:
+            for entry in row.result.to_coco(_image_id(row)) if isinstance(row.result, Detections) else ():
+                file.write(before + json.dumps(entry))
+                before = ",\n"
+        file.write("[]\n" if before.startswith("[") else "\n]\n")
+
+
+def _image_id(row: Row) -> int | str:
+    """COCO names files by their ids, as 000000397133.jpg; a name that is no number is its own id."""
+    stem = PurePath(row.key).name if row.key else PurePath(row.path).stem
+    return int(stem) if stem.isascii() and stem.isdecimal() else stem
 
 
 def _pyarrow() -> Any:

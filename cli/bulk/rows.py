@@ -1,31 +1,40 @@
-"""The result of one image, as a line of JSON and as a row of a table."""
+"""The result of one image, and its line of JSON."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from onestream.cli.messages import without_name
-from onestream.client import BadImage, Classification, Label, OnestreamError
+from onestream.cli.result_lines import best
+from onestream.client import BadImage, Classification, Detections, Label, OnestreamError
+
+Answer = Classification | Detections
+"""The results that have a place in a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The classes of an image, best first, or ``error`` and ``reason``; ``path`` and ``key`` as of its Sample."""
+    """The classes of an image or the objects in it, or ``error`` and ``reason``; ``path`` and ``key`` as of its Sample.
+
+    Of ``result`` only what was found and ``latency_ms`` are kept.
+    """
 
     path: str
     key: str
-    labels: tuple[Label, ...] = ()
-    latency_ms: float | None = None
+    result: Answer | None = None
     error: str | None = None
     reason: str | None = None
 
     @classmethod
-    def of_result(cls, path: str, key: str, result: Classification, top: int) -> Row:
-        """The row of an image that went well, with its ``top`` best labels."""
-        return cls(path, key, labels=result.labels[:top], latency_ms=round(result.latency_ms, 3))
+    def of_result(cls, path: str, key: str, result: Answer, top: int) -> Row:
+        """The row of an image that went well, with its ``top`` best classes or all objects."""
+        return cls(path, key, dataclasses.replace(best(result, top), latency_ms=round(result.latency_ms, 3)))
 
     @classmethod
     def of_error(cls, path: str, key: str, error: OnestreamError) -> Row:
@@ -38,9 +47,9 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Plain values; nothing is named that is not there."""
         fields: dict[str, Any] = {"path": self.path} | ({"key": self.key} if self.key else {})
-        if self.error is not None:
+        if self.result is None:
             return fields | {"error": self.error, "reason": self.reason}
-        return fields | {"labels": [label.to_dict() for label in self.labels], "latency_ms": self.latency_ms}
+        return fields | _plain(self.result) | {"latency_ms": self.result.latency_ms}
 
     def to_json(self) -> str:
         """One line, without its end."""
@@ -51,27 +60,35 @@ class Row:
         """The row in a line. Raises ValueError where it holds none."""
         try:
             fields = json.loads(line)
-            labels = tuple(Label(**label) for label in fields.pop("labels", ()))
-            return cls(**{"key": "", **fields}, labels=labels)
-        except (TypeError, AttributeError) as error:
+            path, key = fields["path"], fields.get("key", "")
+            if "error" in fields:
+                return cls(path, key, error=fields["error"], reason=fields["reason"])
+            return cls(path, key, _result(fields))
+        except (TypeError, AttributeError, LookupError) as error:
             raise ValueError(f"{line[:80]!r} is no row: {error}") from None
 
-    def cells(self, top: int) -> tuple[str | float | int | None, ...]:
-        """One value for each of ``columns(top)``."""
-        labels = [*self.labels, *[None] * (top - len(self.labels))]
-        ranked = [
-            value
-            for label in labels
-            for value in ((label.label, label.class_id, label.score) if label else (None, None, None))
-        ]
-        return (self.path, self.key or None, *ranked, self.latency_ms, self.error, self.reason)
+
+def _plain(result: Answer) -> dict[str, Any]:
+    if isinstance(result, Classification):
+        return {"labels": [label.to_dict() for label in result.labels]}
+    fields = result.to_dict()
+    return {name: fields[name] for name in ("boxes", "scores", "class_ids", "labels", "image_size")}
 
 
-def columns(top: int) -> list[tuple[str, type]]:
-    """Names and types of a table's columns; of the second label on with its rank, as ``label_2``."""
-    ranked = [
-        (name + ("" if rank == 1 else f"_{rank}"), kind)
-        for rank in range(1, top + 1)
-        for name, kind in (("label", str), ("class_id", int), ("score", float))
-    ]
-    return [("path", str), ("key", str), *ranked, ("latency_ms", float), ("error", str), ("reason", str)]
+def _result(fields: dict[str, Any]) -> Answer:
+    """The result whose ``_plain`` these fields hold."""
+    latency_ms = fields["latency_ms"]
+    if "boxes" not in fields:
+        labels = tuple(Label(**label) for label in fields["labels"])
+        return Classification(labels, model="", request_id="", latency_ms=latency_ms)
+    height, width = fields["image_size"]
+    return Detections(
+        boxes=np.array(fields["boxes"], np.float32).reshape(-1, 4),
+        scores=np.array(fields["scores"], np.float32),
+        class_ids=np.array(fields["class_ids"], np.int32),
+        labels=tuple(fields["labels"]),
+        image_size=(height, width),
+        model="",
+        request_id="",
+        latency_ms=latency_ms,
+    )

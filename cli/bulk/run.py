@@ -1,12 +1,13 @@
-"""The run itself: images that the journal has are passed over, all others are classified, in order."""
+"""The run itself: images that the journal has are passed over, all others are sent, in order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
-from onestream.cli.bulk.rows import Row
+from onestream.cli.bulk.rows import Answer, Row
 from onestream.cli.bulk.sources import Sample, as_text
+from onestream.cli.result_lines import lines
 from onestream.client import (
     BadImage,
     Client,
@@ -15,6 +16,7 @@ from onestream.client import (
     ServerFailed,
     ServerOverloaded,
     TimedOut,
+    UnexpectedResponse,
     UnreadableInput,
     UnsupportedInput,
 )
@@ -60,19 +62,23 @@ class Run:
         """A row for each sample that is left. Raises errors that are not of one image alone, after the rows before."""
         max_bytes = self._client.max_body_bytes(self._pipeline)
         loaded = ((sample, _loaded(sample, max_bytes)) for sample in self._samples)
-        for row in map_in_order(self._classify, loaded, in_flight=self._in_flight):
+        for row in map_in_order(self._predict, loaded, in_flight=self._in_flight):
             self._count(row)
             yield row
 
-    def _classify(self, loaded: tuple[Sample, str | bytes | OnestreamError]) -> Row:
+    def _predict(self, loaded: tuple[Sample, str | bytes | OnestreamError]) -> Row:
         sample, image = loaded
         try:
             if isinstance(image, OnestreamError):
                 raise image
             with _opened(image) as opened:
-                result = self._client.classify(opened, pipeline=self._pipeline)
+                result = self._client.predict(opened, pipeline=self._pipeline)
         except _OF_ONE_IMAGE as error:
             return Row.of_error(sample.path, sample.key, error)
+        if not isinstance(result, Answer):
+            raise UnexpectedResponse(
+                f"{self._pipeline!r} answers {lines(result, 1)[0].what}; bulk writes classes and objects"
+            )
         return Row.of_result(sample.path, sample.key, result, self._top)
 
     def _count(self, row: Row) -> None:

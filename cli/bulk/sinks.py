@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import typer
 
 from onestream.cli.bulk.journal import Journal
-from onestream.cli.bulk.outputs import ErrorsFile, write_whole
-from onestream.cli.bulk.rows import Row
+from onestream.cli.bulk.outputs import ErrorsFile, Unwritable, check_takes, write_whole
+from onestream.cli.bulk.rows import Answer, Row
+from onestream.cli.result_lines import lines, titles
 
 
 class Sink(Protocol):
@@ -45,21 +46,26 @@ class Terminal:
 
     def __init__(self, top: int) -> None:
         self._top = top
-        typer.echo(f"{'score':>5}  {'ms':>7}  {'label':<24}  image")
+        self._begun = False
 
     def earlier(self) -> Iterable[Row]:
         """Nothing is kept."""
         return ()
 
     def add(self, row: Row) -> None:
-        """Print the row; of the second label on without the image's name."""
+        """Print the row; of the second class or object on without the image's name."""
+        if not self._begun:
+            _print_line("score", "ms", *titles(row.result), "image")
+            self._begun = True
         name = _printable(f"{row.path} {row.key}".rstrip())
-        if row.error is not None:
-            typer.echo(f"{'–':>5}  {'–':>7}  {row.error:<24}  {name}: {_printable(row.reason or '')}")
+        if row.result is None:
+            _print_line("–", "–", row.error or "", "", f"{name}: {_printable(row.reason or '')}")
             return
-        for rank, label in enumerate(row.labels[: self._top]):
-            time, name = (f"{row.latency_ms:.1f}", name) if rank == 0 else ("", "")
-            typer.echo(f"{label.score:5.3f}  {time:>7}  {_printable(label.label):<24}  {name}".rstrip())
+        time = f"{row.result.latency_ms:.1f}"
+        for line in lines(row.result, self._top):
+            score = "–" if line.score is None else f"{line.score:.3f}"
+            _print_line(score, time, _printable(line.what), line.where, name)
+            time = name = ""
 
     def finish(self) -> None:
         """All is said."""
@@ -78,6 +84,7 @@ class OutputFile:
         no journal; OSError.
         """
         self._path, self._top = path, top
+        self._kind: type[Answer] | None = None
         journal = path.with_name(path.name + ".journal")
         if path.exists() and not journal.exists() and not anew:
             raise FileExistsError(f"{path} is there already; --overwrite begins anew")
@@ -101,11 +108,13 @@ class OutputFile:
     def earlier(self) -> Iterator[Row]:
         """The rows of the journal. The file of errors is made of them anew."""
         for row in self._journal.recover():
+            self._check(row)
             self._note(row)
             yield row
 
     def add(self, row: Row) -> None:
-        """Write the row; it outlives this process from here on."""
+        """Write the row; it outlives this process from here on. Raises Unwritable for a result of the wrong kind."""
+        self._check(row)
         self._journal.add(row)
         self._note(row)
 
@@ -119,9 +128,29 @@ class OutputFile:
         """Close the journal, which stays, and the file of errors."""
         self._open.close()
 
+    def _check(self, row: Row) -> None:
+        """All results have to be of one kind, and one that the output takes."""
+        if row.result is None:
+            return
+        if self._kind is None:
+            try:
+                check_takes(self._path, row.result)
+            except Unwritable:
+                # It holds nothing that a run of another pipeline, or into another file, could use.
+                self._journal.remove()
+                raise
+            self._kind = type(row.result)
+        elif type(row.result) is not self._kind:
+            raise Unwritable(f"the pipeline answers {type(row.result).__name__}, and did {self._kind.__name__} before")
+
     def _note(self, row: Row) -> None:
         if row.error is not None:
             self._errors.add(row)
+
+
+def _print_line(score: str, time: str, what: str, where: str, name: str) -> None:
+    columns = [f"{score:>5}", f"{time:>7}", f"{what:<24}", *([f"{where:<22}"] if where else []), name]
+    typer.echo("  ".join(columns).rstrip())
 
 
 def _printable(text: str) -> str:

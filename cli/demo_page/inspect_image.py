@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from PIL import Image
 
 from onestream.cli.demo_page.compose import composed
 from onestream.cli.demo_page.served import Answer, Form, Served
-from onestream.client import answers
+from onestream.cli.result_lines import lines
+from onestream.client import Classification, Detections, Outputs, Result, answers
 from onestream.client._transports.base import Tensors
 from onestream.measure.parity import heatmap
 from onestream.measure.parity.library_baselines import usual_code
@@ -21,7 +22,8 @@ from onestream.measure.parity.photos import source_of
 from onestream.measure.parity.subject import Photo, Refused, Subject
 from onestream.preprocess import BackendMissing, BadImage, Definition, compile
 from onestream.preprocess.backends.reference import picture
-from onestream.wire.tensor_names import CLASS_IDS, MATTE, SCORES
+from onestream.wire.box_style import color_of
+from onestream.wire.tensor_names import MATTE
 
 Json = dict[str, Any]
 Pixels = npt.NDArray[np.uint8]
@@ -99,25 +101,28 @@ def _seen(form: Form, seen: Pixels | None, reference: Pixels | BadImage) -> Json
 
 
 def _answer(form: Form, image: bytes, answer: Answer) -> Json:
-    outputs = answer.outputs
-    if SCORES in outputs and CLASS_IDS in outputs:
-        result = answers.classification(form.name, outputs, "", answer.latency_ms)
+    result = _result(form, answer.outputs)
+    if isinstance(result, Classification):
         return {"kind": "classes", "labels": [label.to_dict() for label in result.labels]}
-    if MATTE in outputs:
-        matte: Pixels = outputs[MATTE][0]
+    if isinstance(result, Detections):
+        height, width = result.image_size
+        objects = [
+            {"label": one.label, "score": one.score, "box": one.box, "color": f"rgb{color_of(one.class_id)}"}
+            for one in result
+        ]
+        return {"kind": "objects", "objects": objects, "width": width, "height": height}
+    if isinstance(result, Outputs) and MATTE in result.tensors:
+        matte: Pixels = result.tensors[MATTE][0]
         found: Json = {"kind": "matte", "matte": _png(matte), "person": float((matte >= 128).mean())}
         try:
             return {**found, "composed": _jpeg(composed(form, image, matte))}
         except ValueError as error:
             return {**found, "composed": None, "why": str(error)}
-    return {"kind": "raw", "outputs": [_summary(name, value) for name, value in sorted(outputs.items())]}
+    return {"kind": "raw", "outputs": [f"{line.what}: {line.where}" for line in lines(result, 1)]}
 
 
-def _summary(name: str, value: npt.NDArray[Any]) -> str:
-    text = f"{name}: {value.dtype} {list(value.shape)}"
-    if value.size == 0 or not _is_numeric(value):
-        return text
-    return f"{text}, from {value.min():.4g} to {value.max():.4g}"
+def _result(form: Form, outputs: Tensors) -> Result:
+    return answers.result(form.name, outputs, request_id="", latency_ms=0.0)
 
 
 def _time(answer: Answer) -> Json:
@@ -144,11 +149,11 @@ def _parity(
     """The server's pixels and those of usual code against the reference's, and what the network makes of each."""
     if isinstance(reference, BadImage):
         return {"why": f"the reference refuses this image: {reference}", "rows": []}
-    expected = served.answer_to_pixels(form, reference)
+    expected = served.answer_to_pixels(form, reference, answer)
     rows = []
     if seen is not None:
         name = f"the server: {form.preprocess_model}"
-        rows.append({"name": name, **_difference(seen, reference), **_compared(answer.outputs, expected)})
+        rows.append({"name": name, **_difference(seen, reference), **_compared(form, answer.outputs, expected)})
     photo = Photo("image", image, source_of(image))
     for subject in _usual(form.definition):
         name = f"{subject.name}: {_USUAL[subject.name]}"
@@ -160,9 +165,9 @@ def _parity(
         if pixels is None or pixels.shape != reference.shape:
             rows.append({"name": name, "why": "gives a picture of another size"})
             continue
-        outputs = served.answer_to_pixels(form, pixels)
-        rows.append({"name": name, **_difference(pixels, reference), **_compared(outputs, expected)})
-    return {"reference": {"image": _shown(form, reference), **_compared(expected, expected)}, "rows": rows}
+        outputs = served.answer_to_pixels(form, pixels, answer)
+        rows.append({"name": name, **_difference(pixels, reference), **_compared(form, outputs, expected)})
+    return {"reference": {"image": _shown(form, reference), **_compared(form, expected, expected)}, "rows": rows}
 
 
 def _usual(definition: Definition) -> list[Subject[Photo]]:
@@ -186,13 +191,16 @@ def _difference(pixels: Pixels, reference: Pixels) -> Json:
     }
 
 
-def _compared(outputs: Tensors | None, expected: Tensors | None) -> Json:
-    """An answer in words, beside that to the reference's pixels; ``same``: the best class, None where there is none."""
+def _compared(form: Form, outputs: Tensors | None, expected: Tensors | None) -> Json:
+    """An answer in words, beside that to the reference's pixels; ``same``: its best class or its objects."""
     if outputs is None or expected is None:
         return {"answer": "", "same": None}
-    if SCORES in outputs and CLASS_IDS in outputs:
-        one, other = (answers.classification("", tensors, "", 0.0).top for tensors in (outputs, expected))
-        return {"answer": f"{one.label} {one.score:.3f}", "same": one.class_id == other.class_id}
+    result, other = _result(form, outputs), _result(form, expected)
+    if isinstance(result, Classification) and isinstance(other, Classification):
+        same = result.top.class_id == other.top.class_id
+        return {"answer": f"{result.top.label} {result.top.score:.3f}", "same": same}
+    if isinstance(result, Detections) and isinstance(other, Detections):
+        return _same_objects(result, other)
     if outputs is expected:
         return {"answer": "", "same": None}
     numeric = [name for name in sorted(expected) if name in outputs and _is_numeric(expected[name])]
@@ -208,6 +216,26 @@ def _compared(outputs: Tensors | None, expected: Tensors | None) -> Json:
     if reshaped:
         texts.append(f"{', '.join(reshaped)}: outputs of another shape")
     return {"answer": "; ".join(texts), "same": None}
+
+
+def _same_objects(found: Detections, expected: Detections) -> Json:
+    """How many of the expected objects were found: the same class, and a box that shares half of their union."""
+    missed = list(expected)
+    for one in found:
+        near = [other for other in missed if other.class_id == one.class_id and _iou(one.box, other.box) >= 0.5]
+        if near:
+            missed.remove(near[0])
+    shared = len(expected) - len(missed)
+    text = f"{shared} of {len(expected)} object{'' if len(expected) == 1 else 's'}"
+    others = len(found) - shared
+    return {"answer": f"{text} and {others} other" if others else text, "same": not (missed or others)}
+
+
+def _iou(one: Sequence[float], other: Sequence[float]) -> float:
+    """The intersection of two boxes, x0 y0 x1 y1, divided by their union."""
+    width, height = (max(0.0, min(one[i + 2], other[i + 2]) - max(one[i], other[i])) for i in (0, 1))
+    areas = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
+    return width * height / max(areas - width * height, 1e-9)
 
 
 def _is_numeric(value: npt.NDArray[Any]) -> bool:

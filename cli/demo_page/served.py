@@ -21,7 +21,7 @@ from onestream.postprocess.options import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
 from onestream.serving.pipeline import describe
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
-from onestream.wire.tensor_names import IMAGE, PIXELS
+from onestream.wire.tensor_names import IMAGE, IMAGE_SIZE, PIXELS
 
 _TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
@@ -125,11 +125,19 @@ class Served:
         pixels: npt.NDArray[np.uint8] = self._client.infer(form.preprocess_model, image)[PIXELS][0]
         return pixels
 
-    def answer_to_pixels(self, form: Form, pixels: npt.NDArray[np.uint8]) -> Tensors | None:
-        """The served network's answer to other pixels; None where its steps cannot be asked alone."""
+    def answer_to_pixels(self, form: Form, pixels: npt.NDArray[np.uint8], answer: Answer) -> Tensors | None:
+        """The served network's answer to other pixels of the image of ``answer``; None where its steps are not served.
+
+        Also None where the postprocessing needs the size of the image and ``answer`` does not have it.
+        """
         if form.network_model is None or form.postprocess_model is None:
             return None
-        return self._ask(form.postprocess_model, self._ask(form.network_model, {PIXELS: pixels[None]}))
+        size: Tensors = {}
+        if form.postprocess is not None and form.postprocess.takes_image_size:
+            if IMAGE_SIZE not in answer.outputs:
+                return None
+            size = {IMAGE_SIZE: answer.outputs[IMAGE_SIZE]}
+        return self._ask(form.postprocess_model, {**self._ask(form.network_model, {PIXELS: pixels[None]}), **size})
 
     def close(self) -> None:
         """End both connections."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from onestream.cli.top.reading import Reading, Series, counted
@@ -48,8 +48,9 @@ class Model:
     """The work of one model. Counts are of the interval, ``pending`` is of its end.
 
     ``parts`` are the names of an ensemble's models. Its ``bad_images`` are those of its parts, and among its failures
-    too. ``batch_size``, ``queue_ms`` and ``pending`` are None for it: its parts batch and queue. Of a model of video
-    streams ``inferences`` and ``latency_ms`` are of frames, where Triton's own are of messages.
+    too. So are its ``objects``, found by class, and ``dropped_candidates``, which were not finite. ``batch_size``,
+    ``queue_ms`` and ``pending`` are None for it: its parts batch and queue. Of a model of video streams ``inferences``
+    and ``latency_ms`` are of frames, where Triton's own are of messages.
     """
 
     name: str
@@ -60,6 +61,8 @@ class Model:
     pending: int | None
     failures: dict[str, int]
     bad_images: dict[str, int]
+    objects: dict[str, int]
+    dropped_candidates: int
     steps: list[Step]
     parts: tuple[str, ...] = ()
     video: Video | None = None
@@ -149,6 +152,13 @@ class _Values:
             sums[found.get(label, "")] = sums.get(found.get(label, ""), 0.0) + value
         return {key: sums[key] for key in sorted(sums)}
 
+    def by_of(self, name: str, label: str, models: Sequence[str]) -> dict[str, int]:
+        """Counts of models together by the values of a label, sorted, without those of 0."""
+        sums: Counter[str] = Counter()
+        for model in models:
+            sums.update({key: round(count) for key, count in self.by(name, label, model=model).items()})
+        return {key: sums[key] for key in sorted(sums) if sums[key]}
+
     def labels(self, name: str, label: str) -> set[str]:
         """All values of a label."""
         return {found[label] for found, _ in self._matching(name, {}) if label in found}
@@ -162,10 +172,9 @@ def _model(values: _Values, name: str, parts: tuple[str, ...]) -> Model:
     if parts and "OTHER" in failures:
         # Up, since a reading can fall between the two.
         failures["OTHER"] = math.ceil(failures["OTHER"] / _FAILURES_OF_ENSEMBLE_REQUEST)
-    bad_images: dict[str, float] = defaultdict(float)
-    for one in (name, *parts):
-        for reason, count in values.by("onestream_bad_images", "reason", model=one).items():
-            bad_images[reason] += count
+    own_and_parts = (name, *parts)
+    bad_images = values.by_of("onestream_bad_images", "reason", own_and_parts)
+    dropped = sum(values.total("onestream_candidates_dropped", model=one) for one in own_and_parts)
     return Model(
         name=name,
         inferences=inferences,
@@ -174,7 +183,9 @@ def _model(values: _Values, name: str, parts: tuple[str, ...]) -> Model:
         batch_size=None if parts else _ratio(inferences, values.total("nv_inference_exec_count", model=name)),
         pending=None if parts else round(values.total("nv_inference_pending_request_count", model=name)),
         failures={reason: round(count) for reason, count in failures.items() if count},
-        bad_images={reason: round(count) for reason, count in sorted(bad_images.items()) if count},
+        bad_images=bad_images,
+        objects=values.by_of("onestream_objects", "label", own_and_parts),
+        dropped_candidates=round(dropped),
         steps=_steps(values, name),
         parts=parts,
     )

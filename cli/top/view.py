@@ -14,6 +14,8 @@ from onestream.cli.top.report import Gpu, Model, Report, Step
 
 _NOTHING = "–"
 _WIDTH = 80
+_MOST_CLASSES = 5
+"""Named of those that a detector found."""
 _COLUMNS = (
     "infer/s",
     "latency\nms",
@@ -34,7 +36,7 @@ def table(report: Report) -> RenderableType:
         lines += [Text(), _Uncrowded(_models(report))]
     else:
         lines.append(Text("no models: the server loads, or these are not Triton's metrics", style="yellow"))
-    notes = [*_videos(report), *_reasons(report), *_hint(report)]
+    notes = [*_videos(report), *_objects(report), *_reasons(report), *_hint(report)]
     if notes:
         lines += [Text(), *notes]
     return Group(*lines)
@@ -127,6 +129,23 @@ def _videos(report: Report) -> list[Text]:
         for model in report.models
         if model.video is not None
     ]
+
+
+def _objects(report: Report) -> list[Text]:
+    """What detectors found, and dropped, each where it was counted."""
+    lines = []
+    for model in report.models:
+        if model.parts:
+            continue
+        if model.objects:
+            often = dict(sorted(model.objects.items(), key=lambda one: -one[1])[:_MOST_CLASSES])
+            more = len(model.objects) - len(often)
+            rest = f", {more} more class{'es' if more > 1 else ''}" if more else ""
+            lines.append(Text(f"found, {model.name}: {_rates(often, report.seconds)}{rest}"))
+        if model.dropped_candidates:
+            rate = f"{model.dropped_candidates / report.seconds:.1f}/s"
+            lines.append(Text(f"not finite, {model.name}: {rate} of the network's boxes", style="yellow"))
+    return lines
 
 
 def _reasons(report: Report) -> list[Text]:

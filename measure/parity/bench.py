@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic
 
 import numpy as np
 
-from onestream.measure.parity.network import Network, logits, top_id
-from onestream.measure.parity.report import Flip, LogitFigures, SubjectReport
+from onestream.measure.parity.answers import Tally, Verdicts
+from onestream.measure.parity.likeness import Likeness
+from onestream.measure.parity.network import Network, logits
+from onestream.measure.parity.report import LogitFigures, SubjectReport
 from onestream.measure.parity.subject import Item, Observation, Outputs, Refused, Subject
 from onestream.preprocess import Definition
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.tolerances import Bounds, Comparison, Stage, judge
 from onestream.serving.building.figures import Figures
 
@@ -25,7 +29,7 @@ class Bench(Generic[Item]):
         self, subjects: Sequence[Subject[Item]], items: Sequence[Item], *, on_item: Callable[[], None] = lambda: None
     ) -> tuple[list[SubjectReport], dict[str, str]]:
         """A report for each subject, and the photos or frames that the reference refuses with the reason."""
-        tallies = [_Tally(subject, self._definition, self._network) for subject in subjects]
+        tallies = [_SubjectTally(subject, self._definition, self._network) for subject in subjects]
         bad: dict[str, str] = {}
         for item in items:
             try:
@@ -33,22 +37,42 @@ class Bench(Generic[Item]):
             except Refused as error:
                 bad[item.name] = str(error)
             else:
-                outputs = _outputs_for(self._network, expected)
+                right = None if self._network is None else _right(self._network, expected)
                 for tally in tallies:
-                    tally.add(item, expected, outputs)
+                    tally.add(item, expected, right)
             on_item()
         return [tally.report() for tally in tallies], bad
 
 
-def _outputs_for(network: Network | None, seen: Observation) -> Outputs | None:
-    """The outputs that the subject reports, or the network's for its pixels."""
-    pixels = seen.network_pixels
-    if seen.outputs is not None or network is None or pixels is None:
+@dataclass(frozen=True, slots=True)
+class _Right:
+    """What the network makes of the reference's pixels, and (height, width) of the picture."""
+
+    outputs: Outputs
+    answer: Outputs
+    picture_hw: Size
+
+
+def _right(network: Network, expected: Observation) -> _Right:
+    """The reference shows every stage."""
+    outputs, size_hw = _outputs_for(network, expected), expected.picture_hw
+    assert outputs is not None
+    assert size_hw is not None
+    return _Right(outputs, network.answers.read(outputs, size_hw), size_hw)
+
+
+def _outputs_for(network: Network, seen: Observation) -> Outputs | None:
+    """The outputs that the subject reports, or the network's for what the subject feeds it."""
+    if seen.outputs is not None:
         return seen.outputs
-    return network.outputs(pixels)
+    if "crop" in seen.stages:
+        return network.outputs(seen.stages["crop"])
+    if "normalize" in seen.stages:
+        return network.outputs_of_input(seen.stages["normalize"])
+    return None
 
 
-class _Tally(Generic[Item]):
+class _SubjectTally(Generic[Item]):
     """Collects one subject's differences."""
 
     def __init__(self, subject: Subject[Item], definition: Definition, network: Network | None) -> None:
@@ -57,11 +81,12 @@ class _Tally(Generic[Item]):
         self._other_shape: dict[Stage, int] = {}
         self._refused: dict[str, str] = {}
         self._logits: list[LogitFigures] = []
-        self._flips: list[Flip] = []
+        self._likeness = Likeness(definition)
+        self._answers: Tally | None = None if network is None else network.answers.tally()
         self._forms: list[str] = []
-        self._photos = self._predictions = 0
+        self._photos = 0
 
-    def add(self, item: Item, expected: Observation, outputs: Outputs | None) -> None:
+    def add(self, item: Item, expected: Observation, right: _Right | None) -> None:
         try:
             seen = self._subject.observe(item)
         except Refused as error:
@@ -78,16 +103,19 @@ class _Tally(Generic[Item]):
             allowed = self._subject.allowed(stage, item.source)
             comparison = judge(reference, sample, definition=self._definition, stage=stage, allowed=allowed)
             self._comparisons.setdefault(stage, []).append(comparison)
-        if outputs is not None:
-            self._add_answers(item, seen, outputs, runs=same_shape)
+            if stage == "normalize" and "crop" not in seen.stages:
+                self._likeness.add(expected.stages["crop"], sample)
+        if right is not None:
+            self._add_answers(item, seen, right, runs=same_shape)
 
-    def _add_answers(self, item: Item, seen: Observation, outputs: Outputs, *, runs: bool) -> None:
-        """``runs`` says whether the pixels have the shape that the network takes."""
+    def _add_answers(self, item: Item, seen: Observation, right: _Right, *, runs: bool) -> None:
+        """``runs`` says whether what the subject feeds the network has the shape that this takes."""
         assert self._network is not None
-        tops = dict(seen.top_ids)
+        assert self._answers is not None
+        answers = self._network.answers
         own = _outputs_for(self._network, seen) if runs else seen.outputs
-        if own is not None and logits(own).shape == logits(outputs).shape:
-            difference = np.abs(logits(own) - logits(outputs))
+        if own is not None and answers.compares_outputs and logits(own).shape == logits(right.outputs).shape:
+            difference = np.abs(logits(own) - logits(right.outputs))
             self._logits.append(
                 LogitFigures(
                     max=float(difference.max()),
@@ -95,20 +123,14 @@ class _Tally(Generic[Item]):
                     percentile_99_9=float(np.percentile(difference, 99.9)),
                 )
             )
-            top = top_id(own)
-            # A server's forms name the best class themselves.
-            if top is not None and not tops:
-                tops[""] = top
-        expected = top_id(outputs)
-        if expected is None:
-            return
-        for form, got in tops.items():
-            self._predictions += 1
+        given = dict(seen.answers)
+        # A server's forms answer themselves.
+        if own is not None and not given:
+            given[""] = answers.read(own, seen.picture_hw or right.picture_hw)
+        for form, answer in given.items():
             if form and form not in self._forms:
                 self._forms.append(form)
-            if got != expected:
-                label = self._network.label
-                self._flips.append(Flip(photo=item.name, form=form, expected=label(expected), got=label(got)))
+            self._answers.add(item.name, form, right.answer, answer)
 
     def _bounds(self, stage: Stage) -> Bounds | None:
         return self._subject.allowed(stage, "plain")
@@ -121,6 +143,7 @@ class _Tally(Generic[Item]):
                 mean=round(float(np.mean([one.mean for one in self._logits])), 6),
                 percentile_99_9=round(max(one.percentile_99_9 for one in self._logits), 6),
             )
+        verdicts = Verdicts() if self._answers is None else self._answers.verdicts()
         return SubjectReport(
             name=self._subject.name,
             judged=self._subject.judged,
@@ -132,7 +155,9 @@ class _Tally(Generic[Item]):
             other_shape=self._other_shape,
             refused=self._refused,
             logits=figures,
-            predictions=self._predictions,
+            predictions=verdicts.predictions,
             forms=self._forms,
-            flips=self._flips,
+            flips=list(verdicts.flips),
+            boxes=verdicts.boxes,
+            looks_like=self._likeness.text(),
         )

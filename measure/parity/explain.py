@@ -24,17 +24,21 @@ _FRAME_CAUSE = "another matrix or range of colours, or a forgotten rotation"
 class Blame:
     """The stage at which a subject's mean difference grows most, and by how many levels; None for another shape.
 
-    ``located`` is False where the stages before it cannot be seen, as those of a server. ``kind`` is the report's.
+    ``located`` is False where the stages before it cannot be seen, as those of a server. ``kind`` is the report's,
+    ``looks_like`` the subject's.
     """
 
     stage: Stage
     levels: float | None
     located: bool
     kind: Literal["photo", "frame"] = "photo"
+    looks_like: str = ""
 
     @property
     def cause(self) -> str:
         """What usually makes such a difference."""
+        if self.looks_like:
+            return self.looks_like
         if not self.located:
             return "the stages before it cannot be seen from outside"
         return _FRAME_CAUSE if (self.stage, self.kind) == ("decode", "frame") else _CAUSES[self.stage]
@@ -53,7 +57,7 @@ def blame(subject: SubjectReport, kind: Literal["photo", "frame"] = "photo") -> 
     if not grown or not any(figures.max for figures in subject.stages.values()):
         return None
     worst = max(grown, key=lambda stage: grown[stage])
-    return Blame(worst, grown[worst], _is_located(worst, subject), kind)
+    return Blame(worst, grown[worst], _is_located(worst, subject), kind, subject.looks_like)
 
 
 def _within_bounds(subject: SubjectReport) -> bool:
@@ -97,29 +101,66 @@ def explain(report: Report) -> str:
     for (stage, cause), guilty in by_cause.items():
         sentences.append(f"At {stage}, {_listed(guilty)}: {cause}.")
     if by_cause:
-        skewed = [subject for subject in others if subject not in rounding]
-        flips, predictions = sum(len(one.flips) for one in skewed), sum(one.predictions for one in skewed)
-        if predictions:
-            sentences.append(
-                f"That skew flips {flips} of {_count(predictions, 'prediction')}, without an error or a line in a log."
-                if flips
-                else f"It flips none of {_count(predictions, 'prediction')} here; on {report.kind}s near a decision it "
-                "can."
-            )
+        sentences += _cost([subject for subject in others if subject not in rounding], report.kind)
     return " ".join(sentences)
+
+
+def _cost(skewed: list[SubjectReport], kind: Literal["photo", "frame"]) -> list[str]:
+    """What a skew does to the network's answers, in the user's unit; nothing where no network was asked."""
+    silently = "without an error or a line in a log"
+    if any(subject.boxes is not None for subject in skewed):
+        boxes = _Boxes.of(skewed)
+        if boxes.lost or boxes.added or boxes.moved:
+            return [f"By that skew, {boxes}, {silently}."]
+        return [f"Here {boxes}; objects near the score threshold can be."]
+    flips, predictions = sum(len(one.flips) for one in skewed), sum(one.predictions for one in skewed)
+    if not predictions:
+        return []
+    if flips:
+        return [f"That skew flips {flips} of {_count(predictions, 'prediction')}, {silently}."]
+    return [f"It flips none of {_count(predictions, 'prediction')} here; on {kind}s near a decision it can."]
+
+
+@dataclass(frozen=True, slots=True)
+class _Boxes:
+    """Sums over subjects of ``BoxFigures``."""
+
+    expected: int
+    lost: int
+    added: int
+    moved: int
+    farthest_px: float
+
+    @classmethod
+    def of(cls, subjects: list[SubjectReport]) -> _Boxes:
+        found = [subject.boxes for subject in subjects if subject.boxes is not None]
+        return cls(
+            sum(one.expected for one in found),
+            sum(one.lost for one in found),
+            sum(one.added for one in found),
+            sum(one.moved for one in found),
+            max((one.farthest_px for one in found), default=0.0),
+        )
+
+    def __str__(self) -> str:
+        """Such as *of 18 boxes 2 are lost, none added and 3 moved by more than a pixel (at most 4.2)*."""
+        farthest = f" (at most {self.farthest_px:.1f})" if self.moved else ""
+        return (
+            f"of {self.expected} box{'' if self.expected == 1 else 'es'} {self.lost or 'none'} "
+            f"{'are' if self.lost > 1 else 'is'} lost, {self.added or 'none'} added and {self.moved or 'none'} moved "
+            f"by more than a pixel{farthest}"
+        )
 
 
 def _verdict(judged: list[SubjectReport], kind: Literal["photo", "frame"]) -> str:
     outside = [subject for subject in judged if not subject.within]
-    flips = sum(len(subject.flips) for subject in judged)
-    predictions = sum(subject.predictions for subject in judged)
-    flipped = f"; {flips or 'none'} of {_count(predictions, 'prediction')} {_flip(flips)}" if predictions else ""
+    consequence = _consequence(judged)
     if not outside:
         highest = max((figures.max for subject in judged for figures in subject.stages.values()), default=0.0)
         names = [subject.name for subject in judged]
         verb = "stays" if len(names) == 1 else "stay"
         within = f"at most {highest:g} of 255 levels" if highest else "no difference at all"
-        return f"{_listed(names)} {verb} within the tolerances, {within}{flipped}."
+        return f"{_listed(names)} {verb} within the tolerances, {within}{consequence}."
     told = []
     for subject in outside:
         found = blame(subject, kind)
@@ -127,7 +168,15 @@ def _verdict(judged: list[SubjectReport], kind: Literal["photo", "frame"]) -> st
             told.append(f"{subject.name} refuses {_count(len(subject.refused), kind)} that the reference takes")
         if found is not None:
             told.append(f"{_skew(subject, found)} at {found.stage} ({found.cause})")
-    return f"Outside the tolerances: {'; '.join(told)}{flipped}."
+    return f"Outside the tolerances: {'; '.join(told)}{consequence}."
+
+
+def _consequence(judged: list[SubjectReport]) -> str:
+    if any(subject.boxes is not None for subject in judged):
+        return f"; {_Boxes.of(judged)}"
+    flips = sum(len(subject.flips) for subject in judged)
+    predictions = sum(subject.predictions for subject in judged)
+    return f"; {flips or 'none'} of {_count(predictions, 'prediction')} {_flip(flips)}" if predictions else ""
 
 
 def _skew(subject: SubjectReport, found: Blame) -> str:

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Generic, Literal
 
 from onestream.measure.parity.backends import Backend, available_backends
+from onestream.measure.parity.boxes import ap_installed
 from onestream.measure.parity.library_baselines import LIBRARIES, MODULES, usual_code
 from onestream.measure.parity.network import Network
 from onestream.measure.parity.own_code import OwnCode
 from onestream.measure.parity.served import Served
 from onestream.measure.parity.subject import Item, Photo, Subject
+from onestream.postprocess.options import Detection
 from onestream.preprocess import Definition, PreprocessError, first_difference
 from onestream.serving.pipeline import Pipeline
+from onestream.wire.install import install_command
 
 
 class CannotCompare(Exception):
@@ -67,14 +70,18 @@ class Gathered(ABC, Generic[Item]):
 
     def network(self, repository: Path) -> Network | None:
         """The built network; one of another definition is a problem, and its definition is compared instead."""
-        built = Network.built(repository, self.pipeline.name)
+        built = Network.built(repository, self.pipeline)
+        detects = isinstance(self.pipeline.postprocess, Detection)
+        what = "boxes" if detects else "logits, top-1"
         if isinstance(built, str):
-            self.not_compared["logits, top-1"] = built
+            self.not_compared[what] = built
             return None
         if built.definition.digest == self._definition.digest:
+            if detects and not ap_installed():
+                self.not_compared["agreement AP"] = f"pycocotools is not installed: {install_command('detect')}"
             return built
         self.problems.append(self._other_definition("the built network", built.definition.digest, built.definition))
-        self.not_compared["logits, top-1"] = "the network was built with another definition"
+        self.not_compared[what] = "the network was built with another definition"
         self._add(self.reference(built.definition, name="the built network's definition"))
         return None
 

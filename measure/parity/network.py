@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from onestream.measure.parity.answers import Answers, TopClass, Unread
+from onestream.measure.parity.boxes import Objects
 from onestream.measure.parity.subject import Outputs, Pixels
 from onestream.postprocess import read_labels
+from onestream.postprocess.options import Classification, Detection, Raw
 from onestream.preprocess import Definition
+from onestream.preprocess.backends.base import Sample
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.pipeline import Pipeline
 from onestream.wire.install import install_command
+from onestream.wire.tensor_names import CANDIDATES
 
 
 class Network:
-    """The ``model.onnx`` that ``onestream build`` wrote for a pipeline."""
+    """The ``model.onnx`` that ``onestream build`` wrote for a pipeline; ``answers`` reads those of its kind."""
 
-    def __init__(self, engine: OnnxRuntimeEngine, definition: Definition, labels: list[str]) -> None:
-        self._engine, self._labels = engine, labels
-        self.definition = definition
+    def __init__(self, file: Path, engine: OnnxRuntimeEngine, definition: Definition, answers: Answers) -> None:
+        self._file, self._engine = file, engine
+        self.definition, self.answers = definition, answers
 
     @classmethod
-    def built(cls, repository: Path, pipeline: str) -> Network | str:
+    def built(cls, repository: Path, pipeline: Pipeline) -> Network | str:
         """Load the network; where that cannot be, the reason."""
-        folder = repository / f"{pipeline}_model"
+        folder = repository / f"{pipeline.name}_model"
         file = folder / "1" / "model.onnx"
         if not file.exists():
             return f"no {file}; onestream build writes it"
@@ -32,29 +39,37 @@ class Network:
             engine = OnnxRuntimeEngine(file, threads=0)
         except ImportError:
             return f"ONNX Runtime is not installed: {install_command('cpu')}"
-        definition = engine.definition
+        definition, options = engine.definition, pipeline.postprocess
         if definition is None:
             return f"{file} carries no definition; onestream build writes one that does"
         names = folder / "labels.txt"
-        return cls(engine, definition, read_labels(names) if names.exists() else [])
+        labels = read_labels(names) if names.exists() else None
+        match options:
+            case Detection():
+                if not set(CANDIDATES) <= set(engine.output_names):
+                    return f"{file} was not built for detection; onestream build writes one that is"
+                return cls(file, engine, definition, Objects(options, definition, labels))
+            case Classification() | Raw():
+                return cls(file, engine, definition, TopClass(labels or []))
+            case _:
+                return cls(file, engine, definition, Unread())
 
     def outputs(self, pixels: Pixels) -> Outputs:
         """Run the network on one image, uint8 (height, width, channels)."""
         return self._engine.run(np.ascontiguousarray(pixels)[None])
 
-    def label(self, class_id: int) -> str:
-        """The name of a class, or its number where the pipeline has no names."""
-        return self._labels[class_id] if class_id < len(self._labels) else str(class_id)
+    def outputs_of_input(self, sample: Sample) -> Outputs:
+        """Run the network on what it takes itself: one image that is normalized, in the definition's layout."""
+        dtype = self.definition.output_spec.dtype
+        return self._without_door.run(np.ascontiguousarray(sample, dtype)[None])
+
+    @cached_property
+    def _without_door(self) -> OnnxRuntimeEngine:
+        from onestream.serving.engine.served import load_served, without_door
+
+        return OnnxRuntimeEngine(without_door(load_served(self._file.read_bytes())).SerializeToString(), threads=0)
 
 
 def logits(outputs: Outputs) -> npt.NDArray[np.float64]:
     """All values that a network gives for one image, in the order of the outputs' names."""
     return np.concatenate([np.asarray(outputs[name], np.float64).ravel() for name in sorted(outputs)])
-
-
-def top_id(outputs: Outputs) -> int | None:
-    """The best class where the outputs are one row of scores; None where they are something else."""
-    if len(outputs) != 1:
-        return None
-    (scores,) = outputs.values()
-    return int(scores[0].argmax()) if scores.ndim == 2 and scores.shape[1] > 1 else None

@@ -41,7 +41,8 @@ class OwnCode(Subject[Photo]):
             output = np.asarray(self._transform(image))
         except Exception as error:  # the code is not ours
             raise Refused(f"{type(error).__name__}: {error}") from None
-        return Observation({"normalize": output}, pixels=self._pixels(output))
+        decoded_hw = (image.height, image.width)
+        return Observation({"normalize": output}, pixels=self._pixels(output), decoded_hw=decoded_hw)
 
     def _pixels(self, output: Sample) -> Pixels | None:
         """The pixels that the definition would normalize to this output; None for an output of another shape."""

@@ -25,7 +25,11 @@ class LogitFigures(BaseModel):
 
 
 class Flip(BaseModel):
-    """A photo or frame whose best class is another than the reference's. ``form`` is the served model, or empty."""
+    """A prediction that is another than the reference's: the best class of a photo or frame, or an object in it.
+
+    An object is named with its score; *nothing* stands for one that is lost or added. ``form`` is the served model, or
+    empty.
+    """
 
     model_config = _FROZEN
 
@@ -35,13 +39,36 @@ class Flip(BaseModel):
     got: str
 
 
+class BoxFigures(BaseModel):
+    """A detector's boxes against the reference's, of all photos or frames and all forms.
+
+    Two boxes are of the same object where their class is the same and their IoU at least 0.5; each box is of one other
+    at most. ``expected`` are the reference's; ``lost`` of those have none, ``added`` are of none. Of those that have
+    one, ``moved`` have a corner more than a pixel of the picture away, the farthest ``farthest_px``; ``equal`` have an
+    IoU of at least 0.99. ``agreement_ap`` is COCO's average precision (IoU 0.5 to 0.95) with the reference's boxes
+    taken as the truth; None where the reference has no box, or pycocotools is not installed.
+    """
+
+    model_config = _FROZEN
+
+    expected: int
+    lost: int
+    added: int
+    moved: int
+    equal: int
+    farthest_px: float
+    agreement_ap: float | None
+
+
 class SubjectReport(BaseModel):
     """One subject against the reference.
 
     ``photos`` is the number of photos or frames compared; ``stages`` are the figures of those stages that the subject
     shows, ``allowed`` the bounds of those that have any, in words. ``other_shape`` counts the photos that have another
     shape after a stage, ``refused`` says why a photo that the reference takes has no result. ``predictions`` counts the
-    best classes that were compared, over all ``forms`` of a served pipeline.
+    best classes that were compared, or the reference's boxes, over all ``forms`` of a served pipeline; ``boxes`` are
+    the figures of the latter. ``looks_like`` names the usual mistake that would make what others' code feeds a
+    network, where one would.
     ``backend`` and ``device`` name the entries of the tolerances table that judged it.
     """
 
@@ -60,6 +87,8 @@ class SubjectReport(BaseModel):
     predictions: int
     forms: list[str]
     flips: list[Flip]
+    boxes: BoxFigures | None = None
+    looks_like: str = ""
 
     @property
     def within(self) -> bool:
@@ -107,6 +136,11 @@ class Report(BaseModel):
     def flips(self, *, judged: bool) -> list[Flip]:
         """The flips of the subjects that are judged, or of the others."""
         return [flip for subject in self.subjects if subject.judged == judged for flip in subject.flips]
+
+    def below_ap(self, least: float) -> list[SubjectReport]:
+        """The judged subjects whose boxes agree with the reference's by less than an average precision."""
+        judged = [subject for subject in self.subjects if subject.judged and subject.boxes is not None]
+        return [one for one in judged if one.boxes and (ap := one.boxes.agreement_ap) is not None and ap < least]
 
     def text(self) -> str:
         """The report as JSON, with ``within`` of the whole and of each subject beside their fields."""

@@ -11,11 +11,10 @@ import numpy.typing as npt
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from onestream.measure.parity.network import top_id
 from onestream.measure.parity.subject import Observation, Outputs, Photo, Refused, Subject
 from onestream.preprocess.tolerances import Stage
 from onestream.serving.server.triton.load_failures import one_line
-from onestream.wire.tensor_names import CLASS_IDS, IMAGE, PIXELS
+from onestream.wire.tensor_names import IMAGE, PIXELS
 
 _TIMEOUT_S = 30.0
 
@@ -67,8 +66,9 @@ class ServedModels:
 class Served(Subject[Photo]):
     """A pipeline on a Triton server.
 
-    ``NAME_preprocess`` shows the pixels, ``NAME_model`` the network's outputs, ``NAME`` and ``NAME_fused`` the best
-    class. Models that are not served are left out. ``address`` is host:port of its gRPC service. Raises ``NotServed``.
+    ``NAME_preprocess`` shows the pixels, ``NAME_model`` the network's outputs, ``NAME`` and ``NAME_fused`` their
+    answers. Models that are not served are left out. ``address`` is host:port of its gRPC service. Raises
+    ``NotServed``.
     """
 
     def __init__(self, pipeline: str, address: str) -> None:
@@ -87,7 +87,7 @@ class Served(Subject[Photo]):
         """Whatever the served models return for one photo."""
         stages: dict[Stage, npt.NDArray[Any]] = {}
         outputs: Outputs | None = None
-        tops: dict[str, int] = {}
+        answers: dict[str, Outputs] = {}
         image = np.frombuffer(photo.data, np.uint8)[None]
         try:
             if f"{self._pipeline}_preprocess" in self._models:
@@ -97,13 +97,10 @@ class Served(Subject[Photo]):
                     outputs = self._ask(f"{self._pipeline}_model", PIXELS, pixels)
             for form in (self._pipeline, f"{self._pipeline}_fused"):
                 if form in self._models:
-                    results = self._ask(form, IMAGE, image)
-                    top = int(results[CLASS_IDS][0, 0]) if CLASS_IDS in results else top_id(results)
-                    if top is not None:
-                        tops[form] = top
+                    answers[form] = self._ask(form, IMAGE, image)
         except InferenceServerException as error:
             raise Refused(one_line(error.message())) from None
-        return Observation(stages, outputs=outputs, top_ids=tops)
+        return Observation(stages, outputs=outputs, answers=answers)
 
     def close(self) -> None:
         """Close the connection."""

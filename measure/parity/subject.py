@@ -53,19 +53,29 @@ class Observation:
     """What a subject makes of one photo or frame.
 
     ``stages`` holds the stages that can be seen from outside, as ``Definition.stage`` describes them. ``pixels`` are
-    what a network is fed where there is no *crop* among them. ``outputs`` are the network's, where the subject ran one
-    itself. ``top_ids`` are the best classes of those who name one, by their name.
+    a network's, about, where there is no *crop* among them, and ``decoded_hw`` is the picture's (height, width) where
+    there is no *decode*. ``outputs`` are the network's, where the subject ran one itself. ``answers`` are the whole
+    pipeline's, of those who give one, by their name.
     """
 
     stages: Mapping[Stage, Sample]
     pixels: Pixels | None = None
+    decoded_hw: tuple[int, int] | None = None
     outputs: Outputs | None = None
-    top_ids: Mapping[str, int] = field(default_factory=dict)
+    answers: Mapping[str, Outputs] = field(default_factory=dict)
 
     @property
     def network_pixels(self) -> Pixels | None:
         """What a network is fed, uint8 (height, width, channels); None where it cannot be seen."""
         return self.stages.get("crop") if self.pixels is None else self.pixels
+
+    @property
+    def picture_hw(self) -> tuple[int, int] | None:
+        """(height, width) of the picture as it was decoded, in which boxes are; None where that cannot be seen."""
+        if "decode" not in self.stages:
+            return self.decoded_hw
+        height, width = self.stages["decode"].shape[:2]
+        return height, width
 
 
 class Subject(ABC, Generic[Item]):

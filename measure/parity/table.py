@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Column, Table
 from rich.text import Text
 
-from onestream.measure.parity.report import Report, SubjectReport
+from onestream.measure.parity.report import BoxFigures, Report, SubjectReport
 from onestream.measure.tables import terminal
 from onestream.preprocess.tolerances import Stage
 from onestream.serving.building.certificate import STAGES
@@ -18,7 +18,7 @@ _MOST_LISTED = 10
 
 
 def tabulate(report: Report) -> Table:
-    """One block for each subject: a row for each stage that it shows, the network's outputs and the predictions."""
+    """One block for each subject: a row for each stage that it shows, the network's outputs and its answers."""
     table = terminal(
         Column("against the reference", overflow="fold", max_width=36, min_width=22),
         Column("max", justify="right", no_wrap=True),
@@ -39,7 +39,10 @@ def tabulate(report: Report) -> Table:
             figures = subject.logits
             columns = (f"{value:.3f}" for value in (figures.max, figures.mean, figures.percentile_99_9))
             table.add_row("  logits", *columns, "–", "")
-        if subject.predictions:
+        if subject.boxes is not None:
+            for row in _box_rows(subject.boxes):
+                table.add_row(*row)
+        elif subject.predictions:
             flips = len(subject.flips)
             told = Text(f"{flips} of {subject.predictions} flipped", style="yellow" if flips else "")
             table.add_row("  top-1", "", "", "", "", told)
@@ -49,6 +52,7 @@ def tabulate(report: Report) -> Table:
 def lists(report: Report) -> dict[str, list[str]]:
     """What a table has no room for: lines by heading."""
     flips, refused = [], []
+    detects = any(subject.boxes is not None for subject in report.subjects)
     for subject in report.subjects:
         flips += _cut(
             [
@@ -59,7 +63,7 @@ def lists(report: Report) -> dict[str, list[str]]:
         )
         refused += _cut([f"{subject.name}: {photo}: {reason}" for photo, reason in subject.refused.items()], subject)
     return {
-        "Flipped predictions": flips,
+        "Lost and added objects" if detects else "Flipped predictions": flips,
         "Refused, though the reference takes them": refused,
         "How the clips become RGB": [f"{name}: {colors}" for name, colors in report.colors.items()],
         "Bad images" if report.kind == "photo" else "Bad frames": [
@@ -90,6 +94,20 @@ def _stage_row(subject: SubjectReport, stage: Stage, kind: str) -> tuple[str | T
         f"{figures.share_above_one:.2%}",
         verdict,
     )
+
+
+def _box_rows(boxes: BoxFigures) -> list[tuple[str | Text, ...]]:
+    def row(name: str, told: str, *, changed: bool) -> tuple[str | Text, ...]:
+        return f"  {name}", "", "", "", "", Text(told, style="yellow" if changed else "")
+
+    farthest = f", at most {boxes.farthest_px:.1f} px" if boxes.moved else ""
+    ap = "–" if boxes.agreement_ap is None else f"{boxes.agreement_ap:.3f}"
+    return [
+        row("boxes lost", f"{boxes.lost} of {boxes.expected}", changed=bool(boxes.lost)),
+        row("boxes added", str(boxes.added), changed=bool(boxes.added)),
+        row("boxes moved", f"{boxes.moved}{farthest}", changed=bool(boxes.moved)),
+        row("agreement AP", ap, changed=False),
+    ]
 
 
 def _verdict(subject: SubjectReport, figures: Figures, stage: Stage) -> Text:

@@ -50,16 +50,19 @@ class Workshop:
             folder = self._folder / str(len(self._repositories))
             repository = folder / "model_repository"
             self._take_over_what_is_built(repository)
-            build(self._pipeline_file(options, folder), folder=repository, onnx_file=self._onnx_file, progress=progress)
+            build(
+                self._pipeline_file(options, folder),
+                folder=repository,
+                onnx_file=self._onnx_file,
+                beside=self._file.parent,
+                progress=progress,
+            )
             self._repositories[options] = self._built = repository
         return self._repositories[options]
 
     def _pipeline_file(self, options: ServingOptions, folder: Path) -> Path:
         data = yaml.safe_load(self._file.read_text(encoding="utf-8"))
         data |= {"name": self._name, "serving": options.model_dump(mode="json")}
-        labels = data.get("postprocess", {}).get("labels")
-        if labels not in (None, "imagenet"):
-            data["postprocess"]["labels"] = str((self._file.parent / labels).resolve())
         file = folder / "pipelines" / self._file.name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx
 
 from onestream.postprocess.matte.background import read_picture
-from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground
+from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground, Segmentation
 from onestream.serving.building import certificate, onnx_graph, repository
 from onestream.serving.building.detector_tail import read_anchors
 from onestream.serving.building.onnx_postprocess import with_activation
@@ -47,14 +47,16 @@ def build(
     onnx_file: Path | None = None,
     form: stock.Form = "python",
     version: int = 1,
+    beside: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Built:
     """Build the repository of a pipeline in ``folder``.
 
     ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``form`` *dali-backend* is for the
     unmodified Triton container (``onestream.serving.dali_backend.repository``). A ``version`` above 1 is written beside
-    version 1, which must be there, under names of its own (``onestream.serving.building.versions``). ``progress`` is
-    called with a line before each long step. A network built from the same sources is kept. Raises ``BadPipeline``,
+    version 1, which must be there, under names of its own (``onestream.serving.building.versions``). Paths in
+    the pipeline file are relative to ``beside``, by default its own folder. ``progress`` is called with a line before
+    each long step. A network built from the same sources is kept. Raises ``BadPipeline``,
     ``BadNetwork``, ``BadVersion``, ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot
     do the definition exactly.
     """
@@ -63,8 +65,9 @@ def build(
     first = pipeline.name if version > 1 else None
     if version > 1:
         pipeline = _later_version(pipeline, version, folder=folder, form=form)
-    labels, background = _labels(pipeline, pipeline_file.parent), _background(pipeline, pipeline_file.parent)
-    source = _Source.of(pipeline, onnx_file, anchors=_anchors(pipeline, pipeline_file.parent))
+    beside = pipeline_file.parent if beside is None else beside
+    labels, background = _labels(pipeline, beside), _background(pipeline, beside)
+    source = _Source.of(pipeline, onnx_file, anchors=_anchors(pipeline, beside))
     named = f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}"
     if form == "dali-backend":
         progress(f"preparing the network {source.name}")
@@ -108,7 +111,7 @@ def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list
         serving = pipeline.serving.model_copy(update={"gpu": gpu})
         pipeline = pipeline.model_copy(update={"serving": serving})
         notes.append(f"one image at a time, on a GPU too: {reason}")
-    if isinstance(pipeline.postprocess, Classification):
+    if isinstance(pipeline.postprocess, Classification | Segmentation):
         outputs = served_network.outputs(served)
         postprocess = with_activation(pipeline.postprocess, outputs)
         if postprocess.activation != pipeline.postprocess.activation and outputs[0].activation:
@@ -167,13 +170,26 @@ class _Source:
             key += pipeline.postprocess.model_dump_json().encode()
         if self.anchors is not None:
             key += self.anchors.tobytes()
+        if pipeline.network_outputs is not None:
+            key += ",".join(pipeline.network_outputs).encode()
         return hashlib.sha256(key).hexdigest()
 
     def prepare(self, pipeline: Pipeline, progress: Callable[[str], None]) -> onnx.ModelProto:
         if self.file is not None:
-            return prepare_file(self.file, pipeline.preprocess, pipeline.postprocess, anchors=self.anchors)
-        network = _BUILT_IN[self.name](progress)
-        return onnx_graph.prepare(network, pipeline.preprocess, pipeline.postprocess, anchors=self.anchors)
+            return prepare_file(
+                self.file,
+                pipeline.preprocess,
+                pipeline.postprocess,
+                outputs=pipeline.network_outputs,
+                anchors=self.anchors,
+            )
+        return onnx_graph.prepare(
+            _BUILT_IN[self.name](progress),
+            pipeline.preprocess,
+            pipeline.postprocess,
+            outputs=pipeline.network_outputs,
+            anchors=self.anchors,
+        )
 
 
 def _efficientnet_lite0(progress: Callable[[str], None]) -> onnx.ModelProto:
@@ -225,7 +241,7 @@ def _built_before(path: Path, key: str) -> onnx.ModelProto | None:
 
 def _labels(pipeline: Pipeline, beside: Path) -> str | None:
     options = pipeline.postprocess
-    if not isinstance(options, Classification | Detection) or options.labels is None:
+    if not isinstance(options, Classification | Detection | Segmentation) or options.labels is None:
         return None
     if options.labels in _OWN_LABELS:
         return (resources.files("onestream.serving") / "data" / f"{options.labels}_labels.txt").read_text("utf-8")

@@ -7,6 +7,7 @@ layout and dtype. A quarter of the bytes travel between the steps, and both form
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.options import AnyPostprocess, Detection
+from onestream.postprocess.options import AnyPostprocess, Detection, Segmentation
 from onestream.preprocess import Definition
 from onestream.serving.building.detector_tail import append_tail, class_count
 from onestream.serving.building.stamp import check_same, read_stamp, stamp_of
@@ -40,6 +41,7 @@ _OUTPUT_DTYPES = (
     TensorProto.DOUBLE,
     TensorProto.STRING,
 )
+_TENSORS_SHOWN = 10
 _DTYPES = {"uint8": TensorProto.UINT8, "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
 
 
@@ -48,10 +50,12 @@ def prepare(
     definition: Definition,
     postprocess: AnyPostprocess | None = None,
     *,
+    outputs: Sequence[str] | None = None,
     anchors: npt.NDArray[Any] | None = None,
 ) -> onnx.ModelProto:
     """Make a network servable with a definition; the argument is not changed.
 
+    ``outputs`` names the tensors that leave, in place of the file's own outputs; what comes after them is left out.
     A detector gets the tail of its family, so that it gives candidates (``detector_tail``); ``anchors`` are those of
     the file that its options name.
     Where its batch cannot be made dynamic, the result says so (``why_not_batched``). Raises ``BadNetwork`` where the
@@ -67,6 +71,8 @@ def prepare(
         check_same(stamped, definition, one_is="the ONNX file", other_is="the pipeline")
     if _has_door(served):
         return served
+    if outputs is not None:
+        served = _ending_in(served, outputs)
     _check_input(served, definition)
     _make_batch_dynamic(served)
     _build_door(served, definition)
@@ -78,6 +84,11 @@ def prepare(
     _check_outputs(served)
     if reason := _compare_batches(served, definition):
         served.metadata_props.add(key=_CANNOT_BATCH_KEY, value=reason)
+    if isinstance(postprocess, Segmentation):
+        # Exporters leave sizes open that follow from the input's, which is known by now.
+        inferred = onnx.shape_inference.infer_shapes(served).graph.output
+        del served.graph.output[:]
+        served.graph.output.extend(inferred)
     if isinstance(postprocess, Detection):
         # Not before batches are compared: candidates of nearly the same score may change places.
         network_hw = cast("tuple[int, int]", definition.output_spec.size_hw)
@@ -157,6 +168,21 @@ def _check_input(model: onnx.ModelProto, definition: Definition) -> None:
             f"input {inputs[0].name!r} takes {_shape(dims)}, the definition gives {_shape([None, *spec.shape])} "
             f"({definition.network_input.layout})"
         )
+
+
+def _ending_in(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
+    """The part of a network that computes the tensors of these names."""
+    inferred = onnx.shape_inference.infer_shapes(model)
+    made = {name for node in model.graph.node for name in node.output}
+    if missing := [name for name in outputs if name not in made]:
+        last = [name for node in model.graph.node[-_TENSORS_SHOWN:] for name in node.output]
+        raise BadNetwork(f"network_outputs names {missing[0]!r}, which no node makes; the last are {', '.join(last)}")
+    try:
+        part = onnx.utils.Extractor(inferred).extract_model([v.name for v in _real_inputs(model)], list(outputs))
+    except ValueError as error:
+        raise BadNetwork(f"it cannot end in {', '.join(outputs)}: {_first_line(error)}") from None
+    part.metadata_props.extend(model.metadata_props)
+    return part
 
 
 def _shape(dims: list[int | None]) -> str:

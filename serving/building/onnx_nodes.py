@@ -34,7 +34,7 @@ class Nodes:
         self.graph.node.append(helper.make_node("TopK", [scores, self.integers([k])], outputs, name=name, axis=1))
         return outputs[0], outputs[1]
 
-    def reduced(self, op: Literal["ReduceMax", "ReduceMean"], values: str, *, axis: int) -> str:
+    def reduced(self, op: Literal["ReduceL2", "ReduceMax", "ReduceMean"], values: str, *, axis: int) -> str:
         """Without this axis."""
         if self._opset >= 18:
             return self.add(op, values, self.integers([axis]), keepdims=0)

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.options import AnyPostprocess, Classification, Detection, Matte, Raw
+from onestream.postprocess.embedding import SHORTEST
+from onestream.postprocess.options import (
+    AnyPostprocess,
+    Classification,
+    Detection,
+    Embedding,
+    Matte,
+    Raw,
+    Segmentation,
+)
+from onestream.serving.building.onnx_nodes import Nodes, opset
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.wire.tensor_names import CLASS_IDS, LABELS, MATTE, SCORES
+from onestream.wire.tensor_names import CLASS_IDS, EMBEDDING, LABELS, MATTE, SCORES
 
 _PREFIX = "onestream/tail_"
 _OLDEST_OPSET = 11
@@ -26,32 +37,35 @@ def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onn
     first: what ``postprocess.top_k`` computes from the same logits. Classes are chosen by their logits, as there, so
     that logits which softmax rounds to one score keep their order. ONNX orders equal logits by class id; a runtime may
     keep its own order among them (TensorRT documents none). For a matte the output becomes ``matte``, uint8
-    (batch, height, width), what ``onestream.postprocess.matte.composer.alpha`` computes. Raw outputs
-    stay as they are, and so do a detector's, which has its tail from the build.
+    (batch, height, width), what ``onestream.postprocess.matte.composer.alpha`` computes; for an embedding
+    ``embedding``, float32 (batch, values), what ``onestream.postprocess.embedding.embeddings`` does. Raw outputs stay
+    as they are, and so do a detector's, which has its tail from the build, and a segmentation's, whose masks are made
+    on the host.
 
-    Raises ``BadNetwork`` where the network has not one output (batch, classes) or an opset below 11, and
+    Raises ``BadNetwork`` where the network has not the one output that the kind takes or an opset below 11, and
     ``BadPipeline`` where it has fewer than ``top_k`` classes, or ends in the activation that would be appended.
     """
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
-    if isinstance(postprocess, Raw | Detection):
+    if isinstance(postprocess, Raw | Detection | Segmentation):
         return extended
     if isinstance(postprocess, Classification):
         postprocess = with_activation(postprocess, served_network.outputs(model))
-    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
-    if opset < _OLDEST_OPSET:
+    if opset(model) < _OLDEST_OPSET:
         raise BadNetwork(
-            f"the graph's own postprocessing takes ONNX opset {_OLDEST_OPSET} or newer; the file has {opset}"
+            f"the graph's own postprocessing takes ONNX opset {_OLDEST_OPSET} or newer; the file has {opset(model)}"
         )
-    if _names(extended.graph) & {SCORES, CLASS_IDS, LABELS, MATTE}:
+    if _names(extended.graph) & {SCORES, CLASS_IDS, LABELS, MATTE, EMBEDDING}:
         extended = onnx.compose.add_prefix(
             extended, f"{_PREFIX}network_", rename_nodes=False, rename_inputs=False, rename_functions=False
         )
     if isinstance(postprocess, Matte):
         _append_matte(extended.graph, postprocess)
-        onnx.checker.check_model(extended)
-        return extended
-    _append(extended.graph, postprocess)
+    elif isinstance(postprocess, Embedding):
+        check_embedding(served_network.outputs(model))
+        _append_embedding(extended, postprocess)
+    elif isinstance(postprocess, Classification):
+        _append(extended.graph, postprocess)
     onnx.checker.check_model(extended)
     return extended
 
@@ -85,9 +99,8 @@ def with_labels(model: onnx.ModelProto, labels: Sequence[str] | None) -> onnx.Mo
 def check_classification(outputs: Sequence[NetworkOutput], postprocess: Classification) -> int | None:
     """Number of classes of a network, None where it does not say. Raises as ``with_postprocess``."""
     if len(outputs) != 1 or len(outputs[0].dims) != 1:
-        shapes = ", ".join(f"{out.name} {[None, *out.dims]}" for out in outputs)
         raise BadNetwork(
-            f"classification takes one output (batch, classes); got {shapes}. Use postprocess: {{kind: raw}}"
+            f"classification takes one output (batch, classes); got {_shapes(outputs)}. Use postprocess: {{kind: raw}}"
         )
     classes = outputs[0].dims[0]
     if classes is not None and postprocess.top_k > classes:
@@ -95,21 +108,77 @@ def check_classification(outputs: Sequence[NetworkOutput], postprocess: Classifi
     return classes
 
 
-def with_activation(postprocess: Classification, outputs: Sequence[NetworkOutput]) -> Classification:
-    """The postprocessing with *softmax* or *none* in the place of *auto*, whichever suits the network.
+def check_embedding(outputs: Sequence[NetworkOutput]) -> int | None:
+    """Number of values of a network's embeddings, None where it does not say. Raises ``BadNetwork``."""
+    dims = outputs[0].dims
+    is_vector = len(dims) == 1 or (len(dims) == 3 and dims[1:] == (1, 1))
+    if len(outputs) != 1 or not is_vector or not outputs[0].dtype.startswith("float"):
+        raise BadNetwork(
+            f"embedding takes one output of floats, (batch, values) or (batch, values, 1, 1); got {_shapes(outputs)}. "
+            "network_outputs: [NAME] in the pipeline file takes another tensor of the network"
+        )
+    return dims[0]
+
+
+def check_segmentation(outputs: Sequence[NetworkOutput]) -> tuple[int, tuple[int, int]]:
+    """Classes of a segmentation network, and (height, width) of its output. Raises ``BadNetwork``."""
+    dims = [dim for dim in outputs[0].dims if dim is not None]
+    if (
+        len(outputs) != 1
+        or len(dims) not in (2, 3)
+        or len(dims) < len(outputs[0].dims)
+        or not outputs[0].dtype.startswith("float")
+    ):
+        raise BadNetwork(
+            "segmentation takes one output of floats of a known size, (batch, classes, height, width), or "
+            f"(batch, height, width) for one class; got {_shapes(outputs)}. "
+            "network_outputs: [NAME] in the pipeline file takes one of several"
+        )
+    return dims[0] if len(dims) == 3 else 1, (dims[-2], dims[-1])
+
+
+@overload
+def with_activation(postprocess: Classification, outputs: Sequence[NetworkOutput]) -> Classification: ...
+
+
+@overload
+def with_activation(postprocess: Segmentation, outputs: Sequence[NetworkOutput]) -> Segmentation: ...
+
+
+def with_activation(
+    postprocess: Classification | Segmentation, outputs: Sequence[NetworkOutput]
+) -> Classification | Segmentation:
+    """The postprocessing with *softmax*, *sigmoid* or *none* in the place of *auto*, whichever suits the network.
 
     Raises as ``with_postprocess``.
     """
-    check_classification(outputs, postprocess)
+    suited = _activation_of_scores(postprocess, outputs)
     (output,) = outputs
     if postprocess.activation == "auto":
-        return postprocess.model_copy(update={"activation": "none" if output.activation else "softmax"})
-    if postprocess.activation == "softmax" and output.activation:
+        return postprocess.model_copy(update={"activation": "none" if output.activation else suited})
+    if postprocess.activation != "none" and output.activation:
         raise BadPipeline(
-            f"postprocess.activation is softmax, and the network's output {output.name!r} comes from "
+            f"postprocess.activation is {postprocess.activation}, and the network's output {output.name!r} comes from "
             f"{output.activation} already: write activation: none, or leave it out"
         )
     return postprocess
+
+
+def _activation_of_scores(postprocess: Classification | Segmentation, outputs: Sequence[NetworkOutput]) -> str:
+    """The activation that suits a network that ends in none."""
+    if isinstance(postprocess, Classification):
+        check_classification(outputs, postprocess)
+        return "softmax"
+    classes, _ = check_segmentation(outputs)
+    if classes == 1 and postprocess.activation == "softmax":
+        raise BadPipeline("postprocess.activation is softmax, which is 1 everywhere for the network's one class")
+    return "sigmoid" if classes == 1 else "softmax"
+
+
+def _shapes(outputs: Sequence[NetworkOutput]) -> str:
+    return ", ".join(
+        f"{out.name} {[None, *out.dims]}" + (f" of {out.dtype}" if out.dtype != "float32" else "") for out in outputs
+    )
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:
@@ -173,3 +242,15 @@ def _append_matte(graph: onnx.GraphProto, postprocess: Matte) -> None:
     graph.node.append(helper.make_node("Cast", [value], [MATTE], name=f"{_PREFIX}matte", to=TensorProto.UINT8))
     graph.output[0].name = MATTE
     graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+
+
+def _append_embedding(model: onnx.ModelProto, postprocess: Embedding) -> None:
+    """The operations of ``onestream.postprocess.embedding.embeddings``."""
+    nodes, output = Nodes(model, prefix=_PREFIX), model.graph.output[0]
+    vectors = nodes.add("Flatten", nodes.add("Cast", output.name, to=TensorProto.FLOAT), axis=1)
+    if postprocess.normalize:
+        lengths = nodes.reshaped(nodes.reduced("ReduceL2", vectors, axis=1), [-1, 1])
+        vectors = nodes.add("Div", vectors, nodes.add("Max", lengths, nodes.floats(SHORTEST)))
+    model.graph.node.append(helper.make_node("Identity", [vectors], [EMBEDDING], name=f"{_PREFIX}embedding"))
+    output.name, output.type.tensor_type.elem_type = EMBEDDING, TensorProto.FLOAT
+    del output.type.tensor_type.shape.dim[2:]

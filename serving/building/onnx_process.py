@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def prepare_file(
     definition: Definition,
     postprocess: AnyPostprocess | None = None,
     *,
+    outputs: Sequence[str] | None = None,
     anchors: npt.NDArray[Any] | None = None,
     timeout_s: float = PREPARE_S,
 ) -> onnx.ModelProto:
@@ -52,6 +54,7 @@ def prepare_file(
             "network": str(path),
             "definition": definition.canonical_json(),
             "postprocess": (postprocess or Raw()).model_dump_json(),
+            "outputs": outputs,
             "anchors": None if anchors is None else str(Path(folder) / "anchors.npy"),
             "prepared": str(prepared),
         }
@@ -101,6 +104,7 @@ def _prepare(request: dict[str, Any]) -> None:
         onnx_graph.load(path),
         Definition.from_json(request["definition"]),
         read_postprocess(request["postprocess"]),
+        outputs=request["outputs"],
         anchors=None if anchors is None else np.load(anchors, allow_pickle=False),
     )
     Path(request["prepared"]).write_bytes(served.SerializeToString())

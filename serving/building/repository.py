@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import cast
 
 from onestream.postprocess.matte.composer import picture_window
-from onestream.postprocess.options import Classification, Detection, Matte
+from onestream.postprocess.options import Classification, Detection, Embedding, Matte, Segmentation
 from onestream.preprocess import Definition
+from onestream.serving.building.kinds import embedding_outputs, segmentation_outputs
 from onestream.serving.building.onnx_postprocess import check_classification, with_activation
 from onestream.serving.building.triton_config import (
     HEADER,
@@ -157,10 +158,15 @@ def plan(
     assert width is not None
     pixels = Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
     results = network_tensors
-    if isinstance(postprocess, Classification):
+    if isinstance(postprocess, Classification | Segmentation):
         postprocess = with_activation(postprocess, outputs)
-        results = _classification_outputs(postprocess, outputs, labels)
         pipeline = pipeline.model_copy(update={"postprocess": postprocess})
+    if isinstance(postprocess, Classification):
+        results = _classification_outputs(postprocess, outputs, labels)
+    if isinstance(postprocess, Embedding):
+        results = embedding_outputs(outputs)
+    if isinstance(postprocess, Segmentation):
+        results = segmentation_outputs(definition, postprocess, outputs, labels)
     if isinstance(postprocess, Matte):
         results = _matte_outputs(definition, outputs)
     if isinstance(postprocess, Detection):
@@ -254,9 +260,12 @@ def plan(
                 (*network_tensors, *size),
                 results,
                 # It takes what the steps before it let through, without a limit of its own.
-                {"cpu": Placement("python", "cpu", batch), "gpu": Placement("python", "cpu", gpu.max_batch_size)},
+                {
+                    "cpu": Placement("python", "cpu", batch, instances if postprocess.takes_long else 1),
+                    "gpu": Placement("python", "cpu", gpu.max_batch_size),
+                },
                 Warmup((*network_tensors, *size)),
-                after,
+                after | ({INSTANCES_PARAMETER: per_core[INSTANCES_PARAMETER]} if postprocess.takes_long else {}),
             ),
             model(
                 "fused",

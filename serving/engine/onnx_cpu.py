@@ -32,12 +32,17 @@ class OnnxRuntimeEngine:
         source = model if isinstance(model, bytes) else str(model)
         self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         self._input = self._session.get_inputs()[0].name
-        self._outputs = [output.name for output in self._session.get_outputs()]
+        self._outputs: list[str] = [output.name for output in self._session.get_outputs()]
 
     @property
     def definition(self) -> Definition | None:
         """The stamped definition; None where the file carries none."""
         return read_stamp(self._session.get_modelmeta().custom_metadata_map, where="the ONNX file")
+
+    @property
+    def output_names(self) -> list[str]:
+        """In the network's order."""
+        return self._outputs
 
     def run(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
         """See ``onestream.serving.engine.Engine.run``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 import onnx
@@ -96,6 +97,26 @@ def tensors(model: onnx.ModelProto) -> tuple[EngineTensor, tuple[EngineTensor, .
         found.append(EngineTensor(output.name, output.dtype, dims))
     pixels = next(value for value in model.graph.input if value.name == DOOR)
     return EngineTensor(DOOR, "uint8", _dims(pixels)), tuple(found)
+
+
+def without_door(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The network behind the door of a served one: it takes what the definition gives, normalized.
+
+    The argument is not changed.
+    """
+    behind = onnx.ModelProto()
+    behind.CopyFrom(model)
+    graph = behind.graph
+    door = list(takewhile(lambda node: node.name.startswith(DOOR_PREFIX), graph.node))
+    start = door[-1].output[0]
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    given = next(value for value in (*inferred.value_info, *inferred.output) if value.name == start)
+    own = list(graph.node)[len(door) :]
+    kept = [value for value in graph.input if value.name != DOOR]
+    del graph.node[:], graph.input[:]
+    graph.node.extend(own)
+    graph.input.extend([given, *kept])
+    return behind
 
 
 def cast_first(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -18,6 +18,7 @@ from onestream.preprocess import (
     BadImage,
     Compiled,
 )
+from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages, Image, image_size, run_isolated
 from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
 
@@ -101,11 +102,13 @@ class Postprocess(Adapter):
         self._inputs = self.parameters["network_outputs"].split(",")
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
-        """Postprocess request by request: it is cheap, and nothing is shared."""
+        """Postprocess request by request: nothing is shared."""
         with self.timed("postprocess"):
             return [self._response(request) for request in requests]
 
     def _response(self, request: Any) -> Any:
+        # The masks of one large picture alone take seconds.
+        deadline.extend()
         outputs = {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
         size = pb_utils.get_input_tensor_by_name(request, IMAGE_SIZE)
         # The request by which Triton warms up is all zeros.

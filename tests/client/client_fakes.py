@@ -25,6 +25,13 @@ def classification(*labels: tuple[str, int, float]) -> Tensors:
     }
 
 
+def detections(*objects: tuple[str, int, float, Sequence[float]], size_hw: tuple[int, int] = (100, 200)) -> Tensors:
+    """The outputs of a detection pipeline for a picture of ``size_hw``; an object is its name, id, score and box."""
+    labels = classification(*((name, class_id, score) for name, class_id, score, _ in objects))
+    boxes = np.array([box for *_, box in objects], np.float32).reshape(1, -1, 4)
+    return {"boxes": boxes, **labels, "image_size": np.array([size_hw], np.int32)}
+
+
 def echo_size(_model: str, data: bytes) -> Tensors:
     """One label whose class id is the number of bytes received."""
     return classification((f"{len(data)} bytes", len(data), 1.0))

@@ -47,7 +47,9 @@ def test_a_classification_becomes_json() -> None:
         "model": "classify",
         "request_id": "7",
         "latency_ms": 1.5,
-        "labels": [{"label": "espresso", "class_id": 967, "score": 0.5}],
+        "scores": [0.5],
+        "class_ids": [967],
+        "labels": ["espresso"],
     }
 
 

@@ -7,8 +7,11 @@ import re
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import detectors
+import numpy as np
 import promql_parser
 import pytest
 import yaml
@@ -16,6 +19,7 @@ from patience import PATIENCE_S
 from resolved_compose import ROOT, services
 
 from onestream.client import Client
+from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
 DEPLOY = ROOT / "deploy"
@@ -65,12 +69,33 @@ def selectors(node: Any) -> Iterator[tuple[str, set[str]]]:
 
 
 @pytest.fixture(scope="module")
-def metrics(server: Server) -> dict[str, set[str]]:
-    """Names of the real server's metrics, with their labels, after a good and a bad image through both forms."""
+def metrics(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Names of real servers' metrics, with their labels: of good and bad images in both forms, and of objects."""
     with Client(server.grpc_address) as client:
         for pipeline in ("classify", "classify_fused"):
             photos = [ROOT / "examples" / "photos" / "coffee.jpg", b"not an image"]
             assert [item.error is None for item in client.classify_many(photos, pipeline=pipeline)] == [True, False]
+    return with_labels(server, until={"onestream_bad_images_total"}) | of_a_detector(tmp_path_factory.mktemp("cells"))
+
+
+def of_a_detector(folder: Path) -> dict[str, set[str]]:
+    """The metrics of a detector that finds an object and a NaN."""
+    detectors.level_detector(folder / "cells.onnx", bad="nan")
+    (folder / "cells.yaml").write_text(yaml.safe_dump(detectors.pipeline("cells")))
+    build(folder / "cells.yaml", folder=folder / "repository", onnx_file=folder / "cells.onnx")
+    picture = np.zeros((detectors.SIDE, detectors.SIDE, 3), np.uint8)
+    picture[: detectors.CELL, : detectors.CELL, 0], picture[-detectors.CELL :, -detectors.CELL :, 0] = 255, 128
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with (
+        Server(folder / "repository", **ports, models=["cells_fused"]) as server,
+        Client(server.grpc_address) as client,
+    ):
+        assert len(client.detect(picture, pipeline="cells_fused")) == 1
+        return with_labels(server, until={"onestream_objects_total", "onestream_candidates_dropped_total"})
+
+
+def with_labels(server: Server, *, until: set[str]) -> dict[str, set[str]]:
+    """The names of a server's metrics, with their labels, when it has all of these."""
     # Models hand over their counters once a second.
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -80,7 +105,7 @@ def metrics(server: Server) -> dict[str, set[str]]:
                 if line and not line.startswith("#"):
                     name, labels = re.match(r"(\w+)(?:\{(.*)\})?", line).groups()  # type: ignore[union-attr]
                     found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels or ""))
-        if "onestream_bad_images_total" in found or time.monotonic() > deadline:
+        if until <= found.keys() or time.monotonic() > deadline:
             return found
         time.sleep(0.2)
 
@@ -112,6 +137,7 @@ def test_the_dashboard_shows_what_an_operator_looks_for() -> None:
         "nv_inference_exec_count",
         "onestream_step_microseconds_total",
         "onestream_bad_images_total",
+        "onestream_objects_total",
         "nv_gpu_memory_used_bytes",
         "nv_gpu_utilization",
     } <= read

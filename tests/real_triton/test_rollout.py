@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import detectors
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -17,6 +18,7 @@ import yaml
 from networks import mean_color
 from onnx import numpy_helper
 from patience import PATIENCE_S, wait_until
+from PIL import Image
 from proxies import proxy_command
 from typer.testing import CliRunner, Result
 
@@ -225,6 +227,45 @@ def test_a_version_that_is_not_right_is_refused(
         client.wait_until_ready(timeout_s=PATIENCE_S)
         for model in FORMS:
             np.testing.assert_array_equal(scores(client, model), before)
+
+
+def build_detector(folder: Path, version: int, *, score_threshold: float) -> Path:
+    detectors.level_detector(folder / "cells.onnx")
+    fields = detectors.pipeline("cells", score_threshold=score_threshold)
+    (folder / "cells.yaml").write_text(yaml.safe_dump(fields))
+    build(folder / "cells.yaml", folder=folder / "repository", onnx_file=folder / "cells.onnx", version=version)
+    return folder / "repository"
+
+
+def test_versions_of_a_detector_are_compared_by_their_objects(tmp_path: Path) -> None:
+    """A bright and a dim object in one photo, none in another: a higher threshold loses the dim one."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    pixels = np.zeros((detectors.SIDE, detectors.SIDE, 3), np.uint8)
+    Image.fromarray(pixels).save(photos / "nothing.png")
+    pixels[:8, :8, 0], pixels[-8:, -8:, 0] = 255, 128
+    Image.fromarray(pixels).save(photos / "two.png")
+    repository = build_detector(tmp_path, 1, score_threshold=0.3)
+    build_detector(tmp_path, 2, score_threshold=0.4)
+    build_detector(tmp_path, 3, score_threshold=0.7)
+    with Server(repository, **FREE_PORTS, device="cpu", models=["cells", "cells_fused"]) as server:
+        fixed = [f"--repository={repository}", f"--url={server.grpc_url}", "--watch-s=0.5", "--yes"]
+
+        def roll(version: int, images: Path) -> Result:
+            command = ["rollout", "cells", f"--to={version}", f"--photos={images}", *fixed]
+            return CliRunner().invoke(app, command)
+
+        same = roll(2, photos)
+        assert same.exit_code == 0, same.output
+        assert "same object 100.0%" in " ".join(same.stdout.split())
+        lost = roll(3, photos)
+        assert lost.exit_code == 1
+        assert "the same object for 50.0% of the objects found; asked for 99.0%" in " ".join(lost.output.split())
+        nothing = roll(3, photos / "nothing.png")
+        assert nothing.exit_code == 1
+        assert "no version finds an object in these photos" in " ".join(nothing.output.split())
+        with Client(server.grpc_url) as client:
+            assert len(client.detect(photos / "two.png", pipeline="cells")) == 2
 
 
 def test_a_rollout_that_ends_early_is_undone(folder: Path, own_server: Server) -> None:

@@ -125,10 +125,11 @@ async function look(picture) {
 function show(picture, { seen, answer, time, parity }) {
   const results = byId("results");
   showOriginal(picture);
+  showBoxes(answer);
   showSeen(seen);
   byId("answer").replaceChildren(...ANSWERS[answer.kind](answer));
   showTime(time);
-  showParity(parity);
+  showParity(parity, answer.kind === "objects" ? "answer" : "class");
   results.classList.remove("old");
   results.hidden = false;
 }
@@ -138,14 +139,37 @@ function showOriginal({ blob, name }) {
   const note = byId("original-note");
   const size = blob.size < 1e6 ? `${Math.ceil(blob.size / 1e3)} kB` : `${(blob.size / 1e6).toFixed(1)} MB`;
   URL.revokeObjectURL(image.src);
-  image.hidden = false;
+  byId("picture").hidden = false;
   note.textContent = `${name}, ${size}`;
   image.onload = () => (note.textContent = `${name}, ${image.naturalWidth} × ${image.naturalHeight}, ${size}`);
   image.onerror = () => {
-    image.hidden = true;
+    byId("picture").hidden = true;
     note.textContent = `${name}, ${size}: the server reads it, but this browser cannot show it.`;
   };
   image.src = URL.createObjectURL(blob);
+}
+
+/** An element of a drawing over the picture, with its attributes. */
+function draw(tag, attributes, text = "") {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.textContent = text;
+  return element;
+}
+
+/** The boxes over the picture: both are fitted into the same place in the same way. */
+function showBoxes({ objects = [], width = 1, height = 1 }) {
+  const boxes = byId("boxes");
+  boxes.closest(".card").classList.toggle("wide", objects.length > 0);
+  const letters = Math.max(width, height) * 0.03;
+  boxes.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  // The best last, so that it lies on top.
+  boxes.replaceChildren(...objects.map(({ label, box: [x0, y0, x1, y1], color }) => {
+    const name = draw("text", { x: x0 + letters / 4, y: Math.max(y0, 0) + letters, "font-size": letters }, label);
+    const group = draw("g", { color });
+    group.append(draw("rect", { x: x0, y: y0, width: x1 - x0, height: y1 - y0 }), name);
+    return group;
+  }).reverse());
 }
 
 function showSeen(seen) {
@@ -165,6 +189,19 @@ const ANSWERS = {
       make("span", { className: "score", text: score.toFixed(3) }),
       bar(score)));
     return [make("ol", { className: "classes" }, ...items)];
+  },
+  objects({ objects }) {
+    if (!objects.length) return [make("p", { className: "quiet", text: "No object with a score above the pipeline's threshold." })];
+    const items = objects.map(({ label, score, box, color }) => {
+      const swatch = make("i", { className: "swatch", ariaHidden: "true" });
+      swatch.style.backgroundColor = color;
+      return make("li", {},
+        make("span", { className: "label" }, swatch, label),
+        make("span", { className: "score", text: score.toFixed(3) }),
+        make("small", { className: "quiet", text: box.map(Math.round).join(", ") }));
+    });
+    return [make("ol", { className: "classes", id: "objects" }, ...items),
+      make("p", { className: "quiet", text: "Boxes: left, top, right, bottom in the picture's pixels." })];
   },
   matte({ composed, matte, person, why }) {
     const share = `${Math.round(100 * person)} % of the network's picture is person.`;
@@ -191,10 +228,10 @@ function showTime({ total_ms: total, parts, requests }) {
     : `Others used the server meanwhile: queue and steps are means over ${requests} requests.`;
 }
 
-function showParity({ reference, rows, why }) {
+function showParity({ reference, rows, why }, unit) {
   byId("parity-note").textContent = why ??
     "The served pixels against the reference's, which are those of training on PIL images. Beside them: what usual code would feed the network.";
-  const maps = rows.map(showMap);
+  const maps = rows.map((row) => showMap(row, unit));
   if (reference) maps.unshift(showReference(reference));
   byId("maps").replaceChildren(...maps);
 }
@@ -205,7 +242,7 @@ function showReference({ image, answer }) {
   return make("figure", {}, make("img", { src: image, alt: "The reference's preprocessed picture" }), caption);
 }
 
-function showMap({ name, why, heat, max, mean, equal, answer, same }) {
+function showMap({ name, why, heat, max, mean, equal, answer, same }, unit) {
   const caption = make("figcaption", {}, make("strong", { text: name }));
   if (why) {
     caption.append(why);
@@ -214,7 +251,7 @@ function showMap({ name, why, heat, max, mean, equal, answer, same }) {
   const levels = max === 1 ? "1 level" : `${max} levels`;
   if (answer) {
     const flipped = same === false;
-    caption.append(make("div", { className: flipped ? "flipped" : "", text: answer + (flipped ? " (another class)" : "") }));
+    caption.append(make("div", { className: flipped ? "flipped" : "", text: answer + (flipped ? ` (another ${unit})` : "") }));
   }
   caption.append(make("div", { text: `at most ${levels} apart, mean ${mean.toFixed(2)}, ${(100 * equal).toFixed(1)} % equal` }));
   return make("figure", {}, make("img", { src: heat, alt: `Heat map of ${name}: at most ${levels} apart` }), caption);

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 from onestream.client import Client, OnestreamError
 from onestream.client.video import FrameResult
-from onestream.measure.parity.network import top_id
 from onestream.measure.parity.served import ServedModels
 from onestream.measure.parity.subject import Observation, Refused
 from onestream.measure.parity.video.frames import ClipReader, ComparedClip
+from onestream.postprocess.options import Raw
 from onestream.serving.pipeline import Pipeline
 
 
 class ServedVideo(ClipReader):
-    """Streams clips to a server. It shows the best class, and the network's outputs where the pipeline is raw.
+    """Streams clips to a server. It shows the pipeline's answer, and the network's outputs where that is raw.
 
     ``address`` is host:port of its gRPC service. ``on_problem`` is told where the server makes RGB otherwise than the
     pipeline file says. Raises ``NotServed``.
@@ -54,8 +54,6 @@ class ServedVideo(ClipReader):
         self._client.close()
 
     def _observation(self, result: FrameResult) -> Observation:
-        if self._pipeline.postprocess.kind == "raw":
-            outputs = {name: tensor[None] for name, tensor in result.tensors.items()}
-            top = top_id(outputs)
-            return Observation({}, outputs=outputs, top_ids={} if top is None else {self._model: top})
-        return Observation({}, top_ids={self._model: result.labels[0].class_id} if result.labels else {})
+        answer = {name: tensor[None] for name, tensor in result.tensors.items()}
+        raw = isinstance(self._pipeline.postprocess, Raw)
+        return Observation({}, outputs=answer if raw else None, answers={self._model: answer} if answer else {})

@@ -111,7 +111,7 @@ def test_a_folder_is_read_sorted_and_below(tmp_path: Path) -> None:
     assert sorted(Path(path) for path in found) == [Path(path) for path in found]
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stems=st.dictionaries(st.text("abcé.- 01", max_size=6).map("n{}".format), st.sampled_from([".jpg", ".txt"])),
     at_once=st.integers(1, 5),

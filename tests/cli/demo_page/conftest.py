@@ -57,12 +57,12 @@ def with_details(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with classify, matte and a raw pipeline in gray, which has an output of any length.
+    """A repository with classify, detect, matte and a raw pipeline in gray, which has an output of any length.
 
     One process a model: a page asks for one image.
     """
     folder = tmp_path_factory.mktemp("both")
-    for name in ("classify", "matte"):
+    for name in ("classify", "detect", "matte"):
         pipeline = yaml.safe_load((ROOT / "pipelines" / f"{name}.yaml").read_text())
         pipeline["serving"]["cpu_instances"] = 1
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(pipeline))
@@ -76,7 +76,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def served(built: Path) -> Iterator[Server]:
-    models = ["classify", "classify_fused", "matte", "matte_fused", "gray"]
+    models = ["classify", "classify_fused", "detect", "detect_fused", "matte", "matte_fused", "gray"]
     with Server(built, http_port=0, grpc_port=0, metrics_port=0, models=models) as running:
         yield running
 

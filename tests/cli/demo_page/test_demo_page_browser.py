@@ -186,6 +186,32 @@ def test_the_matte_pipeline_shows_the_composed_picture(tab: Page) -> None:
     assert list(milliseconds(tab)[0]) == ["all steps", "queue", "transfer"]
 
 
+def test_objects_have_boxes_on_the_picture(tab: Page) -> None:
+    tab.get_by_label("Pipeline").select_option("detect")
+    give(tab, COFFEE)
+    names = tab.locator("#objects .label").all_inner_texts()
+    assert names[:2] == ["cup", "dining table"]
+    assert tab.locator("#boxes text").all_text_contents() == names[::-1], "the best lies on top"
+    wait_until(tab, "document.getElementById('original').naturalWidth > 0")
+    # The box as the list has it, in the picture's pixels, and where it is on the screen.
+    left, top, right, bottom = map(int, tab.locator("#objects small").first.inner_text().split(", "))
+    picture = tab.locator("#original").bounding_box()
+    box = tab.locator("#boxes rect").last.bounding_box()
+    assert picture is not None
+    assert box is not None
+    scale = min(picture["width"] / 600, picture["height"] / 400)
+    x0 = picture["x"] + (picture["width"] - 600 * scale) / 2
+    y0 = picture["y"] + (picture["height"] - 400 * scale) / 2
+    # A pixel for the rounding in the list, and half of the line's width, which browsers count or not.
+    assert box["x"] == pytest.approx(x0 + left * scale, abs=scale + 3)
+    assert box["y"] == pytest.approx(y0 + top * scale, abs=scale + 3)
+    assert box["width"] == pytest.approx((right - left) * scale, abs=scale + 5)
+    assert box["height"] == pytest.approx((bottom - top) * scale, abs=scale + 5)
+    tab.get_by_label("Pipeline").select_option("classify")
+    tab.get_by_text("espresso", exact=True).wait_for()
+    assert tab.locator("#boxes rect").count() == 0
+
+
 @pytest.mark.slow
 def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser, built: Path) -> None:
     port = free_port("127.0.0.1")

@@ -29,7 +29,8 @@ MIB = 1024 * 1024
 def test_it_offers_what_the_server_serves(page: PageProcess, photos: dict[str, bytes]) -> None:
     status, found = page.ask("/api/pipelines")
     assert status == 200
-    assert [one["name"] for one in found["pipelines"]] == ["classify", "classify_fused", "gray", "matte", "matte_fused"]
+    expected = ["classify", "classify_fused", "detect", "detect_fused", "gray", "matte", "matte_fused"]
+    assert [one["name"] for one in found["pipelines"]] == expected
     assert found["samples"] == [f"{name}.jpg" for name in sorted(photos)]
 
 
@@ -69,6 +70,27 @@ def test_the_heat_maps_are_of_these_pixels(page: PageProcess, photos: dict[str, 
         # Neither antialiases as the definition does; docs/parity.md measures the same and names the flip.
         assert row["max"] > 10
         assert (row["same"], row["answer"].rpartition(" ")[0]) == (False, "football helmet")
+
+
+@pytest.mark.needs_triton
+@pytest.mark.parametrize("form", ["detect", "detect_fused"])
+def test_objects_are_those_that_the_client_gets(
+    page: PageProcess, served: Server, photos: dict[str, bytes], form: str
+) -> None:
+    found = page.look(form, photos["coffee"])
+    with Client(served.grpc_url) as client:
+        expected = client.detect(photos["coffee"], pipeline=form)
+    answer = found["answer"]
+    assert (answer["kind"], answer["height"], answer["width"]) == ("objects", 400, 600)
+    assert [(one["label"], one["score"], one["box"]) for one in answer["objects"]] == [
+        (one.label, one.score, list(one.box)) for one in expected
+    ]
+    assert answer["objects"][0]["label"] == "cup"
+    count = f"{len(expected)} of {len(expected)} objects"
+    assert found["parity"]["reference"]["answer"] == count
+    server, *usual = found["parity"]["rows"]
+    assert (server["answer"], server["same"]) == (count, True)
+    assert all(" of " in row["answer"] for row in usual)
 
 
 @pytest.mark.needs_triton
@@ -177,7 +199,7 @@ def test_other_web_sites_cannot_use_the_page(page: PageProcess, photos: dict[str
 def test_what_is_not_there_is_named(page: PageProcess) -> None:
     status, found = page.ask("/api/look?form=absent", b"x")
     assert status == 404
-    assert "no pipeline 'absent' that takes images; it has classify, classify_fused, gray" in found["error"]
+    assert "no pipeline 'absent' that takes images; it has classify, classify_fused, detect, " in found["error"]
     assert page.ask("/api/samples/absent.jpg")[0] == 404
     assert page.ask("/../pyproject.toml")[0] == 404
 

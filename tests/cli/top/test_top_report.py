@@ -91,6 +91,23 @@ def test_a_bad_image_of_an_ensemble_is_one_failure_and_counted_with_its_reason()
     assert found["classify_fused"].failures == {}
 
 
+def test_objects_are_told_by_class_of_the_interval_and_of_an_ensemble_those_of_its_parts() -> None:
+    def detector(persons: int, dropped: int) -> dict[str, float]:
+        return {
+            'onestream_objects_total{label="person",model="classify_postprocess"}': persons,
+            'onestream_objects_total{label="cat",model="classify_postprocess"}': 4,
+            'onestream_objects_total{label="dining table",model="classify_fused"}': persons,
+            'onestream_candidates_dropped_total{model="classify_postprocess"}': dropped,
+        }
+
+    found = models(between(idle() | detector(3, 1), idle() | detector(10, 6)))
+    assert found["classify_postprocess"].objects == {"person": 7}, "cats are of the time before"
+    assert found["classify"].objects == {"person": 7}
+    assert found["classify_fused"].objects == {"dining table": 7}
+    dropped = {name: one.dropped_candidates for name, one in found.items() if one.dropped_candidates}
+    assert dropped == {"classify": 5, "classify_postprocess": 5}
+
+
 def test_the_shares_of_a_pipelines_steps_are_its_whole_time() -> None:
     def steps(model: str, **microseconds: float) -> dict[str, float]:
         return {

@@ -83,6 +83,19 @@ def test_everything_is_there_and_nothing_is_cut(width: int) -> None:
     assert "Requests wait longest before classify_" in text
 
 
+def test_what_a_detector_found_stands_below_the_most_frequent_classes_first() -> None:
+    after = of_model("detect_fused", requests=1) | {
+        f'onestream_objects_total{{label="class {number}",model="detect_fused"}}': number for number in range(1, 8)
+    }
+    after['onestream_candidates_dropped_total{model="detect_fused"}'] = 3
+    lines = drawn(report(parse(page({}), at_s=0.0), parse(page(after), at_s=2.0)), 120)
+    (found,) = (line for line in lines if line.startswith("found"))
+    assert found == (
+        "found, detect_fused: class 7 3.5/s, class 6 3.0/s, class 5 2.5/s, class 4 2.0/s, class 3 1.5/s, 2 more classes"
+    )
+    assert "not finite, detect_fused: 1.5/s of the network's boxes" in lines
+
+
 def test_columns_stand_under_their_headings() -> None:
     lines = drawn(busy(), 80)
     (second,) = (number for number, line in enumerate(lines) if line.startswith("model "))

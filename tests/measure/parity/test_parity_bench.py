@@ -26,6 +26,7 @@ from onestream.measure.parity.subject import Observation, Photo, Refused, Subjec
 from onestream.preprocess import Definition
 from onestream.preprocess.tolerances import Source, Stage
 from onestream.serving.building.certificate import STAGES
+from onestream.serving.pipeline import Pipeline
 
 torchvision_alone.load()
 
@@ -113,7 +114,7 @@ def test_figures_are_those_of_plain_numpy() -> None:
 
 
 def test_dali_is_within_and_flips_nothing(own: Own) -> None:
-    network = Network.built(own.repository, "mine")
+    network = Network.built(own.repository, Pipeline.from_file(own.file))
     assert isinstance(network, Network)
     report = measured(Backend(DEFINITION, backend="dali"), BUNDLED, network)
     assert report.within
@@ -275,7 +276,7 @@ def test_how_a_photo_is_stored_decides_what_is_allowed(form: str) -> None:
 
 
 def test_the_paragraph_names_stage_cause_and_flips(own: Own) -> None:
-    network = Network.built(own.repository, "mine")
+    network = Network.built(own.repository, Pipeline.from_file(own.file))
     assert isinstance(network, Network)
     subjects = [Backend(DEFINITION, backend="dali"), OpenCv(DEFINITION), Torchvision(DEFINITION)]
     reference = Backend(DEFINITION, backend="reference")

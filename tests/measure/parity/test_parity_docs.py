@@ -11,6 +11,7 @@ from clip_files import write_video
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
+from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +23,7 @@ def test_the_commands_run_and_the_example_is_their_output(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    block, _video = blocks()
+    block = blocks()[0]
     lines = [line for line in block.splitlines() if "--serve" not in line]
     assert len(lines) == 3
     printed = []
@@ -34,7 +35,7 @@ def test_the_commands_run_and_the_example_is_their_output(
         printed.append(result.stdout)
     assert (tmp_path / "parity.json").exists()
     # Figures of the network move with ONNX Runtime's version and machine, those of pixels do not.
-    shown, now = judged_rows(TEXT), judged_rows(printed[2])
+    shown, now = judged_rows(TEXT[: TEXT.index(blocks()[1])]), judged_rows(printed[2])
     assert len(shown) == 5
     assert shown == now
 
@@ -43,7 +44,7 @@ def test_the_commands_run_and_the_example_is_their_output(
 def test_the_commands_for_video_run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     clip = write_video(tmp_path / "clip.mp4", "libx264", count=10)
-    _photos, block = blocks()
+    block = blocks()[2]
     found = []
     for line in block.splitlines():
         line = line.replace("127.0.0.1:8001", server.grpc_address).replace("clip.mp4", str(clip))
@@ -54,12 +55,36 @@ def test_the_commands_for_video_run(server: Server, tmp_path: Path, monkeypatch:
     assert "loader: pyav (cpu)" in found[0]
 
 
+@pytest.mark.slow
+def test_the_example_of_boxes_is_the_commands_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    build(ROOT / "pipelines" / "nanodet.yaml", folder=tmp_path)
+    (line,) = blocks()[1].splitlines()
+    words = [*shlex.split(line)[1:], "--repository", str(tmp_path)]
+    photos = sorted(map(str, Path().glob("examples/photos/*.jpg")))
+    arguments = [one for word in words for one in (photos if word == "examples/photos/*.jpg" else [word])]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    shown = TEXT[TEXT.index(line) :]
+    for found in (judged_rows, what_became_of_objects, counts_of_boxes):
+        assert found(shown) == found(result.stdout) != []
+
+
+def what_became_of_objects(text: str) -> list[tuple[str, ...]]:
+    """Photo and classes; scores move with ONNX Runtime's version and machine."""
+    return re.findall(r": (\w+\.jpg): ([a-z ]+?)(?: [\d.]+)? → ([a-z ]+?)(?: [\d.]+)?$", text, re.MULTILINE)
+
+
+def counts_of_boxes(text: str) -> list[tuple[str, ...]]:
+    return re.findall(r"^  boxes (lost|added) +(\d+)", text, re.MULTILINE)
+
+
 def blocks() -> list[str]:
     return re.findall(r"^```bash\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
 
 
-def judged_rows(text: str) -> list[tuple[str, str, str]]:
-    """The words of each row that says *within*: four stages of DALI and the server's one."""
+def judged_rows(text: str) -> list[list[str]]:
+    """The words of each row that says *within*: four stages of DALI, and where a server is asked its one."""
     return [
         line.split() for line in text.splitlines() if re.match(r"  (decode|resize|crop|normalize) .*within *$", line)
     ]

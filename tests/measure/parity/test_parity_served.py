@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import detectors
 import pytest
 import yaml
 from own_pipeline import Own
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.measure.parity.explain import explain
 from onestream.measure.parity.run import CannotCompare, Options, run
+from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[3]
@@ -56,6 +58,28 @@ def test_a_server_of_another_definition_is_outside(server: Server, repository: P
 def test_a_server_without_the_pipeline_is_named(server: Server, own: Own) -> None:
     with pytest.raises(CannotCompare, match="none of the models mine_preprocess, mine_model, mine, mine_fused ready"):
         run(Options(pipeline_file=own.file, repository=own.repository, url=server.grpc_address, against=["none"]))
+
+
+def test_a_served_detector_finds_what_the_reference_finds(tmp_path: Path) -> None:
+    detectors.level_detector(tmp_path / "cells.onnx")
+    pipeline, repository = tmp_path / "cells.yaml", tmp_path / "repository"
+    pipeline.write_text(yaml.safe_dump(detectors.pipeline("cells")))
+    build(pipeline, folder=repository, onnx_file=tmp_path / "cells.onnx")
+    photos = [str(ROOT / "examples" / "photos" / f"{name}.jpg") for name in ("cat", "rocket")]
+    run_it = Options(pipeline_file=pipeline, images=photos, repository=repository, serve=True, against=["none"])
+    report = run(run_it)
+    assert report.within
+    dali, served = (subject.boxes for subject in report.subjects)
+    assert dali is not None
+    assert served is not None
+    assert report.subjects[1].forms == ["cells", "cells_fused"]
+    # Bright photos: most of the 64 cells are objects, and the server is asked twice.
+    assert served.expected == 2 * dali.expected > 60
+    # Boxes are cells, which only come and go.
+    assert (served.moved, served.farthest_px) == (0, 0)
+    # One level of the pixels moves a score by a 255th: what comes and goes are the few cells that are so near 0.25.
+    assert served.lost == 2 * dali.lost <= served.expected / 20
+    assert served.added == 2 * dali.added <= served.expected / 20
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""``onestream classify``: what it prints, and how it ends."""
+"""``onestream predict``: what it prints and draws, and how it ends."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from client_fakes import FakeTransport, classification
 from patience import PATIENCE_S
 from typer.testing import CliRunner, Result
 
-import onestream.cli.classify as command
+import onestream.cli.predict as command
 from onestream.client import BadImage, Client, ModelNotFound
 from onestream.client._transports.base import Tensors
 from onestream.serving.server.server import Server
 
 app = typer.Typer()
-app.command()(command.classify)
+app.command()(command.predict)
 
-SCRIPT = "import typer; from onestream.cli.classify import classify; typer.run(classify)"
+SCRIPT = "import typer; from onestream.cli.predict import predict; typer.run(predict)"
 COMMAND = (sys.executable, "-c", SCRIPT, "--pipeline", "toy_pipeline")
 LABELS = classification(("espresso", 967, 0.953), ("[red]cup", 968, 0.02))
 
@@ -85,16 +85,19 @@ def test_a_table_of_what_was_seen(photos: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("transport")
 def test_more_labels_on_demand_and_markup_in_labels_is_text(photos: Path) -> None:
-    result = run(photos / "b.jpg", "--top", 2)
-    assert "[red]cup" in result.stdout
+    assert "[red]cup" in run(photos / "b.jpg", "--top", 2).stdout
+    fields = json.loads(run(photos / "b.jpg", "--top", 5, "--json").stdout)
+    assert (fields["labels"], fields["class_ids"], len(fields["scores"])) == (["espresso", "[red]cup"], [967, 968], 2)
 
 
 @pytest.mark.usefixtures("transport")
 def test_json_has_one_object_for_each_image_and_errors_are_objects_too(photos: Path) -> None:
     result = run(photos / "b.jpg", photos / "c[1].png", photos / "none.jpg", "--json")
     good, bad, missing = map(json.loads, result.stdout.splitlines())
-    assert good["source"] == str(photos / "b.jpg")
-    assert good["labels"] == [{"label": "espresso", "class_id": 967, "score": pytest.approx(0.953)}]
+    assert good["path"] == str(photos / "b.jpg")
+    assert good["labels"] == ["espresso"]
+    assert good["class_ids"] == [967]
+    assert good["scores"] == [pytest.approx(0.953)]
     assert good["model"] == "classify"
     assert good["latency_ms"] >= 0
     assert bad["error"] == {
@@ -121,7 +124,7 @@ def test_directories_and_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(photos)
 
     def sources(*arguments: str) -> list[str]:
-        return [json.loads(line)["source"] for line in run(*arguments, "--json").stdout.splitlines()]
+        return [json.loads(line)["path"] for line in run(*arguments, "--json").stdout.splitlines()]
 
     assert sources(".") == ["a.JPEG", "b.jpg", "below/d.webp", "c1.png", "c[1].png"]
     assert sources("*.jpg", "below") == ["b.jpg", "below/d.webp"]
@@ -142,7 +145,7 @@ def test_files_that_are_not_named_like_images_are_counted_and_named(photos: Path
         "--all tries every file\n"
     )
     result = run(photos, "--json", "--all")
-    assert [Path(json.loads(line)["source"]).name for line in result.stdout.splitlines()] == [
+    assert [Path(json.loads(line)["path"]).name for line in result.stdout.splitlines()] == [
         "a.JPEG", "b.jpg", "d.webp", "c1.png", "movie.mp4", "notes.txt",
     ]  # fmt: skip
     assert result.stderr == ""
@@ -211,8 +214,8 @@ def test_against_a_real_server_with_progress_on_a_terminal(toy_server: Server, p
     shown = os.read(terminal, 1 << 16).decode()
     os.close(terminal)
     assert process.returncode == 0
-    assert [json.loads(line)["labels"][0]["class_id"] for line in out.splitlines()] == [4, 4, 4, 4, 3]
-    assert "Classifying" in shown
+    assert [json.loads(line)["class_ids"][0] for line in out.splitlines()] == [4, 4, 4, 4, 3]
+    assert "Predicting" in shown
     assert "espresso" not in shown
 
 
@@ -226,7 +229,7 @@ def test_no_progress_between_json_lines_on_one_terminal(toy_server: Server, phot
     shown = os.read(terminal, 1 << 16).decode()
     os.close(terminal)
     *lines, passed_over = shown.splitlines()
-    sources = [json.loads(line)["source"] for line in lines]
+    sources = [json.loads(line)["path"] for line in lines]
     assert passed_over.startswith("passed over 2 files")
     assert sources == ["a.JPEG", "b.jpg", "below/d.webp", "c1.png", "c[1].png"]
 
@@ -245,7 +248,7 @@ def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: Server, tmp_path: P
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
-    assert json.loads(process.stdout.readline())["source"] == "00.jpg"
+    assert json.loads(process.stdout.readline())["path"] == "00.jpg"
     process.send_signal(signal.SIGINT)
     shown, complaints = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130

@@ -1,0 +1,94 @@
+"""What a rollout compares of two versions' answers: best classes, objects, or values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onestream.cli.rollout_checks import Answer, Comparison, Side, agree, compare, difference, what_is_kept
+from onestream.preprocess import Decode, Definition
+
+DEFINITION = Definition(operations=(Decode(),))
+OLD = Side(1, ("own", "own_fused"), "own_preprocess", DEFINITION)
+NEW = Side(2, ("own_v2", "own_v2_fused"), "own_v2_preprocess", DEFINITION)
+
+
+def objects(*found: tuple[str, float, int]) -> Answer:
+    """An answer of objects, by class, score and where they begin; each is 10 pixels wide and high."""
+    return {
+        "boxes": np.array([[(x, 0, x + 10, 10) for _, _, x in found]], np.float32).reshape(1, -1, 4),
+        "scores": np.array([[score for _, score, _ in found]], np.float32),
+        "class_ids": np.array([[ord(name[0]) for name, _, _ in found]], np.int32),
+        "labels": np.array([[name.encode() for name, _, _ in found]], object),
+        "image_size": np.array([[100, 100]], np.int32),
+    }
+
+
+def classes(*scores: float) -> Answer:
+    order = np.argsort(-np.array(scores), kind="stable").astype(np.int32)
+    return {"scores": np.array([scores], np.float32)[:, order], "class_ids": order[None]}
+
+
+class Fake:
+    """A client of a server whose models answer each photo as told."""
+
+    def __init__(self, answers: Mapping[str, Mapping[str, Answer]]) -> None:
+        self._answers = answers
+
+    def infer(self, model: str, photo: Path) -> Answer:
+        if model.endswith("_preprocess"):
+            return {"pixels": np.zeros((1, 2, 2, 3), np.uint8)}
+        return self._answers[photo.stem][model.removesuffix("_fused")]
+
+
+def compared(**answers: tuple[Answer, Answer]) -> Comparison:
+    client: Any = Fake({photo: {"own": old, "own_v2": new} for photo, (old, new) in answers.items()})
+    return compare(client, OLD, NEW, [Path(f"{photo}.jpg") for photo in answers])
+
+
+def test_objects_count_over_all_photos() -> None:
+    result = compared(
+        a=(objects(("cat", 0.9, 0), ("dog", 0.8, 50)), objects(("cat", 0.7, 1), ("fox", 0.8, 50))),
+        b=(objects(), objects()),
+        c=(objects(("cat", 0.9, 0)), objects(("cat", 0.9, 0))),
+    )
+    assert result.kept is not None
+    # Of the cats two are the same; the dog and the fox are found by one version each.
+    assert (result.kept.same, result.kept.of) == (2, 4)
+    assert result.max_difference == pytest.approx(0.2)
+    assert result.failures(least_top1=0.5) == []
+    (why,) = result.failures(least_top1=0.99)
+    assert why == "the same object for 50.0% of the objects found; asked for 99.0%"
+
+
+def test_photos_without_objects_show_nothing() -> None:
+    (why,) = compared(a=(objects(), objects())).failures(least_top1=0)
+    assert "no version finds an object" in why
+
+
+def test_forms_that_find_other_objects_disagree() -> None:
+    one, other = objects(("cat", 0.9, 0)), objects()
+    assert agree(one, one)
+    assert not agree(one, other)
+    assert not agree(other, one)
+    assert agree(other, other)
+
+
+def test_best_classes_are_compared_as_before() -> None:
+    result = compared(a=(classes(0.1, 0.9), classes(0.2, 0.8)), b=(classes(0.9, 0.1), classes(0.1, 0.9)))
+    assert result.kept is not None
+    assert (result.kept.what, result.kept.share) == ("same best class", 0.5)
+    (why,) = result.failures(least_top1=0.99)
+    assert why == "the same best class for 50.0% of the photos; asked for 99.0%"
+
+
+def test_other_outputs_are_compared_by_their_values() -> None:
+    for name, shape in (("map", (1, 2, 2, 2)), ("embedding", (1, 4))):
+        one, other = ({name: np.full(shape, value, np.float32)} for value in (0.5, 0.75))
+        assert what_is_kept(one, other) is None
+        assert difference(one, other) == 0.25
+        assert compared(a=(one, other)).failures(least_top1=1) == []

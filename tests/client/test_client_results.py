@@ -1,0 +1,363 @@
+"""What the client makes of a pipeline's outputs, of whatever kind, and what can be done with detections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from async_fakes import AsyncFakeTransport
+from client_fakes import FakeTransport, classification, detections
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from onestream.client import (
+    AsyncClient,
+    BadImage,
+    Classification,
+    Client,
+    Detection,
+    Detections,
+    Item,
+    OnestreamError,
+    Outputs,
+    Result,
+    UnexpectedResponse,
+)
+from onestream.client._transports.base import Tensors
+from onestream.client.drawing import color_of
+
+TWO = detections(("cat", 17, 0.875, (10, 20, 110, 90)), ("café cup", 47, 0.5, (0, 0, 40.25, 30.5)))
+NONE = detections()
+
+
+def _sync(tensors: Tensors, call: str) -> Result:
+    with Client(transport=FakeTransport(lambda *_: tensors)) as client:
+        if call == "detect":
+            return client.detect(b"image")
+        return client.predict(b"image", pipeline="any")
+
+
+def _async(tensors: Tensors, call: str) -> Result:
+    async def ask() -> Result:
+        async with AsyncClient(transport=AsyncFakeTransport(lambda *_: tensors)) as client:
+            if call == "detect":
+                return await client.detect(b"image")
+            return await client.predict(b"image", pipeline="any")
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture(params=[_sync, _async])
+def ask(request: Any) -> Callable[[Tensors, str], Result]:
+    """Either client, asked to *detect* or to *predict* where the server answers these tensors."""
+    found: Callable[[Tensors, str], Result] = request.param
+    return found
+
+
+def detected(tensors: Tensors = TWO) -> Detections:
+    result = _sync(tensors, "detect")
+    assert isinstance(result, Detections)
+    return result
+
+
+# ---- results by kind ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["detect", "predict"])
+def test_detections_are_typed(ask: Callable[[Tensors, str], Result], call: str) -> None:
+    result = ask(TWO, call)
+    assert isinstance(result, Detections)
+    assert (result.boxes.dtype, result.scores.dtype, result.class_ids.dtype) == (np.float32, np.float32, np.int32)
+    assert (result.boxes.shape, result.image_size, len(result)) == ((2, 4), (100, 200), 2)
+    assert list(result) == [
+        Detection((10, 20, 110, 90), "cat", 17, 0.875),
+        Detection((0, 0, 40.25, 30.5), "café cup", 47, 0.5),
+    ]
+    assert result.model == ("detect" if call == "detect" else "any")
+    assert result.request_id
+    assert result.latency_ms >= 0
+
+
+def test_there_may_be_no_object(ask: Callable[[Tensors, str], Result]) -> None:
+    result = ask(NONE, "detect")
+    assert isinstance(result, Detections)
+    assert (result.boxes.shape, result.scores.shape, result.class_ids.shape) == ((0, 4), (0,), (0,))
+    assert (list(result), result.labels, result.image_size) == ([], (), (100, 200))
+
+
+def test_there_may_be_a_thousand_objects(ask: Callable[[Tensors, str], Result]) -> None:
+    objects = [(f"thing {n}", n, 1 - n / 2000, (n / 10, 0, n / 10 + 1, 50)) for n in range(1000)]
+    result = ask(detections(*objects), "predict")
+    assert isinstance(result, Detections)
+    assert len(result) == 1000
+    assert [(one.label, one.class_id) for one in result] == [(name, class_id) for name, class_id, _, _ in objects]
+    assert result.boxes[-1].tolist() == pytest.approx([99.9, 0, 100.9, 50])
+
+
+def test_predict_gives_the_result_of_the_kind(ask: Callable[[Tensors, str], Result]) -> None:
+    result = ask(classification(("espresso", 967, 0.95)), "predict")
+    assert isinstance(result, Classification)
+    assert (result.top.label, result.model) == ("espresso", "any")
+    # What a network calls its boxes is its own affair, where nobody said that it detects.
+    for tensors in (
+        {"matte": np.zeros((1, 4, 5), np.uint8)},
+        {"boxes": np.zeros((1, 9, 4)), "scores": np.zeros((1, 9, 2))},
+    ):
+        result = ask(tensors, "predict")
+        assert isinstance(result, Outputs)
+        assert result.tensors is tensors
+
+
+def test_outputs_become_json() -> None:
+    texts = np.array([[b"caf\xc3\xa9", b"\xff"]], object)
+    tensors = {"a": np.array([[1, 2]], np.uint8), "b": texts, "c": np.array([[0.5, np.nan, -np.inf]], np.float32)}
+    result = Outputs(tensors=tensors, model="m", request_id="7", latency_ms=1.5)
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False)) == {
+        "model": "m",
+        "request_id": "7",
+        "latency_ms": 1.5,
+        "tensors": {"a": [[1, 2]], "b": [["café", "�"]], "c": [[0.5, None, None]]},
+    }
+
+
+def test_many_are_predicted_in_order_and_an_error_is_its_own_image_s() -> None:
+    def answer(_model: str, data: bytes) -> Tensors:
+        if data == b"bad":
+            raise BadImage("corrupt", "as ordered")
+        return TWO if data == b"two" else NONE
+
+    images = [b"two", b"bad", b"none"]
+
+    def check(items: list[Item[Result]]) -> None:
+        assert [item.source for item in items] == images
+        two, bad, none = items
+        assert isinstance(bad.error, BadImage)
+        assert [len(item.result) for item in (two, none) if isinstance(item.result, Detections)] == [2, 0]
+
+    with Client(transport=FakeTransport(answer)) as client:
+        check(list(client.predict_many(images, pipeline="detect", in_flight=2)))
+
+    async def ask() -> list[Item[Result]]:
+        async with AsyncClient(transport=AsyncFakeTransport(answer)) as client:
+            return [item async for item in client.predict_many(images, pipeline="detect", in_flight=2)]
+
+    check(asyncio.run(ask()))
+
+
+# ---- answers that break the contract --------------------------------------------------------------------------------
+
+
+def changed(**outputs: Any) -> Tensors:
+    return {**TWO, **outputs}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({}, "nothing"),
+        ({name: array for name, array in TWO.items() if name != "labels"}, "labels of [1, n]"),
+        ({name: array for name, array in TWO.items() if name != "image_size"}, "image_size of [1, 2]"),
+        (classification(("espresso", 967, 0.95)), "boxes of shape [1, n, 4]"),
+        (changed(boxes=np.zeros((1, 3, 4), np.float32)), "'boxes': [1, 3, 4]"),
+        (changed(boxes=np.zeros((2, 4), np.float32)), "'boxes': [2, 4]"),
+        (changed(boxes=np.zeros((1, 2, 5), np.float32)), "'boxes': [1, 2, 5]"),
+        (changed(boxes=np.zeros((2, 2, 4), np.float32)), "'boxes': [2, 2, 4]"),
+        (changed(scores=np.zeros((1, 2, 1), np.float32)), "'scores': [1, 2, 1]"),
+        (changed(image_size=np.array([100, 200], np.int32)), "'image_size': [2]"),
+        (changed(boxes=np.zeros((1, 2, 4), np.int32)), "boxes of int32"),
+        (changed(boxes=np.full((1, 2, 4), np.nan, np.float32)), "expected finite floats"),
+        (changed(boxes=np.full((1, 2, 4), np.inf, np.float32)), "expected finite floats"),
+        (changed(image_size=np.array([[0, 200]], np.int32)), "a picture of [0, 200]"),
+        (changed(image_size=np.array([[100, 200]], np.float32)), "a height and width"),
+        (changed(scores=np.array([[0.2, 0.9]], np.float32)), "the best first"),
+        (changed(scores=np.array([[0.2, np.nan]], np.float32)), "expected numbers"),
+        (changed(scores=np.array([[2, 1]], np.int32)), "scores of int32"),
+        (changed(class_ids=np.array([[-1, 2]], np.int32)), "expected them from 0 on"),
+        (changed(labels=np.array([[1, 2]], np.int32)), "labels of int32"),
+        (changed(labels=np.array([[b"cat", b"\xff"]], object)), "no UTF-8"),
+    ],
+)
+def test_what_no_detector_may_answer(ask: Callable[[Tensors, str], Result], tensors: Tensors, words: str) -> None:
+    with pytest.raises(UnexpectedResponse) as error:
+        ask(tensors, "detect")
+    assert words in str(error.value)
+    assert "'detect'" in str(error.value)
+    assert error.value.request_id
+
+
+SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
+ARRAYS = st.builds(np.zeros, SHAPES, st.sampled_from([np.float32, np.int32, np.uint8]))
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(list(TWO)), ARRAYS))
+def test_any_tensors_are_a_result_or_refused(tensors: Tensors) -> None:
+    for call in ("detect", "predict"):
+        try:
+            result = _sync({**TWO, **tensors}, call)
+        except OnestreamError:
+            continue
+        assert isinstance(result, Detections)
+        assert len(result.boxes) == len(result.scores) == len(result.class_ids) == len(result.labels)
+
+
+# ---- what can be done with detections -------------------------------------------------------------------------------
+
+
+def test_detections_become_json() -> None:
+    result = detected()
+    assert json.loads(json.dumps(result.to_dict())) == {
+        "model": "detect",
+        "request_id": result.request_id,
+        "latency_ms": result.latency_ms,
+        "boxes": [[10, 20, 110, 90], [0, 0, 40.25, 30.5]],
+        "scores": [0.875, 0.5],
+        "class_ids": [17, 47],
+        "labels": ["cat", "café cup"],
+        "image_size": [100, 200],
+    }
+    nothing = detected(NONE).to_dict()
+    assert [nothing[name] for name in ("boxes", "scores", "class_ids", "labels")] == [[], [], [], []]
+
+
+def test_coco_s_results_hold_x_y_width_and_height() -> None:
+    entries = detected().to_coco(397133)
+    assert json.loads(json.dumps(entries)) == [
+        {"image_id": 397133, "category_id": 17, "bbox": [10, 20, 100, 70], "score": 0.875},
+        {"image_id": 397133, "category_id": 47, "bbox": [0, 0, 40.25, 30.5], "score": 0.5},
+    ]
+    assert detected(NONE).to_coco(1) == []
+
+
+def test_supervision_gets_the_same_objects() -> None:
+    pytest.importorskip("supervision")
+    result = detected()
+    theirs = result.to_supervision()
+    assert theirs.xyxy.tolist() == result.boxes.tolist()
+    assert theirs.confidence.tolist() == [0.875, 0.5]
+    assert theirs.class_id.tolist() == [17, 47]
+    assert theirs.data["class_name"].tolist() == ["cat", "café cup"]
+    assert theirs[theirs.class_id == 17].xyxy.tolist() == [[10, 20, 110, 90]]
+    theirs.xyxy[:] = 0
+    assert result.boxes[0].tolist() == [10, 20, 110, 90], "what they change stays theirs"
+    nothing = detected(NONE).to_supervision()
+    assert len(nothing) == 0
+    assert nothing.xyxy.shape == (0, 4)
+
+
+def test_supervision_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "supervision", None)
+    with pytest.raises(ImportError, match=r"pip install '\.\[detect\]'"):
+        detected().to_supervision()
+
+
+# ---- drawing --------------------------------------------------------------------------------------------------------
+
+GRAY = (90, 90, 90)
+
+
+def pixels(image: Image.Image) -> np.ndarray[Any, Any]:
+    return np.asarray(image)
+
+
+def one(box: tuple[float, float, float, float], size: tuple[int, int], label: str = "cat") -> Detections:
+    return detected(detections((label, 17, 0.9, box), size_hw=size[::-1]))
+
+
+@pytest.mark.parametrize("size", [(300, 200), (4000, 3000)])
+def test_a_box_is_drawn_within_its_edges(size: tuple[int, int]) -> None:
+    picture = Image.new("RGB", size, GRAY)
+    width, height = size
+    box = (width * 0.5, height * 0.5, width * 0.75, height * 0.9)
+    drawn = one(box, size).draw(picture)
+    assert set(picture.getcolors() or ()) == {(width * height, GRAY)}, "a copy is drawn on"
+    seen = pixels(drawn)
+    x0, y0, x1, y1 = map(round, box)
+    color = color_of(17)
+    line = max(3, min(size) // 200)
+    for part in (
+        seen[y0 : y0 + line, x0:x1],
+        seen[y1 - line : y1, x0:x1],
+        seen[y0:y1, x0 : x0 + line],
+        seen[y0:y1, x1 - line : x1],
+    ):
+        assert (part == color).all()
+    assert (seen[y1:] == GRAY).all()
+    assert (seen[:, x1:] == GRAY).all()
+    assert (seen[:, :x0] == GRAY).all()
+    middle = seen[y0 + 3 * line : y1 - 3 * line, x0 + 3 * line : x1 - 3 * line]
+    assert (middle == GRAY).all(), "the object stays visible"
+    name = seen[:y0]
+    rows = np.flatnonzero((name == color).all(axis=2).any(axis=1))
+    # High enough to be read on a screen that shows the whole picture: a fiftieth of it, or 12 pixels.
+    assert max(12, height / 50) <= len(rows) <= height / 10
+    assert (name == (0, 0, 0)).all(axis=2).any() or (name == (255, 255, 255)).all(axis=2).any()
+
+
+@pytest.mark.parametrize(
+    "box", [(0, 0, 300, 200), (0, 0, 40, 8), (290, 190, 300, 200), (5, 5, 5, 5), (0, 195, 300, 200), (-5, -5, 400, 400)]
+)
+def test_a_name_stays_within_the_picture(box: tuple[float, float, float, float]) -> None:
+    drawn = pixels(one(box, (300, 200)).draw(Image.new("RGB", (300, 200), GRAY)))
+    named = (drawn == color_of(17)).all(axis=2)
+    # Of a filled area: no line is as thick.
+    filled = named[:, :-8] & named[:, 8:]
+    assert filled.sum() > 0
+    assert drawn.shape == (200, 300, 3)
+
+
+def test_names_do_not_cover_one_another() -> None:
+    """Three names of the same box find room; the fourth, of the worst object, is left out, and its box is not."""
+    box = (100, 80, 200, 180)
+    size = (300, 260)
+    found = [(name, class_id, 0.9 - class_id / 10, box) for class_id, name in enumerate("abcd")]
+    drawn = pixels(detected(detections(*found, size_hw=size[::-1])).draw(Image.new("RGB", size, GRAY)))
+
+    def areas(class_id: int) -> int:
+        named = (drawn == color_of(class_id)).all(axis=2)
+        return int((named[:, :-8] & named[:, 8:] & np.roll(named, 4, axis=0)[:, 8:]).sum())
+
+    assert [areas(class_id) > 50 for class_id in range(4)] == [True, True, True, False]
+
+
+def test_a_picture_too_small_for_a_name_has_boxes_only() -> None:
+    drawn = pixels(one((0, 0, 10, 10), (10, 10)).draw(Image.new("RGB", (10, 10), GRAY)))
+    assert (drawn[0] == color_of(17)).all()
+    assert (drawn[4:6, 4:6] == GRAY).all()
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1"])
+def test_a_picture_of_any_mode_is_drawn_on_in_rgb(mode: str) -> None:
+    drawn = one((10, 40, 90, 80), (100, 100)).draw(Image.new(mode, (100, 100)))
+    assert drawn.mode == "RGB"
+    assert tuple(drawn.getpixel((50, 40))) == color_of(17)  # type: ignore[arg-type]
+
+
+def test_a_turned_picture_is_drawn_upright() -> None:
+    """Stored lying; its EXIF orientation says that it stands, and boxes are of the standing picture."""
+    picture = Image.new("RGB", (200, 100), GRAY)
+    picture.getexif()[0x0112] = 6
+    drawn = one((10, 60, 90, 180), (100, 200)).draw(picture)
+    assert drawn.size == (100, 200)
+    assert drawn.getexif().get(0x0112, 1) == 1
+    assert tuple(drawn.getpixel((50, 179))) == color_of(17)  # type: ignore[arg-type]
+
+
+def test_a_picture_of_another_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="the picture has 100x200 pixels, the boxes are of one of 200x100"):
+        detected().draw(Image.new("RGB", (100, 200)))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000))
+def test_neighbouring_classes_have_colours_that_differ(class_id: int) -> None:
+    one, other = color_of(class_id), color_of(class_id + 1)
+    assert all(0 <= level <= 255 for level in one)
+    assert math.dist(one, other) > 100

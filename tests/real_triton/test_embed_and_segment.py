@@ -1,0 +1,272 @@
+"""Embeddings and masks from a real Triton: the same photo is found again, and each pixel has its cell's class."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+import yaml
+from clip_files import COUNT, HEIGHT, WIDTH, write_video
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image, ImageOps
+from tritonclient import grpc
+
+from onestream.client import AsyncClient, Client, Embedding, Segmentation, UnexpectedResponse
+from onestream.preprocess import Definition, compile
+from onestream.serving.building.build import build
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.server.server import Server
+
+pytestmark = pytest.mark.needs_triton
+
+ROOT = Path(__file__).parents[2]
+COLORS = np.array([[0, 0, 0], [255, 0, 0], [0, 255, 0], [0, 0, 255]], np.float32)
+NAMES = ["border", "red", "green", "blue"]
+STRIDE = 4
+CANVAS = (48, 64)
+BOXED = [{"op": "decode"}, {"op": "letterbox", "size": list(CANVAS), "value": 0}]
+CROPPED = [{"op": "decode"}, {"op": "center_crop", "size": list(CANVAS)}]
+LEVELS = {"op": "normalize", "scale": 1, "mean": [0, 0, 0], "std": [1, 1, 1]}
+
+
+def colors() -> onnx.ModelProto:
+    """Tells colours apart by a 1x1 convolution, on a grid of cells of 4x4 pixels: minus the squared distance."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("AveragePool", ["x"], ["cells"], kernel_shape=[STRIDE] * 2, strides=[STRIDE] * 2),
+            helper.make_node("Conv", ["cells", "weights", "bias"], ["scores"]),
+        ],
+        "colors",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, *CANVAS])],
+        [
+            helper.make_tensor_value_info(
+                "scores", TensorProto.FLOAT, ["batch", len(COLORS), CANVAS[0] // STRIDE, CANVAS[1] // STRIDE]
+            )
+        ],
+        [
+            numpy_helper.from_array(2 * COLORS[:, :, None, None], "weights"),
+            numpy_helper.from_array(-(COLORS**2).sum(axis=1), "bias"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+
+
+PAGE = ROOT / "docs" / "kinds.md"
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of the page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+EMBED, PERSONS = (yaml.safe_load(block) for block in blocks("yaml"))
+PIPELINES = {
+    "embed": EMBED,
+    "segment": {
+        "preprocess": {"operations": [*BOXED, LEVELS]},
+        "postprocess": {"kind": "segmentation", "labels": "names.txt"},
+        "video": {},
+    },
+    "cropped": {
+        "preprocess": {"operations": [*CROPPED, LEVELS]},
+        "postprocess": {"kind": "segmentation"},
+    },
+    "persons": PERSONS,
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kinds")
+    (folder / "names.txt").write_text("\n".join(NAMES))
+    onnx.save(colors(), folder / "colors.onnx")
+    for name, fields in PIPELINES.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({"serving": {"cpu_instances": 1}, **fields}))
+        own = None if "network" in fields else folder / "colors.onnx"
+        build(folder / f"{name}.yaml", folder=folder / "repository", onnx_file=own)
+    return folder / "repository"
+
+
+@pytest.fixture(scope="module")
+def kinds(built: Path) -> Iterator[Server]:
+    with Server(built, http_port=0, grpc_port=0, metrics_port=0, shared_memory=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["grpc", "http", "shared memory"])
+def client(kinds: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
+    url = kinds.http_url if request.param == "http" else kinds.grpc_url
+    with Client(url, timeout_s=30, shared_memory=request.param == "shared memory") as connected:
+        yield connected
+
+
+def flags(size: tuple[int, int] = (90, 150)) -> Image.Image:
+    """A picture of large areas of colour, (height, width), not the same in any orientation."""
+    pixels = np.zeros((*size, 3), np.uint8)
+    pixels[:, : size[1] // 3, 0] = 255
+    pixels[: size[0] // 2, size[1] // 3 :, 1] = 255
+    pixels[size[0] // 2 :, size[1] // 3 :, 2] = 255
+    return Image.fromarray(pixels)
+
+
+def jpeg(image: Image.Image, *, quality: int = 95, orientation: int = 1) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality, exif=exif)
+    return file.getvalue()
+
+
+def pixels_of(server: Server, pipeline: str, image: bytes) -> npt.NDArray[np.uint8]:
+    """What the pipeline's own first step gives its network."""
+    with grpc.InferenceServerClient(server.grpc_address) as triton:
+        given = grpc.InferInput("image", [1, len(image)], "UINT8")
+        given.set_data_from_numpy(np.frombuffer(image, np.uint8)[None])
+        answer = triton.infer(f"{pipeline}_preprocess", [given])
+    found: npt.NDArray[np.uint8] = answer.as_numpy("pixels")[0]
+    return found
+
+
+def test_a_photo_is_found_again_among_others(client: Client, photos: dict[str, bytes]) -> None:
+    known = {name: client.embed(photo) for name, photo in photos.items()}
+    for name, photo in photos.items():
+        image = Image.open(io.BytesIO(photo))
+        inner = image.crop((image.width // 10, image.height // 8, image.width * 9 // 10, image.height))
+        for changed in (inner, ImageOps.mirror(image), ImageOps.mirror(inner)):
+            query = client.embed(jpeg(changed, quality=30))
+            assert max(known, key=lambda other: query.similarity(known[other])) == name
+    assert known["cat"].vector.shape == (1280,)
+    assert known["cat"].vector.dtype == np.float32
+    # The sum of 1280 squares in float32.
+    assert np.linalg.norm(known["cat"].vector) == pytest.approx(1, abs=1e-5)
+
+
+def test_embeddings_of_both_forms_are_those_of_the_network(
+    kinds: Server, built: Path, photos: dict[str, bytes]
+) -> None:
+    engine = OnnxRuntimeEngine(built / "embed_fused" / "1" / "model.onnx", threads=1)
+    features = engine.run(pixels_of(kinds, "embed", photos["cat"])[None])["features"][0]
+    with Client(kinds.grpc_url) as client:
+        for form in ("embed", "embed_fused"):
+            found = client.embed(photos["cat"], pipeline=form)
+            np.testing.assert_allclose(found.vector, features / np.linalg.norm(features), atol=1e-6)
+            assert isinstance(client.predict(photos["cat"], pipeline=form), Embedding)
+            assert found.to_dict()["embedding"] == found.vector.tolist()
+        with pytest.raises(UnexpectedResponse, match=r"embedding of shape \[1, values\]"):
+            client.embed(photos["cat"], pipeline="segment")
+        with pytest.raises(UnexpectedResponse, match=r"masks of \[1, 1\] or \[1, n\]"):
+            client.segment(photos["cat"], pipeline="embed")
+
+
+@pytest.mark.parametrize("orientation", [1, 6, 7])
+def test_each_pixel_has_the_class_of_its_cell(client: Client, kinds: Server, orientation: int) -> None:
+    """A turned picture in a letterbox: the border is cut off, and every pixel is where it was."""
+    image = jpeg(flags(), orientation=orientation)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(image)))
+    height, width = upright.size[::-1]
+    pixels = pixels_of(kinds, "segment", image).astype(np.float32)
+    cells = pixels.reshape(CANVAS[0] // STRIDE, STRIDE, CANVAS[1] // STRIDE, STRIDE, 3).mean(axis=(1, 3))
+    grid = (2 * cells @ COLORS.T - (COLORS**2).sum(axis=1)).argmax(axis=2)
+    scale = min(CANVAS[0] / height, CANVAS[1] / width)
+    inside = (round(height * scale), round(width * scale))
+    top, left = ((side - used) // 2 for side, used in zip(CANVAS, inside, strict=True))
+    rows = ((np.arange(height) + 0.5) * inside[0] / height + top) // STRIDE
+    columns = ((np.arange(width) + 0.5) * inside[1] / width + left) // STRIDE
+    expected = grid[rows.astype(int)[:, None], columns.astype(int)]
+    for form in ("segment", "segment_fused"):
+        found = client.segment(image, pipeline=form)
+        assert found.image_size == (height, width)
+        assert (found.class_ids, found.labels) == ((0, 1, 2, 3), tuple(NAMES))
+        np.testing.assert_array_equal(found.classes(), expected)
+    # What the picture shows, as it is seen upright, away from the edges of its areas.
+    shown = np.array(upright, int)
+    for number, color in enumerate(COLORS):
+        clear = (np.abs(shown - color).max(axis=2) < 60) & (expected == number)
+        assert clear.any() == (number > 0)
+    assert (np.abs(shown - COLORS[expected]).max(axis=2) < 60).mean() > 0.85
+
+
+def test_what_a_crop_cut_off_is_unknown(kinds: Server) -> None:
+    with Client(kinds.grpc_url) as client:
+        found = client.segment(jpeg(flags((90, 150))), pipeline="cropped").classes()
+    seen = np.zeros((90, 150), bool)
+    seen[21 : 21 + 48, 43 : 43 + 64] = True
+    np.testing.assert_array_equal(found == 255, ~seen)
+    assert {1, 2, 3} <= set(np.unique(found[seen]))
+
+
+def test_probabilities_of_persons(kinds: Server, built: Path, photos: dict[str, bytes]) -> None:
+    definition = Definition.model_validate_json((built / "persons" / "definition.json").read_text())
+    (reference,) = compile(definition.pixels(), backend="reference").run([photos["astronaut"]])
+    engine = OnnxRuntimeEngine(built / "persons_fused" / "1" / "model.onnx", threads=1)
+    assert isinstance(reference, np.ndarray)
+    person = engine.run(reference[None])["person"][0]
+    with Client(kinds.grpc_url) as client:
+        found = {form: client.segment(photos["astronaut"], pipeline=form) for form in ("persons", "persons_fused")}
+        assert isinstance(client.predict(photos["astronaut"], pipeline="persons"), Segmentation)
+    one = found["persons"]
+    assert one.masks == found["persons_fused"].masks
+    assert (one.class_ids, one.labels) == ((0,), ("0",))
+    height, width = one.image_size
+    assert Image.open(io.BytesIO(photos["astronaut"])).size == (width, height)
+    (levels,) = one.probabilities()
+    # This photo has the shape of the canvas: Pillow's resize of the whole is the same stretch.
+    assert height == width
+    plain = np.array(Image.fromarray(person).resize((width, height), Image.Resampling.BILINEAR)) * 255
+    # DALI is within one level of the reference; where the network is undecided, that may turn its mind.
+    assert (np.abs(levels - plain) <= 8).mean() > 0.99
+    assert levels[height * 60 // 256, width * 110 // 256] > 240, "her face"
+    assert levels[height * 100 // 256, width * 20 // 256] < 15, "the flag"
+    with pytest.raises(ValueError, match="expected output: classes"):
+        one.classes()
+
+
+def test_frames_of_a_video_have_masks_of_their_size(kinds: Server, tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "v.mp4", "libx264")
+    with Client(kinds.grpc_url) as client, client.stream(clip, pipeline="segment") as frames:
+        results = list(frames)
+    assert len(results) == COUNT
+    for frame in results:
+        mask = np.array(Image.open(io.BytesIO(frame.tensors["masks"][0])))
+        assert mask.shape == tuple(frame.tensors["image_size"]) == (HEIGHT, WIDTH)
+        assert set(np.unique(mask)) <= {0, 1, 2, 3}
+
+
+def test_the_async_client_does_the_same(kinds: Server, photos: dict[str, bytes]) -> None:
+    async def both() -> tuple[Embedding, Segmentation]:
+        async with AsyncClient(kinds.grpc_url) as client:
+            return await client.embed(photos["cat"]), await client.segment(photos["cat"])
+
+    embedding, segmentation = asyncio.run(both())
+    with Client(kinds.grpc_url) as client:
+        np.testing.assert_array_equal(embedding.vector, client.embed(photos["cat"]).vector)
+        assert segmentation.masks == client.segment(photos["cat"]).masks
+
+
+def test_the_programs_of_the_page_run(kinds: Server, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / "photos", tmp_path / "examples" / "photos")
+    embed, segment = (
+        code.replace("127.0.0.1:8001", kinds.grpc_url).replace(
+            "client.segment(", "client.segment(pipeline='persons', image="
+        )
+        for code in blocks("python")
+    )
+    printed = [
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for code in (embed, segment)
+    ]
+    cat, *others = (float(line.split()[1]) for line in printed[0].splitlines())
+    assert cat == pytest.approx(1)
+    assert all(other < 0.9 for other in others)
+    assert printed[1].split() == ["(512,", "512)", "(1,", "512,", "512)"]
+    assert Image.open(tmp_path / "person.png").size == (512, 512)

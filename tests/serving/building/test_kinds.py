@@ -1,0 +1,244 @@
+"""Embeddings and segmentations at the build: refusals by name, networks that are cut, and the graph's own tail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from networks import mean_color
+from onnx import TensorProto, helper
+
+from onestream.postprocess.options import Embedding
+from onestream.postprocess.postprocessing import open_postprocess
+from onestream.preprocess import Definition
+from onestream.serving.building import onnx_graph
+from onestream.serving.building.build import Built, build
+from onestream.serving.building.onnx_postprocess import with_postprocess
+from onestream.serving.building.triton_config import from_text
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine.fused import fused_network
+from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.server.fit import fit_instances
+
+OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}, {"op": "output"}]
+# Sums in another order than NumPy's, of values up to 1.
+TOLERANCE = 1e-6
+Shape = tuple[int | str, ...]
+
+
+def network(
+    shape: Shape, *, dtype: int = TensorProto.FLOAT, operator: str = "Identity", reshape: str = "shape"
+) -> onnx.ModelProto:
+    """A network whose one output has a shape, 8 where a name is. ``reshape``: *hidden* cannot be told beforehand."""
+    sides = [side if isinstance(side, int) else 8 for side in shape[1:]]
+    size = int(np.prod(sides))
+    weights = np.random.default_rng(3).normal(size=(3, size)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("GlobalAveragePool", ["input"], ["pooled"]),
+            helper.make_node("Flatten", ["pooled"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "weights"], ["product"]),
+            helper.make_node("Abs", ["shape"], ["hidden"]),
+            helper.make_node("Reshape", ["product", reshape], ["shaped"]),
+            helper.make_node("Cast", ["shaped"], ["typed"], to=dtype),
+            helper.make_node(operator, ["typed"], ["y"]),
+        ],
+        "network",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, 32, 32])],
+        [helper.make_tensor_value_info("y", dtype, list(shape))],
+        [
+            onnx.numpy_helper.from_array(weights, "weights"),
+            onnx.numpy_helper.from_array(np.array([0, *sides], np.int64), "shape"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+
+
+def build_mine(folder: Path, model: onnx.ModelProto, *, form: Any = "python", **fields: Any) -> Built:
+    onnx.save(model, folder / "mine.onnx")
+    (folder / "mine.yaml").write_text(yaml.safe_dump({"preprocess": {"operations": OPERATIONS}, **fields}))
+    return build(folder / "mine.yaml", folder=folder / "repository", onnx_file=folder / "mine.onnx", form=form)
+
+
+def outputs_of(built: Built, model: str) -> dict[str, list[int]]:
+    config = from_text((built.folder / model / "config.pbtxt").read_text(encoding="utf-8"))
+    return {output.name: list(output.dims) for output in config.output}
+
+
+@pytest.mark.parametrize("shape", [("batch", 12), ("batch", 12, 1, 1)])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_an_embedding_in_every_form_is_the_hosts(tmp_path: Path, shape: Shape, normalize: bool) -> None:
+    """The ensemble's last step, the network of the fused form on a GPU, and that of the unmodified container."""
+    postprocess = {"kind": "embedding", "normalize": normalize}
+    for form in ("python", "dali-backend"):
+        (tmp_path / form).mkdir()
+    built = build_mine(tmp_path / "python", network(shape), postprocess=postprocess)
+    stock = build_mine(tmp_path / "dali-backend", network(shape), postprocess=postprocess, form="dali-backend")
+    for form in (built, stock):
+        assert outputs_of(form, "mine") == {"embedding": [12]}
+    options, definition = Embedding(normalize=normalize), built.pipeline.preprocess
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    plain = built.folder / "mine_fused" / "1" / "model.onnx"
+    on_host = open_postprocess(options, definition)(OnnxRuntimeEngine(plain, threads=1).run_together(pixels), [])
+    expected = np.concatenate([one["embedding"] for one in on_host])
+    assert expected.shape == (3, 12)
+    assert np.allclose(np.linalg.norm(expected, axis=1), 1) == normalize
+    with_tails = {
+        "fused": fused_network(plain, options.model_dump_json()),
+        "stock": (stock.folder / "mine_model" / "1" / "model.onnx").read_bytes(),
+    }
+    for name, content in with_tails.items():
+        outputs = OnnxRuntimeEngine(content, threads=1).run_together(pixels)
+        (found, *_) = open_postprocess(options, definition, has_tail=True)(outputs, [])
+        assert list(found) == ["embedding"]
+        assert found["embedding"].shape == (1, 12)
+        np.testing.assert_allclose(outputs["embedding"], expected, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18, 21])
+@pytest.mark.parametrize(("numpy_type", "dtype"), [("float16", TensorProto.FLOAT16), ("float32", TensorProto.FLOAT)])
+def test_the_tail_of_any_opset_and_type(numpy_type: str, dtype: int, opset: int) -> None:
+    """A network may name its output as we do; zeros stay zeros; squares that float16 cannot hold are summed."""
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["embedding"])],
+        "passing",
+        [helper.make_tensor_value_info("x", dtype, ["batch", 300])],
+        [helper.make_tensor_value_info("embedding", dtype, ["batch", 300])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
+    features = np.random.default_rng(0).normal(scale=200, size=(3, 300)).astype(numpy_type)
+    features[1] = 0
+    extended = with_postprocess(model, Embedding())
+    found = OnnxRuntimeEngine(extended.SerializeToString(), threads=1).run_together(features)["embedding"]
+    expected = (
+        features.astype(np.float64) / np.maximum(np.linalg.norm(features.astype(np.float64), axis=1), 1e-12)[:, None]
+    )
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+def test_a_network_ends_where_the_pipeline_says(tmp_path: Path) -> None:
+    """What comes after is left out, weights too, and a build with another end is another network."""
+    options = {"postprocess": {"kind": "embedding"}}
+    built = build_mine(tmp_path, mean_color(), network_outputs=["flat"], **options)
+    assert outputs_of(built, "mine_model") == {"flat": [3]}
+    served = onnx_graph.load(built.folder / "mine_model" / "1" / "model.onnx")
+    assert "weights" not in {tensor.name for tensor in served.graph.initializer}
+    assert outputs_of(build_mine(tmp_path, mean_color(), **options), "mine_model") == {"scores_out": [7]}
+    pixels = np.zeros((1, 32, 32, 3), np.uint8)
+    model = tmp_path / "repository" / "mine_model" / "1" / "model.onnx"
+    assert list(OnnxRuntimeEngine(model, threads=1).run(pixels)) == ["scores_out"]
+
+
+def test_of_several_outputs_one_is_taken(tmp_path: Path) -> None:
+    model = network(("batch", 5, 8, 8))
+    model.graph.output.append(helper.make_tensor_value_info("flat", TensorProto.FLOAT, ["batch", 3]))
+    segmentation = {"kind": "segmentation"}
+    with pytest.raises(BadNetwork, match=r"one output of floats .* got y \[None, 5, 8, 8\], flat"):
+        build_mine(tmp_path, model, postprocess=segmentation)
+    built = build_mine(tmp_path, model, postprocess=segmentation, network_outputs=["y"])
+    assert outputs_of(built, "mine") == {"masks": [1], "class_ids": [5], "labels": [5], "image_size": [2]}
+
+
+def test_a_cut_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(BadNetwork, match=r"network_outputs names 'feature', which no node makes; the last are .*flat"):
+        build_mine(tmp_path, mean_color(), network_outputs=["feature"])
+    with pytest.raises(BadPipeline, match="network_outputs"):
+        build_mine(tmp_path, mean_color(), network_outputs=[])
+
+
+def test_the_stamp_stays_when_a_network_is_cut() -> None:
+    definition = Definition.model_validate({"operations": OPERATIONS})
+    model = mean_color()
+    model.metadata_props.add(key="author", value="somebody")
+    served = onnx_graph.prepare(model, definition, outputs=["flat"])
+    found = {entry.key: entry.value for entry in served.metadata_props}
+    assert found["author"] == "somebody"
+    assert len(found) > 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        (("batch", 5), {}, r"\(batch, classes, height, width\), or \(batch, height, width\).*got y \[None, 5\]"),
+        (("batch", 5, 9, 8), {}, "divide those of the network's input, 32 and 32; got y of 9 and 8"),
+        (("batch", 5, 64, 64), {}, "got y of 64 and 64"),
+        (("batch", 256, 8, 8), {}, "at most 255 classes; the network has 256"),
+        (("batch", 9, 8, 8), {"output": "probabilities"}, "at most 8 classes, and the network has 9"),
+        (
+            ("batch", 5, 8, 8),
+            {"output": "probabilities", "classes": [2, 5]},
+            "names 5; the network has the classes 0 to 4",
+        ),
+        (("batch", 8, 8), {"activation": "softmax"}, "1 everywhere"),
+        (("batch", 5, 8, 8), {"labels": "four.txt"}, "has 4 names, expected 5"),
+        (("batch", 8, 8), {"labels": "four.txt"}, "has 4 names, expected 2"),
+        (("batch", 8, 8), {"labels": "four.txt", "output": "probabilities"}, "has 4 names, expected 1"),
+    ],
+)
+def test_a_segmentation_that_does_not_fit(tmp_path: Path, shape: Shape, options: dict[str, Any], message: str) -> None:
+    (tmp_path / "four.txt").write_text("a\nb\nc\nd\n")
+    with pytest.raises((BadNetwork, BadPipeline), match=message):
+        build_mine(tmp_path, network(shape), postprocess={"kind": "segmentation", **options})
+
+
+def test_sizes_that_an_exporter_left_open(tmp_path: Path) -> None:
+    """They are taken where they follow from the input's, and asked for where nobody can tell them."""
+    postprocess, open_shape = {"kind": "segmentation"}, ("batch", "classes", "rows", "columns")
+    built = build_mine(tmp_path, network(open_shape), postprocess=postprocess)
+    assert outputs_of(built, "mine_model") == {"y": [8, 8, 8]}
+    with pytest.raises(BadNetwork, match="of a known size"):
+        build_mine(tmp_path, network(open_shape, reshape="hidden"), postprocess=postprocess)
+
+
+def test_a_segmentation_of_whole_numbers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadNetwork, match=r"segmentation takes one output of floats.*int64"):
+        build_mine(tmp_path, network(("batch", 8, 8), dtype=TensorProto.INT64), postprocess={"kind": "segmentation"})
+
+
+@pytest.mark.parametrize("shape", [("batch", 5, 8, 8), ("batch", 4, 1)])
+def test_an_embedding_that_is_no_vector(tmp_path: Path, shape: Shape) -> None:
+    with pytest.raises(BadNetwork, match=r"\(batch, values\).* network_outputs: \[NAME\]"):
+        build_mine(tmp_path, network(shape), postprocess={"kind": "embedding"})
+
+
+@pytest.mark.parametrize(
+    ("shape", "operator", "activation"),
+    [
+        (("batch", 5, 8, 8), "Identity", "softmax"),
+        (("batch", 5, 8, 8), "Sigmoid", "none"),
+        (("batch", 1, 8, 8), "Identity", "sigmoid"),
+        (("batch", 8, 8), "Sigmoid", "none"),
+    ],
+)
+def test_the_activation_suits_the_network(tmp_path: Path, shape: Shape, operator: str, activation: str) -> None:
+    built = build_mine(tmp_path, network(shape, operator=operator), postprocess={"kind": "segmentation"})
+    assert built.pipeline.postprocess.activation == activation
+    config = from_text((built.folder / "mine_fused" / "configs" / "cpu.pbtxt").read_text(encoding="utf-8"))
+    assert f'"activation":"{activation}"' in config.parameters["postprocess"].string_value
+    if operator == "Sigmoid":
+        with pytest.raises(BadPipeline, match="activation is sigmoid, and the network's output 'y' comes from sigmoid"):
+            build_mine(
+                tmp_path,
+                network(shape, operator=operator),
+                postprocess={"kind": "segmentation", "activation": "sigmoid"},
+            )
+
+
+@pytest.mark.parametrize("kind", ["segmentation", "raw"])
+def test_each_core_makes_masks(tmp_path: Path, kind: str) -> None:
+    built = build_mine(tmp_path, network(("batch", 8, 8)), postprocess={"kind": kind})
+    for cores in (2, 6):
+        view = tmp_path / f"{cores}"
+        fitted = fit_instances(built.folder, view, cores=cores) / "mine_postprocess" / "configs" / "cpu.pbtxt"
+        (group,) = from_text(fitted.read_text(encoding="utf-8")).instance_group
+        assert group.count == (cores if kind == "segmentation" else 1)
+
+
+def test_the_unmodified_container_has_no_masks(tmp_path: Path) -> None:
+    with pytest.raises(BadPipeline, match="postprocess segmentation maps results back to each picture"):
+        build_mine(tmp_path, network(("batch", 8, 8)), postprocess={"kind": "segmentation"}, form="dali-backend")
