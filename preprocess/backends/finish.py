@@ -19,13 +19,16 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class CpuFinish:
-    """Finishes decoded regions of one definition, image by image."""
+    """Finishes decoded regions of one definition, image by image.
+
+    ``antialias``: whether its resize averages what it makes smaller.
+    """
 
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
         resize = definition.resize
         self._filter: Filter | None = resize.filter if resize else None
-        self._antialias = resize is None or resize.antialias
+        self.antialias = resize is None or resize.antialias
         self._to_bgr = definition.decode.color == "bgr"
         self._fill = next(iter(fill_values(definition)), 0)
         self._table = level_table(definition).astype(np.float32)
@@ -33,7 +36,7 @@ class CpuFinish:
     @property
     def is_plain(self) -> bool:
         """Whether a region is resized by the triangle filter, in colour, and put on the canvas: no other work."""
-        return self._filter == "bilinear" and self._antialias and self._definition.decode.color != "gray"
+        return self._filter == "bilinear" and self._definition.decode.color != "gray"
 
     def region(self, placement: Placement) -> Region:
         """The region to decode for a placement."""
@@ -65,7 +68,7 @@ class CpuFinish:
                 part,
                 (window.height, window.width),
                 self._filter,
-                antialias=self._antialias,
+                antialias=self.antialias,
                 columns_first=columns_first(placement.source_hw, placement.resized_hw),
                 to_bgr=self._to_bgr,
             )

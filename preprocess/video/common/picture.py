@@ -52,8 +52,14 @@ class PictureMaker:
         if orientation == Orientation() and self._finish.is_plain and window.height:
             from onestream.preprocess.video.common.resized import resized_rgb
 
-            to_bgr = self._definition.decode.color == "bgr"
-            placed = resized_rgb(planes, self._color, part, (window.height, window.width), to_bgr=to_bgr)
+            placed = resized_rgb(
+                planes,
+                self._color,
+                part,
+                (window.height, window.width),
+                antialias=self._finish.antialias,
+                to_bgr=self._definition.decode.color == "bgr",
+            )
             return self._finish.put(placed, placement)
         stored = orientation.stored_window(Window(*part.anchor, *part.shape), planes.size_hw)
         return self._finish.finish(orientation.turn(to_rgb(planes, self._color, stored)), placement, part)

@@ -26,15 +26,17 @@ _Floats = npt.NDArray[np.float32]
 _Positions = npt.NDArray[np.uint64]
 
 
-def resized_rgb(planes: Planes, rule: ColorRule, part: Region, size_hw: Size, *, to_bgr: bool = False) -> Pixels:
+def resized_rgb(
+    planes: Planes, rule: ColorRule, part: Region, size_hw: Size, *, antialias: bool = True, to_bgr: bool = False
+) -> Pixels:
     """Resample a region of a frame with the triangle filter, (size_hw[0], size_hw[1], 3) uint8 RGB or BGR.
 
     The region lies in the stored frame; as in ``resample``, the window is ``part.start`` to ``part.end`` of it. Raises
     ``ValueError`` where ``rule`` cannot be resolved.
     """
     window, factors = prepared(planes, rule, Window(*part.anchor, *part.shape))
-    rows = row_weights(size_hw[0], part.start[0], part.end[0], window.height)
-    columns = column_weights(size_hw[1], part.start[1], part.end[1], window.width)
+    rows = row_weights(size_hw[0], part.start[0], part.end[0], window.height, antialias)
+    columns = column_weights(size_hw[1], part.start[1], part.end[1], window.width, antialias)
     out = np.empty((*size_hw, 3), np.uint8)
     _resize(
         planes.y,
