@@ -1,7 +1,7 @@
 """``python -m benchmarks.streams``: how many 1080p streams are held in real time, and a soak; writes streams.json.
 
-Three cases: classification of every frame, of every fifth, and persons before a blurred background. The method is that
-of ``onestream bench streams`` and ``onestream bench soak``.
+Four cases: classification of every frame, of every fifth, persons before a blurred background, and objects with their
+boxes drawn. The method is that of ``onestream bench streams`` and ``onestream bench soak``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from onestream.measure.capacity import soak
 from onestream.measure.capacity.clip import own_clip
 from onestream.measure.capacity.streams import StreamsPlan, compare, quiet_numbers
 
-CASES = (("classify", 1), ("classify", 5), ("matte", 1))
+CASES = (("classify", 1, False), ("classify", 5, False), ("matte", 1, False), ("detect", 1, True))
+"""Pipelines, of which every so-many-th frame is inferred, and whether boxes are drawn."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,14 +38,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"cases": {}}
     results["machine"] = machine.model_dump()
     clip = own_clip(ROOT / ".cache" / "benchmarks" / "videos", say=_say)
-    for name, stride in [CASES[index] for index in (options.case or range(len(CASES)))]:
+    for name, stride, draws in [CASES[index] for index in (options.case or range(len(CASES)))]:
         pipeline = ROOT / "pipelines" / f"{name}.yaml"
         plan = StreamsPlan(
-            pipeline_file=pipeline, clip=clip, stride=stride, rounds=options.rounds, duration_s=options.seconds
+            pipeline_file=pipeline,
+            clip=clip,
+            stride=stride,
+            draws=draws,
+            rounds=options.rounds,
+            duration_s=options.seconds,
         )
         with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
             found = compare(plan, folder=Path(folder), say=_say)
-        results["cases"][f"{name}, every {stride}"] = {"commit": commit(), **found}
+        results["cases"][f"{name}{', drawn' if draws else ''}, every {stride}"] = {"commit": commit(), **found}
         write(path, results)
     if options.soak_minutes:
         endurance = soak.SoakPlan(ROOT / "pipelines" / "classify.yaml", clip, minutes=options.soak_minutes)

@@ -1,4 +1,4 @@
-"""Writes a copy of a stream with its labels drawn onto the frames."""
+"""Writes a copy of a stream with its labels, or the boxes of its objects, drawn onto the frames."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FULL_RANGE, _LIMITED_RANGE = 2, 1
 
 
 class AnnotatedVideo:
-    """Writes every frame that was sent, with the caption of the last result up to it.
+    """Writes every frame that was sent, with the objects, or else the caption, of the last result up to it.
 
     Packets are kept, and decoded again when their results come, so that few pictures are ever in memory. ``sent`` may
     be called by another thread than the rest. The file appears with the first result; ``show`` raises ValueError where
@@ -45,7 +45,7 @@ class AnnotatedVideo:
         self._decoder: Any = None
         self._container: OutputContainer | None = None
         self._stream: Any = None
-        self._text = ""
+        self._result: FrameResult | None = None
         self._count = 0
         self._first_s: float | None = None
         self._last_pts = -1
@@ -69,11 +69,11 @@ class AnnotatedVideo:
                 break
             its_own = self._order(frame, result) == 0
             if its_own:
-                self._text = self._caption(result)
+                self._result = result
             self._write(self._frames.popleft())
             if its_own:
                 return
-        self._text = self._caption(result)
+        self._result = result
 
     def close(self) -> None:
         """Write what is left, and finish the file."""
@@ -168,7 +168,8 @@ class AnnotatedVideo:
             self._tag(frame)
         coded = self._stream.codec_context
         picture = Image.fromarray(np.ascontiguousarray(pixels))
-        _draw(picture, self._text)
+        if self._result is not None:
+            picture = self._drawn(picture, self._result)
         out = av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24").reformat(
             width=self._stream.width,
             height=self._stream.height,
@@ -179,6 +180,14 @@ class AnnotatedVideo:
         out.pts, out.time_base = self._time(frame), _TIME_BASE
         self._container.mux(self._stream.encode(out))
         self._copy_sound()
+
+    def _drawn(self, picture: Image.Image, result: FrameResult) -> Image.Image:
+        found = result.detections
+        if found is None:
+            _draw(picture, self._caption(result))
+            return picture
+        # Between the results of a sampled stream its size may change.
+        return found.draw(picture) if picture.size == found.image_size[::-1] else picture
 
     def _tag(self, frame: VideoFrame) -> None:
         """Say what is true of the copy: its samples are the source's, by the same matrix and in the same range."""

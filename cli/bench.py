@@ -27,6 +27,9 @@ def streams(
     pipeline: Annotated[Path, typer.Argument(help="Pipeline file.")] = Path("pipelines/classify.yaml"),
     *,
     stride: Annotated[int, typer.Option(min=1, help="Infer every `stride`-th frame.")] = 1,
+    draw: Annotated[
+        bool, typer.Option("--draw", help="Of a detector: draw boxes and send the video back, whatever its file says.")
+    ] = False,
     clip: Annotated[
         Path | None, typer.Option(help="Video that every stream plays; one is made where none is given.")
     ] = None,
@@ -62,7 +65,13 @@ def streams(
     try:
         path = clip or own_clip(cache, say=log.print)
         plan = StreamsPlan(
-            pipeline_file=pipeline, clip=path, stride=stride, rounds=rounds, duration_s=seconds, onnx_file=onnx
+            pipeline_file=pipeline,
+            clip=path,
+            stride=stride,
+            draws=draw,
+            rounds=rounds,
+            duration_s=seconds,
+            onnx_file=onnx,
         )
         with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
             result = compare(plan, folder=Path(folder), say=lambda line: log.print(line, highlight=False))

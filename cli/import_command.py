@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -11,6 +11,8 @@ import yaml
 from onestream.cli.exit_codes import EXIT_FAILED, fail
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from onestream.preprocess.interop import Imported
 
 
@@ -19,7 +21,8 @@ def import_preprocessing(
         str,
         typer.Argument(
             help="torchvision:ResNet50_Weights.IMAGENET1K_V2, timm:MODEL, a preprocessor_config.json or timm "
-            "config.json or their folder, letterbox:640, MODULE:NAME of your own transform (docs/import.md)."
+            "config.json or their folder, an ONNX file of ultralytics, letterbox:640, MODULE:NAME of your own "
+            "transform (docs/import.md)."
         ),
     ],
     *,
@@ -28,6 +31,8 @@ def import_preprocessing(
     ] = False,
 ) -> None:
     """Print a pipeline file whose preprocessing equals that of another library: onestream import SOURCE > my.yaml.
+
+    Where the source says what the network's outputs mean, the file returns boxes or classes; else the outputs.
 
     Exits with 1 where a definition cannot state it exactly, naming what and what is nearest.
     """
@@ -42,15 +47,28 @@ def import_preprocessing(
 
 
 def pipeline_text(imported: Imported) -> str:
-    """A pipeline file with this definition, every field written out, and the network's outputs as they are."""
+    """A pipeline file with this definition, every field written out, and what the source says of the outputs."""
     about = [f"Preprocessing of {imported.origin}, by onestream import.", *imported.notes]
     lines = [f"# {line}" for sentence in about for line in textwrap.wrap(sentence, 117)]
     lines += ["preprocess:", "  operations:"]
     for operation in imported.definition.model_dump(mode="json")["operations"]:
         lines.append("    - " + yaml.safe_dump(operation, default_flow_style=True, sort_keys=False, width=1000).strip())
-    lines += [
-        "",
-        "# The network's outputs as they are; for the best classes: {kind: classification, top_k: 5, labels: imagenet}",
-        "postprocess: {kind: raw}",
-    ]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n\n"
+    return text + (_AS_THEY_ARE if imported.postprocess is None else _section(imported.postprocess))
+
+
+_AS_THEY_ARE = """\
+# The network's outputs as they are; for the best classes: {kind: classification, top_k: 5, labels: imagenet}
+# For boxes: {kind: detection, family: yolo, labels: names.txt} (docs/detection.md)
+postprocess: {kind: raw}
+"""
+
+
+def _section(postprocess: Mapping[str, Any]) -> str:
+    """A field a line; a list in as many lines as it takes."""
+    lines = ["postprocess:\n"]
+    for field, value in postprocess.items():
+        style = None if isinstance(value, list) else False
+        text = yaml.safe_dump({field: value}, default_flow_style=style, width=115, allow_unicode=True)
+        lines.append(textwrap.indent(text, "  "))
+    return "".join(lines)

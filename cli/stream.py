@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +22,7 @@ from onestream.cli.stream_board import Board
 from onestream.cli.stream_output import Output
 from onestream.cli.token_option import TokenOption
 from onestream.client import DEFAULT_URL, BadStream, Client, OnestreamError
-from onestream.client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, interleave, source_of
+from onestream.client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, Tracker, interleave, source_of
 
 
 class _Mode(str, Enum):
@@ -51,9 +53,12 @@ def stream(
         typer.Option(
             "--output",
             "-o",
-            help="Write the composed video, or the video with its labels; of several sources NAME-0.mp4, ….",
+            help="Write the pipeline's video, or the source with labels or boxes; of several sources NAME-0.mp4, ….",
         ),
     ] = None,
+    track: Annotated[
+        bool, typer.Option("--track", help="Number the objects of a detector, the same one with the same number.")
+    ] = False,
     top: Annotated[int, typer.Option(min=1, help="How many labels to show for each frame.")] = 1,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send files as fast as a camera would.")] = False,
     rtsp_transport: Annotated[_RtspTransport, typer.Option(help="How RTSP sends its packets.")] = _RtspTransport.tcp,
@@ -71,6 +76,7 @@ def stream(
             for video in videos:
                 if video is not None:
                     files.callback(video.close)
+            trackers = [Tracker() for _ in given] if track else []
             streams = [
                 client.stream(
                     source,
@@ -83,10 +89,10 @@ def stream(
             ]
             board, failed, interrupted = Board(streams), 0, False
             try:
-                failed = _follow(streams, board, videos, top, as_json=as_json)
+                failed = _follow(streams, board, videos, trackers, top, as_json=as_json)
             except KeyboardInterrupt:
                 interrupted = True
-    except (OnestreamError, ValueError, OSError) as error:
+    except (OnestreamError, ValueError, OSError, ImportError) as error:
         fail(str(error), EXIT_CANNOT_START)
     for line in (line for video in videos if video is not None for line in video.left_out):
         typer.echo(line, err=True)
@@ -118,16 +124,25 @@ def _video(output: Path | None, number: int, count: int, top: int) -> Output | N
 
 
 def caption(frame: FrameResult, top: int) -> str:
-    """The best labels, a line each; of a composed picture its size."""
+    """The best labels, a line each; how many objects of each kind; of a composed picture its size."""
+    if frame.detections is not None:
+        counts = Counter(frame.detections.labels)
+        return ", ".join(f"{count} {label}" for label, count in counts.most_common()) or "nothing"
     if frame.video is not None:
         return f"{frame.video.width}x{frame.video.height}, {len(frame.video.data) / 1000:.0f} kB"
     return "\n".join(f"{label.label} {label.score:.2f}" for label in frame.labels[:top])
 
 
 def _follow(
-    streams: Sequence[Stream], board: Board, videos: Sequence[Output | None], top: int, *, as_json: bool
+    streams: Sequence[Stream],
+    board: Board,
+    videos: Sequence[Output | None],
+    trackers: Sequence[Tracker],
+    top: int,
+    *,
+    as_json: bool,
 ) -> int:
-    """Take all results; the number of streams that failed."""
+    """Take all results, tracked where there are trackers; the number of streams that failed."""
     failed = 0
     with ExitStack() as stack:
         if sys.stderr.isatty() and not (as_json and sys.stdout.isatty()):
@@ -145,6 +160,8 @@ def _follow(
         items = stack.enter_context(closing(interleave(streams)))
         for item in items:
             video = videos[item.index]
+            if trackers and item.frame is not None:
+                item = replace(item, frame=trackers[item.index].update(item.frame))
             if item.frame is not None:
                 board.add(item.index, item.frame, caption(item.frame, 1))
                 if video is not None and item.stream.format is not None:
@@ -161,7 +178,7 @@ def _to_dict(item: StreamItem, top: int) -> dict[str, Any]:
     source: dict[str, Any] = {"source": item.stream.name}
     if item.frame is not None:
         fields = item.frame.to_dict()
-        if "labels" in fields:
+        if item.frame.labels:
             fields["labels"] = fields["labels"][:top]
         return source | fields
     error: dict[str, Any] = {"type": type(item.error).__name__, "message": str(item.error)}

@@ -1,4 +1,4 @@
-"""Writes the file of ``onestream stream -o``: the frames that the pipeline composed, or the stream with its labels."""
+"""Writes the file of ``onestream stream -o``: the pipeline's own frames, or the stream with its labels or objects."""
 
 from __future__ import annotations
 

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Iterator, Sequence
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-_Color = tuple[int, int, int]
+from onestream.wire.box_style import Color, color_of, ink_on
+
 _Area = tuple[float, float, float, float]
 
 Drawn = tuple[_Area, int, str]
 """A box, x0, y0, x1, y1 in pixels; its class, which gives the colour; the text beside it."""
 
-_GOLDEN = 0.618033988749895
-"""Steps of this part of the circle give hues that stay apart, however many there are."""
-_LUMA = (0.299, 0.587, 0.114)
-"""How bright red, green and blue are to the eye: ITU-R BT.601."""
 _FONT = "DejaVuSans.ttf"
 """Has the letters of most alphabets. Pillow's own font, which has English ones only, stands in where it is missing."""
-
-
-def color_of(class_id: int) -> _Color:
-    """The colour in which the boxes of a class are drawn: red, green, blue, 0 to 255."""
-    red, green, blue = colorsys.hsv_to_rgb(class_id * _GOLDEN % 1, 0.85, 0.95)
-    return round(255 * red), round(255 * green), round(255 * blue)
 
 
 def draw_boxes(image: Image.Image, objects: Sequence[Drawn], *, image_size: tuple[int, int]) -> Image.Image:
@@ -47,7 +37,7 @@ def draw_boxes(image: Image.Image, objects: Sequence[Drawn], *, image_size: tupl
         _frame(pen, box, color, line)
         # A thin second line inside shows the box before things of its own colour.
         x0, y0, x1, y1 = box
-        _frame(pen, (x0 + line, y0 + line, x1 - line, y1 - line), _ink_on(color), max(1, line // 3))
+        _frame(pen, (x0 + line, y0 + line, x1 - line, y1 - line), ink_on(color), max(1, line // 3))
     # All texts are equally high, whatever their letters.
     _, top, _, bottom = pen.textbbox((0, 0), "Äg", font=font)
     high = bottom - top + line
@@ -61,7 +51,7 @@ def draw_boxes(image: Image.Image, objects: Sequence[Drawn], *, image_size: tupl
         taken.append(area)
         color = color_of(class_id)
         pen.rectangle((area[0], area[1], area[2] - 1, area[3] - 1), fill=color)
-        pen.text((area[0] + line - left, area[1] + line / 2 - top), text, fill=_ink_on(color), font=font)
+        pen.text((area[0] + line - left, area[1] + line / 2 - top), text, fill=ink_on(color), font=font)
     return picture
 
 
@@ -72,17 +62,11 @@ def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
         return ImageFont.load_default(size)
 
 
-def _frame(pen: ImageDraw.ImageDraw, box: _Area, color: _Color, line: int) -> None:
+def _frame(pen: ImageDraw.ImageDraw, box: _Area, color: Color, line: int) -> None:
     """Lines on the inner side of a box; none where there is no inside."""
     x0, y0, x1, y1 = box
     if x1 - x0 >= 1 and y1 - y0 >= 1:
         pen.rectangle((x0, y0, x1 - 1, y1 - 1), outline=color, width=line)
-
-
-def _ink_on(color: _Color) -> _Color:
-    """Black or white, whichever is easier to see on a colour."""
-    bright = sum(level * share for level, share in zip(color, _LUMA, strict=True)) > 128
-    return (0, 0, 0) if bright else (255, 255, 255)
 
 
 def _places(box: _Area, wide: float, high: float, size: tuple[int, int]) -> Iterator[_Area]:

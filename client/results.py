@@ -65,14 +65,26 @@ class Classification:
         }
 
 
+NO_TRACK = -1
+"""The track id of an object that belongs to no track."""
+
+
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """One object: its class, its score and its box, (x0, y0, x1, y1) in pixels of the picture."""
+    """One object: its class, its score and its box, (x0, y0, x1, y1) in pixels of the picture.
+
+    ``track_id`` is its number across the frames of a tracked video (``onestream.client.video.tracked``), from 1 on.
+    """
 
     box: tuple[float, float, float, float]
     label: str
     class_id: int
     score: float
+    track_id: int = NO_TRACK
+
+    def __str__(self) -> str:
+        track = "" if self.track_id == NO_TRACK else f" #{self.track_id}"
+        return f"{self.label}{track} {self.score:.2f}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +94,8 @@ class Detections:
     ``boxes`` is float32 (n, 4): x0, y0, x1, y1 in pixels of the picture after its EXIF orientation, from the outer
     corner of the first, within the picture. ``scores`` float32 (n), ``class_ids`` int32 (n), ``labels`` n names, the id
     as text where the pipeline has none. ``image_size`` is (height, width) of the picture. ``latency_ms`` and
-    ``request_id`` are as of ``Classification``.
+    ``request_id`` are as of ``Classification``; frames of a video have no request of their own, so theirs is empty.
+    ``track_ids`` int32 (n) are there where a video is tracked; ``NO_TRACK`` stands for an object of no track.
     """
 
     boxes: npt.NDArray[np.float32]
@@ -93,15 +106,17 @@ class Detections:
     model: str
     request_id: str
     latency_ms: float
+    track_ids: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
 
     def __iter__(self) -> Iterator[Detection]:
-        for box, label, class_id, score in zip(
-            self.boxes.tolist(), self.labels, self.class_ids.tolist(), self.scores.tolist(), strict=True
+        track_ids = [NO_TRACK] * len(self) if self.track_ids is None else self.track_ids.tolist()
+        for box, label, class_id, score, track_id in zip(
+            self.boxes.tolist(), self.labels, self.class_ids.tolist(), self.scores.tolist(), track_ids, strict=True
         ):
-            yield Detection((box[0], box[1], box[2], box[3]), label, class_id, score)
+            yield Detection((box[0], box[1], box[2], box[3]), label, class_id, score, track_id)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON, under the names that they have on the wire."""
@@ -114,7 +129,7 @@ class Detections:
             "class_ids": self.class_ids.tolist(),
             "labels": list(self.labels),
             "image_size": list(self.image_size),
-        }
+        } | ({} if self.track_ids is None else {"track_ids": self.track_ids.tolist()})
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """The entries of COCO's results format (https://cocodataset.org/#format-results) for a picture with this id.
@@ -145,17 +160,18 @@ class Detections:
             xyxy=self.boxes.copy(),
             confidence=self.scores.copy(),
             class_id=self.class_ids.astype(np.int64),
+            tracker_id=None if self.track_ids is None else self.track_ids.astype(np.int64),
             data={"class_name": np.array(self.labels, dtype=str)},
         )
 
     def draw(self, image: Image) -> Image:
-        """A copy of ``image``, upright and in RGB, with boxes, names and scores drawn on it. Needs Pillow.
+        """A copy of ``image``, upright and in RGB, with boxes, names, tracks and scores drawn on it. Needs Pillow.
 
         Raises ValueError where the picture is not of ``image_size``.
         """
         from onestream.client.drawing import draw_boxes
 
-        objects = [(one.box, one.class_id, f"{one.label} {one.score:.2f}") for one in self]
+        objects = [(one.box, one.class_id, str(one)) for one in self]
         drawn: Image = draw_boxes(image, objects, image_size=self.image_size)
         return drawn
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
 from onestream.postprocess.labels import COCO_IDS
 
 Level = Annotated[int, Field(ge=0, le=255)]
-
 
 MOST_MASK_CLASSES = 255
 """Classes of a segmentation: the level above theirs says that the network did not see a pixel."""
@@ -19,17 +18,29 @@ MOST_PROBABILITY_MASKS = 8
 """Of one picture: each is a file of its own, of as many pixels as the picture."""
 
 
+def _one_line(name: str) -> str:
+    if not name.strip() or name.splitlines() != [name]:
+        raise ValueError("a class needs a name on one line")
+    return name
+
+
+Labels = str | Annotated[tuple[Annotated[str, AfterValidator(_one_line)], ...], Field(min_length=1)] | None
+"""The names of a network's classes, in their order, or where they are."""
+
+
 class Options(BaseModel):
     """Base of the kinds: frozen, no unknown fields.
 
     ``takes_image_size``: whether results depend on the size of the picture, beside the network's outputs.
     ``takes_long``: whether results take so long that one process for all cores would hold the others up.
+    ``leaves_with_pictures``: whether results leave beside the pictures of a video that they are drawn into.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     takes_image_size: ClassVar[bool] = False
     takes_long: ClassVar[bool] = False
+    leaves_with_pictures: ClassVar[bool] = False
 
 
 class Classification(Options):
@@ -43,10 +54,10 @@ class Classification(Options):
         "network's output as it is; *auto* is *none* for a network that ends in softmax or sigmoid itself, and "
         "*softmax* for any other",
     )
-    labels: str | None = Field(
+    labels: Labels = Field(
         default=None,
-        description="*imagenet*, *coco*, or a file with one name a line, relative to the pipeline file; without it "
-        "class ids serve as names",
+        description="*imagenet*, *coco*, a file with one name a line, relative to the pipeline file, or the names "
+        "themselves; without it class ids serve as names",
     )
 
 
@@ -83,10 +94,10 @@ class Segmentation(Options):
         description="of *probabilities* only: the classes that get a mask; without it every class, which is for "
         f"networks of at most {MOST_PROBABILITY_MASKS}",
     )
-    labels: str | None = Field(
+    labels: Labels = Field(
         default=None,
-        description="a file with one name a line in the order of the network's classes, relative to the pipeline file; "
-        "without it class ids serve as names",
+        description="a file with one name a line in the order of the network's classes, relative to the pipeline file, "
+        "or the names themselves; without it class ids serve as names",
     )
 
     @model_validator(mode="after")
@@ -148,6 +159,7 @@ class Detection(DetectorFamily, Options):
     """Objects and their boxes, from the outputs of a detector."""
 
     takes_image_size: ClassVar[bool] = True
+    leaves_with_pictures: ClassVar[bool] = True
 
     kind: Literal["detection"] = "detection"
     score_threshold: float = Field(default=0.25, ge=0, lt=1, description="a box must have a score above this")
@@ -169,10 +181,10 @@ class Detection(DetectorFamily, Options):
         le=MOST_CANDIDATES,
         description="the network's best boxes, before any is removed; the graph itself chooses them",
     )
-    labels: str | None = Field(
+    labels: Labels = Field(
         default=None,
-        description="*coco*, or a file with one name a line in the order of the network's classes, relative to the "
-        "pipeline file; without it class ids serve as names",
+        description="*coco*, a file with one name a line in the order of the network's classes, relative to the "
+        "pipeline file, or the names themselves; without it class ids serve as names",
     )
     class_ids: Literal["coco91"] | tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         default=None,

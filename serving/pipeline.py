@@ -210,8 +210,8 @@ class VideoOptions(BaseModel):
     )
     output: VideoOutput | None = Field(
         default=None,
-        description="of a matte or a detection only: frames leave encoded, composed or with boxes drawn into them; "
-        "without it results leave as tensors",
+        description="of a matte or a detection only: frames leave encoded, composed, or with boxes and names drawn "
+        "into them; without it only results leave",
     )
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onestream.postprocess.matte.background import subsampled
+from onestream.postprocess.planes import subsampled
 from onestream.preprocess.video.common.color import Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.surfaces import LAYOUTS, Surface

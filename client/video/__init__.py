@@ -8,7 +8,8 @@
         for frame in frames:
             print(frame.frame_index, frame.pts_seconds, frame.labels[0].label)
 
-``async with`` and ``async for`` work as well. ``interleave`` takes the results of many streams in one loop.
+``async with`` and ``async for`` work as well. ``interleave`` takes the results of many streams in one loop, ``tracked``
+numbers the objects that a detector finds.
 """
 
 from onestream.client.video.interleave import StreamItem, interleave
@@ -17,6 +18,7 @@ from onestream.client.video.results import EncodedFrame, FrameResult, Gap, Strea
 from onestream.client.video.sound import Sound
 from onestream.client.video.sources import AnnexB, File, PacketSource, Rtsp, Source, VideoInput, Webcam, source_of
 from onestream.client.video.stream import Stream
+from onestream.client.video.tracking import Tracker, tracked
 from onestream.client.video.writer import CannotWrite, VideoWriter
 
 __all__ = [
@@ -36,9 +38,11 @@ __all__ = [
     "StreamColor",
     "StreamItem",
     "Totals",
+    "Tracker",
     "VideoInput",
     "VideoWriter",
     "Webcam",
     "interleave",
     "source_of",
+    "tracked",
 ]

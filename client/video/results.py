@@ -7,16 +7,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from onestream.client._transports.base import Tensors
-from onestream.client.results import Label
-from onestream.wire.tensor_names import CLASS_IDS, LABELS, SCORES, VIDEO
+from onestream.client.answers import detections
+from onestream.client.results import Detections, Label
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, SCORES, VIDEO
 
 _LISTED = 64
 """A tensor of at most so many values is written out in JSON; of a larger one only its kind."""
+_OF_A_REQUEST = ("model", "request_id", "latency_ms")
+"""Fields of a result that say nothing of a frame, or what the frame says itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedFrame:
-    """A picture that the pipeline composed, as H.264 (Annex B); a key frame carries its parameter sets."""
+    """A picture that the pipeline composed or drew into, as H.264 (Annex B); a key frame carries its parameter sets."""
 
     data: bytes = field(repr=False)
     is_key: bool
@@ -33,8 +36,9 @@ class FrameResult:
     None where the stream says nothing; after a reconnection ``pts_seconds`` goes on by this machine's clock.
     ``latency_ms`` runs from handing the frame's packet over to the result (of a live stream: from its arrival here,
     waiting included); ``server_latency_ms`` from the server's receipt of the packet to its sending of the result.
-    ``labels`` are the classes, best first, where the pipeline classifies; ``tensors`` all outputs, without batch
-    dimension. ``video`` is the frame's picture where the pipeline composes one (``VideoWriter`` makes a file of them).
+    ``labels`` are the classes, best first, where the pipeline classifies; ``detections`` the objects where it detects,
+    in pixels of the frame as displayed; ``tensors`` all outputs, without batch dimension. ``video`` is the frame's
+    picture where the pipeline has an output (``VideoWriter`` makes a file of them).
     ``after_gap``: the connection to the source or the server was lost before this frame.
     """
 
@@ -47,9 +51,13 @@ class FrameResult:
     labels: tuple[Label, ...] = ()
     after_gap: bool = False
     video: EncodedFrame | None = None
+    detections: Detections | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON. Tensors that are not in ``labels`` are listed, large ones by shape only."""
+        """Plain values, ready for JSON.
+
+        Tensors that are not in ``labels``, ``detections`` or ``video`` are listed, large ones by shape only.
+        """
         fields: dict[str, Any] = {
             "frame_index": self.frame_index,
             "pts": self.pts,
@@ -61,8 +69,17 @@ class FrameResult:
             fields["after_gap"] = True
         if self.video is not None:
             video = self.video
-            size = {"bytes": len(video.data), "key": video.is_key, "width": video.width, "height": video.height}
-            return fields | {"video": size}
+            fields["video"] = {
+                "bytes": len(video.data),
+                "key": video.is_key,
+                "width": video.width,
+                "height": video.height,
+            }
+        if self.detections is not None:
+            objects = self.detections.to_dict()
+            return fields | {name: value for name, value in objects.items() if name not in _OF_A_REQUEST}
+        if self.video is not None:
+            return fields
         if self.labels:
             return fields | {"labels": [label.to_dict() for label in self.labels]}
         return fields | {"tensors": {name: _to_plain(array) for name, array in self.tensors.items()}}
@@ -71,7 +88,7 @@ class FrameResult:
 def labels_of(tensors: Tensors) -> tuple[Label, ...]:
     """The classes in a frame's outputs, best first; none where the pipeline does not classify."""
     scores, class_ids = tensors.get(SCORES), tensors.get(CLASS_IDS)
-    if scores is None or class_ids is None or scores.ndim != 1 or scores.shape != class_ids.shape:
+    if BOXES in tensors or scores is None or class_ids is None or scores.ndim != 1 or scores.shape != class_ids.shape:
         return ()
     sent = tensors.get(LABELS)
     names = [b"%d" % class_id for class_id in class_ids] if sent is None or sent.shape != scores.shape else list(sent)
@@ -79,6 +96,16 @@ def labels_of(tensors: Tensors) -> tuple[Label, ...]:
         Label(label=name.decode(errors="replace"), class_id=int(class_id), score=float(score))
         for score, class_id, name in zip(scores, class_ids, names, strict=True)
     )
+
+
+def detections_of(model: str, tensors: Tensors, latency_ms: float) -> Detections | None:
+    """The objects in a frame's outputs; None where the pipeline does not detect.
+
+    Raises UnexpectedResponse where they are not as they must be.
+    """
+    if BOXES not in tensors or IMAGE_SIZE not in tensors:
+        return None
+    return detections(model, {name: array[None] for name, array in tensors.items()}, "", latency_ms)
 
 
 def encoded_in(tensors: Tensors, fields: Mapping[str, Any]) -> EncodedFrame | None:

@@ -22,7 +22,15 @@ from onestream.client.errors import (
 )
 from onestream.client.video import aio
 from onestream.client.video.reconnect import Reconnect
-from onestream.client.video.results import FrameResult, Gap, StreamColor, Totals, encoded_in, labels_of
+from onestream.client.video.results import (
+    FrameResult,
+    Gap,
+    StreamColor,
+    Totals,
+    detections_of,
+    encoded_in,
+    labels_of,
+)
 from onestream.client.video.session import Received, Session
 from onestream.client.video.sound import Sound
 from onestream.client.video.sources import Feed, SoundingFeed, Source
@@ -437,6 +445,7 @@ class Stream:
             labels=labels_of(tensors),
             after_gap=after_gap,
             video=encoded_in(tensors, fields),
+            detections=detections_of(self._model, tensors, received.latency_ms),
         )
 
     def _session_over(self, session: Session) -> None:

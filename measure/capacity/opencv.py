@@ -2,8 +2,8 @@
 
 One ``cv2.VideoCapture`` a process, one thread in each library, since streams are what is parallel. Frames that the
 stride leaves out are grabbed and not converted; colours are converted after the resize, of fewer pixels; requests are
-asynchronous, one a frame, to a model with dynamic batching. A matte is composed by ``cv2.blendLinear`` and encoded by
-libx264 with the settings of the pipeline, in a thread of its own.
+asynchronous, one a frame, to a model with dynamic batching. What comes then (``opencv_results``) is done in a thread of
+its own.
 """
 
 from __future__ import annotations
@@ -13,24 +13,21 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.measure.capacity.clip import FPS, due_times, wait
+from onestream.measure.capacity.clip import due_times, wait
+from onestream.measure.capacity.opencv_results import Finish, finish_of
 from onestream.measure.capacity.playing import Played, Player, Playing, Times
-from onestream.postprocess.options import BlurBackground, ColorBackground, Matte
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Placement, fill_values, place
-from onestream.serving.pipeline import Pipeline, VideoOutput
-from onestream.serving.video.encoder import libx264_options
+from onestream.serving.pipeline import Pipeline
 
 _MOST_IN_FLIGHT = 8
 _TIMEOUT_S = 10.0
-_CELL = 8
 
 
 class Preprocessing:
@@ -72,65 +69,16 @@ class Preprocessing:
         return np.ascontiguousarray(values.transpose(2, 0, 1) if self._planar else values, np.float32)[None]
 
 
-class Compositing:
-    """A frame over its own blurred picture, or over a colour, by ``cv2.blendLinear``; then libx264."""
-
-    def __init__(self, matte: Matte, output: VideoOutput, placement: Placement) -> None:
-        import av
-        import cv2
-
-        self._cv2, self._matte, self._placement = cv2, matte, placement
-        height, width = placement.source_hw
-        encoder: Any = av.CodecContext.create("libx264", "w")
-        encoder.width, encoder.height, encoder.pix_fmt = width, height, "yuv420p"
-        encoder.framerate, encoder.time_base = Fraction(FPS), Fraction(1, FPS)
-        encoder.thread_count, encoder.gop_size = 1, round(output.keyframe_s * FPS)
-        encoder.options = libx264_options(output)
-        self._encoder, self._video_frame = encoder, av.VideoFrame
-
-    def compose(self, frame: npt.NDArray[np.uint8], person: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-        """The composed frame in BGR; ``person`` are the network's probabilities."""
-        cv2, placed = self._cv2, self._placement
-        (top, left), window = placed.offset, placed.window
-        part = person[top : top + window.height, left : left + window.width]
-        alpha = np.clip((part - 0.5) / self._matte.softness + 0.5, 0, 1)
-        height, width = placed.source_hw
-        wide = cv2.resize(alpha, (width, height), interpolation=cv2.INTER_LINEAR)
-        composed: npt.NDArray[np.uint8] = cv2.blendLinear(frame, self._behind(frame), wide, 1 - wide)
-        return composed
-
-    def __call__(self, frame: npt.NDArray[np.uint8], person: npt.NDArray[np.float32]) -> bytes:
-        """The encoded frame."""
-        yuv = self._cv2.cvtColor(self.compose(frame, person), self._cv2.COLOR_BGR2YUV_I420)
-        return b"".join(
-            bytes(packet) for packet in self._encoder.encode(self._video_frame.from_ndarray(yuv, format="yuv420p"))
-        )
-
-    def _behind(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        cv2, background = self._cv2, self._matte.background
-        height, width = frame.shape[:2]
-        if isinstance(background, ColorBackground):
-            return np.full_like(frame, background.rgb[::-1])
-        if not isinstance(background, BlurBackground):
-            raise ValueError(
-                "the benchmark composes over a blurred picture or a colour; a picture file is not supported"
-            )
-        # A wide blur of a small picture, which is how it is done where it must be fast.
-        small = cv2.resize(frame, (width // _CELL, height // _CELL), interpolation=cv2.INTER_AREA)
-        small = cv2.GaussianBlur(small, (0, 0), background.radius / _CELL)
-        large: npt.NDArray[np.uint8] = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
-        return large
-
-
 @dataclass(frozen=True)
 class OpenCv(Player):
-    """``model`` is the plain network's; ``pipeline_file`` says what is done."""
+    """``model`` is the plain network's; ``pipeline_file`` says what is done, ``labels`` name the network's classes."""
 
     url: str
     model: str
     pipeline_file: Path
     clip: Path
     stride: int
+    labels: tuple[str, ...] = ()
 
     own_processes = True
 
@@ -139,8 +87,7 @@ class OpenCv(Player):
         pipeline = Pipeline.from_file(self.pipeline_file)
         capture = Frames(self.clip)
         preprocessing = Preprocessing(pipeline.preprocess, capture.size_hw)
-        composing = compositing_of(pipeline, preprocessing.placement)
-        requests = Requests(self.url, self.model, composing)
+        requests = Requests(self.url, self.model, finish_of(pipeline, preprocessing.placement, self.labels))
 
         def playing(times: Times, played: Played) -> None:
             def note(due_s: float) -> None:
@@ -161,14 +108,6 @@ class OpenCv(Player):
             played.failure = requests.failure
 
         return playing
-
-
-def compositing_of(pipeline: Pipeline, placement: Placement) -> Compositing | None:
-    """What a pipeline with a composed output does behind its network."""
-    output = pipeline.video.output if pipeline.video else None
-    if output is None or not isinstance(pipeline.postprocess, Matte):
-        return None
-    return Compositing(pipeline.postprocess, output, placement)
 
 
 class Frames:
@@ -210,11 +149,11 @@ class Requests:
     ``note`` is called with the time at which a frame was due, when its result is there.
     """
 
-    def __init__(self, url: str, model: str, composing: Compositing | None) -> None:
+    def __init__(self, url: str, model: str, finish: Finish) -> None:
         import tritonclient.grpc as triton
 
         self._triton, self._client = triton, triton.InferenceServerClient(url)
-        self._model, self._composing = model, composing
+        self._model, self._finish_one = model, finish
         self._name = str(self._client.get_model_metadata(model).inputs[0].name)
         self.note: Callable[[float], None] = lambda _due_s: None
         self._slots = threading.Semaphore(_MOST_IN_FLIGHT)
@@ -267,9 +206,10 @@ class Requests:
     def _one(self, answer: Any, due_s: float, frame: Any) -> None:
         if isinstance(answer, Exception):
             raise answer
-        (output,) = (answer.as_numpy(one.name) for one in answer.get_response().outputs)
-        if self._composing is not None:
-            self._composing(frame, output[0])
-        else:
-            np.argpartition(output[0], -5)
+        self._finish_one(frame, outputs_of(answer))
         self.note(due_s)
+
+
+def outputs_of(answer: Any) -> dict[str, npt.NDArray[Any]]:
+    """The tensors in the answer about one frame, without batch dimension."""
+    return {one.name: answer.as_numpy(one.name)[0] for one in answer.get_response().outputs}

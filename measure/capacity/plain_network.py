@@ -1,4 +1,7 @@
-"""The network as it was exported, float32 in and without the definition's steps, as a Triton model of few lines."""
+"""The network as it was exported, float32 in and without the definition's steps, as a Triton model of few lines.
+
+A detector keeps the nodes that make candidates of its outputs, so that nothing of that is left to NumPy.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import onnx
 import onnxruntime
 from onnx import helper
 
+from onestream.serving.building.detector_tail import TAIL_PREFIX
 from onestream.serving.building.triton_config import to_text
 from onestream.serving.engine.served import DOOR_PREFIX
 
@@ -23,9 +27,9 @@ def without_door(served: onnx.ModelProto) -> onnx.ModelProto:
     plain = onnx.ModelProto()
     plain.CopyFrom(served)
     graph = plain.graph
-    door = [node for node in graph.node if node.name.startswith(DOOR_PREFIX)]
+    door = [node for node in graph.node if _is_door(node)]
     produced = {name for node in door for name in node.output}
-    kept = [node for node in graph.node if not node.name.startswith(DOOR_PREFIX)]
+    kept = [node for node in graph.node if not _is_door(node)]
     (name,) = {name for node in kept for name in node.input if name in produced}
     dims = onnx.shape_inference.infer_shapes(served).graph.value_info
     shape = next(value for value in dims if value.name == name).type.tensor_type.shape
@@ -34,6 +38,10 @@ def without_door(served: onnx.ModelProto) -> onnx.ModelProto:
     graph.node.extend(kept)
     graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes))
     return plain
+
+
+def _is_door(node: onnx.NodeProto) -> bool:
+    return node.name.startswith(DOOR_PREFIX) and not node.name.startswith(TAIL_PREFIX)
 
 
 def install(served: onnx.ModelProto, folder: Path, *, instances: int, max_batch_size: int) -> None:
@@ -45,7 +53,7 @@ def install(served: onnx.ModelProto, folder: Path, *, instances: int, max_batch_
     given = plain.graph.input[0]
     config.input.add(name=given.name, data_type=proto.TYPE_FP32, dims=_dims(given))
     for output in plain.graph.output:
-        config.output.add(name=output.name, data_type=proto.TYPE_FP32, dims=_dims(output))
+        config.output.add(name=output.name, data_type=_data_type(output), dims=_dims(output))
     config.dynamic_batching.SetInParent()
     config.instance_group.add(count=instances, kind=proto.ModelInstanceGroup.KIND_CPU)
     version = folder / NAME / "1"
@@ -53,6 +61,12 @@ def install(served: onnx.ModelProto, folder: Path, *, instances: int, max_batch_
     (version / "model.py").write_text(_MODEL)
     (version / "model.onnx").write_bytes(plain.SerializeToString())
     (version.parent / "config.pbtxt").write_text(to_text(config, source="the benchmark"))
+
+
+def _data_type(value: Any) -> Any:
+    from tritonclient.grpc import model_config_pb2 as proto
+
+    return proto.TYPE_INT32 if value.type.tensor_type.elem_type == onnx.TensorProto.INT32 else proto.TYPE_FP32
 
 
 def _dims(value: Any) -> list[int]:

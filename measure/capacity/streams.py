@@ -22,6 +22,7 @@ from onestream.measure.capacity.ours import Ours
 from onestream.measure.capacity.playing import P99_LIMIT_MS, Playback, Played, Player, play, rates_of
 from onestream.measure.plan import Plan
 from onestream.measure.spread import Spread, ratio_of_all
+from onestream.postprocess import read_labels
 from onestream.serving.building.build import build
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.fit import usable_cores
@@ -32,13 +33,17 @@ OURS, OPENCV = "onestream", "OpenCV"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsPlan(Plan):
-    """Every ``stride``-th frame is inferred. ``warm_s`` of every run are not counted."""
+    """Every ``stride``-th frame is inferred. ``warm_s`` of every run are not counted.
+
+    ``draws``: boxes are drawn, and the video sent back, also where the pipeline file does not say so.
+    """
 
     rounds: int = 1
     duration_s: float = 8.0
     pipeline_file: Path
     clip: Path
     stride: int = 1
+    draws: bool = False
     warm_s: float = 2.0
     onnx_file: Path | None = None
 
@@ -58,14 +63,16 @@ def compare(plan: StreamsPlan, *, folder: Path, say: Callable[[str], None] = lam
     network = repository / f"{pipeline.name}_model" / "1" / "model.onnx"
     batch = pipeline.serving.max_batch_size
     plain_network.install(onnx.load(str(network)), repository, instances=cores, max_batch_size=batch)
+    names = repository / f"{pipeline.name}_video" / "labels.txt"
+    labels = tuple(read_labels(names)) if names.exists() else ()
     output = pipeline.video.output if pipeline.video else None
     models = [f"{pipeline.name}_video", f"{pipeline.name}_model", plain_network.NAME]
     with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
-        agreed = agreement.check(server.grpc_address, pipeline_file, clip, stride=plan.stride)
+        agreed = agreement.check(server.grpc_address, pipeline_file, clip, stride=plan.stride, labels=labels)
         say("both agree: " + ", ".join(f"{name} {value:.3g}" for name, value in agreed.items()))
         players: dict[str, Player] = {
             OURS: Ours(server.grpc_address, pipeline.name, plan.clip, plan.stride),
-            OPENCV: OpenCv(server.grpc_address, plain_network.NAME, pipeline_file, plan.clip, plan.stride),
+            OPENCV: OpenCv(server.grpc_address, plain_network.NAME, pipeline_file, plan.clip, plan.stride, labels),
         }
 
         def attempt(player: Player) -> Callable[[float], Played]:
@@ -117,7 +124,8 @@ def _with_stride(plan: StreamsPlan, folder: Path) -> Path:
     """A copy of the pipeline file with the plan's sampling; files that it names are found from there."""
     fields = yaml.safe_load(plan.pipeline_file.read_text(encoding="utf-8"))
     video = fields.get("video") or {}
-    fields["video"] = {**video, "sampling": {"stride": plan.stride}}
+    output = {"output": video.get("output") or {}} if plan.draws else {}
+    fields["video"] = {**video, **output, "sampling": {"stride": plan.stride}}
     folder.mkdir(parents=True, exist_ok=True)
     for beside in plan.pipeline_file.parent.iterdir():
         if beside.is_file() and beside.suffix not in (".yaml", ".yml"):

@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from onestream.postprocess.matte import blur_reference
 from onestream.postprocess.matte.stretch import Levels, Steps, mixed, steps
+from onestream.postprocess.planes import from_rgb, subsampled
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.video.common.color import ColorRule, Matrix, Planes, Range, coefficients
+from onestream.preprocess.video.common.color import ColorRule, Matrix, Planes, Range
 
 CELL = 8
 """Luma pixels on each side of the cells that are blurred."""
@@ -137,24 +137,6 @@ def read_picture(content: bytes) -> Levels:
         raise ValueError(f"not an image that can be read ({error})") from None
 
 
-def subsampled(size_hw: Size, shifts: Size) -> Size:
-    """(height, width) of the chroma planes of a frame whose chroma is smaller by the shifts (log2)."""
-    return -(-size_hw[0] >> shifts[0]), -(-size_hw[1] >> shifts[1])
-
-
-def from_rgb(pixels: Levels, matrix: Matrix, range_: Range, shifts: Size) -> tuple[Levels, Levels, Levels]:
-    """(height, width, 3) RGB to 8-bit planes: the inverse of ``color.to_rgb`` in float64, rounded half up.
-
-    A chroma sample is the mean of the pixels that share it.
-    """
-    luma, v_red, u_green, v_green, u_blue, y_offset, c_offset, bits = (
-        int(value) for value in coefficients(matrix, range_, 8)
-    )
-    to_rgb = np.array([[luma, 0, v_red], [luma, u_green, v_green], [luma, u_blue, 0]]) / (1 << bits)
-    yuv = pixels @ np.linalg.inv(to_rgb).T + np.array([y_offset, c_offset, c_offset])
-    return _rounded(yuv[:, :, 0]), _rounded(_means(yuv[:, :, 1], shifts)), _rounded(_means(yuv[:, :, 2], shifts))
-
-
 def covering(pixels: Levels, size_hw: Size) -> Levels:
     """A picture scaled so that it covers ``size_hw``, triangle filter with antialiasing, and cut at the centre."""
     from PIL import Image
@@ -166,21 +148,6 @@ def covering(pixels: Levels, size_hw: Size) -> Levels:
     # Sums in floating point may reach past the picture by less than a rounding error.
     box = (max(left, 0.0), max(top, 0.0), min(left + seen_w, pixels.shape[1]), min(top + seen_h, pixels.shape[0]))
     return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR, box))
-
-
-def _means(values: npt.NDArray[np.float64], shifts: Size) -> npt.NDArray[np.float64]:
-    for axis, shift in enumerate(shifts):
-        if shift:
-            # An odd last row or column stands for its missing neighbour.
-            even = values.take(np.arange(0, values.shape[axis], 2), axis)
-            odd = values.take(np.minimum(np.arange(1, values.shape[axis] + 1, 2), values.shape[axis] - 1), axis)
-            values = (even + odd) / 2
-    return values
-
-
-def _rounded(values: npt.NDArray[np.float64]) -> Levels:
-    levels: Levels = np.floor(values + 0.5).clip(0, 255).astype(np.uint8)
-    return levels
 
 
 def _uniform(value: Levels, size_hw: Size) -> Layer:

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onestream.postprocess.matte.background import Background, subsampled
+from onestream.postprocess.matte.background import Background
 from onestream.postprocess.matte.stretch import Levels, mixed, steps
+from onestream.postprocess.planes import check_out, each_plane, in_8_bits, plane_sizes
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size, Window, place, single_resize
 from onestream.preprocess.video.common.color import ColorRule, Planes
-from onestream.preprocess.video.common.orientation import Orientation
 
 
 def alpha(person: npt.NDArray[np.floating[Any]], *, softness: float = 1.0) -> Levels:
@@ -83,14 +83,19 @@ class Composer:
         """
         from onestream.postprocess.matte.kernels import compose, widen
 
-        frame = _in_8_bits(frame)
-        out = _checked(out, frame) if out is not None else _empty_like(frame)
+        frame = in_8_bits(frame)
+        if out is None:
+            out = _empty_like(frame)
+        else:
+            check_out(out, frame)
         layers = self._background.layers(frame, self._rule)
         if matte.ndim != 2 or matte.size == 0:
             raise ValueError(f"a matte is (height, width), got shape {matte.shape}")
         matte = np.ascontiguousarray(matte)
         widened: dict[Size, Levels] = {}
-        for size_hw, plane, into, layer in zip(_sizes(frame), _planes(frame), _planes(out), layers, strict=True):
+        for size_hw, plane, into, layer in zip(
+            plane_sizes(frame), each_plane(frame), each_plane(out), layers, strict=True
+        ):
             wide = widened.get(size_hw)
             if wide is None:
                 wide = widened[size_hw] = np.empty((matte.shape[0], size_hw[1]), np.uint8)
@@ -100,10 +105,10 @@ class Composer:
 
     def compose_reference(self, frame: Planes, matte: Levels) -> Planes:
         """The same in NumPy: the specification of ``compose``."""
-        frame = _in_8_bits(frame)
+        frame = in_8_bits(frame)
         layers = self._background.layers(frame, self._rule, literally=True)
         composed = []
-        for (height, width), plane, layer in zip(_sizes(frame), _planes(frame), layers, strict=True):
+        for (height, width), plane, layer in zip(plane_sizes(frame), each_plane(frame), layers, strict=True):
             wide = mixed(matte, steps(width, matte.shape[1]), axis=1)
             level = mixed(wide, steps(height, matte.shape[0]), axis=0).astype(np.int32)
             behind = mixed(layer.rows, layer.steps, axis=0).astype(np.int32)
@@ -113,50 +118,6 @@ class Composer:
         return replace(frame, y=y, u=u, v=v)
 
 
-def displayed(frame: Planes, orientation: Orientation) -> Planes:
-    """The frame as a player turns it. Where a side is odd, its chroma moves by up to half a sample."""
-    y, u, v = (
-        orientation.turn(plane[:height, :width])
-        for (height, width), plane in zip(_sizes(frame), _planes(frame), strict=True)
-    )
-    shifts = (frame.shifts[1], frame.shifts[0]) if orientation.transpose else frame.shifts
-    return replace(frame, y=y, u=u, v=v, size_hw=orientation.displayed_size(frame.size_hw), shifts=shifts)
-
-
-def _planes(frame: Planes) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    return frame.y, frame.u, frame.v
-
-
-def _sizes(frame: Planes) -> tuple[Size, Size, Size]:
-    """(height, width) of the visible parts of the planes."""
-    chroma = subsampled(frame.size_hw, frame.shifts)
-    return frame.size_hw, chroma, chroma
-
-
-def _in_8_bits(frame: Planes) -> Planes:
-    _check_shapes(frame)
-    y, u, v = (
-        np.ascontiguousarray(plane) if frame.depth == 8 else (plane >> frame.depth - 8).astype(np.uint8)
-        for plane in _planes(frame)
-    )
-    return replace(frame, y=y, u=u, v=v, depth=8)
-
-
-def _check_shapes(frame: Planes) -> None:
-    """The compiled loops trust the sizes."""
-    for (height, width), plane in zip(_sizes(frame), _planes(frame), strict=True):
-        if plane.shape[0] < height or plane.shape[1] < width:
-            raise ValueError(f"a plane has shape {plane.shape}, the frame takes {height, width} or more")
-
-
 def _empty_like(frame: Planes) -> Planes:
-    y, u, v = (np.empty(size_hw, np.uint8) for size_hw in _sizes(frame))
+    y, u, v = (np.empty(size_hw, np.uint8) for size_hw in plane_sizes(frame))
     return replace(frame, y=y, u=u, v=v)
-
-
-def _checked(out: Planes, frame: Planes) -> Planes:
-    seen, wanted = ((one.size_hw, one.shifts, one.depth) for one in (out, frame))
-    if seen != wanted:
-        raise ValueError(f"out has size, chroma shifts and depth {seen}, the frame {wanted}")
-    _check_shapes(out)
-    return out

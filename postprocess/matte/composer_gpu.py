@@ -10,21 +10,20 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from onestream.postprocess.matte.background import CELL, Background, Blur, subsampled
+from onestream.postprocess.matte.background import CELL, Background, Blur
 from onestream.postprocess.matte.kernels_gpu import KERNELS, NAMES
 from onestream.postprocess.matte.stretch import Levels, Steps, mixed, steps
+from onestream.postprocess.planes_gpu import Arguments, GpuPlanes, check_fits, grid, launch, prepare_taking
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.surfaces import Surface
 
-_BLOCK = (32, 8)
-_Arguments = tuple[int | np.int32, ...]
-
 
 def prepare_composing(device: Device) -> None:
     """Compile the kernels. Raises ``CannotCompile`` where that is not possible."""
+    prepare_taking(device)
     for name in NAMES:
         device.kernel(KERNELS, name)
 
@@ -50,31 +49,22 @@ class GpuComposer:
         """
         if matte.ndim != 2 or matte.size == 0:
             raise ValueError(f"a matte is (height, width), got shape {matte.shape}")
-        like = surface.like
-        shifts = (like.shifts[1], like.shifts[0]) if orientation.transpose else like.shifts
-        wanted = (orientation.displayed_size(like.size_hw), shifts, 8)
-        if (out.size_hw, out.shifts, out.depth) != wanted:
-            raise ValueError(
-                f"out has size, chroma shifts and depth {(out.size_hw, out.shifts, out.depth)}, the frame {wanted}"
-            )
+        check_fits(out, surface, orientation)
         stream = self._stream
         stream.device.enter()
         try:
             buffers = self._buffers(out, (matte.shape[0], matte.shape[1]))
             buffers.pinned_matte[...] = matte
             stream.upload(buffers.pinned_matte, buffers.matte)
-            buffers.take(surface, orientation, stream)
+            buffers.planes.take(surface, orientation, stream)
             if buffers.blur is not None:
-                buffers.blur.enqueue(buffers, stream)
+                buffers.blur.enqueue(buffers.planes, stream)
             buffers.compose(stream)
-            stream.download(buffers.frame, buffers.pinned_frame)
+            buffers.planes.download(stream)
         finally:
             # An error, too, must let go of no memory that is still read.
             stream.sync()
-        for (height, width), plane, into in zip(
-            buffers.sizes, buffers.host_planes(), (out.y, out.u, out.v), strict=True
-        ):
-            into[:height, :width] = plane
+        buffers.planes.write_to(out)
 
     def _buffers(self, like: Planes, matte_hw: Size) -> _Buffers:
         key = (like.size_hw, like.shifts, like.matrix_tag, like.full_range, matte_hw)
@@ -89,16 +79,14 @@ class _Buffers:
     """All memory for frames of one size and format, and the launches that work on it."""
 
     def __init__(self, like: Planes, matte_hw: Size, background: Background, rule: ColorRule, stream: Stream) -> None:
-        chroma_hw = subsampled(like.size_hw, like.shifts)
-        self.sizes = (like.size_hw, chroma_hw, chroma_hw)
-        count = sum(height * width for height, width in self.sizes)
-        self.frame, self._back = stream.allocate((count,), np.uint8), stream.allocate((count,), np.uint8)
-        self.pinned_frame = stream.pinned((count,), np.uint8)
+        self.planes = GpuPlanes(like.size_hw, like.shifts, stream)
+        sizes = self.planes.sizes
+        self._back = stream.allocate(self.planes.frame.shape, np.uint8)
         self.matte, self.pinned_matte = stream.allocate(matte_hw, np.uint8), stream.pinned(matte_hw, np.uint8)
-        self._positions = _Positions(self.sizes, matte_hw, (None, None), stream)
+        self._positions = _Positions(sizes, matte_hw, (None, None), stream)
         self.blur: _BlurBuffers | None = None
         if isinstance(background, Blur):
-            self.blur = _BlurBuffers(background, like.shifts, self.sizes, self._back, stream)
+            self.blur = _BlurBuffers(background, like.shifts, sizes, self._back, stream)
         else:
             layers = background.layers(like, rule)
             behind = np.concatenate([mixed(layer.rows, layer.steps, axis=0).ravel() for layer in layers])
@@ -106,39 +94,13 @@ class _Buffers:
             # The copy reads memory of the host that goes away now.
             stream.sync()
 
-    @property
-    def numbers(self) -> tuple[np.int32, ...]:
-        """Height and width of luma, then of chroma, as kernels take them."""
-        return tuple(np.int32(side) for size_hw in self.sizes[:2] for side in size_hw)
-
-    def over_planes(self) -> tuple[int, int]:
-        """The grid whose threads are all samples."""
-        return _grid(sum(height for height, _ in self.sizes), self.sizes[0][1])
-
-    def take(self, surface: Surface, orientation: Orientation, stream: Stream) -> None:
-        """Queue the surface's planes in 8 bit, as displayed."""
-        layout, stored_hw = surface.layout, surface.like.size_hw
-        u, v, _ = layout.planes(stored_hw)
-        y = surface.memory.pointer
-        stored = (layout.pitch(stored_hw[1]), 2 if layout.interleaved else 1, layout.depth > 8)
-        turns = (orientation.transpose, orientation.flip_rows, orientation.flip_columns)
-        arguments: _Arguments = (*map(np.int32, (*stored, *turns)), self.frame.pointer, *self.numbers)
-        _launch(stream, "matte_take_planes", self.over_planes(), y, y + u, y + v, *arguments)
-
     def compose(self, stream: Stream) -> None:
         """Queue the composition of ``frame`` over what lies behind it, in place."""
-        matte: _Arguments = (self.matte.pointer, *map(np.int32, self.matte.shape))
-        planes = (self.frame.pointer, self._back.pointer)
-        arguments: _Arguments = (*planes, *matte, *self._positions.pointers, *self.numbers)
-        _launch(stream, "matte_compose", self.over_planes(), *arguments)
-
-    def host_planes(self) -> list[Levels]:
-        """Views of the planes in ``pinned_frame``."""
-        ends = np.cumsum([height * width for height, width in self.sizes])
-        return [
-            self.pinned_frame[end - height * width : end].reshape(height, width)
-            for end, (height, width) in zip(ends, self.sizes, strict=True)
-        ]
+        matte: Arguments = (self.matte.pointer, *map(np.int32, self.matte.shape))
+        planes = self.planes
+        pointers = (planes.frame.pointer, self._back.pointer)
+        arguments: Arguments = (*pointers, *matte, *self._positions.pointers, *planes.numbers)
+        launch(stream, KERNELS, "matte_compose", planes.over_planes(), *arguments)
 
 
 class _BlurBuffers:
@@ -154,21 +116,21 @@ class _BlurBuffers:
         self._cells, self._other = stream.allocate(shape, np.uint8), stream.allocate(shape, np.uint8)
         self._positions = _Positions(sizes, self._cells_hw, ((CELL, CELL), self._chroma_cell), stream)
 
-    def enqueue(self, buffers: _Buffers, stream: Stream) -> None:
+    def enqueue(self, planes: GpuPlanes, stream: Stream) -> None:
         """Queue the blur of the frame to what lies behind it."""
         cells, other = self._cells.pointer, self._other.pointer
         cells_hw = tuple(map(np.int32, self._cells_hw))
-        over_cells = _grid(3 * self._cells_hw[0], self._cells_hw[1])
+        over_cells = grid(3 * self._cells_hw[0], self._cells_hw[1])
         cell = tuple(map(np.int32, (CELL, *self._chroma_cell)))
-        frame: _Arguments = (buffers.frame.pointer, *buffers.numbers)
-        _launch(stream, "matte_cell_means", over_cells, *frame, *cell, cells, *cells_hw)
+        frame: Arguments = (planes.frame.pointer, *planes.numbers)
+        launch(stream, KERNELS, "matte_cell_means", over_cells, *frame, *cell, cells, *cells_hw)
         reach = np.int32(self._blur.reach)
         for _ in range(self._blur.filters):
-            _launch(stream, "matte_box_filter", over_cells, cells, other, *cells_hw, reach, np.int32(True))
-            _launch(stream, "matte_box_filter", over_cells, other, cells, *cells_hw, reach, np.int32(False))
-        back: _Arguments = (self._back.pointer, *buffers.numbers)
-        arguments: _Arguments = (cells, *cells_hw, *self._positions.pointers, *back)
-        _launch(stream, "matte_stretch_cells", buffers.over_planes(), *arguments)
+            launch(stream, KERNELS, "matte_box_filter", over_cells, cells, other, *cells_hw, reach, np.int32(True))
+            launch(stream, KERNELS, "matte_box_filter", over_cells, other, cells, *cells_hw, reach, np.int32(False))
+        back: Arguments = (self._back.pointer, *planes.numbers)
+        arguments: Arguments = (cells, *cells_hw, *self._positions.pointers, *back)
+        launch(stream, KERNELS, "matte_stretch_cells", planes.over_planes(), *arguments)
 
 
 class _Positions:
@@ -203,11 +165,3 @@ class _Positions:
 def _in_256ths(along: Steps) -> npt.NDArray[np.int32]:
     positions: npt.NDArray[np.int32] = (along.first.astype(np.int32) << 8) + along.weights
     return positions
-
-
-def _grid(rows: int, columns: int) -> tuple[int, int]:
-    return -(-columns // _BLOCK[0]), -(-rows // _BLOCK[1])
-
-
-def _launch(stream: Stream, name: str, grid: tuple[int, int], *arguments: int | np.int32) -> None:
-    stream.launch(stream.device.kernel(KERNELS, name), grid, _BLOCK, arguments)

@@ -1,35 +1,15 @@
 """The matte's kernels for a GPU, in CUDA C++: integers only, the sums of ``composer`` and ``blur_reference``.
 
-A frame is three planes, one after the other without gaps: Y, U and V. One launch does all of them: threads are columns
-x rows, and the rows of the planes are counted through. A thread whose column lies beyond its plane does nothing.
+A frame lies in memory as ``onestream.postprocess.planes_gpu`` says.
 """
 
 from __future__ import annotations
 
-KERNELS = r"""
-struct Plane { int height, width; long long offset; };
+from onestream.postprocess.planes_gpu import PLANES
 
-__device__ Plane plane_of(int number, int height, int width, int chroma_height, int chroma_width)
-{
-    Plane luma = {height, width, 0};
-    Plane chroma = {chroma_height, chroma_width,
-        (long long)height * width + (number - 1) * ((long long)chroma_height * chroma_width)};
-    return number ? chroma : luma;
-}
-
-// Plane, row and column of the sample that is this thread's; false where it has none.
-__device__ bool own_sample(
-    int height, int width, int chroma_height, int chroma_width, int &number, int &row, int &column)
-{
-    column = blockIdx.x * blockDim.x + threadIdx.x;
-    row = blockIdx.y * blockDim.y + threadIdx.y;
-    if (row >= height + 2 * chroma_height)
-        return false;
-    number = row < height ? 0 : 1 + (row - height) / chroma_height;
-    row -= number ? height + (number - 1) * chroma_height : 0;
-    return column < (number ? chroma_width : width);
-}
-
+KERNELS = (
+    PLANES
+    + r"""
 __device__ int clamped(int value, int most)
 {
     return value < 0 ? 0 : value > most ? most : value;
@@ -48,25 +28,6 @@ __device__ int stretched(const unsigned char *small, int height, int width, int 
     const unsigned char *below = small + (long long)clamped((down >> 8) + 1, height - 1) * width;
     return mixed(mixed(above[left], above[right], across & 255), mixed(below[left], below[right], across & 255),
         down & 255);
-}
-
-extern "C" __global__ void matte_take_planes(
-    const unsigned char *y, const unsigned char *u, const unsigned char *v, int pitch, int chroma_step, int wide,
-    int transpose, int flip_rows, int flip_columns,
-    unsigned char *frame, int height, int width, int chroma_height, int chroma_width)
-{
-    int number, row, column;
-    if (!own_sample(height, width, chroma_height, chroma_width, number, row, column))
-        return;
-    Plane plane = plane_of(number, height, width, chroma_height, chroma_width);
-    int from_row = flip_rows ? plane.height - 1 - row : row;
-    int from_column = flip_columns ? plane.width - 1 - column : column;
-    int stored_row = transpose ? from_column : from_row;
-    int at = (transpose ? from_row : from_column) * (number ? chroma_step : 1);
-    const unsigned char *line = (number == 0 ? y : number == 1 ? u : v) + (long long)stored_row * pitch;
-    // Deep samples are the upper bits of 16.
-    frame[plane.offset + (long long)row * plane.width + column] =
-        wide ? ((const unsigned short *)line)[at] >> 8 : line[at];
 }
 
 extern "C" __global__ void matte_compose(
@@ -134,11 +95,11 @@ extern "C" __global__ void matte_stretch_cells(
         rows[(number ? height : 0) + row], columns[(number ? width : 0) + column]);
 }
 """
-"""- ``matte_take_planes``: a surface to 8-bit planes, turned as displayed;
-- ``matte_compose``: the frame over ``back`` by ``matte``, in place;
+)
+"""- ``matte_compose``: the frame over ``back`` by ``matte``, in place;
 - ``matte_cell_means``, ``matte_box_filter``, ``matte_stretch_cells``: the frame's blur, by way of cells (3, rows,
   columns).
 
 ``rows`` and ``columns`` are the positions of ``stretch.steps`` in 256ths, luma's, then chroma's."""
 
-NAMES = ("matte_take_planes", "matte_compose", "matte_cell_means", "matte_box_filter", "matte_stretch_cells")
+NAMES = ("matte_compose", "matte_cell_means", "matte_box_filter", "matte_stretch_cells")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -16,6 +17,21 @@ Step = tuple[Channels, Channels]
 """Mean and standard deviation of one ``(x - mean) / std``."""
 
 FILTERS: tuple[Filter, ...] = get_args(Filter)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A definition, where it is from, and what its user should know of it, in sentences.
+
+    ``postprocess``: the fields of a pipeline file's section of that name, where the source says what the network's
+    outputs mean. ``has_test_size``: whether it is timm's, whose configs may have another size for tests.
+    """
+
+    definition: Definition
+    origin: str
+    notes: tuple[str, ...] = ()
+    postprocess: Mapping[str, Any] | None = None
+    has_test_size: bool = False
 
 
 def filter_named(name: Any, *, where: str) -> Filter:
@@ -53,6 +69,26 @@ def per_channel(value: Any, channels: int, *, where: str) -> Channels:
     if len(numbers) not in (1, channels):
         raise CannotImport(f"{where} has {len(numbers)} values for {channels} channels")
     return numbers if len(numbers) == channels else numbers * channels
+
+
+def class_names(names: Any, *, where: str) -> list[str]:
+    """The names of classes in their order, of a list or of a mapping from their numbers. Raises ``CannotImport``."""
+    if isinstance(names, Mapping):
+        numbered = {int(number): name for number, name in names.items() if str(number).isdecimal()}
+        if len(numbered) != len(names) or sorted(numbered) != list(range(len(names))):
+            raise CannotImport(f"{where} has the numbers {_few(names)}; expected 0 to {len(names) - 1}")
+        names = [numbered[number] for number in range(len(names))]
+    if not isinstance(names, Sequence) or isinstance(names, str) or not names:
+        raise CannotImport(f"{where} is {str(names)[:60]!r}, expected the names of classes")
+    for name in names:
+        if not isinstance(name, str) or name.splitlines() != [name] or not name.strip():
+            raise CannotImport(f"{where} has {str(name)[:60]!r}, which is no name on one line")
+    return list(names)
+
+
+def _few(values: Any) -> str:
+    shown = ", ".join(str(value)[:20] for value in list(values)[:5])
+    return shown + (", ..." if len(values) > 5 else "")
 
 
 def assemble(operations: Sequence[Operation], *, scale: float | None, steps: Sequence[Step], dtype: str) -> Definition:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from onestream.preprocess.definition import CenterCrop, Decode, Definition, Operation, Resize
+from onestream.preprocess.definition import CenterCrop, Decode, Definition, Filter, Operation, Resize
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
 
@@ -26,24 +26,30 @@ class _Family:
 
     ``resize``: how it reads the size. ``square``: whether a size of one number is both sides. ``crops``: whether it has
     a centre crop, so that its config must say if it is done. ``own``: fields that only this kind reads. ``normalizes``:
-    whether it subtracts a mean at all.
+    whether it subtracts a mean at all. ``antialias``: whether its resize smooths.
     """
 
-    resize: Literal["plain", "convnext", "levit", "poolformer"] = "plain"
+    resize: Literal["plain", "convnext", "levit", "poolformer", "detector"] = "plain"
     square: bool = True
     crops: bool = False
     own: tuple[str, ...] = ()
     normalizes: bool = True
+    antialias: bool = True
 
 
-_PLAIN, _CLIP = _Family(), _Family(square=False, crops=True)
+# Annotations change no pixel, and with one size for all pictures do_pad adds nothing.
+_OF_BOXES = ("do_pad", "format", "do_convert_annotations", "max_size")
+_PLAIN, _CLIP, _DETR = _Family(), _Family(square=False, crops=True), _Family("detector", own=_OF_BOXES)
 FAMILIES: dict[str, _Family] = {
     "Bit": _CLIP,
     "Blip": _PLAIN,
     "ChineseCLIP": _CLIP,
     "CLIP": _CLIP,
+    "ConditionalDetr": _DETR,
     "ConvNext": _Family("convnext", square=False, own=("crop_pct",)),
+    "DeformableDetr": _DETR,
     "DeiT": _Family(crops=True),
+    "Detr": _DETR,
     "EfficientNet": _Family(crops=True, own=("rescale_offset", "include_top")),
     "Levit": _Family("levit", square=False, crops=True),
     "MobileNetV1": _CLIP,
@@ -51,11 +57,15 @@ FAMILIES: dict[str, _Family] = {
     "MobileViT": _Family(square=False, crops=True, own=("do_flip_channel_order",), normalizes=False),
     "PoolFormer": _Family("poolformer", square=False, crops=True, own=("crop_pct",)),
     "Pvt": _PLAIN,
+    "RfDetr": _Family("detector", own=_OF_BOXES, antialias=False),
+    "RTDetr": _DETR,
     "Segformer": _PLAIN,
     "Siglip": _Family(square=False),
     "ViT": _PLAIN,
+    "Yolos": _DETR,
 }
-"""By the beginning of the class's name. DINOv2 uses the image processor of BiT, ResNet that of ConvNeXT, Swin ViT's."""
+"""By the beginning of the class's name. DINOv2 uses the image processor of BiT, ResNet that of ConvNeXT, Swin ViT's,
+D-FINE RT-DETR's."""
 
 _SUFFIXES = ("ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor")
 _TYPES = ("image_processor_type", "feature_extractor_type")
@@ -163,6 +173,8 @@ def _resize(config: Config, family: _Family) -> list[Operation]:
     known = isinstance(resample, int) and 0 <= resample < len(_FILTERS)
     filter = filter_named(_FILTERS[resample] if known else resample, where="resample")
     square = family.square if config.get("default_to_square") is None else config["default_to_square"]
+    if family.resize == "detector":
+        return [_stretched(_stated(config, "size"), filter, family)]
     short, exact = _size(_stated(config, "size"), square=square)
     crop_pct = config.get("crop_pct", 0.9 if family.resize == "poolformer" else None)
     if family.resize == "convnext":
@@ -186,6 +198,20 @@ def _resize(config: Config, family: _Family) -> list[Operation]:
         return [Resize(mode="shorter", size=short, filter=filter)]
     assert exact is not None
     return [Resize(mode="exact", size=exact, filter=filter)]
+
+
+def _stretched(size: Any, filter: Filter, family: _Family) -> Resize:
+    fields = {key: value for key, value in size.items() if value is not None} if isinstance(size, Mapping) else {}
+    if set(fields) != {"height", "width"}:
+        raise CannotImport(
+            f"size is {dict(size) if isinstance(size, Mapping) else size!r}, so the network's input depends on the "
+            "picture, and a served network has one size. The nearest exact is {'height': 800, 'width': 800}, say, as "
+            "RT-DETR has it: write it there, export the network with that size, and measure its accuracy"
+        )
+    height, width = pair((fields["height"], fields["width"]), where="size")
+    if not family.antialias and filter != "bilinear":
+        raise CannotImport(f"resample is {filter}, without antialiasing; only bilinear, 2, is exact so")
+    return Resize(mode="exact", size=(height, width), filter=filter, antialias=family.antialias)
 
 
 def _size(size: Any, *, square: bool) -> tuple[int | None, tuple[int, int] | None]:

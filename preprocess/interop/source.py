@@ -6,22 +6,26 @@ import importlib
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
+from onestream.preprocess.interop.common import Imported
 from onestream.preprocess.interop.huggingface_config import from_huggingface, read_json
+from onestream.preprocess.interop.huggingface_detector import with_boxes
 from onestream.preprocess.interop.letterbox import from_letterbox
 from onestream.preprocess.interop.libraries import load, with_torchvision
 from onestream.preprocess.interop.timm_config import from_timm, registered
 from onestream.preprocess.interop.torchvision_transforms import from_torchvision
+from onestream.preprocess.interop.ultralytics_export import from_ultralytics, of_letterbox
 
 FORMS = (
     "torchvision:ResNet50_Weights.IMAGENET1K_V2, timm:mobilenetv3_small_100.lamb_in1k, a preprocessor_config.json or a "
-    "timm config.json, a folder that holds one, letterbox:640 or letterbox:384x640, my_module:my_transform"
+    "timm config.json, a folder that holds one, yolo11n.onnx as ultralytics exports it, letterbox:640 or "
+    "letterbox:384x640, my_module:my_transform"
 )
 """The forms of a source, by example."""
 
@@ -33,19 +37,6 @@ _NO_SIZE = (
     "The size depends on the image. A served network needs one: end the geometry with center_crop, pad, letterbox or "
     "an exact resize."
 )
-
-
-@dataclass(frozen=True)
-class Imported:
-    """A definition, where it is from, and what its user should know of it, in sentences.
-
-    ``has_test_size``: whether it is timm's, whose configs may have another size for tests.
-    """
-
-    definition: Definition
-    origin: str
-    notes: tuple[str, ...] = ()
-    has_test_size: bool = False
 
 
 def import_source(source: str, *, use_test_size: bool = False) -> Imported:
@@ -65,7 +56,7 @@ def import_source(source: str, *, use_test_size: bool = False) -> Imported:
 def _import(source: str, *, use_test_size: bool) -> Imported:
     kind, _, rest = source.partition(":")
     if kind == "letterbox":
-        return Imported(_letterbox(rest or "640"), f"the letterbox of YOLO detectors, {rest or 640}")
+        return of_letterbox(_letterbox(rest or "640"), f"the letterbox of YOLO detectors, {rest or 640}")
     if kind == "torchvision" and rest:
         return _torchvision(rest)
     if kind == "timm" and rest and not Path(rest).exists():
@@ -73,6 +64,8 @@ def _import(source: str, *, use_test_size: bool) -> Imported:
         name = f"{config.architecture}.{config.tag}" if config.tag else rest
         return _timm(config, f"timm's {name}{_version('timm')}", use_test_size=use_test_size)
     path = Path(rest if kind == "timm" and rest else source)
+    if path.suffix == ".onnx":
+        return from_ultralytics(path)
     if path.exists() or path.suffix == ".json":
         return _file(path, use_test_size=use_test_size)
     if re.fullmatch(r"[\w.]+:\w+", source):
@@ -110,7 +103,9 @@ def _file(path: Path, *, use_test_size: bool) -> Imported:
         if not held:
             raise CannotImport(f"the folder {path} holds none of {', '.join(names)}")
         path = held[0]
-    return _config(read_json(path), str(path), use_test_size=use_test_size)
+    imported = _config(read_json(path), str(path), use_test_size=use_test_size)
+    network = path.with_name("config.json")
+    return with_boxes(imported, read_json(network)) if network != path and network.is_file() else imported
 
 
 def _config(config: Mapping[str, Any], origin: str, *, use_test_size: bool) -> Imported:

@@ -243,6 +243,8 @@ def _labels(pipeline: Pipeline, beside: Path) -> str | None:
     options = pipeline.postprocess
     if not isinstance(options, Classification | Detection | Segmentation) or options.labels is None:
         return None
+    if isinstance(options.labels, tuple):
+        return "".join(f"{name}\n" for name in options.labels)
     if options.labels in _OWN_LABELS:
         return (resources.files("onestream.serving") / "data" / f"{options.labels}_labels.txt").read_text("utf-8")
     path = beside / options.labels
@@ -258,7 +260,10 @@ def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | No
     names, ids = None if labels is None else len(labels.splitlines()), options.id_of_class
     for field, count in (("labels", names), ("class_ids", None if ids is None else len(ids))):
         if count is not None and classes is not None and count != classes:
-            raise BadPipeline(f"postprocess.{field} has {count} entries, the network has {classes} classes")
+            raise BadPipeline(
+                f"postprocess.{field} has {count} entries, the network has {classes} classes, if its family is "
+                f"{options.family}"
+            )
     if names is not None and ids is not None and names != len(ids):
         raise BadPipeline(f"postprocess.labels has {names} names, postprocess.class_ids {len(ids)} ids")
 

@@ -21,6 +21,8 @@ from onestream.serving.errors import BadNetwork, BadPipeline
 Size = tuple[int, int]
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+_MOST_QUERIES = 1000
+"""DETR has 100, RT-DETR 300, DETA 900; a grid has more cells."""
 _FLOATS = ("float32", "float16", "float64")
 _INTEGERS = ("int32", "int64")
 _TAKES = {
@@ -108,6 +110,7 @@ class _Reader:
     def __init__(self, model: onnx.ModelProto, options: DetectorFamily, network_hw: Size) -> None:
         self.model, self.options, self.network_hw = model, options, network_hw
         self.outputs = _with_known_dims(model)
+        self.cells = {_cell_count(network_hw, strides) for strides in STRIDES}
 
     def read(self) -> Layout:
         for output in self.outputs:
@@ -129,8 +132,25 @@ class _Reader:
 
     def unfit(self, why: str = "") -> BadNetwork:
         seen = ", ".join(_text(output) for output in self.outputs)
-        family = self.options.family
+        family, usual = self.options.family, self.usual_family()
+        if usual not in (None, family):
+            why = f"{why}{why and '. '}Such an output is usual for the family {usual}"
         return BadNetwork(f"the family {family} takes {_TAKES[family]}; got {seen}{why and '. '}{why}")
+
+    def usual_family(self) -> str | None:
+        """The family that a network with one output of these sizes most likely is of, where they tell."""
+        if len(self.outputs) != 1 or len(self.outputs[0].dims) != 2 or None in self.outputs[0].dims:
+            return None
+        rows, columns = self.dims(self.outputs[0])
+        if rows in self.cells:
+            return None
+        if columns > rows:
+            return "yolo"
+        if rows in {3 * count for count in self.cells}:
+            return "yolov5"
+        if columns == 6:
+            return "boxes"
+        return "detr" if rows <= _MOST_QUERIES else None
 
     def dims(self, output: NetworkOutput) -> tuple[int, int]:
         """Its two sizes without the batch."""
@@ -147,21 +167,19 @@ class _Reader:
 
     def yolo(self) -> Layout:
         name, first, second = self.only()
+        if self.usual_family() in ("yolov5", "boxes", "detr"):
+            raise self.unfit()
         # Either order is exported. The anchors are as many as the cells, or else the more numerous.
-        cells = {_cell_count(self.network_hw, strides) for strides in STRIDES}
-        turned = first not in cells if (first in cells) != (second in cells) else second >= first
+        in_cells = first in self.cells, second in self.cells
+        turned = in_cells[1] if in_cells[0] != in_cells[1] else second >= first
         anchors, values = (second, first) if turned else (first, second)
-        if anchors in {3 * count for count in cells}:
-            raise self.unfit("With three anchors a cell it is of the family yolov5")
-        if not turned and values == 6 and anchors not in cells:
-            raise self.unfit("It looks like boxes that are decoded and suppressed: the family boxes")
         scores = Columns((name,), 4, values)
         return Layout(anchors, Columns((name,), 0, 4), scores, scores, turned=turned)
 
     def with_objectness(self, strides: tuple[int, ...] = ()) -> Layout:
         name, anchors, values = self.only()
         if values > anchors:
-            raise self.unfit("With more values than anchors it looks like one of the family yolo")
+            raise self.unfit()
         scores = Columns((name,), 5, values)
         objectness = Columns((name,), 4, 5)
         return Layout(anchors, Columns((name,), 0, 4), scores, scores, objectness, strides=strides)
@@ -271,6 +289,8 @@ class _Reader:
         if len(self.outputs) == 1:
             # ultralytics' export of RT-DETR: boxes, then scores that are sigmoid's.
             name, queries, columns = self.only()
+            if queries > _MOST_QUERIES or columns in self.cells:
+                raise self.unfit()
             if self.options.activation not in ("auto", "none"):
                 raise BadPipeline(
                     f"postprocess.activation is {self.options.activation}; in one output of detr scores are ready: "

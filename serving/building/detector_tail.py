@@ -24,7 +24,8 @@ from onestream.wire.tensor_names import CANDIDATES
 ANCHORS = "anchors"
 """The constant of a network in which anchors are looked for."""
 
-_PREFIX = DOOR_PREFIX + "tail_"
+TAIL_PREFIX = DOOR_PREFIX + "tail_"
+"""Of the names of the nodes that are appended."""
 _OLDEST_OPSET = 11
 """The first in which TopK promises the lower index among equals."""
 
@@ -93,7 +94,7 @@ class _Tail:
         k: int,
         anchors: _Table | None,
     ) -> None:
-        self.nodes = Nodes(model, prefix=_PREFIX)
+        self.nodes = Nodes(model, prefix=TAIL_PREFIX)
         self.graph, self.options, self.layout, self.k, self.given_anchors = model.graph, options, layout, k, anchors
         self.network_hw = network_hw
         self.sides = np.array([*network_hw[::-1]] * 2, np.float32)
@@ -117,7 +118,7 @@ class _Tail:
         dtypes = (TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.INT32)
         shapes = ([1, self.k, 4], [1, self.k], [1, self.k])
         for name, tensor, dtype, shape in zip(CANDIDATES, (boxes, scores, classes), dtypes, shapes, strict=True):
-            self.graph.node.append(helper.make_node("Identity", [tensor], [name], name=_PREFIX + name))
+            self.graph.node.append(helper.make_node("Identity", [tensor], [name], name=TAIL_PREFIX + name))
             value = helper.make_tensor_value_info(name, dtype, shape)
             value.type.tensor_type.shape.dim[0].CopyFrom(batch)
             self.graph.output.append(value)

@@ -1,54 +1,62 @@
-"""Composes each frame of a matte's stream over its background, and encodes it."""
+"""Works on each frame of a stream, and encodes it: a matte's composition, or a detection's boxes."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from onestream.postprocess.matte.composer import Composer, displayed, picture_window
-from onestream.preprocess import Definition
-from onestream.preprocess.geometry import Window
+from onestream.postprocess.planes import displayed
+from onestream.preprocess.video.common.color import Planes
 from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.gpu.surfaces import Surface
 from onestream.preprocess.video.streams.stream import StreamFrame
 from onestream.serving.pipeline import VideoOutput
 from onestream.serving.video.encoder import Encoder, PictureTags, blank
 from onestream.serving.video.stream_types import Tensors
-from onestream.wire.tensor_names import MATTE, VIDEO
+from onestream.wire.tensor_names import VIDEO
 
-if TYPE_CHECKING:
-    from onestream.postprocess.matte.composer_gpu import GpuComposer
+
+class FrameWork(ABC):
+    """What is done to the frames of one stream before they are encoded, by the pipeline's results for each."""
+
+    @abstractmethod
+    def write(self, frame: Planes, results: Tensors, out: Planes) -> None:
+        """Write a frame, upright and of any depth, with what is done to it, to ``out``, which is like it in 8 bit."""
+
+    @abstractmethod
+    def write_surface(self, surface: Surface, orientation: Orientation, results: Tensors, out: Planes) -> None:
+        """The same of a stored picture on a GPU, which ``orientation`` turns upright; ``out`` is on the host."""
 
 
 class ComposedVideo:
-    """Composes and encodes the frames of one stream, in the order of display.
+    """Works on the frames of one stream and encodes them, in the order of display.
 
-    Frames whose picture is on a GPU are composed there by ``on_gpu``, others by ``composer``; they are equal in every
-    bit, and one stream may have both. ``tags`` are those of the frames as displayed. Samples are at most cut to 8 bit,
-    so they stay true.
+    ``tags`` are those of the frames as displayed. Samples are at most cut to 8 bit, so they stay true. The results
+    named by ``beside`` leave with the picture.
     """
 
     def __init__(
         self,
-        composer: Composer,
-        definition: Definition,
+        work: FrameWork,
         options: VideoOutput,
         *,
         fps: float,
         tags: PictureTags | None = None,
-        on_gpu: GpuComposer | None = None,
+        beside: Sequence[str] = (),
     ) -> None:
-        self._composer, self._on_gpu, self._definition = composer, on_gpu, definition
+        self._work, self._beside = work, beside
         self._encoder = Encoder(options, fps=fps, tags=tags)
-        self._window: tuple[tuple[int, int], Window] | None = None
 
     def __call__(self, frame: StreamFrame, results: Tensors) -> tuple[Tensors, dict[str, Any]]:
-        """The tensor ``video``, an H.264 picture as Annex B, and of its event ``key``, ``width`` and ``height``."""
-        window = self._window_of(frame.size_hw)
-        matte = results[MATTE][window.top : window.top + window.height, window.left : window.left + window.width]
-        on_gpu, surface = self._on_gpu, frame.surface
-        # Tagged, so that every reader sees the colours that the network saw and in which the background is written.
+        """The tensors that leave, of which ``video`` is an H.264 picture as Annex B; of its event ``key``, ``width``
+        and ``height``.
+        """
+        surface = frame.surface
+        # Tagged, so that every reader sees the colours that the network saw and in which is written what is added.
         colors = frame.colors
         planes = replace(
             frame.planes() if surface is None else surface.like,
@@ -58,17 +66,12 @@ class ComposedVideo:
         if frame.orientation != Orientation():
             planes = displayed(planes, frame.orientation)
         picture, out = blank(planes)
-        if surface is not None:
-            assert on_gpu is not None, "who decodes on a GPU composes there"
-            on_gpu.compose(surface, frame.orientation, matte, out)
+        if surface is None:
+            self._work.write(planes, results, out)
         else:
-            self._composer.compose(planes, matte, out)
+            self._work.write_surface(surface, frame.orientation, results, out)
         encoded = self._encoder.encode(picture, at_s=frame.pts_seconds)
         height, width = encoded.size_hw
         fields = {"key": encoded.is_key, "width": width, "height": height}
-        return {VIDEO: np.frombuffer(encoded.data, np.uint8)}, fields
-
-    def _window_of(self, size_hw: tuple[int, int]) -> Window:
-        if self._window is None or self._window[0] != size_hw:
-            self._window = size_hw, picture_window(self._definition, size_hw)
-        return self._window[1]
+        beside = {name: results[name] for name in self._beside}
+        return {VIDEO: np.frombuffer(encoded.data, np.uint8), **beside}, fields

@@ -9,7 +9,7 @@ from typing import Any
 import av
 from av.video.frame import PictureType, VideoFrame
 
-from onestream.postprocess.matte.background import subsampled
+from onestream.postprocess.planes import subsampled
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.video.common.color import RANGE_TAGS, UNSPECIFIED, Planes, planes_of
 from onestream.serving.pipeline import VideoOutput

@@ -16,6 +16,8 @@ import triton_python_backend_utils as pb_utils
 from onestream.postprocess.matte.background import Background
 from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
 from onestream.postprocess.matte.stretch import Levels
+from onestream.postprocess.options import AnyPostprocess, Matte
+from onestream.postprocess.planes_gpu import PlanesTaker, prepare_taking
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.cvcuda import as_tensor
 from onestream.preprocess.backends.exactness import refuse_inexact
@@ -34,23 +36,31 @@ from onestream.wire.video import Packet
 
 
 class GpuStreams:
-    """Decoders for any number of videos on the GPU of number ``gpu_index``, and composers where they are composed.
+    """Decoders for any number of videos on the GPU of number ``gpu_index``, and what takes their frames from there.
 
     Each has a CUDA stream of its own. CUDA streams live as long as the process, so a video takes over that of one which
-    has ended. ``log`` is told which videos the CPU decodes, and why. Raises ``BackendMissing`` or ``CannotCompile``
+    has ended. ``works_on`` is the postprocessing by which frames are worked on, if any. ``log`` is told which videos
+    the CPU decodes, and why. Raises ``BackendMissing`` or ``CannotCompile``
     where this machine or the definition cannot do without the CPU.
     """
 
     def __init__(
-        self, definition: Definition, *, gpu_index: int = 0, composing: bool = False, log: Callable[[str], None]
+        self,
+        definition: Definition,
+        *,
+        gpu_index: int = 0,
+        works_on: AnyPostprocess | None = None,
+        log: Callable[[str], None],
     ) -> None:
         self._device = open_device(gpu_index)
         self._definition, self._log = definition, log
         refuse_inexact(definition.pixels(), backend="video on a GPU", own_filter=False)
         prepare_colors(self._device)
         prepare_resize(self._device)
-        if composing:
+        if isinstance(works_on, Matte):
             prepare_composing(self._device)
+        elif works_on is not None:
+            prepare_taking(self._device)
         self._free: list[Stream] = []
         # Threads that gather frames: as many as ask the network.
         self._of_thread = threading.local()
@@ -83,6 +93,13 @@ class GpuStreams:
         composer = _SupervisedComposer(background, rule=rule, stream=stream)
         weakref.finalize(composer, self._free.append, stream)
         return composer
+
+    def taker(self) -> PlanesTaker:
+        """What brings the frames of one video to the host."""
+        stream = self._own_stream()
+        taker = _SupervisedTaker(stream)
+        weakref.finalize(taker, self._free.append, stream)
+        return taker
 
     def _own_stream(self) -> Stream:
         self._device.enter()
@@ -140,6 +157,14 @@ class _SupervisedComposer(GpuComposer):
     def compose(self, surface: Surface, orientation: Orientation, matte: Levels, out: Planes) -> None:
         with _supervised(self._stream.device, ValueError):
             super().compose(surface, orientation, matte, out)
+
+
+class _SupervisedTaker(PlanesTaker):
+    """A taker whose process ends where CUDA failed for good."""
+
+    def take(self, surface: Surface, orientation: Orientation, out: Planes) -> None:
+        with _supervised(self._stream.device, ValueError):
+            super().take(surface, orientation, out)
 
 
 @contextmanager

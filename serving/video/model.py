@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess.matte.composer import Composer
-from onestream.postprocess.options import Matte, read_postprocess
+from onestream.postprocess.options import AnyPostprocess, read_postprocess
 from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import BadImage, Limits, PreprocessError
 from onestream.preprocess.errors import BadSample
@@ -34,7 +33,7 @@ from onestream.serving.models.base import Adapter
 from onestream.serving.pipeline import VideoOptions, VideoOutput
 from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.composed import ComposedVideo
-from onestream.serving.video.compositing import background_of
+from onestream.serving.video.compositing import frame_work
 from onestream.serving.video.encoder import PictureTags
 from onestream.serving.video.loops import load_loops
 from onestream.serving.video.memory import MemoryWatch, resident_bytes
@@ -42,7 +41,7 @@ from onestream.serving.video.session import Session
 from onestream.serving.video.stream_types import ResponseSink, Slot
 from onestream.serving.video.thread_pools import BatchingPool, RoundRobinPool
 from onestream.wire.refusals import QUEUE_IS_FULL, WAITED_TOO_LONG
-from onestream.wire.tensor_names import EVENT, MESSAGE, PIXELS
+from onestream.wire.tensor_names import EVENT, MESSAGE, PIXELS, VIDEO
 from onestream.wire.video import BadMessage, Event, Message, Open, unpack
 
 if TYPE_CHECKING:
@@ -66,12 +65,13 @@ class Video(Adapter):
         self._options = VideoOptions.model_validate_json(self.parameters["video"])
         self._network = f"{self.parameters['pipeline']}_model"
         self._outputs = self.parameters["network_outputs"].split(",")
+        self._kind: AnyPostprocess = read_postprocess(self.parameters["postprocess"])
         self._postprocess = self.load_postprocess()
         self._sessions: dict[int, Session] = {}
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
         self._gpu = self._open_gpu()
-        load_loops(composing=self._options.output is not None)
+        load_loops(self._works_on)
         batch, cores = int(self.parameters["network_batch"]), len(os.sched_getaffinity(0))
         # While some are decoded, others are inferred and others leave.
         self._together = max(1, min(batch, self._options.results // 4))
@@ -170,6 +170,11 @@ class Video(Adapter):
         if session is not None:
             session.receive(message)
 
+    @property
+    def _works_on(self) -> AnyPostprocess | None:
+        """The postprocessing by which frames are worked on before they leave; None where only results leave."""
+        return self._kind if self._options.output else None
+
     def _open_gpu(self) -> GpuStreams | None:
         """The decoder on a GPU, where there is one and the options allow it. Raises where ``decode`` requires it."""
         if self.device != "gpu" or self._options.decode == "cpu":
@@ -180,7 +185,7 @@ class Video(Adapter):
             return GpuStreams(
                 self.definition,
                 gpu_index=self.gpu_index,
-                composing=self._options.output is not None,
+                works_on=self._works_on,
                 log=lambda line: pb_utils.Logger.log_info(f"{self.name}: {line}"),
             )
         except PreprocessError as error:
@@ -217,23 +222,21 @@ class Video(Adapter):
             raise BadStream("failed", str(error)) from None
 
     def _composed(self, opened: Open, output: VideoOutput) -> ComposedVideo:
-        options, color = read_postprocess(self.parameters["postprocess"]), self._options.color
-        assert isinstance(options, Matte)
+        color = self._options.color
+        rule = ColorRule(matrix=color.matrix, range=color.range)
         try:
-            background = background_of(options, self.folder)
+            work = frame_work(self._kind, self.definition, self.folder, rule=rule, gpu=self._gpu)
         except (OSError, ValueError) as error:
             raise BadStream("failed", f"the background cannot be read: {error}") from None
-        rule = ColorRule(matrix=color.matrix, range=color.range)
-        on_gpu = self._gpu.composer(background, rule=rule) if self._gpu else None
         aspect = opened.sample_aspect_ratio
         tags = PictureTags(
             primaries=opened.primaries_tag,
             transfer=opened.transfer_tag,
-            # Pictures are turned before they are composed.
+            # Pictures are turned before anything is done to them.
             sample_aspect_ratio=1 / aspect if opened.transpose else aspect,
         )
-        composer = Composer(background, rule=rule)
-        return ComposedVideo(composer, self.definition, output, fps=opened.fps, tags=tags, on_gpu=on_gpu)
+        beside = [name for name in self.output_names if name not in (EVENT, VIDEO)]
+        return ComposedVideo(work, output, fps=opened.fps, tags=tags, beside=beside)
 
     def _next_packets(self, session: Session) -> Callable[[], None] | None:
         job = session.next_packets()

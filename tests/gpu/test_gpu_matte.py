@@ -15,8 +15,9 @@ from test_gpu_memory import free_mib
 from test_gpu_video import _packets
 
 from onestream.postprocess.matte.background import Background, Blur, Color, Picture
-from onestream.postprocess.matte.composer import Composer, displayed
+from onestream.postprocess.matte.composer import Composer
 from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
+from onestream.postprocess.planes import displayed
 from onestream.preprocess.cuda.device import Device
 from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.common.orientation import Orientation
@@ -24,6 +25,7 @@ from onestream.preprocess.video.gpu.surfaces import LAYOUTS
 from onestream.preprocess.video.streams.stream import StreamDecoder
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.serving.video.composed import ComposedVideo
+from onestream.serving.video.compositing import MatteComposition
 from onestream.wire.tensor_names import MATTE, VIDEO
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +109,8 @@ def test_a_decoded_clip_is_composed_and_encoded_as_on_the_cpu(
 def composed(background: Background, on_gpu: GpuComposer | None) -> ComposedVideo:
     definition = Pipeline.from_file(ROOT / "pipelines" / "matte.yaml").preprocess
     rule = ColorRule()
-    return ComposedVideo(Composer(background, rule=rule), definition, VideoOutput(crf=1), fps=25, on_gpu=on_gpu)
+    work = MatteComposition(Composer(background, rule=rule), definition, on_gpu=on_gpu)
+    return ComposedVideo(work, VideoOutput(crf=1), fps=25)
 
 
 def test_memory_is_flat_over_many_videos(device: Device, record: Any) -> None:

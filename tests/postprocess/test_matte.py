@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from matte_backgrounds import BACKGROUNDS
 
 from onestream.postprocess.matte.background import Blur, Color, Picture
-from onestream.postprocess.matte.composer import Composer, alpha, displayed, picture_window
+from onestream.postprocess.matte.composer import Composer, alpha, picture_window
 from onestream.postprocess.matte.stretch import mixed, steps
+from onestream.postprocess.planes import displayed
 from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Output, Resize
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from matte_backgrounds import BACKGROUNDS
 
 from onestream.postprocess.matte.background import Background, Blur, Color
-from onestream.postprocess.matte.composer import Composer, displayed
+from onestream.postprocess.matte.composer import Composer
 from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
 from onestream.postprocess.matte.kernels_gpu import KERNELS, NAMES
+from onestream.postprocess.planes import displayed
+from onestream.postprocess.planes_gpu import TAKE
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.surfaces import LAYOUTS
@@ -163,7 +165,7 @@ def test_an_error_lets_go_of_nothing_that_is_still_read() -> None:
         fails = False
 
         def launch(self, kernel: Any, grid: Any, block: Any, arguments: Any) -> None:
-            if self.fails and arguments[0] == composer._made[1].frame.pointer:  # type: ignore[index]
+            if self.fails and arguments[0] == composer._made[1].planes.frame.pointer:  # type: ignore[index]
                 raise RuntimeError("CUDA_ERROR")
             super().launch(kernel, grid, block, arguments)
 
@@ -179,7 +181,7 @@ def test_an_error_lets_go_of_nothing_that_is_still_read() -> None:
 
 def parameters(name: str) -> list[str]:
     """What a kernel declares."""
-    found = re.search(rf"{name}\((.*?)\)", KERNELS, re.DOTALL)
+    found = re.search(rf"{name}\((.*?)\)", KERNELS + TAKE, re.DOTALL)
     assert found is not None
     return found[1].split(",")
 
@@ -190,7 +192,7 @@ def test_arguments_have_the_types_that_the_kernels_declare() -> None:
 
     class Named(HostDevice):
         def kernel(self, source: str, name: str) -> Any:
-            assert source is KERNELS
+            assert source in (KERNELS, TAKE)
             compiled = super().kernel(source, name)
             named[id(compiled)] = name
             return compiled
@@ -202,7 +204,7 @@ def test_arguments_have_the_types_that_the_kernels_declare() -> None:
     frame = a_frame((50, 90), seed=1)
     composer = GpuComposer(Blur(12), stream=stream)  # type: ignore[arg-type]
     composer.compose(a_surface(frame, stream), UPRIGHT, a_matte((8, 8), 1), blank(frame))
-    assert {named[id(kernel)] for kernel, _, _ in stream.launched} == set(NAMES)
+    assert {named[id(kernel)] for kernel, _, _ in stream.launched} == {*NAMES, "take_planes"}
     for kernel, threads, arguments in stream.launched:
         name = named[id(kernel)]
         declared = parameters(name)

@@ -22,8 +22,9 @@ from PIL import Image
 
 from onestream.client import Client
 from onestream.client.video import FrameResult, VideoWriter
-from onestream.postprocess.matte.composer import Composer, alpha, displayed, picture_window
+from onestream.postprocess.matte.composer import Composer, alpha, picture_window
 from onestream.postprocess.options import Matte
+from onestream.postprocess.planes import displayed
 from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
@@ -262,7 +263,7 @@ def test_what_a_live_stream_drops_leaves_the_rest_playable(client: Client, clip:
 
 def test_the_page_s_python_writes_it(composing: Server, clip: Path, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
-    _classifying, block = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    _classifying, block, _tracking = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     code = block.replace("127.0.0.1:8001", composing.grpc_address)
     code = code.replace("clip.mp4", str(clip)).replace("out.mp4", str(tmp_path / "out.mp4"))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)

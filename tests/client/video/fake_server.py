@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -48,6 +48,8 @@ class Behaviour:
     too_many_results: bool = False
     together: int = 1
     """How many results it sends at once where so many packets wait."""
+    boxes: Callable[[int], Sequence[Sequence[float]]] | None = None
+    """It detects: the boxes of a frame by its number, all of cats in pictures of 256 x 192. Not with ``together``."""
 
 
 @dataclass
@@ -237,13 +239,26 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         ]
         answer = self._event("results", seen, frames=frames)
         response = answer.infer_response
-        for name, datatype, data in (
-            ("scores", "FP32", np.array([[0.9, 0.1] for _ in indices], "<f4").tobytes()),
-            ("class_ids", "INT32", np.array([[index, 1] for index in indices], "<i4").tobytes()),
-            ("labels", "BYTES", b"".join(_strings(b"class %d" % index, b"other") for index in indices)),
-        ):
+        tensors: list[tuple[str, str, list[int], bytes]] = [
+            ("scores", "FP32", [2], np.array([[0.9, 0.1] for _ in indices], "<f4").tobytes()),
+            ("class_ids", "INT32", [2], np.array([[index, 1] for index in indices], "<i4").tobytes()),
+            ("labels", "BYTES", [2], b"".join(_strings(b"class %d" % index, b"other") for index in indices)),
+        ]
+        if self.behaviour.boxes is not None:
+            found = np.array(self.behaviour.boxes(first), "<f4").reshape(-1, 4)
+            count = len(found)
+            tensors = [
+                ("boxes", "FP32", [count, 4], found.tobytes()),
+                ("scores", "FP32", [count], np.linspace(0.9, 0.5, count, dtype="<f4").tobytes()),
+                ("class_ids", "INT32", [count], np.full(count, 17, "<i4").tobytes()),
+                ("labels", "BYTES", [count], _strings(*[b"cat"] * count)),
+                ("image_size", "INT32", [2], np.array([192, 256], "<i4").tobytes()),
+            ]
+        for name, datatype, shape, data in tensors:
             response.outputs.append(
-                messages.ModelInferResponse.InferOutputTensor(name=name, datatype=datatype, shape=[len(packets), 2])
+                messages.ModelInferResponse.InferOutputTensor(
+                    name=name, datatype=datatype, shape=[len(packets), *shape]
+                )
             )
             response.raw_output_contents.append(data)
         return answer

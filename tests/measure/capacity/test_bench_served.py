@@ -12,6 +12,7 @@ import pytest
 import yaml
 from clip_files import write_video
 from networks import mean_color
+from PIL import Image
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -21,10 +22,15 @@ from onestream.measure.capacity.opencv import OpenCv
 from onestream.measure.capacity.ours import Ours
 from onestream.measure.capacity.playing import Playback, play
 from onestream.measure.capacity.soak import Memory, SoakPlan, growth, soak
+from onestream.measure.panning import write_panning
+from onestream.postprocess import read_labels
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[3]
+COCO = ROOT / "serving" / "data" / "coco_labels.txt"
 
 FIELDS = {
     "preprocess": {
@@ -122,3 +128,36 @@ def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["bench", "streams", "--clip", str(tmp_path / "no.mp4")])
     assert found.exit_code == 2
     assert "no.mp4" in found.output
+
+
+@pytest.fixture(scope="module")
+def drawing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """The project's detector with boxes drawn, and a clip of a cat."""
+    folder = tmp_path_factory.mktemp("drawing")
+    fields = yaml.safe_load((ROOT / "pipelines" / "detect.yaml").read_text(encoding="utf-8"))
+    fields["video"], fields["serving"] = {"output": {}}, {"cpu_instances": 1}
+    (folder / "detect.yaml").write_text(yaml.safe_dump(fields))
+    repository = folder / "repository"
+    build(folder / "detect.yaml", folder=repository)
+    served = onnx.load(str(repository / "detect_model" / "1" / "model.onnx"))
+    plain_network.install(served, repository, instances=1, max_batch_size=4)
+    with Image.open(ROOT / "examples" / "photos" / "cat.jpg") as photo:
+        write_panning(folder / "clip.mp4", photo, frames=60, size_hw=(270, 480))
+    models = ["detect_video", "detect_model", plain_network.NAME]
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
+        yield Bench(server, folder / "detect.yaml", folder / "clip.mp4")
+
+
+def test_both_ways_draw_the_same_boxes(drawing: Bench) -> None:
+    address, clip = drawing.server.grpc_address, Clip.read(drawing.clip)
+    found = agreement.check(address, drawing.pipeline_file, clip, stride=1, labels=read_labels(COCO))
+    assert found.keys() == {"boxes_equal", "ours_drawn", "theirs_drawn"}
+    assert min(found.values()) >= 0.9
+
+
+def test_opencv_draws_a_stream(drawing: Bench) -> None:
+    address = drawing.server.grpc_address
+    player = OpenCv(address, plain_network.NAME, drawing.pipeline_file, drawing.clip, 1, tuple(read_labels(COCO)))
+    played = play(player, Playback((1.0,), warm_s=0.5, seconds=2))
+    assert played.failure == ""
+    assert played.latencies_ms or played.dropped

@@ -12,13 +12,18 @@ import pytest
 from networks import mean_color
 from PIL import Image
 
-from onestream.measure.capacity.opencv import Compositing, Preprocessing
+from onestream.measure.capacity.opencv import Preprocessing
+from onestream.measure.capacity.opencv_results import Compositing, Detecting, Drawing
 from onestream.measure.capacity.plain_network import without_door
 from onestream.measure.parity.library_baselines import OpenCv
 from onestream.measure.parity.subject import Photo
+from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import Decode, Definition
+from onestream.preprocess.geometry import place
 from onestream.serving.building.onnx_graph import prepare
-from onestream.serving.pipeline import Pipeline
+from onestream.serving.pipeline import Pipeline, VideoOutput
+from onestream.wire.box_style import color_of
+from onestream.wire.tensor_names import CANDIDATES
 
 ROOT = Path(__file__).parents[3]
 
@@ -76,8 +81,43 @@ def test_a_person_stays_and_the_rest_is_blurred(frame: np.ndarray) -> None:
     composing = Compositing(pipeline.postprocess, pipeline.video.output, preprocessing.placement)  # type: ignore[arg-type]
     person = np.zeros((256, 256), np.float32)
     person[:, :128] = 1
-    composed = composing.compose(frame, person)
+    composed = composing.picture(frame, {"person": person})
     np.testing.assert_array_equal(composed[:, :300], frame[:, :300])
     right = composed[:, 340:].astype(float)
     assert np.abs(np.diff(right, axis=1)).mean() < 0.3 * np.abs(np.diff(frame[:, 340:].astype(float), axis=1)).mean()
-    assert composing(frame, person)[:4] == b"\0\0\0\1"
+    assert composing(frame, {"person": person})[:4] == b"\0\0\0\1"
+
+
+@pytest.mark.parametrize("suppression", ["by_class", "across_classes", "none"])
+@pytest.mark.parametrize("name", ["detect", "nanodet"])
+def test_opencv_s_suppression_finds_the_objects_that_ours_does(name: str, suppression: str) -> None:
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / f"{name}.yaml")
+    options = pipeline.postprocess.model_copy(update={"suppression": suppression, "class_ids": None})
+    random, size_hw = np.random.default_rng(5), (375, 500)
+    side = pipeline.preprocess.output_spec.size_hw[0]
+    corners = random.uniform(0, side, (200, 2))
+    boxes = np.concatenate([corners, corners + random.uniform(5, side / 2, (200, 2))], axis=1).astype(np.float32)
+    scores = np.sort(random.uniform(0, 1, 200))[::-1].astype(np.float32)
+    candidates = dict(zip(CANDIDATES, (boxes, scores, random.integers(0, 3, 200).astype(np.int32)), strict=True))
+    ours = open_postprocess(options, pipeline.preprocess)(
+        {key: one[None] for key, one in candidates.items()}, [size_hw]
+    )
+    found = Detecting(options, place(pipeline.preprocess, size_hw))(np.empty((*size_hw, 3), np.uint8), candidates)
+    # Ours leaves out what has no area in the picture.
+    visible = (found.boxes[:, 2:] > found.boxes[:, :2]).all(axis=1)
+    np.testing.assert_allclose(found.boxes[visible], ours[0]["boxes"][0], atol=1e-2)
+    np.testing.assert_array_equal(found.classes[visible], ours[0]["class_ids"][0])
+
+
+def test_boxes_are_drawn_in_the_colours_of_ours(frame: np.ndarray) -> None:
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / "detect.yaml")
+    placement = place(pipeline.preprocess, frame.shape[:2])
+    detecting = Detecting(pipeline.postprocess, placement)  # type: ignore[arg-type]
+    drawing = Drawing(detecting, ["a"] * 80, VideoOutput(), placement)
+    box = np.array([[75, 75, 225, 225]], np.float32)
+    candidates = dict(zip(CANDIDATES, (box, np.float32([0.9]), np.int32([3])), strict=True))
+    picture = drawing.picture(frame.copy(), candidates)
+    left = round(75 * frame.shape[1] / 300)
+    # COCO's number of the fourth class.
+    assert picture[180, left].tolist() == list(color_of(4)[::-1])
+    assert drawing(frame.copy(), candidates)[:4] == b"\0\0\0\1"

@@ -26,8 +26,12 @@ ODD: dict[str, Any] = {
     "size": {"shortest_edge": 101}, "crop_size": {"height": 70, "width": 65}, "image_mean": [0.1, 0.2, 0.3],
     "image_std": [0.4, 0.3, 0.2], "rescale_factor": 1 / 127.5,
 }  # fmt: skip
+OF_TWO_BOUNDS = ("ConditionalDetr", "DeformableDetr", "Detr", "Yolos")
+"""Detectors whose processors make sizes by the picture, unless their config says otherwise."""
 PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{family: (family, {}) for family in FAMILIES if family != "MobileViT"},
+    **{family: (family, {}) for family in FAMILIES if family not in ("MobileViT", "RfDetr", *OF_TWO_BOUNDS)},
+    **{family: (family, {"size": {"height": 160, "width": 224}}) for family in OF_TWO_BOUNDS},
+    "RTDetr, normalized": ("RTDetr", {"do_normalize": True, "do_pad": True, "resample": 3}),
     "MobileViT": ("MobileViT", OF_SIZE_288),
     "MobileViT, RGB": ("MobileViT", {**OF_SIZE_288, "do_flip_channel_order": False, "resample": 2}),
     "ConvNext below 384": ("ConvNext", OF_SIZE_224),
@@ -64,6 +68,18 @@ def test_image_processors(name: str) -> None:
     definition = from_huggingface(made.to_dict())
     assert_equal(definition, pixels_by(made))
     assert from_huggingface(made) == definition
+
+
+def test_a_processor_that_resizes_tensors_without_smoothing() -> None:
+    """RF-DETR keeps fractions of a level between its resize and the next step."""
+    size = {"size": {"height": 160, "width": 224}}
+    made = transformers.RfDetrImageProcessor(**size)
+    definition = from_huggingface(made.to_dict())
+    assert definition.resize is not None
+    assert not definition.resize.antialias
+    for comparison in differences(definition, pixels_by(made), backend="reference"):
+        # 8 bit round to half a level; the sums are float32's.
+        assert comparison.max < 0.51
 
 
 def test_a_processor_that_flips_the_channels_is_imported_in_bgr() -> None:
@@ -156,6 +172,7 @@ VIT = {
 }  # fmt: skip
 CLIP = {**VIT, "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 24}, "do_center_crop": True,
         "crop_size": {"height": 24, "width": 24}}  # fmt: skip
+DETR = {**VIT, "image_processor_type": "DetrImageProcessor", "do_pad": True, "format": "coco_detection"}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +180,14 @@ CLIP = {**VIT, "image_processor_type": "CLIPImageProcessor", "size": {"shortest_
     [
         ({**VIT, "image_processor_type": None}, ["does not say whose", "image_processor_type"]),
         ({**VIT, "image_processor_type": "MyViTImageProcessor"}, ["MyViTImageProcessor", "ViTImageProcessor"]),
-        ({**VIT, "image_processor_type": "DetrImageProcessor"}, ["DetrImageProcessor is not among"]),
+        ({**VIT, "image_processor_type": "OwlViTImageProcessor"}, ["OwlViTImageProcessor is not among"]),
+        ({**DETR, "size": {"shortest_edge": 800, "longest_edge": 1333}},
+         ["size is {'shortest_edge': 800, 'longest_edge': 1333}", "depends on the picture", "{'height': 800"]),
+        ({**DETR, "size": {"shortest_edge": 800}}, ["depends on the picture"]),
+        ({**DETR, "size": {"max_height": 800, "max_width": 800}}, ["depends on the picture"]),
+        ({**DETR, "size": 800}, ["size is 800"]),
+        ({**DETR, "pad_size": {"height": 32, "width": 32}}, ["pad_size is"]),
+        ({**DETR, "image_processor_type": "RfDetrImageProcessor", "resample": 3}, ["without antialiasing"]),
         ({**VIT, "auto_map": {"AutoImageProcessor": "x.Y"}}, ["auto_map", "code"]),
         ({**VIT, "resample": 4}, ["resample", "'box'"]),
         ({**VIT, "resample": 5}, ["'hamming'"]),

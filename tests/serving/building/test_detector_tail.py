@@ -130,9 +130,9 @@ def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
 UNFIT: dict[str, tuple[str, Arrays, str]] = {
     "classes": ("yolo", {"probabilities": zeros(1000)}, r"'probabilities', float32 \[batch, 1000\]"),
     "no class": ("yolo", {"output0": zeros(4, CELLS)}, r"\[batch, 4, 126\]"),
-    "three anchors a cell": ("yolo", {"output": zeros(3 * CELLS, 85)}, "it is of the family yolov5"),
-    "decoded": ("yolo", {"output0": zeros(300, 6)}, "the family boxes"),
-    "of yolo": ("yolov5", {"output0": zeros(84, CELLS)}, "one of the family yolo"),
+    "three anchors a cell": ("yolo", {"output": zeros(3 * CELLS, 85)}, "is usual for the family yolov5"),
+    "decoded": ("yolo", {"output0": zeros(300, 6)}, "is usual for the family boxes"),
+    "of yolo": ("yolov5", {"output0": zeros(84, CELLS)}, "is usual for the family yolo$"),
     "two outputs": ("yolo", {"a": zeros(84, 126), "b": zeros(84, 126)}, "'a', .*'b', "),
     "of integers": ("yolo", {"output0": zeros(84, CELLS, dtype=np.int32)}, "int32"),
     "masks too": ("yolov5", {"output0": zeros(99, 117), "output1": zeros(32, 160, 160)}, r"\[batch, 32, 160, 160\]"),

@@ -371,7 +371,7 @@ def test_without_a_compiler_for_the_kernels_the_cpu_decodes_and_composes(
     path = write_video(tmp_path / "clip.mp4", "libx264", count=5)
     assert len(composed(opened("GPU"), path)) == 5
     said = sys.modules["triton_python_backend_utils"].said
-    assert any("all video is decoded on the CPU: the kernel matte_take_planes cannot" in line for line in said)
+    assert any("all video is decoded on the CPU: the kernel matte_compose cannot" in line for line in said)
     assert machine.downloads == []
     with pytest.raises(CannotCompile, match="no NVRTC"):
         opened("GPU", decode="gpu")

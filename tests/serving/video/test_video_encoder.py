@@ -18,6 +18,7 @@ from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.streams.stream import StreamFrame
 from onestream.serving.pipeline import VideoOutput
 from onestream.serving.video.composed import ComposedVideo
+from onestream.serving.video.compositing import MatteComposition
 from onestream.serving.video.encoder import Encoder, blank
 from onestream.wire.tensor_names import MATTE, VIDEO
 
@@ -121,7 +122,7 @@ def test_a_person_stays_and_the_rest_is_replaced_as_displayed(kind: str, depth: 
     window = picture_window(DEFINITION, shown_hw)
     matte = np.zeros((32, 32), np.uint8)
     matte[window.top : window.top + window.height // 2] = 255
-    video = ComposedVideo(Composer(Color((0, 0, 255))), DEFINITION, BEST, fps=30)
+    video = ComposedVideo(MatteComposition(Composer(Color((0, 0, 255))), DEFINITION), BEST, fps=30)
     frame = Stored(0, 0, 0.0, np.empty(0, np.uint8), shown_hw, orientation, AS_TAGGED, None)
     frame.stored = stored
     tensors, fields = video(frame, {MATTE: matte})
@@ -149,7 +150,7 @@ def test_a_person_stays_and_the_rest_is_replaced_as_displayed(kind: str, depth: 
 def test_composed_video_is_tagged_with_the_colours_that_were_used(colors: Colors) -> None:
     """So a reader sees the colour that was asked for as the background, whatever it assumes of files without tags."""
     rule = ColorRule(matrix=colors.matrix, range=colors.range)
-    video = ComposedVideo(Composer(Color((200, 30, 30)), rule=rule), DEFINITION, BEST, fps=30)
+    video = ComposedVideo(MatteComposition(Composer(Color((200, 30, 30)), rule=rule), DEFINITION), BEST, fps=30)
     frame = Stored(0, 0, 0.0, np.empty(0, np.uint8), (48, 64), Orientation(), colors, None)
     frame.stored = replace(scene((48, 64)), matrix_tag=2, full_range=None)
     tensors, _ = video(frame, {MATTE: np.zeros((32, 32), np.uint8)})

@@ -1,0 +1,186 @@
+"""Boxes drawn into planes of YUV: in every format, where they are and nowhere else, in the colour of their class."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_frames import a_frame, a_surface
+from host_gpu import HostDevice
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onestream.postprocess.detection.drawing import draw_boxes
+from onestream.postprocess.planes import copy_in_8_bits, displayed, in_8_bits, plane_sizes
+from onestream.postprocess.planes_gpu import PlanesTaker
+from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.preprocess.video.gpu.surfaces import LAYOUTS
+from onestream.serving.video.compositing import DrawnBoxes
+from onestream.wire.box_style import color_of
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, SCORES
+
+GRAY = 120
+SHIFTS = [(1, 1), (0, 1), (1, 0), (0, 0)]
+RULE = ColorRule()
+
+
+def gray(size_hw: tuple[int, int], shifts: tuple[int, int] = (1, 1), *, tag: int = 1, full: bool = False) -> Planes:
+    """A frame of one gray, with rows that are padded with 77."""
+    frame = Planes(*[np.empty((0, 0), np.uint8)] * 3, size_hw, shifts, 8, tag, full)
+    y, u, v = (np.full((rows, columns + 3), 77, np.uint8) for rows, columns in plane_sizes(frame))
+    for plane, level in ((y, GRAY), (u, 128), (v, 128)):
+        plane[:, :-3] = level
+    return replace(frame, y=y, u=u, v=v)
+
+
+def draw(frame: Planes, boxes: Any, class_ids: Any = None, labels: Any = None) -> None:
+    count = len(boxes)
+    draw_boxes(
+        frame,
+        np.array(boxes, np.float32).reshape(count, 4),
+        np.linspace(0.9, 0.5, count).astype(np.float32),
+        np.array(range(count) if class_ids is None else class_ids, np.int32),
+        np.array([b"cat"] * count if labels is None else labels, object),
+        rule=RULE,
+    )
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["limited", "full"])
+@pytest.mark.parametrize("tag", [1, 6, 9])
+@pytest.mark.parametrize("shifts", SHIFTS)
+def test_lines_have_the_colour_of_the_class_and_the_rest_is_as_it_was(
+    shifts: tuple[int, int], tag: int, full: bool
+) -> None:
+    frame = gray((1080, 1920), shifts, tag=tag, full=full)
+    before = to_rgb(frame, RULE)
+    draw(frame, [(401.3, 300.9, 800.2, 600.5)], [17])
+    pixels = to_rgb(frame, RULE).astype(int)
+    # Enlarged to whole chroma samples; lines are 4 pixels wide.
+    down, across = (1 << shift for shift in shifts)
+    top, bottom = 300 // down * down, -(-601 // down) * down
+    left, right = 401 // across * across, -(-801 // across) * across
+    lines = {
+        "left": np.s_[top + 4 : bottom - 4, left : left + 4],
+        "right": np.s_[top + 4 : bottom - 4, right - 4 : right],
+        "top": np.s_[top : top + 4, left:right],
+        "bottom": np.s_[bottom - 4 : bottom, left:right],
+    }
+    for name, part in lines.items():
+        # A rounded level of Y, U and V is at most two of RGB.
+        assert np.abs(pixels[part] - color_of(17)).max() <= 3, name
+    inside = np.s_[top + 4 : bottom - 4, left + 4 : right - 4]
+    np.testing.assert_array_equal(pixels[inside], before[inside])
+    outside = np.ones(before.shape[:2], bool)
+    outside[top - 40 : bottom, left:right] = False
+    np.testing.assert_array_equal(pixels[outside], before[outside])
+    # The caption, above the box, has text of another colour on its own.
+    caption = pixels[top - 20 : top - 4, left : left + 60].reshape(-1, 3)
+    assert np.abs(caption - color_of(17)).max(axis=1).min() <= 3
+    assert (caption.max(axis=1) - caption.min(axis=1)).min() < 40
+
+
+Side = st.integers(1, 150)
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(
+    size_hw=st.tuples(Side, Side),
+    shifts=st.sampled_from(SHIFTS),
+    corners=st.lists(st.tuples(*[st.floats(0, 1, width=32)] * 4), max_size=5),
+    label=st.sampled_from(["cat", "", "a\nb\t c", "ärgerlich groß", "x" * 500, "日本", "\x00"]),
+)
+def test_boxes_of_any_size_stay_within_frames_of_any_size(
+    size_hw: tuple[int, int], shifts: tuple[int, int], corners: list[Any], label: str
+) -> None:
+    height, width = size_hw
+    boxes = [(min(a, c) * width, min(b, d) * height, max(a, c) * width, max(b, d) * height) for a, b, c, d in corners]
+    frame = gray(size_hw, shifts)
+    draw(frame, boxes, labels=[label.encode()] * len(boxes))
+    for plane in (frame.y, frame.u, frame.v):
+        assert (plane[:, -3:] == 77).all(), "what pads the rows is not ours"
+    if not boxes:
+        assert (frame.y[:, :-3] == GRAY).all()
+
+
+def test_the_best_box_is_on_top() -> None:
+    frame = gray((400, 400))
+    box = (100, 100, 300, 300)
+    draw(frame, [box, box], [17, 2])
+    assert np.abs(to_rgb(frame, RULE)[200, 101].astype(int) - color_of(17)).max() <= 3
+
+
+def test_lines_and_text_grow_with_the_picture() -> None:
+    def drawn(size: int) -> int:
+        frame = gray((size, size))
+        draw(frame, [(size * 0.2, size * 0.5, size * 0.8, size * 0.9)])
+        return int((frame.y[:, :-3] != GRAY).sum())
+
+    # Where nothing grew with it, twice the size would have twice the pixels in lines and as many in text.
+    assert drawn(2160) > 3 * drawn(1080)
+
+
+def test_an_unknown_matrix_is_refused() -> None:
+    with pytest.raises(ValueError, match="is tagged with matrix coefficients 8"):
+        draw(gray((20, 30), tag=8), [(1, 1, 9, 9)])
+
+
+@pytest.mark.parametrize("depth", [8, 10])
+@pytest.mark.parametrize("shifts", SHIFTS)
+def test_frames_are_copied_in_8_bit(shifts: tuple[int, int], depth: int) -> None:
+    frame, out = a_frame((51, 77), (shifts, depth), seed=3), gray((51, 77), shifts)
+    copy_in_8_bits(frame, out)
+    for plane, expected in zip((out.y, out.u, out.v), _planes(in_8_bits(frame)), strict=True):
+        np.testing.assert_array_equal(plane[:, :-3], expected)
+        assert (plane[:, -3:] == 77).all()
+    with pytest.raises(ValueError, match=r"out has size, chroma shifts and depth \(\(51, 78\)"):
+        copy_in_8_bits(frame, gray((51, 78), shifts))
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(
+    key=st.sampled_from(sorted(LAYOUTS)),
+    size_hw=st.tuples(Side, Side),
+    orientation=st.builds(Orientation, st.booleans(), st.booleans(), st.booleans()),
+    seed=st.integers(0, 1000),
+)
+def test_a_frame_on_a_gpu_is_drawn_into_as_on_the_cpu(
+    key: Any, size_hw: tuple[int, int], orientation: Orientation, seed: int
+) -> None:
+    """Through what streams use, on a GPU of host memory: two frames by one taker, every bit."""
+    stream: Any = HostDevice().stream()
+    work = DrawnBoxes(RULE, from_gpu=PlanesTaker(stream))
+    for number in (seed, seed + 1):
+        frame = a_frame(size_hw, key, seed=number)
+        shown = displayed(frame, orientation)
+        height, width = shown.size_hw
+        results = {
+            BOXES: np.array([[0.1 * width, 0.3 * height, 0.8 * width, 0.9 * height]], np.float32),
+            SCORES: np.array([0.5], np.float32),
+            CLASS_IDS: np.array([number], np.int32),
+            LABELS: np.array([b"dog"], object),
+        }
+        one, other = gray(shown.size_hw, shown.shifts), gray(shown.size_hw, shown.shifts)
+        work.write(shown, results, one)
+        work.write_surface(a_surface(frame, stream), orientation, results, other)
+        for found, expected in zip(_planes(other), _planes(one), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_a_frame_from_a_gpu_is_copied_and_waited_for_once() -> None:
+    device = HostDevice()
+    stream: Any = device.stream()
+    taker, frame = PlanesTaker(stream), a_frame((48, 64), seed=1)
+    surface = a_surface(frame, stream)
+    taker.take(surface, Orientation(), gray((48, 64)))
+    waits = device.syncs
+    taker.take(surface, Orientation(), gray((48, 64)))
+    assert device.syncs == waits + 1
+    with pytest.raises(ValueError, match=r"out has size, chroma shifts and depth \(\(48, 65\)"):
+        taker.take(surface, Orientation(), gray((48, 65)))
+
+
+def _planes(frame: Planes) -> tuple[Any, Any, Any]:
+    return frame.y, frame.u, frame.v

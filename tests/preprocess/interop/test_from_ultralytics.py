@@ -1,0 +1,191 @@
+"""ONNX files of ultralytics and YOLOv5: the pipeline that each becomes, that it builds, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from networks import ending_in, mean_color
+from onnx import helper
+from torchvision import transforms
+from typer.testing import CliRunner
+from ultralytics_files import NAMES, Family, square_finder
+
+from onestream.cli.main import app
+from onestream.postprocess.options import Classification, Detection
+from onestream.preprocess import CannotImport
+from onestream.preprocess.interop import from_letterbox, from_torchvision, import_source
+from onestream.serving.pipeline import Pipeline
+
+SIZE = (64, 96)
+
+
+def saved(folder: Path, model: onnx.ModelProto, name: str = "net.onnx") -> str:
+    (folder / name).write_bytes(model.SerializeToString())
+    return str(folder / name)
+
+
+def imported(folder: Path, source: str) -> Pipeline:
+    """The pipeline file that the command prints, read."""
+    result = CliRunner().invoke(app, ["import", source])
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 120 for line in result.stdout.splitlines())
+    (folder / "printed.yaml").write_text(result.stdout, encoding="utf-8")
+    return Pipeline.from_file(folder / "printed.yaml")
+
+
+def refused(folder: Path, model: onnx.ModelProto) -> str:
+    with pytest.raises(CannotImport) as caught:
+        import_source(saved(folder, model))
+    return str(caught.value)
+
+
+def with_metadata(model: onnx.ModelProto, **metadata: Any) -> onnx.ModelProto:
+    helper.set_model_props(model, {key: str(value) for key, value in metadata.items()})
+    return model
+
+
+def options_of(pipeline: Pipeline) -> Detection:
+    assert isinstance(pipeline.postprocess, Detection)
+    return pipeline.postprocess
+
+
+FAMILIES: dict[Family, tuple[float, float | None, int]] = {
+    "yolo": (0.25, 0.7, 300),
+    "yolov5": (0.25, 0.45, 1000),
+    "boxes": (0.25, None, 300),
+    "detr": (0.25, None, 300),
+}
+"""With the defaults of their predictors: score, overlap, number."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "float16"])
+def test_a_detector_becomes_its_family_and_builds(family: Family, half: bool, tmp_path: Path) -> None:
+    source = saved(tmp_path, square_finder(family, size_hw=SIZE, half=half))
+    pipeline = imported(tmp_path, source)
+    dtype = "float16" if half else "float32"
+    assert pipeline.preprocess == from_letterbox(SIZE, scale_fill=family == "detr", dtype=dtype)
+    options, (score, overlap, most) = options_of(pipeline), FAMILIES[family]
+    assert options.family == family
+    assert (options.score_threshold, options.max_detections) == (score, most)
+    assert options.suppresses == ("none" if overlap is None else "by_class")
+    assert overlap is None or options.iou_threshold == overlap
+    assert options.labels == tuple(NAMES.values())
+    command = ["build", str(tmp_path / "printed.yaml"), "--onnx", source, "--repository", str(tmp_path / "repository")]
+    built = CliRunner().invoke(app, command)
+    assert built.exit_code == 0, built.output
+    assert (tmp_path / "repository" / "printed_postprocess" / "labels.txt").read_text().splitlines() == [
+        *NAMES.values()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("family", "metadata"),
+    [
+        ("boxes", {"end2end": True, "args": {}}),  # YOLO26, and YOLOv10 since it says so
+        ("boxes", {"end2end": None, "args": {}}),  # YOLOv10 before
+        ("boxes", {"args": {"nms": True}}),
+        ("detr", {"description": "Ultralytics my model"}),
+        ("detr", {"description": "Ultralytics my model", "head": "RTDETRDecoder"}),
+        ("yolo", {"args": None, "end2end": None, "channels": None}),  # 8.0
+        ("yolov5", {"names": list(NAMES.values())}),  # before 6.2
+    ],
+)
+def test_files_of_other_versions(family: Family, metadata: dict[str, Any], tmp_path: Path) -> None:
+    pipeline = imported(tmp_path, saved(tmp_path, square_finder(family, size_hw=SIZE, **metadata)))
+    assert options_of(pipeline).family == family
+    assert options_of(pipeline).labels == tuple(NAMES.values())
+
+
+def test_two_classes_have_six_columns_as_decoded_boxes_have(tmp_path: Path) -> None:
+    """RT-DETR under a name of its own, that says that it is no end2end."""
+    network = square_finder("boxes", size_hw=SIZE, names={0: "cat", 1: "dog"}, args={}, description="mine")
+    assert options_of(imported(tmp_path, saved(tmp_path, network))).family == "detr"
+
+
+def test_a_file_that_takes_any_size_is_served_with_the_size_that_it_names(tmp_path: Path) -> None:
+    network = square_finder(size_hw=SIZE)
+    for dim, name in zip(
+        network.graph.input[0].type.tensor_type.shape.dim, ("batch", "", "height", "width"), strict=True
+    ):
+        if name:
+            dim.dim_param = name
+    network.graph.output[0].type.tensor_type.shape.dim[2].dim_param = "anchors"
+    source = saved(tmp_path, network)
+    pipeline = imported(tmp_path, source)
+    assert pipeline.preprocess == from_letterbox(SIZE)
+    assert options_of(pipeline).family == "yolo"
+    assert any("any size" in note for note in import_source(source).notes)
+    del network.metadata_props[[entry.key for entry in network.metadata_props].index("imgsz")]
+    assert "no fixed size" in refused(tmp_path, network)
+
+
+def test_a_classifier_is_resized_and_cropped_as_ultralytics_does(tmp_path: Path) -> None:
+    """``classify_transforms`` of ultralytics 8.3, which it gives PIL images."""
+    theirs = transforms.Compose([transforms.Resize(32), transforms.CenterCrop((32, 32)), transforms.ToTensor()])
+    names = dict(enumerate("abcdefg"))
+    network = with_metadata(ending_in("Softmax", shape=(1, 3, 32, 32)), stride=1, task="classify", names=names)
+    source = saved(tmp_path, network)
+    pipeline = imported(tmp_path, source)
+    assert pipeline.preprocess == from_torchvision(theirs)
+    assert pipeline.postprocess == Classification(labels=tuple(names.values()))
+    command = ["build", str(tmp_path / "printed.yaml"), "--onnx", source, "--repository", str(tmp_path / "repository")]
+    assert "activation: none" in CliRunner().invoke(app, command).output
+
+
+@pytest.mark.parametrize("name", ["no", "1", "a: b", "übergroß, 大", "#x", 'it\'s "it"', "~"])
+def test_names_stay_as_they_are_through_yaml(name: str, tmp_path: Path) -> None:
+    network = square_finder(size_hw=SIZE, names={0: name, 1: "b", 2: "c"})
+    assert options_of(imported(tmp_path, saved(tmp_path, network))).labels == (name, "b", "c")
+
+
+@pytest.mark.parametrize("task", ["segment", "pose", "obb", "semantic"])
+def test_other_tasks_are_refused_by_name(task: str, tmp_path: Path) -> None:
+    said = refused(tmp_path, square_finder(size_hw=SIZE, task=task))
+    assert f"export for the task '{task}'" in said
+    assert "detect and classify" in said
+
+
+@pytest.mark.parametrize(
+    ("metadata", "named"),
+    [
+        ({"names": None}, ["carries no metadata of ultralytics", "letterbox:640"]),
+        ({"names": "{0: 'a'"}, ["metadata names is \"{0: 'a'\"", "cannot be read"]),
+        ({"names": {0: "a", 2: "b", 3: "c"}}, ["names has the numbers 0, 2, 3", "0 to 2"]),
+        ({"names": {0: "a", 1: "b\nc", 2: "d"}}, ["'b\\nc'", "no name on one line"]),
+        ({"names": {0: "a", 1: " ", 2: "d"}}, ["no name on one line"]),
+        ({"names": {0: "a"}}, ["[1, 7, 126]", "its metadata's 1 classes", "[batch, 5, anchors]"]),
+        ({"names": 3}, ["names is '3'", "expected the names"]),
+        ({"args": "__import__('os')"}, ["metadata args", "cannot be read"]),
+    ],
+)
+def test_what_is_missing_or_contradicts_itself_is_said(
+    metadata: dict[str, Any], named: list[str], tmp_path: Path
+) -> None:
+    said = refused(tmp_path, square_finder(size_hw=SIZE, **metadata))
+    for part in named:
+        assert part in said
+
+
+def test_other_inputs_and_outputs_are_refused(tmp_path: Path) -> None:
+    gray = with_metadata(mean_color((1, 1, 32, 32)), stride=32, names=["a"])
+    assert "[1, 1, 32, 32]; expected images of 3 channels" in refused(tmp_path, gray)
+    integers = square_finder(size_hw=SIZE)
+    integers.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    assert "neither float32 nor float16" in refused(tmp_path, integers)
+    two = square_finder(size_hw=SIZE)
+    two.graph.output.append(helper.make_tensor_value_info("output1", 1, [1, 32, 16, 24]))
+    assert "its outputs are [1, 7, 126], [1, 32, 16, 24]" in refused(tmp_path, two)
+    more = square_finder(size_hw=SIZE)
+    more.graph.input.append(helper.make_tensor_value_info("sizes", 7, [1, 2]))
+    assert "has 2 inputs" in refused(tmp_path, more)
+
+
+def test_what_is_no_onnx_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"PK\x03\x04 not at all")
+    for name, said in (("net.onnx", "is not an ONNX file"), ("missing.onnx", "No such file")):
+        with pytest.raises(CannotImport, match=said):
+            import_source(str(tmp_path / name))

@@ -1,0 +1,136 @@
+"""A newcomer serves an exported detector: one file that ``onestream import`` prints, boxes in his picture's pixels."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+from typer.testing import CliRunner
+from ultralytics_files import NAMES, SCORE, square_finder
+
+from onestream.cli.main import app
+from onestream.client import Client
+from onestream.serving.server.server import Server
+
+pytestmark = pytest.mark.needs_triton
+
+NETWORK_HW = (320, 320)
+SQUARES = {0: (0.05, 0.1, 0.3, 0.35), 1: (0.5, 0.2, 0.95, 0.6), 2: (0.25, 0.7, 0.55, 0.95)}
+"""Red, green and blue: x0, y0, x1, y1 in parts of the picture's sides."""
+COLORS = {0: (255, 0, 0), 1: (0, 255, 0), 2: (0, 0, 255)}
+EXPORTS = {"mine": square_finder(size_hw=NETWORK_HW), "half": square_finder(size_hw=NETWORK_HW, half=True)}
+"""As they are exported by default, for one picture, and in float16."""
+
+
+def drawn(
+    width: int, height: int, *, classes: tuple[int, ...] = (0, 1, 2)
+) -> tuple[Image.Image, dict[int, np.ndarray]]:
+    """A picture of squares on gray, and where they are in its pixels."""
+    image, places = Image.new("RGB", (width, height), (60, 60, 60)), {}
+    for class_id in classes:
+        x0, y0, x1, y1 = (round(p * side) for p, side in zip(SQUARES[class_id], (width, height) * 2, strict=True))
+        ImageDraw.Draw(image).rectangle((x0, y0, x1 - 1, y1 - 1), fill=COLORS[class_id])
+        places[class_id] = np.array([x0, y0, x1, y1])
+    return image, places
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Serves every export, each built from what ``onestream import`` printed."""
+    folder = tmp_path_factory.mktemp("own")
+    repository = folder / "repository"
+    for name, network in EXPORTS.items():
+        onnx_file, pipeline_file = folder / f"{name}.onnx", folder / f"{name}.yaml"
+        onnx_file.write_bytes(network.SerializeToString())
+        printed = CliRunner().invoke(app, ["import", str(onnx_file)])
+        assert printed.exit_code == 0, printed.output
+        # One process of each model: starting them is what takes the time.
+        pipeline_file.write_text(printed.stdout + "serving: {cpu_instances: 1}\n")
+        built = CliRunner().invoke(
+            app, ["build", str(pipeline_file), "--onnx", str(onnx_file), "--repository", str(repository)]
+        )
+        assert built.exit_code == 0, built.output
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["grpc", "http"])
+def client(server: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
+    with Client(server.grpc_url if request.param == "grpc" else server.http_url, timeout_s=60) as connected:
+        yield connected
+
+
+def check(client: Client, form: str, data: bytes, places: dict[int, np.ndarray], size_hw: tuple[int, int]) -> None:
+    found = client.detect(data, pipeline=form)
+    assert found.image_size == size_hw
+    assert sorted(found.class_ids) == sorted(places)
+    for one in found:
+        assert one.label == NAMES[one.class_id]
+        # float16 has 11 binary digits.
+        assert one.score == pytest.approx(SCORE, abs=1e-3)
+        # The network sees whole pixels of its own: one of them, in pixels of the picture.
+        pixel = max(1.0, *(side / own for side, own in zip(size_hw, NETWORK_HW, strict=True)))
+        np.testing.assert_allclose(one.box, places[one.class_id], atol=pixel)
+
+
+@pytest.mark.parametrize("form", ["mine", "mine_fused", "half", "half_fused"])
+@pytest.mark.parametrize(
+    ("width", "height"), [(640, 480), (427, 640), (1920, 1080), (333, 1001), (320, 320), (100, 70)], ids=str
+)
+def test_boxes_are_where_the_squares_were_drawn(client: Client, form: str, width: int, height: int) -> None:
+    image, places = drawn(width, height)
+    check(client, form, encoded(image), places, (height, width))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("form", ["mine", "mine_fused"])
+def test_boxes_are_in_the_upright_picture(client: Client, form: str, orientation: int) -> None:
+    """As a camera stores it: turned and mirrored, with a note of how it was held."""
+    upright, places = drawn(500, 375)
+    undo = {
+        2: [Image.Transpose.FLIP_LEFT_RIGHT],
+        3: [Image.Transpose.ROTATE_180],
+        4: [Image.Transpose.FLIP_TOP_BOTTOM],
+        5: [Image.Transpose.TRANSPOSE],
+        6: [Image.Transpose.ROTATE_90],
+        7: [Image.Transpose.TRANSVERSE],
+        8: [Image.Transpose.ROTATE_270],
+    }.get(orientation, [])
+    stored = upright
+    for step in undo:
+        stored = stored.transpose(step)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    # Without chroma subsampling, colours end where they were drawn.
+    data = encoded(stored, "JPEG", quality=98, subsampling=0, exif=exif)
+    check(client, form, data, places, (375, 500))
+
+
+@pytest.mark.parametrize("form", ["mine", "mine_fused"])
+@pytest.mark.parametrize("classes", [(), (1,), (0, 2)], ids=str)
+def test_as_many_boxes_as_there_are_squares(client: Client, form: str, classes: tuple[int, ...]) -> None:
+    image, places = drawn(600, 400, classes=classes)
+    check(client, form, encoded(image), places, (400, 600))
+
+
+def test_an_export_that_takes_one_picture_only_says_what_to_write(tmp_path: Path) -> None:
+    onnx_file, pipeline_file = tmp_path / "net.onnx", tmp_path / "one.yaml"
+    onnx_file.write_bytes(square_finder(batch="squeezed", size_hw=(64, 64)).SerializeToString())
+    printed = CliRunner().invoke(app, ["import", str(onnx_file)]).stdout
+    pipeline_file.write_text(printed)
+    command = ["build", str(pipeline_file), "--onnx", str(onnx_file), "--repository", str(tmp_path / "repository")]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1
+    assert "write serving: {max_batch_size: 1}" in refused.output
+    pipeline_file.write_text(printed + "serving: {max_batch_size: 1}\n")
+    assert CliRunner().invoke(app, command).exit_code == 0

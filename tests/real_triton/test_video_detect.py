@@ -1,0 +1,235 @@
+"""Objects in video through a real Triton: boxes of every frame, drawn video, tracks, the command."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import numpy.typing as npt
+import pytest
+import yaml
+from clip_files import every_frame, turn
+from PIL import Image
+
+from onestream.client import Client
+from onestream.client.results import Detections
+from onestream.client.video import FrameResult, VideoWriter, tracked
+from onestream.preprocess.video.common.color import ColorRule, planes_of, to_rgb
+from onestream.preprocess.video.common.orientation import Orientation
+from onestream.serving.building.build import build
+from onestream.serving.server.server import Server
+from onestream.wire.box_style import color_of
+
+pytestmark = pytest.mark.needs_triton
+
+ROOT = Path(__file__).parents[2]
+FRAMES, FPS, SIZE_HW = 36, 30, (360, 640)
+EMPTY = range(15, 18)
+TURNED = Orientation(True, False, True)
+MODELS = ["detect_fused", "detect_video", "detect_model", "drawn_video", "drawn_model"]
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cat that moves to the right over a photo, and for some frames nothing at all. In BT.709, as tagged."""
+    path = tmp_path_factory.mktemp("video") / "clip.mp4"
+    photos = ROOT / "examples" / "photos"
+    behind = Image.open(photos / "flower.jpg").convert("RGB").resize(SIZE_HW[::-1])
+    cat = Image.open(photos / "cat.jpg").convert("RGB").resize((330, 220))
+    with av.open(str(path), "w") as container:
+        options = {"bf": "2", "crf": "12", "x264-params": "log-level=none"}
+        stream: Any = container.add_stream("libx264", rate=FPS, options=options)
+        stream.height, stream.width, stream.pix_fmt = *SIZE_HW, "yuv420p"
+        stream.codec_context.colorspace, stream.codec_context.color_range = 1, 1
+        for number in range(FRAMES):
+            shown = behind.copy()
+            shown.paste(cat, (20 + 7 * number, 80 + number))
+            if number in EMPTY:
+                shown = Image.new("RGB", shown.size, (90, 90, 90))
+            container.mux(stream.encode(av.VideoFrame.from_image(shown).reformat(format="yuv420p", dst_colorspace=1)))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def detecting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The pipeline of the project, without and with drawn video, in a quality at which colours can be compared."""
+    folder = tmp_path_factory.mktemp("detecting")
+    fields = yaml.safe_load((ROOT / "pipelines" / "detect.yaml").read_text(encoding="utf-8"))
+    # One process of each model: starting them is what takes time here.
+    fields["serving"] |= {"cpu_instances": 1}
+    (folder / "detect.yaml").write_text(yaml.safe_dump(fields))
+    (folder / "drawn.yaml").write_text(yaml.safe_dump(fields | {"video": {"output": {"crf": 6}, "results": 4}}))
+    for name in ("detect", "drawn"):
+        build(folder / f"{name}.yaml", folder=folder / "repository")
+    with Server(folder / "repository", http_port=0, grpc_port=0, metrics_port=0, models=MODELS) as server:
+        yield server
+
+
+@pytest.fixture
+def client(detecting: Server) -> Iterator[Client]:
+    with Client(detecting.grpc_url, timeout_s=20) as connected:
+        yield connected
+
+
+def objects(frame: FrameResult) -> Detections:
+    assert frame.detections is not None
+    return frame.detections
+
+
+def watch(client: Client, clip: Path, pipeline: str = "detect") -> list[FrameResult]:
+    with client.stream(clip, pipeline=pipeline) as frames:
+        results = list(frames)
+        assert frames.ended_reason == "done"
+    return results
+
+
+def pictures(clip: Path) -> list[npt.NDArray[np.uint8]]:
+    """The frames as displayed, in RGB."""
+    orientation = TURNED if clip.name == "turned.mp4" else Orientation()
+    return [orientation.turn(to_rgb(planes_of(frame), ColorRule())) for frame in every_frame(clip)]
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["upright", "turned"])
+def test_boxes_of_a_frame_are_those_of_its_picture(client: Client, clip: Path, tmp_path: Path, turned: bool) -> None:
+    source = turn(tmp_path / "turned.mp4", clip, (0, 1, -1, 0)) if turned else clip
+    results = watch(client, source)
+    assert [one.frame_index for one in results] == list(range(FRAMES))
+    np.testing.assert_allclose([one.pts_seconds for one in results], np.arange(FRAMES) / FPS, atol=1e-4)
+    for frame, pixels in zip(results, pictures(source), strict=True):
+        found = objects(frame)
+        assert found.image_size == pixels.shape[:2] == (SIZE_HW[::-1] if turned else SIZE_HW)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "PNG")
+        expected = client.detect(buffer.getvalue(), pipeline="detect_fused")
+        # The resizes of pictures and of frames round one level apart; what is near the threshold may come or go.
+        clear = [at for at, score in enumerate(expected.scores) if score > 0.35]
+        assert [found.labels[at] for at in clear] == [expected.labels[at] for at in clear]
+        np.testing.assert_allclose(found.scores[clear], expected.scores[clear], atol=0.02)
+        np.testing.assert_allclose(found.boxes[clear], expected.boxes[clear], atol=2)
+    if not turned:
+        assert all("cat" in objects(one).labels for one in results if one.frame_index not in EMPTY)
+        assert all(len(objects(results[number])) == 0 for number in EMPTY)
+
+
+def test_boxes_are_drawn_where_they_are_said(client: Client, clip: Path, tmp_path: Path) -> None:
+    undrawn, results = watch(client, clip), watch(client, clip, "drawn")
+    with VideoWriter(tmp_path / "out.mp4") as video:
+        for one in results:
+            video.write(one)
+    drawn = every_frame(tmp_path / "out.mp4")
+    assert [frame.time for frame in drawn] == pytest.approx(np.arange(FRAMES) / FPS, abs=1e-4)
+    for frame, before, picture, source in zip(results, undrawn, drawn, pictures(clip), strict=True):
+        np.testing.assert_array_equal(objects(frame).boxes, objects(before).boxes)
+        assert objects(frame).labels == objects(before).labels
+        pixels = to_rgb(planes_of(picture), ColorRule())
+        assert pixels.shape[:2] == objects(frame).image_size
+        # Encoded twice: the source is as it was wherever nothing is drawn.
+        if len(objects(frame)) == 0:
+            assert abs(pixels.astype(int) - source).mean() < 1
+            continue
+        best = next(iter(objects(frame)))
+        x0, y0, x1, y1 = (round(side) for side in best.box)
+        middle = (y0 + y1) // 2
+        # Lines are two pixels wide, in this size, and begin at even columns.
+        left = int(best.box[0]) // 2 * 2
+        line = pixels[middle : y1 - 4, left : left + 2].astype(int)
+        assert abs(np.median(line, axis=(0, 1)) - color_of(best.class_id)).max() < 30
+        inside = np.s_[middle : middle + 20, (x0 + x1) // 2 : (x0 + x1) // 2 + 20]
+        assert abs(pixels[inside].astype(int) - source[inside]).mean() < 4
+
+
+def test_the_cat_keeps_its_number(client: Client, clip: Path) -> None:
+    """Also over the frames in which nothing is found."""
+    with client.stream(clip, pipeline="detect") as frames:
+        numbers = {
+            one.track_id
+            for frame in tracked(frames)
+            for one in objects(frame)
+            if one.label == "cat" and one.score > 0.5
+        }
+    assert len(numbers) == 1
+    assert numbers != {-1}
+
+
+def test_what_a_live_stream_drops_leaves_the_rest_in_order(client: Client, clip: Path, tmp_path: Path) -> None:
+    """Results of different shapes, one at a time and slowly taken."""
+    for pipeline in ("detect", "drawn"):
+        with client.stream(clip, pipeline=pipeline, mode="drop_oldest", results=2) as frames:
+            results = []
+            for result in frames:
+                results.append(result)
+                time.sleep(0.03)
+            assert len(results) + frames.dropped == FRAMES
+        indices = [one.frame_index for one in results]
+        assert indices == sorted(indices)
+        assert all(objects(one).image_size == SIZE_HW for one in results)
+        if pipeline == "drawn":
+            with VideoWriter(tmp_path / "out.mp4") as video:
+                for one in results:
+                    video.write(one)
+            assert len(every_frame(tmp_path / "out.mp4")) == len(results)
+
+
+def stream(server: Server, *arguments: object) -> str:
+    """What the command prints."""
+    command = [sys.executable, "-m", "onestream", "stream", "--url", server.grpc_address]
+    done = subprocess.run(
+        [*command, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_command_prints_objects_and_tracks_and_draws_them_where_the_server_does_not(
+    detecting: Server, clip: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.mp4"
+    printed = stream(detecting, clip, "--pipeline", "detect", "--json", "--track", "-o", out)
+    *lines, last = (json.loads(line) for line in printed.splitlines())
+    assert (last["ended"], last["results"]) == ("done", FRAMES)
+    for line in lines:
+        names = ("boxes", "scores", "class_ids", "labels", "track_ids")
+        assert {len(line[name]) for name in names} == {len(line["boxes"])}
+        assert line["image_size"] == list(SIZE_HW)
+    numbers = {
+        track_id
+        for line in lines
+        for label, score, track_id in zip(line["labels"], line["scores"], line["track_ids"], strict=True)
+        if label == "cat" and score > 0.5
+    }
+    assert len(numbers) == 1
+    line, frame = lines[-1], every_frame(out)[-1]
+    left, top, _, bottom = line["boxes"][0]
+    pixels = frame.to_ndarray(format="rgb24")
+    edge = pixels[round((top + bottom) / 2) : round(bottom) - 4, int(left) : int(left) + 3].astype(int)
+    # Fewer bits than the server's, so that half of a line's colour may be that of what is beside it.
+    assert abs(np.median(edge, axis=0) - color_of(line["class_ids"][0])).max(axis=1).min() < 60
+
+
+def test_the_command_writes_what_the_server_drew(detecting: Server, clip: Path, tmp_path: Path) -> None:
+    printed = stream(detecting, clip, "--pipeline", "drawn", "--json", "-o", tmp_path / "out.mp4")
+    first = json.loads(printed.splitlines()[0])
+    assert first["video"]["key"] is True
+    assert first["labels"][0] == "cat"
+    assert len(every_frame(tmp_path / "out.mp4")) == FRAMES
+
+
+def test_the_page_s_python_tracks_objects(detecting: Server, clip: Path) -> None:
+    page = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
+    code = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)[-1]
+    code = code.replace("127.0.0.1:8001", detecting.grpc_address).replace("clip.mp4", str(clip))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^0 0\.0 cat #1 0\.\d\d \(", done.stdout)

@@ -1,0 +1,85 @@
+"""A detector built with the family of another: what its user reads. And names of classes in the pipeline file."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from networks import ending_in
+from ultralytics_files import NAMES, Family, square_finder
+
+from onestream.postprocess.options import Classification, Detection
+from onestream.preprocess.interop import from_letterbox
+from onestream.serving.building.build import build
+from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.pipeline import Pipeline
+
+SIZE = (160, 224)
+SEEN: dict[Family, str] = {
+    "yolo": "[batch, 7, 735]",
+    "yolov5": "[batch, 2205, 8]",
+    "boxes": "[batch, 300, 6]",
+    "detr": "[batch, 300, 7]",
+}
+FAMILIES = ("yolo", "yolov5", "yolox", "ssd", "nanodet", "detr", "boxes")
+
+
+def built(folder: Path, network: Any, postprocess: dict[str, Any], operations: Any = None) -> Path:
+    (folder / "net.onnx").write_bytes(network.SerializeToString())
+    operations = operations or from_letterbox(SIZE).model_dump(mode="json")["operations"]
+    text = yaml.safe_dump({"preprocess": {"operations": operations}, "postprocess": postprocess}, allow_unicode=True)
+    (folder / "mine.yaml").write_text(text, encoding="utf-8")
+    build(folder / "mine.yaml", folder=folder / "repository", onnx_file=folder / "net.onnx")
+    return folder / "repository"
+
+
+@pytest.mark.parametrize(("export", "family"), [pair for pair in product(SEEN, FAMILIES) if pair[0] != pair[1]])
+def test_a_wrong_family_is_refused_with_the_usual_one(export: Family, family: str, tmp_path: Path) -> None:
+    network = square_finder(export, size_hw=SIZE)
+    postprocess = {"kind": "detection", "family": family, "labels": [*NAMES.values()]}
+    with pytest.raises((BadNetwork, BadPipeline)) as caught:
+        built(tmp_path, network, postprocess)
+    said = str(caught.value)
+    if (export, family) in (("boxes", "yolov5"), ("detr", "yolov5"), ("boxes", "detr")):
+        # Their sizes suit both; the number of the classes does not.
+        assert f"labels has 3 entries, the network has {1 if (export, family) == ('boxes', 'yolov5') else 2} " in said
+        assert f"if its family is {family}" in said
+    else:
+        assert f"the family {family} takes " in said
+        assert SEEN[export] in said
+        assert f"usual for the family {export}" in said
+
+
+def test_classes_are_named_in_the_pipeline_file(tmp_path: Path) -> None:
+    """The names lie beside the models, once each, and not in their configurations."""
+    names = ["Katze, groß", "no", "1"]
+    postprocess = {"kind": "detection", "family": "yolo", "labels": names}
+    repository = built(tmp_path, square_finder(size_hw=SIZE), postprocess)
+    options = Pipeline.from_file(tmp_path / "mine.yaml").postprocess
+    assert isinstance(options, Detection)
+    assert options.labels == tuple(names)
+    for model in ("mine_postprocess", "mine_fused"):
+        assert (repository / model / "labels.txt").read_text(encoding="utf-8").splitlines() == names
+    assert not any("Katze" in path.read_text(encoding="utf-8") for path in repository.rglob("*.pbtxt"))
+
+
+def test_a_classifier_too(tmp_path: Path) -> None:
+    names = list("abcdefg")
+    operations = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
+    repository = built(tmp_path, ending_in("Softmax"), {"kind": "classification", "labels": names}, operations)
+    assert Pipeline.from_file(tmp_path / "mine.yaml").postprocess == Classification(labels=tuple(names))
+    assert (repository / "mine_fused" / "labels.txt").read_text().splitlines() == names
+
+
+@pytest.mark.parametrize("labels", [[], [""], ["a", " "], ["a\nb"], [1, 2], {"0": "a"}], ids=str)
+def test_names_that_are_none_are_refused(labels: Any, tmp_path: Path) -> None:
+    with pytest.raises(BadPipeline, match=r"postprocess\.detection\.labels"):
+        built(tmp_path, square_finder(size_hw=SIZE), {"kind": "detection", "family": "yolo", "labels": labels})
+
+
+def test_as_many_names_as_classes(tmp_path: Path) -> None:
+    with pytest.raises(BadPipeline, match=r"postprocess\.labels has 2 entries, the network has 3 classes"):
+        built(tmp_path, square_finder(size_hw=SIZE), {"kind": "detection", "family": "yolo", "labels": ["a", "b"]})
