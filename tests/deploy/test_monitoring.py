@@ -38,6 +38,8 @@ GPU_METRICS = {
     "nv_gpu_memory_total_bytes",
     "nv_gpu_power_usage",
 }
+# What a detector has, and the default pipeline has not.
+DETECTOR_METRICS = {"onestream_objects_total", "onestream_candidates_dropped_total"}
 
 
 def parse(expression: str) -> Any:
@@ -91,7 +93,7 @@ def of_a_detector(folder: Path) -> dict[str, set[str]]:
         Client(server.grpc_address) as client,
     ):
         assert len(client.detect(picture, pipeline="cells_fused")) == 1
-        return with_labels(server, until={"onestream_objects_total", "onestream_candidates_dropped_total"})
+        return with_labels(server, until=DETECTOR_METRICS)
 
 
 def with_labels(server: Server, *, until: set[str]) -> dict[str, set[str]]:
