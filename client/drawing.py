@@ -10,6 +10,9 @@ from onestream.wire.box_style import Color, color_of, ink_on
 
 _Area = tuple[float, float, float, float]
 
+Drawn = tuple[_Area, int, str]
+"""A box, x0, y0, x1, y1 in pixels; its class, which gives the colour; the text beside it."""
+
 _FONT = "DejaVuSans.ttf"
 """Has the letters of most alphabets. Pillow's own font, which has English ones only, stands in where it is missing."""
 
