@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from onestream.client import Classification, Detections, Outputs, Result
+from onestream.client import Classification, Detections, Embedding, Outputs, Result, Segmentation
 
 ResultT = TypeVar("ResultT", bound=Result)
 
@@ -31,23 +31,45 @@ def best(result: ResultT, top: int) -> ResultT:
 
 
 def lines(result: Result, top: int) -> list[Line]:
-    """The lines of an answer, at least one: its ``top`` best classes, all objects, or all tensors."""
-    if isinstance(result, Outputs):
-        return [_tensor(name, array) for name, array in sorted(result.tensors.items())] or [Line("nothing")]
-    if isinstance(result, Classification):
-        return [Line(one.label, one.score) for one in best(result, top).labels]
-    return [Line(one.label, one.score, _box(one.box)) for one in result] or [Line("no objects")]
+    """The lines of an answer, at least one: its ``top`` best classes, all objects, masks or tensors."""
+    match result:
+        case Classification():
+            return [Line(one.label, one.score) for one in best(result, top).labels]
+        case Detections():
+            return [Line(one.label, one.score, _box(one.box)) for one in result] or [Line("no objects")]
+        case Embedding():
+            return [_tensor("embedding", result.vector)]
+        case Segmentation():
+            return _masks(result) or [Line("nothing")]
+        case Outputs():
+            return [_tensor(name, array) for name, array in sorted(result.tensors.items())] or [Line("nothing")]
 
 
 def titles(result: Result | None) -> tuple[str, str]:
     """What ``what`` and ``where`` of a result's lines are; the second is empty where they have no ``where``."""
-    if isinstance(result, Outputs):
-        return "output", "values"
-    return "label", "box" if isinstance(result, Detections) else ""
+    match result:
+        case Embedding() | Outputs():
+            return "output", "values"
+        case Segmentation():
+            return "label", "of the picture"
+        case _:
+            return "label", "box" if isinstance(result, Detections) else ""
 
 
 def _box(box: tuple[float, float, float, float]) -> str:
     return ", ".join(f"{edge:.0f}" for edge in box)
+
+
+def _masks(result: Segmentation) -> list[Line]:
+    """The part of the picture that is of each class, most first; those of which nothing is seen are left out."""
+    names = dict(zip(result.class_ids, result.labels, strict=True))
+    if len(result.masks) == len(result.class_ids):
+        shares = dict(zip(result.class_ids, (result.probabilities() >= 128).mean(axis=(1, 2)), strict=True))
+    else:
+        classes = result.classes()
+        shares = {class_id: float((classes == class_id).mean()) for class_id in result.class_ids}
+    seen = sorted(shares, key=lambda class_id: -shares[class_id])
+    return [Line(names[class_id], where=f"{shares[class_id]:.1%}") for class_id in seen if shares[class_id] > 0]
 
 
 def _tensor(name: str, array: npt.NDArray[Any]) -> Line:

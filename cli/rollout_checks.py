@@ -14,7 +14,7 @@ from onestream.client import Client, OnestreamError
 from onestream.measure.same_objects import Found
 from onestream.measure.same_objects import compare as compare_objects
 from onestream.preprocess import Definition
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, PIXELS, SCORES
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, EMBEDDING, PIXELS, SCORES
 
 Answer = dict[str, npt.NDArray[Any]]
 
@@ -160,6 +160,8 @@ def _best(answer: Answer) -> int | None:
     """The best class of an answer; None where it holds no classes."""
     if CLASS_IDS in answer:
         return int(answer[CLASS_IDS].flat[0])
+    if EMBEDDING in answer:
+        return None
     first = next(iter(answer.values()))
     return int(first.argmax()) if first.ndim == 2 and first.dtype.kind == "f" else None
 

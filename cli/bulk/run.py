@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
-from onestream.cli.bulk.rows import Row
+from onestream.cli.bulk.rows import Answer, Row
 from onestream.cli.bulk.sources import Sample, as_text
+from onestream.cli.result_lines import lines
 from onestream.client import (
     BadImage,
     Client,
     InvalidRequest,
     OnestreamError,
-    Outputs,
     ServerFailed,
     ServerOverloaded,
     TimedOut,
@@ -75,9 +75,10 @@ class Run:
                 result = self._client.predict(opened, pipeline=self._pipeline)
         except _OF_ONE_IMAGE as error:
             return Row.of_error(sample.path, sample.key, error)
-        if isinstance(result, Outputs):
-            answered = ", ".join(sorted(result.tensors)) or "nothing"
-            raise UnexpectedResponse(f"{self._pipeline!r} answers {answered}; bulk writes classes and objects")
+        if not isinstance(result, Answer):
+            raise UnexpectedResponse(
+                f"{self._pipeline!r} answers {lines(result, 1)[0].what}; bulk writes classes and objects"
+            )
         return Row.of_result(sample.path, sample.key, result, self._top)
 
     def _count(self, row: Row) -> None:

@@ -14,15 +14,15 @@ from PIL import Image
 from onestream.cli.demo_page.compose import composed
 from onestream.cli.demo_page.served import Answer, Form, Served
 from onestream.cli.result_lines import lines
-from onestream.client import Classification, Detections, Result, answers
+from onestream.client import Classification, Detections, Outputs, Result, answers
 from onestream.client._transports.base import Tensors
-from onestream.client.drawing import color_of
 from onestream.measure.parity import heatmap
 from onestream.measure.parity.library_baselines import usual_code
 from onestream.measure.parity.photos import source_of
 from onestream.measure.parity.subject import Photo, Refused, Subject
 from onestream.preprocess import BackendMissing, BadImage, Definition, compile
 from onestream.preprocess.backends.reference import picture
+from onestream.wire.box_style import color_of
 from onestream.wire.tensor_names import MATTE
 
 Json = dict[str, Any]
@@ -111,7 +111,7 @@ def _answer(form: Form, image: bytes, answer: Answer) -> Json:
             for one in result
         ]
         return {"kind": "objects", "objects": objects, "width": width, "height": height}
-    if MATTE in result.tensors:
+    if isinstance(result, Outputs) and MATTE in result.tensors:
         matte: Pixels = result.tensors[MATTE][0]
         found: Json = {"kind": "matte", "matte": _png(matte), "person": float((matte >= 128).mean())}
         try:

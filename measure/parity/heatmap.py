@@ -109,7 +109,7 @@ def _differences(
 
 
 def _flip(report: Report, subject: str, photo: str) -> str:
-    """What became of the best class, where it is another; empty where it is the same."""
+    """What became of the best class or of the first object that is another; empty where all are the same."""
     flips = next(one.flips for one in report.subjects if one.name == subject)
     return next((f"{flip.expected} → {flip.got}" for flip in flips if flip.photo == photo), "")
 

@@ -3,29 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
-from onestream.postprocess.options import MOST_MASK_CLASSES, MOST_PROBABILITY_MASKS, Segmentation
+from onestream.postprocess.matte.composer import picture_window
+from onestream.postprocess.options import (
+    MOST_MASK_CLASSES,
+    MOST_PROBABILITY_MASKS,
+    AnyPostprocess,
+    Classification,
+    Detection,
+    Embedding,
+    Matte,
+    Raw,
+    Segmentation,
+)
 from onestream.preprocess import Definition
-from onestream.serving.building.onnx_postprocess import check_embedding, check_segmentation
+from onestream.serving.building.onnx_postprocess import check_classification, check_embedding, check_segmentation
 from onestream.serving.building.triton_config import Tensor
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.wire.tensor_names import CLASS_IDS, EMBEDDING, IMAGE_SIZE, LABELS, MASKS
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, EMBEDDING, IMAGE_SIZE, LABELS, MASKS, MATTE, SCORES
 
 
-def embedding_outputs(outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
-    """The answer of an embedding. Raises ``BadNetwork`` where the network's outputs are no vector."""
-    return (Tensor(EMBEDDING, "float32", (check_embedding(outputs) or -1,)),)
+def answer_of(
+    options: AnyPostprocess, definition: Definition, outputs: Sequence[NetworkOutput], labels: str | None
+) -> tuple[Tensor, ...]:
+    """What a pipeline answers. ``outputs`` are those of its served network, ``labels`` the text of its labels file.
+
+    Raises ``BadNetwork`` where the outputs do not suit the kind, ``BadPipeline`` where the options name classes or
+    labels that are not the network's, or the definition does not suit the kind.
+    """
+    match options:
+        case Classification():
+            return _classification(options, outputs, labels)
+        case Detection():
+            return _detection()
+        case Embedding():
+            return (Tensor(EMBEDDING, "float32", (check_embedding(outputs) or -1,)),)
+        case Matte():
+            return _matte(definition, outputs)
+        case Segmentation():
+            return _segmentation(definition, options, outputs, labels)
+        case Raw():
+            return tensors_of(outputs)
 
 
-def segmentation_outputs(
+def tensors_of(outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
+    """A network's outputs as tensors of Triton's."""
+    return tuple(Tensor(out.name, out.dtype, tuple(-1 if dim is None else dim for dim in out.dims)) for out in outputs)
+
+
+def _classification(
+    options: Classification, outputs: Sequence[NetworkOutput], labels: str | None
+) -> tuple[Tensor, ...]:
+    classes = check_classification(outputs, options)
+    if labels is not None and classes is not None and len(labels.splitlines()) != classes:
+        raise BadPipeline(f"postprocess.labels has {len(labels.splitlines())} names, the network has {classes} classes")
+    k = (options.top_k,)
+    return Tensor(SCORES, "float32", k), Tensor(CLASS_IDS, "int32", k), Tensor(LABELS, "string", k)
+
+
+def _detection() -> tuple[Tensor, ...]:
+    """Each picture has as many as there are objects in it."""
+    return (
+        Tensor(BOXES, "float32", (-1, 4)),
+        Tensor(SCORES, "float32", (-1,)),
+        Tensor(CLASS_IDS, "int32", (-1,)),
+        Tensor(LABELS, "string", (-1,)),
+        Tensor(IMAGE_SIZE, "int32", (2,)),
+    )
+
+
+def _matte(definition: Definition, outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
+    try:
+        for example_hw in ((1080, 1920), (1920, 1080)):
+            picture_window(definition, example_hw)
+    except ValueError as error:
+        raise BadPipeline(f"postprocess matte: {error}") from None
+    size_hw = cast("tuple[int, int]", definition.output_spec.size_hw)
+    if len(outputs) != 1 or outputs[0].dtype != "float32" or outputs[0].dims != size_hw:
+        shapes = ", ".join(f"{out.name} {out.dtype} {[None, *out.dims]}" for out in outputs)
+        raise BadNetwork(
+            f"matte takes one output, float32 [None, {size_hw[0]}, {size_hw[1]}], the size of the definition's output; "
+            f"got {shapes}"
+        )
+    return (Tensor(MATTE, "uint8", size_hw),)
+
+
+def _segmentation(
     definition: Definition, options: Segmentation, outputs: Sequence[NetworkOutput], labels: str | None
 ) -> tuple[Tensor, ...]:
-    """The answer of a segmentation.
-
-    Raises ``BadNetwork`` where the network's output is no grid over its input or has too many classes, ``BadPipeline``
-    where the classes or labels that the options name are not the network's.
-    """
     classes, grid_hw = check_segmentation(outputs)
     size_hw = definition.output_spec.size_hw
     if any(side is None or side % cells for side, cells in zip(size_hw, grid_hw, strict=True)):

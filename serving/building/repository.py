@@ -17,13 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import cast
 
-from onestream.postprocess.matte.composer import picture_window
-from onestream.postprocess.options import Classification, Detection, Embedding, Matte, Segmentation
-from onestream.preprocess import Definition
-from onestream.serving.building.kinds import embedding_outputs, segmentation_outputs
-from onestream.serving.building.onnx_postprocess import check_classification, with_activation
+from onestream.postprocess.options import Classification, Segmentation
+from onestream.serving.building.kinds import answer_of, tensors_of
+from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.triton_config import (
     HEADER,
     INSTANCES_PARAMETER,
@@ -41,20 +38,15 @@ from onestream.serving.building.triton_config import (
 )
 from onestream.serving.building.versions import VERSION_OF
 from onestream.serving.engine.served import NetworkOutput
-from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
 from onestream.wire.tensor_names import (
-    BOXES,
-    CLASS_IDS,
     EVENT,
     IMAGE,
     IMAGE_SIZE,
-    LABELS,
-    MATTE,
     MESSAGE,
     PIXELS,
-    SCORES,
     VIDEO,
 )
 
@@ -149,28 +141,16 @@ def plan(
     """
     name, definition, options = pipeline.name, pipeline.preprocess, pipeline.serving
     postprocess = pipeline.postprocess
-    network_tensors = tuple(
-        Tensor(out.name, out.dtype, tuple(-1 if dim is None else dim for dim in out.dims)) for out in outputs
-    )
+    network_tensors = tensors_of(outputs)
     image = Tensor(IMAGE, "uint8", (-1,), ragged=True)
     height, width = definition.output_spec.size_hw
     assert height is not None
     assert width is not None
     pixels = Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
-    results = network_tensors
     if isinstance(postprocess, Classification | Segmentation):
         postprocess = with_activation(postprocess, outputs)
         pipeline = pipeline.model_copy(update={"postprocess": postprocess})
-    if isinstance(postprocess, Classification):
-        results = _classification_outputs(postprocess, outputs, labels)
-    if isinstance(postprocess, Embedding):
-        results = embedding_outputs(outputs)
-    if isinstance(postprocess, Segmentation):
-        results = segmentation_outputs(definition, postprocess, outputs, labels)
-    if isinstance(postprocess, Matte):
-        results = _matte_outputs(definition, outputs)
-    if isinstance(postprocess, Detection):
-        results = _detection_outputs()
+    results = answer_of(postprocess, definition, outputs, labels)
     # The size of each picture, for what is mapped back to it.
     size = (Tensor(IMAGE_SIZE, "int32", (2,)),) if postprocess.takes_image_size else ()
 
@@ -321,43 +301,6 @@ def _video(
         gpu=next(iter(pipeline.serving.gpu.gpu_numbers), 0),
         parameters={**parameters, "video": options.model_dump_json(), "network_batch": str(network_batch)},
     )
-
-
-def _classification_outputs(
-    options: Classification, outputs: Sequence[NetworkOutput], labels: str | None
-) -> tuple[Tensor, ...]:
-    classes = check_classification(outputs, options)
-    if labels is not None and classes is not None and len(labels.splitlines()) != classes:
-        raise BadPipeline(f"postprocess.labels has {len(labels.splitlines())} names, the network has {classes} classes")
-    k = (options.top_k,)
-    return Tensor(SCORES, "float32", k), Tensor(CLASS_IDS, "int32", k), Tensor(LABELS, "string", k)
-
-
-def _detection_outputs() -> tuple[Tensor, ...]:
-    """Each picture has as many as there are objects in it."""
-    return (
-        Tensor(BOXES, "float32", (-1, 4)),
-        Tensor(SCORES, "float32", (-1,)),
-        Tensor(CLASS_IDS, "int32", (-1,)),
-        Tensor(LABELS, "string", (-1,)),
-        Tensor(IMAGE_SIZE, "int32", (2,)),
-    )
-
-
-def _matte_outputs(definition: Definition, outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
-    try:
-        for example_hw in ((1080, 1920), (1920, 1080)):
-            picture_window(definition, example_hw)
-    except ValueError as error:
-        raise BadPipeline(f"postprocess matte: {error}") from None
-    size_hw = cast("tuple[int, int]", definition.output_spec.size_hw)
-    if len(outputs) != 1 or outputs[0].dtype != "float32" or outputs[0].dims != size_hw:
-        shapes = ", ".join(f"{out.name} {out.dtype} {[None, *out.dims]}" for out in outputs)
-        raise BadNetwork(
-            f"matte takes one output, float32 [None, {size_hw[0]}, {size_hw[1]}], the size of the definition's output; "
-            f"got {shapes}"
-        )
-    return (Tensor(MATTE, "uint8", size_hw),)
 
 
 def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -87,7 +87,8 @@ def test_best_classes_are_compared_as_before() -> None:
 
 
 def test_other_outputs_are_compared_by_their_values() -> None:
-    one, other = ({"map": np.full((1, 2, 2, 2), value, np.float32)} for value in (0.5, 0.75))
-    assert what_is_kept(one, other) is None
-    assert difference(one, other) == 0.25
-    assert compared(a=(one, other)).failures(least_top1=1) == []
+    for name, shape in (("map", (1, 2, 2, 2)), ("embedding", (1, 4))):
+        one, other = ({name: np.full(shape, value, np.float32)} for value in (0.5, 0.75))
+        assert what_is_kept(one, other) is None
+        assert difference(one, other) == 0.25
+        assert compared(a=(one, other)).failures(least_top1=1) == []
