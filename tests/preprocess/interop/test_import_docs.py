@@ -10,6 +10,7 @@ import pytest
 import transformers
 from networks import mean_color
 from typer.testing import CliRunner
+from ultralytics_files import square_finder
 
 from onestream.cli.main import app
 from onestream.serving.pipeline import Pipeline
@@ -32,13 +33,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     transformers.CLIPImageProcessorPil().save_pretrained(tmp_path / "clip")
     (tmp_path / "my_module.py").write_text(OWN)
+    (tmp_path / "yolo11n.onnx").write_bytes(square_finder().SerializeToString())
     (tmp_path / "resnet50.onnx").write_bytes(mean_color((1, 3, 224, 224)).SerializeToString())
     return tmp_path
 
 
 def test_the_commands_run_and_print_what_is_shown(folder: Path) -> None:
     lines = block("bash").splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     for line in lines:
         command, *to = (part.strip() for part in line.partition("#")[0].split(">"))
         result = CliRunner().invoke(app, shlex.split(command)[1:])

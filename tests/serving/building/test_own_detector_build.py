@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from networks import ending_in
+from typer.testing import CliRunner
 from ultralytics_files import NAMES, Family, square_finder
 
+from onestream.cli.main import app
 from onestream.postprocess.options import Classification, Detection
 from onestream.preprocess.interop import from_letterbox
 from onestream.serving.building.build import build
@@ -83,3 +86,29 @@ def test_names_that_are_none_are_refused(labels: Any, tmp_path: Path) -> None:
 def test_as_many_names_as_classes(tmp_path: Path) -> None:
     with pytest.raises(BadPipeline, match=r"postprocess\.labels has 2 entries, the network has 3 classes"):
         built(tmp_path, square_finder(size_hw=SIZE), {"kind": "detection", "family": "yolo", "labels": ["a", "b"]})
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "detection.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("yolo11n.onnx").write_bytes(square_finder(size_hw=(640, 640)).SerializeToString())
+    printed = CliRunner().invoke(app, ["import", "yolo11n.onnx"])
+    assert printed.stdout == EXAMPLES[0]
+
+
+@pytest.mark.parametrize("text", EXAMPLES[1:], ids=lambda text: re.findall(r"family: (\w+)", text)[0])
+def test_every_example_is_a_pipeline(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    pipeline = Pipeline.from_file(file)
+    assert isinstance(pipeline.postprocess, Detection)
+    # A served network has one size.
+    assert None not in pipeline.preprocess.output_spec.size_hw
+
+
+def test_every_family_is_on_the_page() -> None:
+    for family in FAMILIES:
+        assert f"| `{family}` |" in PAGE
