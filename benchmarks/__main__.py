@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure, then write results.json, tables.md and a plot."""
+"""``python -m benchmarks``: measure a pipeline, then write results.json, tables.md and a plot."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 from benchmarks import plot, tables
+from benchmarks.competitors import CLASSIFY, CONTESTS
 from benchmarks.photos import SIZES, PhotosMissing
 from benchmarks.plan import FULL, QUICK
 from benchmarks.result_files import add_out, path_in, write
@@ -24,17 +25,20 @@ def main() -> int:
     plan = replace(plan, rounds=options.rounds or plan.rounds, sizes=tuple(options.size or SIZES))
     parts = tuple(options.only or PARTS)
     complete = plan == replace(FULL, rounds=plan.rounds) and parts == PARTS
+    contest = CONTESTS[options.pipeline]
     try:
-        results = run(plan, parts=parts, progress=lambda line: print(line, flush=True))
+        results = run(plan, contest, parts=parts, progress=lambda line: print(line, flush=True))
     except (PerfAnalyzerError, Disagreement, PhotosMissing, ServerError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 1
     # A partial run does not replace published results.
-    path = path_in(options.out or (None if complete else CACHE / "results"), results.machine.slug, FILE_NAME)
+    path = path_in(
+        options.out or (None if complete else CACHE / "results"), results.machine.slug, contest.file(FILE_NAME)
+    )
     write(path, results)
-    path.with_name("tables.md").write_text(tables.full(results))
+    path.with_name(contest.file("tables.md")).write_text(tables.full(results))
     if results.served:
-        plot.draw(results, path.with_name("throughput.png"))
+        plot.draw(results, path.with_name(contest.file("throughput.png")))
     print(tables.full(results))
     print(f"written to {path.parent}")
     return 0
@@ -42,6 +46,9 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--pipeline", choices=CONTESTS, default=CLASSIFY.name, help="what is measured; its results have their own files"
+    )
     parser.add_argument("--quick", action="store_true", help="a few minutes instead of half an hour; for a first look")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds, of which medians are taken")
     parser.add_argument("--size", action="append", choices=SIZES, help="measure this size only; repeatable")

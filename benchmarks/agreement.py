@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tritonclient.grpc as triton
 
 from onestream.measure.agreement import Disagreement
-from onestream.wire.tensor_names import CLASS_IDS, IMAGE, SCORES
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE, SCORES
 
 TOLERANCE = 0.03
 """Largest allowed difference of a score, from 0 to 1.
 
-DALI's resize differs from Pillow's by at most one of 255 levels, which the network can carry to two percent of a score;
-a wrong colour order, filter or crop moves scores by tens of percents.
+DALI's resize differs from Pillow's and OpenCV's by at most one of 255 levels, which the network can carry to two
+percent of a score; a wrong colour order, filter or crop moves scores by tens of percents.
 """
+LEAST_OVERLAP = 0.9
+"""Least intersection over union of a box and its partner. One level of 255 moves an edge by less than one percent of
+the box; the picture's size with its sides swapped, or an inverse geometry of other scales, by far more."""
 
 _TIMEOUT_S = 60.0
 
+Answer = dict[str, npt.NDArray[Any]]
+"""What a competitor says about one photo: its output tensors, each with a batch dimension of 1."""
+
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a competitor says about one photo: the best classes, best first, and their scores, 0 to 1."""
+class Agreed:
+    """How far competitors agree with the first one.
 
-    class_ids: tuple[int, ...]
-    scores: tuple[float, ...]
+    ``best_classes_equal`` counts the photos whose best class is the same for all; ``largest_difference`` is that of a
+    score and ``least_overlap`` that of a box with its partner, by competitor.
+    """
+
+    best_classes_equal: int
+    largest_difference: dict[str, float]
+    least_overlap: dict[str, float] = field(default_factory=dict)
+
+
+Agree = Callable[[Mapping[str, Sequence[Answer]], Sequence[str]], Agreed]
+"""Compares every competitor's answers with those of the first, photo by photo, whose names follow.
+
+Raises ``Disagreement`` naming competitor, photo and both answers.
+"""
 
 
 def ask(model: str, photos: Sequence[bytes], *, grpc_address: str) -> list[Answer]:
@@ -37,39 +57,104 @@ def ask(model: str, photos: Sequence[bytes], *, grpc_address: str) -> list[Answe
             image = triton.InferInput(IMAGE, [1, len(photo)], "UINT8")
             image.set_data_from_numpy(np.frombuffer(photo, np.uint8)[None])
             result = client.infer(model, [image], client_timeout=_TIMEOUT_S)
-            answers.append(answer(result.as_numpy(CLASS_IDS)[0], result.as_numpy(SCORES)[0]))
+            answers.append({output.name: result.as_numpy(output.name) for output in result.get_response().outputs})
     return answers
 
 
-def answer(class_ids: Sequence[int], scores: Sequence[float]) -> Answer:
-    """An answer from rows of a model's outputs."""
-    return Answer(tuple(int(i) for i in class_ids), tuple(float(s) for s in scores))
-
-
-def check(
+def same_best_classes(
     answers: Mapping[str, Sequence[Answer]], names: Sequence[str], *, tolerance: float = TOLERANCE
-) -> dict[str, float]:
-    """Compare every competitor with the first one, photo by photo; returns the largest difference of a score for each.
+) -> Agreed:
+    """Compare classifications; see ``Agree``.
 
     Within ``tolerance`` must be the scores at each rank. The best class must be the same, unless the first competitor
-    gives the other's best class a score within ``tolerance`` of its own best: then the two are a tie. ``names`` are the
-    photos'. Raises ``Disagreement`` naming competitor, photo and both answers.
+    gives the other's best class a score within ``tolerance`` of its own best: then the two are a tie.
     """
     (first, expected), *others = answers.items()
     worst = {}
     for competitor, given in others:
         worst[competitor] = 0.0
         for name, one, other in zip(names, expected, given, strict=True):
-            difference = max(abs(a - b) for a, b in zip(one.scores, other.scores, strict=True))
-            of_their_best = dict(zip(one.class_ids, one.scores, strict=True)).get(other.class_ids[0], 0.0)
-            if difference > tolerance or one.scores[0] - of_their_best > tolerance:
-                raise Disagreement(
-                    f"{competitor} and {first} disagree about {name}: {_short(other)} against {_short(one)}; allowed "
-                    f"are the same best class and scores within {tolerance}. Nothing was timed"
+            (scores, other_scores), (classes, other_classes) = _rows(one, other, SCORES), _rows(one, other, CLASS_IDS)
+            difference = float(np.abs(scores - other_scores).max())
+            of_their_best = dict(zip(classes.tolist(), scores.tolist(), strict=True)).get(int(other_classes[0]), 0.0)
+            if difference > tolerance or scores[0] - of_their_best > tolerance:
+                raise _disagreement(
+                    (competitor, other), (first, one), name, f"the same best class and scores within {tolerance}"
                 )
             worst[competitor] = max(worst[competitor], difference)
-    return worst
+    return Agreed(_equal_best(answers), worst)
+
+
+def same_boxes(
+    answers: Mapping[str, Sequence[Answer]],
+    names: Sequence[str],
+    *,
+    score_threshold: float,
+    tolerance: float = TOLERANCE,
+) -> Agreed:
+    """Compare detections; see ``Agree``.
+
+    Every object of either must be found by the other: of the same class, with a score within ``tolerance``, and with a
+    box whose intersection with its own, divided by their union, is at least 0.9. Left out are those with a score within
+    ``tolerance`` of ``score_threshold``, which may be below it for the other.
+    """
+    (first, expected), *others = answers.items()
+    worst, least = {}, {}
+    for competitor, given in others:
+        worst[competitor], least[competitor] = 0.0, 1.0
+        for name, one, other in zip(names, expected, given, strict=True):
+            for these, those in ((one, other), (other, one)):
+                for index in np.flatnonzero(these[SCORES][0] > score_threshold + tolerance):
+                    found = _partner(these, int(index), those, tolerance)
+                    if found is None:
+                        allowed = f"the same classes, scores within {tolerance}, boxes that overlap by {LEAST_OVERLAP}"
+                        raise _disagreement((competitor, other), (first, one), name, allowed)
+                    worst[competitor] = max(worst[competitor], found[0])
+                    least[competitor] = min(least[competitor], found[1])
+    return Agreed(_equal_best(answers), worst, least)
+
+
+def _partner(these: Answer, index: int, those: Answer, tolerance: float) -> tuple[float, float] | None:
+    """Difference of score and overlap of an object with what another competitor found; None where there is none."""
+    boxes, scores = those[BOXES][0], those[SCORES][0]
+    overlap = _overlaps(these[BOXES][0, index], boxes)
+    differences = np.abs(scores - these[SCORES][0, index])
+    same = those[CLASS_IDS][0] == these[CLASS_IDS][0, index]
+    possible = np.flatnonzero(same & (differences <= tolerance) & (overlap >= LEAST_OVERLAP))
+    if not len(possible):
+        return None
+    best = possible[overlap[possible].argmax()]
+    return float(differences[best]), float(overlap[best])
+
+
+def _overlaps(box: npt.NDArray[np.float32], others: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Intersection over union of one box with each of others."""
+    common = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    intersection = np.maximum(common, 0).prod(axis=1)
+    areas = (others[:, 2:] - others[:, :2]).prod(axis=1)
+    overlaps: npt.NDArray[np.float32] = intersection / ((box[2:] - box[:2]).prod() + areas - intersection)
+    return overlaps
+
+
+def _rows(one: Answer, other: Answer, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    return one[name][0], other[name][0]
+
+
+def _equal_best(answers: Mapping[str, Sequence[Answer]]) -> int:
+    best = (
+        {next(iter(answer[CLASS_IDS][0].tolist()), None) for answer in photo}
+        for photo in zip(*answers.values(), strict=True)
+    )
+    return sum(len(classes) == 1 for classes in best)
+
+
+def _disagreement(theirs: tuple[str, Answer], firsts: tuple[str, Answer], photo: str, allowed: str) -> Disagreement:
+    return Disagreement(
+        f"{theirs[0]} and {firsts[0]} disagree about {photo}: {_short(theirs[1])} against {_short(firsts[1])}; allowed "
+        f"are {allowed}. Nothing was timed"
+    )
 
 
 def _short(given: Answer) -> str:
-    return ", ".join(f"class {i}: {s:.4f}" for i, s in zip(given.class_ids[:2], given.scores[:2], strict=True))
+    pairs = zip(given[CLASS_IDS][0][:2], given[SCORES][0][:2], strict=True)
+    return ", ".join(f"class {i}: {s:.4f}" for i, s in pairs) or "no object"

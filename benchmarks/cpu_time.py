@@ -31,7 +31,7 @@ _TIMEOUT_S = 300.0
 _WARMUP_PASSES = 4  # DALI's pools of memory grow during the first ones
 
 
-def measure(pipeline_file: Path, photos: Sequence[bytes], *, passes: int) -> list[dict[Timed, float]]:
+def measure(pipeline_file: Path, photos: Sequence[bytes], *, passes: int) -> list[dict[str, float]]:
     """Milliseconds of CPU time per image, one entry for every pass over the photos.
 
     Raises ``multiprocessing.TimeoutError`` after five minutes.
@@ -40,7 +40,7 @@ def measure(pipeline_file: Path, photos: Sequence[bytes], *, passes: int) -> lis
         return pool.apply_async(_measure, (pipeline_file, tuple(photos), passes)).get(_TIMEOUT_S)
 
 
-def _measure(pipeline_file: Path, photos: tuple[bytes, ...], passes: int) -> list[dict[Timed, float]]:
+def _measure(pipeline_file: Path, photos: tuple[bytes, ...], passes: int) -> list[dict[str, float]]:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     definition = Pipeline.from_file(pipeline_file).preprocess
     runs: dict[Timed, Callable[[list[bytes]], None]] = {
@@ -55,7 +55,7 @@ def _measure(pipeline_file: Path, photos: tuple[bytes, ...], passes: int) -> lis
                 run(batch)
     measured = []
     for _ in range(passes):
-        used = dict.fromkeys(TIMED, 0.0)
+        used: dict[str, float] = dict.fromkeys(TIMED, 0.0)
         for batch in batches:
             for name, run in runs.items():
                 began = time.process_time()

@@ -1,7 +1,7 @@
 """The limit: the same operations without a server, in one process per core, each with one thread.
 
 Every process runs what the fused model runs: the definition compiled for DALI up to its pixels, the network with the
-definition's last steps at its door, top-k. It gives no names to classes and builds no responses.
+definition's last steps at its door, postprocessing. It reads no requests and builds no responses.
 """
 
 from __future__ import annotations
@@ -15,53 +15,51 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import onnx
 
-from onestream.postprocess import top_k
-from onestream.postprocess.options import Classification
-from onestream.preprocess import BadImage, compile
-from onestream.serving.building.onnx_postprocess import with_activation
+from onestream.postprocess import read_labels
+from onestream.postprocess.options import read_postprocess
+from onestream.postprocess.postprocessing import Tensors, open_postprocess
+from onestream.preprocess import BadImage, Definition, Limits, compile
+from onestream.preprocess.headers.reader import read_header
+from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.engine import served as served_network
-from onestream.serving.pipeline import Pipeline
-
-Classified = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
 
 _START_TIMEOUT_S = 120.0
 _WARMUP_BATCHES = 5
 
 
-def make_classifier(pipeline: Pipeline, network: Path) -> Callable[[Sequence[bytes]], Classified]:
-    """What one process runs: encoded images to scores (batch, k) float32 and class ids (batch, k) int32."""
-    options = pipeline.postprocess
-    assert isinstance(options, Classification)
-    activation = with_activation(options, served_network.outputs(onnx.load(network))).activation
-    assert activation != "auto"
+def open_fused(model: Path) -> Callable[[Sequence[bytes]], list[Tensors]]:
+    """What one process runs: encoded images to the outputs for each. ``model`` is the folder of the fused model."""
+    config = from_text((model / "configs" / "cpu.pbtxt").read_text())
+    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    definition, labels = Definition.from_json((model / "definition.json").read_text()), model / "labels.txt"
     compiled = compile(
-        pipeline.preprocess.pixels(),
+        definition.pixels(),
         backend="dali",
-        limits=pipeline.limits,
-        max_batch_size=pipeline.serving.max_batch_size,
+        limits=Limits.model_validate_json(parameters["limits"]),
+        max_batch_size=config.max_batch_size,
         threads=1,
     )
-    engine = OnnxRuntimeEngine(network, threads=1)
+    engine = OnnxRuntimeEngine(model / "1" / "model.onnx", threads=1)
+    postprocess = open_postprocess(
+        read_postprocess(parameters["postprocess"]),
+        definition,
+        labels=read_labels(labels) if labels.exists() else None,
+    )
 
-    def classify(images: Sequence[bytes]) -> Classified:
+    def run(images: Sequence[bytes]) -> list[Tensors]:
         pixels = []
         for sample in compiled.run(images):
             if isinstance(sample, BadImage):
                 raise sample
             pixels.append(sample)
-        (logits,) = engine.run(np.stack(pixels)).values()
-        return top_k(logits, options.top_k, activation=activation)
+        return postprocess(engine.run(np.stack(pixels)), [read_header(image).oriented_hw for image in images])
 
-    return classify
+    return run
 
 
 def measure(
-    pipeline_file: Path,
-    network: Path,
+    model: Path,
     photos: Sequence[bytes],
     *,
     batches: Sequence[int],
@@ -75,7 +73,7 @@ def measure(
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(processes)
     rates: multiprocessing.Queue[tuple[int, float]] = context.Queue()
-    arguments = (pipeline_file, network, tuple(photos), tuple(batches), duration_s, barrier, rates)
+    arguments = (model, tuple(photos), tuple(batches), duration_s, barrier, rates)
     workers = [context.Process(target=_work, args=(index, *arguments), daemon=True) for index in range(processes)]
     for worker in workers:
         worker.start()
@@ -95,24 +93,23 @@ def measure(
 
 def _work(
     index: int,
-    pipeline_file: Path,
-    network: Path,
+    model: Path,
     photos: tuple[bytes, ...],
     batches: tuple[int, ...],
     duration_s: float,
     barrier: Barrier,
     rates: Any,
 ) -> None:
-    classify = make_classifier(Pipeline.from_file(pipeline_file), network)
+    run = open_fused(model)
     for size in batches:
         # Processes begin at different photos, so that they do not decode the same one at the same time.
         position = index * len(photos) // 2
         for _ in range(_WARMUP_BATCHES):
-            classify(photos[:size])
+            run(photos[:size])
         barrier.wait(_START_TIMEOUT_S)
         began, images = time.perf_counter(), 0
         while (elapsed := time.perf_counter() - began) < duration_s:
-            classify([photos[(position + i) % len(photos)] for i in range(size)])
+            run([photos[(position + i) % len(photos)] for i in range(size)])
             position += size
             images += size
         rates.put((size, images / elapsed))

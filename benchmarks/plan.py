@@ -9,8 +9,6 @@ from benchmarks.results import Competitor, Part
 from onestream.measure.load.perf_analyzer import Load, Transport
 from onestream.measure.plan import Plan
 
-COMPETITORS: tuple[Competitor, ...] = ("plain", "classify", "classify_fused")
-AT_MAIN_LOAD: tuple[Competitor, ...] = ("plain_default", *COMPETITORS)
 MAIN_LOAD = Load(kind="concurrency", value=8)
 ONE_AT_A_TIME = Load(kind="concurrency", value=1)
 SEED = 20
@@ -38,24 +36,35 @@ FULL = ServedPlan(quick=False, rounds=5, duration_s=6.0, trial_rounds=2, concurr
 QUICK = ServedPlan(quick=True, rounds=2, duration_s=1.5, trial_rounds=1, concurrencies=(1, 8), cpu_time_passes=2)
 
 
+def competitors(pipeline: str) -> tuple[Competitor, ...]:
+    """What is measured at every point: the plain ensemble, and both forms of a pipeline."""
+    return ("plain", pipeline, f"{pipeline}_fused")
+
+
+def at_main_load(pipeline: str) -> tuple[Competitor, ...]:
+    """What is measured at concurrency 8 by gRPC."""
+    return ("plain_default", *competitors(pipeline))
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedLoad:
     """A load on a part of the pipeline, put on every competitor in turn."""
 
     load: Load
+    competitors: tuple[Competitor, ...]
     transport: Transport = "grpc"
     part: Part = "whole"
-    competitors: tuple[Competitor, ...] = COMPETITORS
 
 
-def points(plan: ServedPlan, *, rate: int) -> list[PlannedLoad]:
+def points(plan: ServedPlan, pipeline: str, *, rate: int) -> list[PlannedLoad]:
     """The points of one size. ``rate`` is in requests per second."""
+    every, most = competitors(pipeline), at_main_load(pipeline)
     concurrencies = [Load(kind="concurrency", value=value) for value in plan.concurrencies]
     return [
-        *(PlannedLoad(load, competitors=AT_MAIN_LOAD if load == MAIN_LOAD else COMPETITORS) for load in concurrencies),
-        PlannedLoad(Load(kind="rate", value=rate)),
-        PlannedLoad(MAIN_LOAD, transport="http"),
-        PlannedLoad(MAIN_LOAD, transport="grpc+shm"),
+        *(PlannedLoad(load, most if load == MAIN_LOAD else every) for load in concurrencies),
+        PlannedLoad(Load(kind="rate", value=rate), every),
+        PlannedLoad(MAIN_LOAD, every, transport="http"),
+        PlannedLoad(MAIN_LOAD, every, transport="grpc+shm"),
         # By shared memory, since inside a pipeline these pixels do not travel to a client.
-        PlannedLoad(MAIN_LOAD, transport="grpc+shm", part="preprocess", competitors=("plain", "classify")),
+        PlannedLoad(MAIN_LOAD, ("plain", pipeline), transport="grpc+shm", part="preprocess"),
     ]

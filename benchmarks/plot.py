@@ -14,12 +14,12 @@ from matplotlib.ticker import NullLocator
 
 from benchmarks.curve import draw_curve
 from benchmarks.photos import Size
-from benchmarks.plan import COMPETITORS
-from benchmarks.results import Competitor, Results, Served, Where
+from benchmarks.plan import competitors
+from benchmarks.results import Results, Served, Where
 from onestream.measure.spread import Spread
 
-_COLORS: dict[Competitor, str] = {"plain": "#777777", "classify": "#d98200", "classify_fused": "#1f6fb4"}
-_MARKERS: dict[Competitor, str] = {"plain": "s", "classify": "o", "classify_fused": "D"}
+_STYLES = (("#777777", "s"), ("#d98200", "o"), ("#1f6fb4", "D"))
+"""Colour and marker of the plain ensemble, of ours, and of our fused form."""
 
 
 def draw(results: Results, path: Path) -> None:
@@ -53,10 +53,10 @@ def _curves(axes: Axes, results: Results, size: Size, quantity: str) -> None:
         return float(getattr(one.export, quantity))
 
     loads = [load for load in results.loads(size) if load.kind == "concurrency"]
-    for competitor in COMPETITORS:
+    for competitor, (color, marker) in zip(competitors(results.pipeline), _STYLES, strict=True):
         found = {load.value: results.rounds_of(value, competitor, Where(size, load)) for load in loads}
         spreads = {float(at): Spread.of(list(rounds.values())) for at, rounds in found.items() if rounds}
-        draw_curve(axes, spreads, label=competitor, color=_COLORS[competitor], marker=_MARKERS[competitor])
+        draw_curve(axes, spreads, label=competitor, color=color, marker=marker)
     axes.set_xscale("log", base=2)
     axes.set_xticks([load.value for load in loads], [str(load.value) for load in loads])
     axes.xaxis.set_minor_locator(NullLocator())

@@ -8,18 +8,18 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from benchmarks.cpu_time import Timed
 from benchmarks.photos import Photo, Size
 from benchmarks.result_files import FROZEN, Machine
 from onestream.measure.load.perf_analyzer import Export, Load, Transport
 
 SCHEMA = 1
 FILE_NAME = "results.json"
-Competitor = Literal["plain", "plain_default", "classify", "classify_fused"]
-"""*plain* is the plain ensemble in its fastest setting, *plain_default* with Triton's and ONNX Runtime's defaults."""
+Competitor = str
+"""*plain* is the plain ensemble in its fastest setting, *plain_default* with Triton's and ONNX Runtime's defaults; ours
+have the names of their models, such as *classify* and *classify_fused*."""
 Part = Literal["whole", "preprocess"]
 
-PACKAGES = ("nvidia-dali-cuda120", "nvidia-pytriton", "numpy", "onnxruntime", "pillow")
+PACKAGES = ("nvidia-dali-cuda120", "nvidia-pytriton", "numpy", "onnxruntime", "opencv-python-headless", "pillow")
 """Those that do the work."""
 
 
@@ -74,13 +74,13 @@ class InProcess(BaseModel):
 
 
 class CpuTime(BaseModel):
-    """CPU milliseconds per image in one pass over the photos; see ``cpu_time``."""
+    """CPU milliseconds per image in one pass over the photos; see ``cpu_time`` and ``boxes_time``."""
 
     model_config = FROZEN
 
     round: int
     size: Size
-    milliseconds: dict[Timed, float]
+    milliseconds: dict[str, float]
 
 
 class PlainTrial(BaseModel):
@@ -95,7 +95,7 @@ class PlainTrial(BaseModel):
 
 
 class Agreement(BaseModel):
-    """Largest difference of a score between each competitor and the plain one, over all photos of a size."""
+    """How far each competitor agrees with the plain one over all photos of a size; see ``agreement.Agreed``."""
 
     model_config = FROZEN
 
@@ -104,14 +104,16 @@ class Agreement(BaseModel):
     best_classes_equal: int
     photos: int
     largest_difference: dict[str, float]
+    least_overlap: dict[str, float] = {}
 
 
 class Results(BaseModel):
-    """Everything of one run. ``plain_setting`` is the best setting of the plain competitor by size."""
+    """Everything of one run of ``pipeline``. ``plain_setting`` is the best setting of the plain competitor by size."""
 
     model_config = FROZEN
 
     format: int = SCHEMA
+    pipeline: str = "classify"
     started_utc: str
     quick: bool
     seed: int
@@ -127,6 +129,11 @@ class Results(BaseModel):
     served: list[Served]
     in_process: list[InProcess]
     cpu_time: list[CpuTime]
+
+    @property
+    def fused(self) -> Competitor:
+        """Our form that does all in one process."""
+        return f"{self.pipeline}_fused"
 
     def rounds_of(self, value: Callable[[Served], float], competitor: Competitor, where: Where) -> dict[int, float]:
         """A quantity of one competitor at one point, by round; empty where that was not measured."""

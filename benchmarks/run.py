@@ -7,15 +7,23 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
 import tritonclient.grpc as triton
 
-from benchmarks import agreement, cpu_time, in_process
-from benchmarks.competitors import DEFAULT_PLAIN, PIPELINE, ROOT, PlainSetting, make_repository, plain_settings
+from benchmarks import agreement, boxes_time, cpu_time, in_process
+from benchmarks.competitors import (
+    CLASSIFY,
+    DEFAULT_PLAIN,
+    ROOT,
+    Contest,
+    PlainSetting,
+    make_repository,
+    plain_settings,
+)
 from benchmarks.photos import PhotoSet, Size, photo_set
 from benchmarks.plan import MAIN_LOAD, RATE_SHARE, SEED, PlannedLoad, ServedPlan, points
 from benchmarks.result_files import commit, this_machine, versions
@@ -34,6 +42,7 @@ from onestream.measure.load import perf_analyzer
 from onestream.measure.load.perf_analyzer import Export, Load, PerfAnalyzerError, Transport
 from onestream.measure.plan import rotated
 from onestream.measure.spread import Spread
+from onestream.postprocess.options import Detection
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.fit import usable_cores
 from onestream.serving.server.server import Server
@@ -46,8 +55,14 @@ _SETTLE_S = 0.3
 _NOTABLE_SHARE = 0.05
 
 
-def run(plan: ServedPlan, *, parts: tuple[Only, ...] = PARTS, progress: Callable[[str], None] = print) -> Results:
-    """Measure everything and return it.
+def run(
+    plan: ServedPlan,
+    contest: Contest = CLASSIFY,
+    *,
+    parts: tuple[Only, ...] = PARTS,
+    progress: Callable[[str], None] = print,
+) -> Results:
+    """Measure everything of a contest and return it.
 
     Raises ``perf_analyzer.PerfAnalyzerError``, ``Disagreement``, ``photos.PhotosMissing`` or
     ``onestream.serving.server.errors.ServerError``.
@@ -59,11 +74,13 @@ def run(plan: ServedPlan, *, parts: tuple[Only, ...] = PARTS, progress: Callable
     settings = plain_settings(cores)
     libraries = versions(PACKAGES)
     with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
-        repository = Path(folder)
+        repository = Path(folder) / "repository"
         progress("repository: building ours and the plain ensembles")
-        make_repository(repository, settings)
-        network = repository / "classify_model" / "1" / "model.onnx"
-        state = _Run(plan, parts, progress, photos, network, cores)
+        make_repository(contest, repository, settings)
+        bare_network = None
+        if "cpu-time" in parts and isinstance(Pipeline.from_file(contest.pipeline_file).postprocess, Detection):
+            bare_network = boxes_time.build_without_tail(contest.pipeline_file, Path(folder) / "without-tail")
+        state = _Run(plan, contest, parts, progress, photos, repository / contest.fused, bare_network, cores)
         if "served" in parts:
             progress("server: starting")
             with _serving(repository, command) as served:
@@ -76,6 +93,7 @@ def run(plan: ServedPlan, *, parts: tuple[Only, ...] = PARTS, progress: Callable
             state.all_rounds(None)
     return Results(
         started_utc=started.isoformat(timespec="seconds"),
+        pipeline=contest.name,
         quick=plan.quick,
         seed=SEED,
         rounds=plan.rounds,
@@ -130,10 +148,12 @@ class _Run:
     """One run: where things are, and what was measured so far."""
 
     plan: ServedPlan
+    contest: Contest
     parts: tuple[Only, ...]
     progress: Callable[[str], None]
     photos: dict[Size, PhotoSet]
-    network: Path
+    fused: Path
+    bare_network: Path | None
     cores: int
     plain: dict[Size, PlainSetting] = field(default_factory=dict)
     capacity: dict[Size, float] = field(default_factory=dict)
@@ -145,25 +165,17 @@ class _Run:
 
     def check_agreement(self, serving: _Serving, settings: tuple[PlainSetting, ...]) -> None:
         """Ask every competitor about every photo; this also warms up every model."""
-        classify = in_process.make_classifier(Pipeline.from_file(PIPELINE), self.network)
-        models = [*(setting.name for setting in settings), "classify", "classify_fused"]
+        alone = in_process.open_fused(self.fused)
+        models = [*(setting.name for setting in settings), self.contest.name, self.contest.fused]
         for size, photos in self.photos.items():
             self.progress(f"agreement: {len(photos.photos)} photos of {size}")
             names = [photo.name for photo in photos.photos]
             address = serving.server.grpc_address
             answers = {model: agreement.ask(model, photos.contents, grpc_address=address) for model in models}
-            alone = [classify([photo]) for photo in photos.contents]
-            answers["in process"] = [agreement.answer(class_ids[0], scores[0]) for scores, class_ids in alone]
-            worst = agreement.check(answers, names)
-            best = [{given[index].class_ids[0] for given in answers.values()} for index in range(len(names))]
+            answers["in process"] = [answer for photo in photos.contents for answer in alone([photo])]
+            agreed = self.contest.agree(answers, names)
             self.agreement.append(
-                Agreement(
-                    size=size,
-                    tolerance=agreement.TOLERANCE,
-                    best_classes_equal=sum(len(classes) == 1 for classes in best),
-                    photos=len(names),
-                    largest_difference=worst,
-                )
+                Agreement(size=size, tolerance=agreement.TOLERANCE, photos=len(names), **asdict(agreed))
             )
 
     def choose_plain(self, serving: _Serving, settings: tuple[PlainSetting, ...]) -> None:
@@ -188,7 +200,7 @@ class _Run:
                 self.progress(f"round {index + 1} of {self.plan.rounds}, {size}")
                 if serving is not None:
                     rate = max(1, math.floor(self.capacity[size] * RATE_SHARE))
-                    for point in points(self.plan, rate=rate):
+                    for point in points(self.plan, self.contest.name, rate=rate):
                         for competitor in rotated(point.competitors, index):
                             self.served.append(self._measure(serving, index, size, point, competitor))
                 if "in-process" in self.parts:
@@ -239,16 +251,15 @@ class _Run:
         name = plain[competitor].name if competitor in plain else competitor
         if point.part == "preprocess":
             return f"{name}_preprocess", f"{name}_preprocess"
-        if competitor == "classify_fused":
+        if competitor == self.contest.fused:
             return name, name
-        return name, f"{name}_model" if competitor == "classify" else f"{name}_network"
+        return name, f"{name}_model" if competitor == self.contest.name else f"{name}_network"
 
     def _measure_in_process(self, index: int, size: Size) -> None:
         # Batch 1, and the batch that a server makes at concurrency 8 when every process has its share.
         batches = sorted({1, max(1, MAIN_LOAD.value // self.cores)})
         rates = in_process.measure(
-            PIPELINE,
-            self.network,
+            self.fused,
             self.photos[size].contents,
             batches=batches,
             processes=self.cores,
@@ -261,6 +272,10 @@ class _Run:
             )
 
     def _measure_cpu_time(self, index: int, size: Size) -> None:
-        passes = cpu_time.measure(PIPELINE, self.photos[size].contents, passes=self.plan.cpu_time_passes)
-        first = index * self.plan.cpu_time_passes
-        self.cpu_time += [CpuTime(round=first + n, size=size, milliseconds=used) for n, used in enumerate(passes)]
+        file, photos, passes = self.contest.pipeline_file, self.photos[size].contents, self.plan.cpu_time_passes
+        of_pass = cpu_time.measure(file, photos, passes=passes)
+        if self.bare_network is not None:
+            after = boxes_time.measure(file, self.fused, self.bare_network, photos, passes=passes)
+            of_pass = [before | used for before, used in zip(of_pass, after, strict=True)]
+        first = index * passes
+        self.cpu_time += [CpuTime(round=first + n, size=size, milliseconds=used) for n, used in enumerate(of_pass)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks import streams_table, video_table
+from benchmarks.competitors import CLASSIFY, CONTESTS, DETECT, Contest
 from benchmarks.overload import results as overload
 from benchmarks.photos import Size
 from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME
@@ -22,10 +23,10 @@ from onestream.measure.capacity.streams import OPENCV, OURS
 from onestream.measure.spread import Spread, ratio
 from onestream.measure.tables import rewrite
 
-_FILES = (FILE_NAME, training.FILE_NAME, video_table.FILE_NAME, streams_table.FILE_NAME, overload.FILE_NAME)
+_OF_PHOTOS = tuple(contest.file(FILE_NAME) for contest in CONTESTS.values())
+_FILES = (*_OF_PHOTOS, training.FILE_NAME, video_table.FILE_NAME, streams_table.FILE_NAME, overload.FILE_NAME)
 _SMALL: Size = "500x375"
 _LARGE: Size = "1920x1080"
-_FUSED_AND_PLAIN: tuple[Competitor, Competitor] = ("classify_fused", "plain")
 _Rounds = dict[int, float]
 
 
@@ -67,22 +68,31 @@ def table(folder: Path) -> str:
     if len(machines) > 1:
         raise ValueError(f"the table is of one machine; got results of {', '.join(machines)}")
     about = [f"{one.machine.cpu}, {one.machine.cores} cores, no GPU. " for one in read(folder, FILE_NAME, Results)]
-    rows = [*_photos(folder), *_training(folder), *_video(folder), *_overload(folder)]
+    rows = [
+        *_photos(folder, CLASSIFY, ""),
+        *_photos(folder, DETECT, "boxes found: "),
+        *_training(folder),
+        *_video(folder),
+        *_overload(folder),
+    ]
     head = "| quantity | onestream | compared with | its | ratio | |\n| --- | --- | --- | --- | --- | --- |\n"
     return f"{''.join(about)}Median (quartiles) over rounds.\n\n{head}{''.join(map(str, rows))}"
 
 
-def _photos(folder: Path) -> Iterator[Row]:
+def _photos(folder: Path, contest: Contest, beginning: str) -> Iterator[Row]:
     usual = "the usual ensemble, at its best setting"
-    for one in read(folder, FILE_NAME, Results):
+    for one in read(folder, contest.file(FILE_NAME), Results):
+        fused_and_plain = (one.fused, "plain")
         for size in (_SMALL, _LARGE):
-            ours, plain = (_rate(one, competitor, size) for competitor in _FUSED_AND_PLAIN)
-            yield Row(f"images/s, photos of {_title(size)}", ours, usual, plain, 0)
+            ours, plain = (_rate(one, competitor, size) for competitor in fused_and_plain)
+            yield Row(f"{beginning}images/s, photos of {_title(size)}", ours, usual, plain, 0)
         where = Where(_LARGE, ONE_AT_A_TIME)
-        ours, plain = (one.rounds_of(_p50_ms, competitor, where) for competitor in _FUSED_AND_PLAIN)
-        yield Row(f"p50 of one photo of {_title(_LARGE)} at a time, ms", ours, usual, plain, 1, better="lower")
-        ours, limit = _rate(one, "classify_fused", _SMALL), one.limit(_SMALL)
-        yield Row(f"images/s, photos of {_title(_SMALL)}", ours, "the same code without a server", limit, 0)
+        ours, plain = (one.rounds_of(_p50_ms, competitor, where) for competitor in fused_and_plain)
+        quantity = f"{beginning}p50 of one photo of {_title(_LARGE)} at a time, ms"
+        yield Row(quantity, ours, usual, plain, 1, better="lower")
+        ours, limit = _rate(one, one.fused, _SMALL), one.limit(_SMALL)
+        quantity = f"{beginning}images/s, photos of {_title(_SMALL)}"
+        yield Row(quantity, ours, "the same code without a server", limit, 0)
 
 
 def _training(folder: Path) -> Iterator[Row]:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import boxes_table, streams_table, video_table
-from benchmarks.cpu_time import Timed
+from benchmarks.boxes_time import SCORE_THRESHOLD
+from benchmarks.competitors import CONTESTS
 from benchmarks.gpu import results as gpu
 from benchmarks.gpu import table as gpu_table
 from benchmarks.overload import results as overload
 from benchmarks.overload import table as overload_table
 from benchmarks.photos import Size, mean_kilobytes, title
-from benchmarks.plan import AT_MAIN_LOAD, MAIN_LOAD, ONE_AT_A_TIME
+from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, at_main_load
 from benchmarks.result_files import RESULTS, Raw, read
 from benchmarks.results import FILE_NAME, Competitor, Part, Results, Served, Where
 from benchmarks.training import results as training
@@ -49,13 +50,15 @@ def summary(results: Sequence[Results], *, link_to: str) -> str:
     """
     return "\n".join(
         f"{_about(one)}\n{ratios(one)}\n{_absolute(one)}\n"
-        f"![Throughput and p99 against concurrency]({link_to}/{one.machine.slug}/throughput.png)\n"
+        f"![Throughput and p99 against concurrency]({link_to}/{one.machine.slug}/"
+        f"{CONTESTS[one.pipeline].file('throughput.png')})\n"
         for one in results
     )
 
 
 def ratios(results: Results) -> str:
     """The ratios that are aimed at, with quartiles over rounds, higher or lower as each row says."""
+    ours, fused = results.pipeline, results.fused
 
     def against_plain(
         value: _Value,
@@ -75,45 +78,51 @@ def ratios(results: Results) -> str:
     def against_limit(transport: Transport) -> _Quantity:
         def of(size: Size) -> Spread | None:
             where = Where(size, MAIN_LOAD, transport)
-            return ratio(results.rounds_of(_throughput, "classify_fused", where), results.limit(size))
+            return ratio(results.rounds_of(_throughput, fused, where), results.limit(size))
 
         return of
 
     def limit_against_plain(size: Size) -> Spread | None:
         return ratio(results.limit(size), results.rounds_of(_throughput, "plain", Where(size, MAIN_LOAD)))
 
-    def of_bare_decode(timed: Timed) -> _Quantity:
+    def of_bare_decode(timed: str) -> _Quantity:
         return lambda size: ratio(_cpu(results, size, timed), _cpu(results, size, "bare decode"))
 
-    fused, shared = "classify_fused ÷ plain", "classify_fused ÷ plain, shared memory"
     rows: list[tuple[str, str, _Quantity]] = [
-        (f"images/s: {fused}", "higher", against_plain(_throughput, "classify_fused")),
-        ("images/s: classify ÷ plain", "higher", against_plain(_throughput, "classify")),
+        (f"images/s: {fused} ÷ plain", "higher", against_plain(_throughput, fused)),
+        (f"images/s: {ours} ÷ plain", "higher", against_plain(_throughput, ours)),
         (
-            "images/s: classify_fused ÷ plain with default settings",
+            f"images/s: {fused} ÷ plain with default settings",
             "higher",
-            against_plain(_throughput, "classify_fused", plain="plain_default"),
+            against_plain(_throughput, fused, plain="plain_default"),
         ),
         (
-            "images/s: classify ÷ plain with default settings",
+            f"images/s: {ours} ÷ plain with default settings",
             "higher",
-            against_plain(_throughput, "classify", plain="plain_default"),
+            against_plain(_throughput, ours, plain="plain_default"),
         ),
-        (f"images/s: {fused}, HTTP", "higher", against_plain(_throughput, "classify_fused", transport="http")),
-        (f"images/s: {shared}", "higher", against_plain(_throughput, "classify_fused", transport="grpc+shm")),
+        (f"images/s: {fused} ÷ plain, HTTP", "higher", against_plain(_throughput, fused, transport="http")),
         (
-            "images/s: classify_preprocess ÷ plain preprocessing, each alone",
+            f"images/s: {fused} ÷ plain, shared memory",
             "higher",
-            against_plain(_throughput, "classify", transport="grpc+shm", part="preprocess"),
+            against_plain(_throughput, fused, transport="grpc+shm"),
         ),
-        (f"p50 at concurrency 1: {fused}", "lower", against_plain(_p50, "classify_fused", load=ONE_AT_A_TIME)),
-        ("p50 at concurrency 1: classify ÷ plain", "lower", against_plain(_p50, "classify", load=ONE_AT_A_TIME)),
+        (
+            f"images/s: {ours}_preprocess ÷ plain preprocessing, each alone",
+            "higher",
+            against_plain(_throughput, ours, transport="grpc+shm", part="preprocess"),
+        ),
+        (f"p50 at concurrency 1: {fused} ÷ plain", "lower", against_plain(_p50, fused, load=ONE_AT_A_TIME)),
+        (f"p50 at concurrency 1: {ours} ÷ plain", "lower", against_plain(_p50, ours, load=ONE_AT_A_TIME)),
         ("images/s: in process, without any server ÷ plain", "–", limit_against_plain),
-        ("images/s: classify_fused by gRPC ÷ in process", "higher", against_limit("grpc")),
-        ("images/s: classify_fused by shared memory ÷ in process", "higher", against_limit("grpc+shm")),
+        (f"images/s: {fused} by gRPC ÷ in process", "higher", against_limit("grpc")),
+        (f"images/s: {fused} by shared memory ÷ in process", "higher", against_limit("grpc+shm")),
         ("CPU time: decode to float32 ÷ bare full decode", "lower", of_bare_decode("definition")),
         ("CPU time: decode to uint8 pixels ÷ bare full decode", "lower", of_bare_decode("pixels")),
     ]
+    if any("boxes" in one.milliseconds for one in results.cpu_time):
+        name = f"CPU ms an image: from outputs to boxes, score threshold {SCORE_THRESHOLD}"
+        rows.append((name, "lower", lambda size: Spread.of(list(_after_network(results, size).values()))))
     sizes = _sizes(results)
     return markdown(
         ["quantity (concurrency 8 where not said)", "better", *(title(size) for size in sizes)],
@@ -148,7 +157,7 @@ def _absolute(results: Results) -> str:
     rows = []
     for size in _sizes(results):
         busy, alone = Where(size, MAIN_LOAD), Where(size, ONE_AT_A_TIME)
-        for competitor in AT_MAIN_LOAD:
+        for competitor in at_main_load(results.pipeline):
             if not results.rounds_of(_throughput, competitor, busy):
                 continue
             cells = [
@@ -170,7 +179,7 @@ def _served(results: Results) -> str:
     ]
     rows = []
     for where in dict.fromkeys(one.where for one in results.served):
-        for competitor in AT_MAIN_LOAD:
+        for competitor in at_main_load(results.pipeline):
             if not results.rounds_of(_throughput, competitor, where):
                 continue
             name = competitor if where.part == "whole" else f"{competitor}, {where.part} alone"
@@ -192,14 +201,14 @@ def _plain_trials(results: Results) -> str:
 
 
 def _agreement(results: Results) -> str:
-    rows = [
-        [title(one.size), f"{one.best_classes_equal} of {one.photos}", competitor, f"{difference:.4f}"]
-        for one in results.agreement
-        for competitor, difference in one.largest_difference.items()
-    ]
-    return markdown(
-        ["photos", "same best class by all", "competitor", "largest difference of a score from plain"], rows
-    )
+    head = ["photos", "same best class by all", "competitor", "largest difference of a score from plain"]
+    has_boxes = any(one.least_overlap for one in results.agreement)
+    rows = []
+    for one in results.agreement:
+        for competitor, difference in one.largest_difference.items():
+            row = [title(one.size), f"{one.best_classes_equal} of {one.photos}", competitor, f"{difference:.4f}"]
+            rows.append([*row, f"{one.least_overlap[competitor]:.3f}"] if has_boxes else row)
+    return markdown([*head, "least overlap of a box with plain's"] if has_boxes else head, rows)
 
 
 def _in_process(results: Results) -> str:
@@ -219,8 +228,14 @@ def _cpu_time(results: Results) -> str:
     return markdown(["photos", "timed", "CPU ms/image"], rows)
 
 
-def _cpu(results: Results, size: Size, timed: Timed) -> dict[int, float]:
+def _cpu(results: Results, size: Size, timed: str) -> dict[int, float]:
     return {one.round: one.milliseconds[timed] for one in results.cpu_time if one.size == size}
+
+
+def _after_network(results: Results, size: Size) -> dict[int, float]:
+    """CPU milliseconds of decoding and suppression: the tail's nodes within the network, then the host's part."""
+    bare, whole = _cpu(results, size, "network"), _cpu(results, size, "network with tail")
+    return {number: whole[number] - bare[number] + ms for number, ms in _cpu(results, size, "boxes").items()}
 
 
 def _throughput(one: Served) -> float:
@@ -249,7 +264,7 @@ def _spread_text(rounds: dict[int, float], digits: int) -> str:
 
 def _page(folder: Path) -> str:
     blocks = [
-        summary(read(folder, FILE_NAME, Results), link_to=_LINK),
+        *(summary(read(folder, contest.file(FILE_NAME), Results), link_to=_LINK) for contest in CONTESTS.values()),
         *map(training.table, read(folder, training.FILE_NAME, training.TrainingResults)),
         *map(video_table.table, read(folder, video_table.FILE_NAME, Raw)),
         *map(streams_table.table, read(folder, streams_table.FILE_NAME, Raw)),

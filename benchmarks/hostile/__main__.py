@@ -13,7 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from benchmarks.hostile import broken_servers, headers, kills, requests, soak, streams
+from benchmarks.hostile import broken_servers, headers, kills, pictures, requests, soak, streams
 from benchmarks.hostile.table import FILE_NAME, keep, table
 from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine
 from onestream.measure.panning import write_panning
@@ -81,6 +81,19 @@ def _requests(share: float) -> dict[str, Any]:
         )
 
 
+def _pictures(share: float) -> dict[str, Any]:
+    """Bad pictures among good ones, to both forms of a classifier and of a detector."""
+    with _served("classify", "detect") as server:
+        found = pictures.measure(
+            urls=(server.grpc_url, server.http_url),
+            forms=("classify", "classify_fused", "detect", "detect_fused"),
+            requests=round(2400 * share),
+            seed=_SEED,
+            progress=_say,
+        )
+        return {"callers": pictures.CALLERS, "forms": found, "restarts": dict(server.restarts)}
+
+
 def _kills(share: float) -> dict[str, Any]:
     with _repository() as repository:
         rounds = max(1, round(50 * share))
@@ -101,6 +114,7 @@ _PARTS: dict[str, Callable[[float], dict[str, Any]]] = {
     "streams": _streams,
     "headers": _headers,
     "requests": _requests,
+    "pictures": _pictures,
     "kills": _kills,
     "clients": _clients,
     "soak": _soak,
@@ -108,17 +122,18 @@ _PARTS: dict[str, Callable[[float], dict[str, Any]]] = {
 
 
 @contextmanager
-def _repository() -> Iterator[Path]:
+def _repository(*pipelines: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="onestream-hostile-") as name:
         folder = Path(name) / "repository"
-        build(ROOT / "pipelines" / "classify.yaml", folder=folder, progress=_say)
+        for pipeline in pipelines or ("classify",):
+            build(ROOT / "pipelines" / f"{pipeline}.yaml", folder=folder, progress=_say)
         yield folder
 
 
 @contextmanager
-def _served() -> Iterator[Server]:
+def _served(*pipelines: str) -> Iterator[Server]:
     with (
-        _repository() as repository,
+        _repository(*pipelines) as repository,
         Server(repository, http_port=0, grpc_port=0, metrics_port=0, on_event=_say) as server,
     ):
         yield server

@@ -79,6 +79,19 @@ def _requests(found: Raw) -> list[_Row]:
     ]
 
 
+def _pictures(found: Raw) -> list[_Row]:
+    forms: dict[str, Raw] = found["forms"]
+    good, bad = (sum(one[key] for one in forms.values()) for key in ("good", "bad"))
+    return [
+        (
+            f"good requests hurt by {bad / max(1, good + bad):.0%} bad pictures among them, "
+            f"{found['callers']} callers: {good:,} good ones to {', '.join(forms)}",
+            "0",
+            f"{sum(one['hurt'] for one in forms.values())}; restarts: {sum(found['restarts'].values())}",
+        )
+    ]
+
+
 def _kills(found: Raw) -> list[_Row]:
     rounds = found["rounds"]
     slowest = max(rounds, key=lambda one: float(one["served_again_s"] or sys.maxsize))
@@ -134,6 +147,7 @@ _ROWS: dict[str, Callable[[Raw], list[_Row]]] = {
     "streams": _streams,
     "headers": _headers,
     "requests": _requests,
+    "pictures": _pictures,
     "kills": _kills,
     "clients": _clients,
     "soak": _soak,

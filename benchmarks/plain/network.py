@@ -21,13 +21,20 @@ class TritonPythonModel:
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self.input_name = self.session.get_inputs()[0].name
+        self.output_names = [output.name for output in self.session.get_outputs()]
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Join the inputs, run, and give each request its rows."""
         inputs = [pb_utils.get_input_tensor_by_name(request, "network_input").as_numpy() for request in requests]
-        (logits,) = self.session.run(None, {self.input_name: np.concatenate(inputs)})
+        outputs = self.session.run(None, {self.input_name: np.concatenate(inputs)})
         ends = np.cumsum([len(one) for one in inputs])[:-1]
+        parts = zip(*(np.split(output, ends) for output in outputs), strict=True)
         return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("logits", np.ascontiguousarray(part))])
-            for part in np.split(logits, ends)
+            pb_utils.InferenceResponse(
+                [
+                    pb_utils.Tensor(name, np.ascontiguousarray(value))
+                    for name, value in zip(self.output_names, values, strict=True)
+                ]
+            )
+            for values in parts
         ]

@@ -6,7 +6,7 @@ import argparse
 import sys
 from datetime import datetime, timezone
 
-from benchmarks.competitors import PIPELINE
+from benchmarks.competitors import CLASSIFY
 from benchmarks.photos import SIZES, PhotosMissing, Size, photo_set
 from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, versions, write
 from benchmarks.training import measure, soak
@@ -30,7 +30,7 @@ def main() -> int:
     found: list[CaseResult] = []
     equal: dict[Size, float] = {}
     agreement: dict[Size, Parity] = {}
-    pipeline = Pipeline.from_file(PIPELINE)
+    pipeline = Pipeline.from_file(CLASSIFY.pipeline_file)
     try:
         for size in SIZES:
             photos = photo_set(size, folder=CACHE / "photos")

@@ -2,42 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
 import pytest
 
-from benchmarks.agreement import Answer, check
+from benchmarks.agreement import Answer, same_best_classes, same_boxes
 from onestream.measure.agreement import Disagreement
 
 PHOTOS = ["cat.jpg", "coffee.jpg"]
-CAT = Answer((285, 282), (0.5, 0.3))
-COFFEE = Answer((967, 968), (0.95, 0.01))
+Object = tuple[int, float, tuple[float, float, float, float]]
+
+
+def classes(class_ids: Sequence[int], scores: Sequence[float]) -> Answer:
+    return {"class_ids": np.array([class_ids], np.int32), "scores": np.array([scores], np.float32)}
+
+
+def objects(*found: Object) -> Answer:
+    boxes = np.array([box for _, _, box in found], np.float32).reshape(1, -1, 4)
+    return classes([number for number, _, _ in found], [score for _, score, _ in found]) | {"boxes": boxes}
+
+
+CAT, COFFEE = classes((285, 282), (0.5, 0.3)), classes((967, 968), (0.95, 0.01))
+BOX = (10.0, 20.0, 110.0, 220.0)
+SEEN_CAT, SEEN_CUP = (17, 0.9, BOX), (47, 0.6, (200.0, 20.0, 300.0, 90.0))
+FAINT = (62, 0.26, (0.0, 0.0, 400.0, 300.0))
+
+
+boxes_agree = partial(same_boxes, score_threshold=0.25)
 
 
 def test_equal_answers_agree_and_the_largest_difference_is_returned() -> None:
-    close = [Answer((285, 282), (0.51, 0.3)), Answer((967, 968), (0.93, 0.01))]
-    worst = check({"plain": [CAT, COFFEE], "fused": close, "same": [CAT, COFFEE]}, PHOTOS, tolerance=0.03)
-    assert worst == {"fused": pytest.approx(0.02), "same": 0.0}
+    close = [classes((285, 282), (0.51, 0.3)), classes((967, 968), (0.93, 0.01))]
+    agreed = same_best_classes({"plain": [CAT, COFFEE], "fused": close, "same": [CAT, COFFEE]}, PHOTOS, tolerance=0.03)
+    assert agreed.largest_difference == {"fused": pytest.approx(0.02, abs=1e-6), "same": 0.0}
+    assert agreed.best_classes_equal == 2
 
 
 def test_another_best_class_is_a_disagreement_even_with_equal_scores() -> None:
-    wrong = Answer((504, 968), (0.95, 0.01))
+    wrong = classes((504, 968), (0.95, 0.01))
     with pytest.raises(Disagreement, match=r"fused and plain disagree about coffee\.jpg: class 504.*class 967"):
-        check({"plain": [CAT, COFFEE], "fused": [CAT, wrong]}, PHOTOS)
+        same_best_classes({"plain": [CAT, COFFEE], "fused": [CAT, wrong]}, PHOTOS)
 
 
 def test_a_score_beyond_the_tolerance_is_a_disagreement() -> None:
-    off = Answer((285, 282), (0.5, 0.34))
+    off = classes((285, 282), (0.5, 0.34))
     with pytest.raises(Disagreement, match=r"cat\.jpg"):
-        check({"plain": [CAT, COFFEE], "fused": [off, COFFEE]}, PHOTOS, tolerance=0.03)
-    check({"plain": [CAT, COFFEE], "fused": [off, COFFEE]}, PHOTOS, tolerance=0.05)
+        same_best_classes({"plain": [CAT, COFFEE], "fused": [off, COFFEE]}, PHOTOS, tolerance=0.03)
+    same_best_classes({"plain": [CAT, COFFEE], "fused": [off, COFFEE]}, PHOTOS, tolerance=0.05)
 
 
 def test_two_classes_within_the_tolerance_are_a_tie() -> None:
-    first, swapped = Answer((1, 2), (0.31, 0.30)), Answer((2, 1), (0.31, 0.30))
-    check({"plain": [first], "fused": [swapped]}, ["tie.jpg"], tolerance=0.03)
+    first, swapped = classes((1, 2), (0.31, 0.30)), classes((2, 1), (0.31, 0.30))
+    agreed = same_best_classes({"plain": [first], "fused": [swapped]}, ["tie.jpg"], tolerance=0.03)
+    assert agreed.best_classes_equal == 0
     with pytest.raises(Disagreement):
-        check({"plain": [first], "fused": [swapped]}, ["tie.jpg"], tolerance=0.005)
+        same_best_classes({"plain": [first], "fused": [swapped]}, ["tie.jpg"], tolerance=0.005)
 
 
-def test_a_missing_answer_is_an_error() -> None:
+@pytest.mark.parametrize("agree", [same_best_classes, boxes_agree])
+def test_a_missing_answer_is_an_error(agree: object) -> None:
+    seen = objects(SEEN_CAT)
     with pytest.raises(ValueError, match="zip"):
-        check({"plain": [CAT, COFFEE], "fused": [CAT]}, PHOTOS)
+        agree({"plain": [seen, seen], "fused": [seen]}, PHOTOS)  # type: ignore[operator]
+
+
+def test_objects_agree_in_any_order_and_the_worst_of_them_is_returned() -> None:
+    moved = (17, 0.89, (10.0, 20.0, 110.0, 216.0))
+    plain, fused = [objects(SEEN_CAT, SEEN_CUP), objects()], [objects(SEEN_CUP, moved), objects()]
+    agreed = boxes_agree({"plain": plain, "fused": fused}, PHOTOS)
+    assert agreed.largest_difference == {"fused": pytest.approx(0.01, abs=1e-6)}
+    assert agreed.least_overlap == {"fused": pytest.approx(0.98)}
+    assert agreed.best_classes_equal == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(objects((18, 0.9, BOX), SEEN_CUP), id="another class"),
+        pytest.param(objects((17, 0.8, BOX), SEEN_CUP), id="another score"),
+        pytest.param(objects((17, 0.9, (20.0, 10.0, 220.0, 110.0)), SEEN_CUP), id="sides swapped"),
+        pytest.param(objects(SEEN_CUP), id="one too few"),
+        pytest.param(objects(SEEN_CAT, (17, 0.7, (300.0, 20.0, 400.0, 90.0)), SEEN_CUP), id="one too many"),
+    ],
+)
+def test_objects_that_differ_are_a_disagreement(other: Answer) -> None:
+    plain, faint = objects(SEEN_CAT, SEEN_CUP), objects(FAINT)
+    with pytest.raises(Disagreement, match=r"fused and plain disagree about cat\.jpg"):
+        boxes_agree({"plain": [plain, faint], "fused": [other, faint]}, PHOTOS)
+
+
+def test_an_object_just_above_the_threshold_may_be_missing() -> None:
+    boxes_agree({"plain": [objects(SEEN_CAT, FAINT)], "fused": [objects(SEEN_CAT)]}, ["cat.jpg"])

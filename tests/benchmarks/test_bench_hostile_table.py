@@ -43,6 +43,11 @@ def soak(growth: dict[str, float], hurt: int) -> dict[str, Any]:
     }
 
 
+def pictures(hurt: int) -> dict[str, Any]:
+    forms = {name: {"good": 850, "bad": 150, "hurt": hurt, "how": {}} for name in ("classify", "detect_fused")}
+    return ABOUT | {"callers": 24, "forms": forms, "restarts": {}}
+
+
 def rows(parts: dict[str, Any]) -> dict[str, str]:
     """What was measured, by the beginning of the quantity."""
     text = table.table({"machine": MACHINE.model_dump(), "parts": parts})
@@ -51,7 +56,10 @@ def rows(parts: dict[str, Any]) -> dict[str, str]:
 
 
 def test_what_was_missed_and_what_was_not_measured_is_said() -> None:
-    found = rows({"kills": kills(20.5), "soak": soak({"tritonserver": 7.25, "serve": 1.0}, hurt=2)})
+    parts = {"kills": kills(20.5), "soak": soak({"tritonserver": 7.25, "serve": 1.0}, hurt=2), "pictures": pictures(3)}
+    found = rows(parts)
+    among = "good requests hurt by 15% bad pictures among them, 24 callers"
+    assert found[among] == "6; restarts: 0"
     killed = found["kill -9 and SIGSTOP of every process of a server,"]
     assert killed.startswith("slowest 20.5 s (SIGKILL of serve), 1 above 15 s; left: 1 orphans")
     assert found["good requests hurt"] == "2; restarts: 0"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.plan import AT_MAIN_LOAD, COMPETITORS, FULL, points
+from benchmarks.plan import FULL, at_main_load, competitors, points
 from benchmarks.usage import Usage
 from onestream.measure.load.perf_analyzer import Load
 from onestream.measure.plan import rotated
 
 
-def test_every_load_is_put_on_every_competitor() -> None:
-    whole = [point for point in points(FULL, rate=70) if point.part == "whole"]
+@pytest.mark.parametrize("pipeline", ["classify", "detect"])
+def test_every_load_is_put_on_every_competitor(pipeline: str) -> None:
+    whole = [point for point in points(FULL, pipeline, rate=70) if point.part == "whole"]
+    every, at_main_load_too = ("plain", pipeline, f"{pipeline}_fused"), at_main_load(pipeline)
+    assert at_main_load_too == ("plain_default", *every)
     assert all(
-        point.competitors == (AT_MAIN_LOAD if point == whole[list(FULL.concurrencies).index(8)] else COMPETITORS)
+        point.competitors == (at_main_load_too if point == whole[list(FULL.concurrencies).index(8)] else every)
         for point in whole
     )
     by_grpc = [point.load for point in whole if point.transport == "grpc"]
@@ -22,14 +25,15 @@ def test_every_load_is_put_on_every_competitor() -> None:
 
 
 def test_preprocessing_is_measured_alone() -> None:
-    (alone,) = [point for point in points(FULL, rate=70) if point.part == "preprocess"]
+    (alone,) = [point for point in points(FULL, "classify", rate=70) if point.part == "preprocess"]
     assert alone.competitors == ("plain", "classify")
 
 
 def test_each_competitor_is_first_equally_often() -> None:
-    orders = [rotated(COMPETITORS, index) for index in range(6)]
-    assert all(sorted(order) == sorted(COMPETITORS) for order in orders)
-    assert [order[0] for order in orders] == [*COMPETITORS, *COMPETITORS]
+    every = competitors("detect")
+    orders = [rotated(every, index) for index in range(6)]
+    assert all(sorted(order) == sorted(every) for order in orders)
+    assert [order[0] for order in orders] == [*every, *every]
 
 
 def test_the_beginnings_of_few_rounds_spread_over_many_competitors() -> None:

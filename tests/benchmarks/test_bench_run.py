@@ -10,12 +10,18 @@ import pytest
 from PIL import Image
 
 from benchmarks import photos, run
-from benchmarks.plan import AT_MAIN_LOAD, QUICK, ServedPlan
+from benchmarks.competitors import CONTESTS
+from benchmarks.plan import QUICK, ServedPlan, at_main_load
 from benchmarks.tables import full
 from onestream.measure.load.perf_analyzer import PerfAnalyzerError
 
 EXPORT = (Path(__file__).parents[1] / "measure" / "load" / "exports" / "concurrency.csv").read_text()
-WARMUP = Path(__file__).parents[2] / "serving" / "data" / "warmup.jpg"
+ROOT = Path(__file__).parents[2]
+PHOTOS = {
+    "classify": ROOT / "serving" / "data" / "warmup.jpg",
+    "detect": ROOT / "examples" / "photos" / "cat.jpg",
+}
+"""With something to be found in it."""
 TINY = ServedPlan(
     quick=True,
     rounds=1,
@@ -50,22 +56,28 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.needs_triton
 @pytest.mark.slow
+@pytest.mark.parametrize("pipeline", CONTESTS)
 def test_every_competitor_is_served_compared_and_measured(
-    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: str, stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = tmp_path / "picture.png"
-    Image.open(WARMUP).save(picture)
+    Image.open(PHOTOS[pipeline]).save(picture)
     monkeypatch.setattr(run, "photo_set", lambda size, folder: photos.photo_set(size, folder=folder, sources=[picture]))
     monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
-    results = run.run(TINY, progress=lambda _: None)
+    results = run.run(TINY, CONTESTS[pipeline], progress=lambda _: None)
     assert [one.best_classes_equal for one in results.agreement] == [2]
-    assert {one.competitor for one in results.served} == set(AT_MAIN_LOAD)
+    assert {one.competitor for one in results.served} == set(at_main_load(pipeline))
     asked = [json.loads(line) for line in stand_in.read_text().splitlines()]
     assert len(asked) == len(results.plain_trials) + len(results.served)
     assert all(one.images_per_s > 0 for one in results.in_process)
     assert all(used > 0 for one in results.cpu_time for used in one.milliseconds.values())
     assert results.versions["perf_analyzer"] == "9"
-    assert "classify_fused" in full(results)
+    report = full(results)
+    assert f"images/s: {pipeline}_fused by gRPC ÷ in process" in report
+    assert ("from outputs to boxes" in report) == (pipeline == "detect")
+    overlaps = [overlap for one in results.agreement for overlap in one.least_overlap.values()]
+    assert len(overlaps) == (6 if pipeline == "detect" else 0)
+    assert all(0.9 <= overlap <= 1 for overlap in overlaps)
 
 
 def test_without_perf_analyzer_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

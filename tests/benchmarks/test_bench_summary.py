@@ -8,6 +8,7 @@ import pytest
 from bench_results import made_up
 
 from benchmarks import summary
+from benchmarks.competitors import DETECT
 from benchmarks.results import FILE_NAME, Results
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,15 @@ def test_gains_and_losses_are_named(tmp_path: Path) -> None:
     ]
     # More images/s is better, so are fewer milliseconds; the code without a server is faster than with one.
     assert [row[-1] for row in found] == ["better", "better", "better", "worse"]
+
+
+def test_a_detector_has_rows_of_its_own_where_it_was_measured(tmp_path: Path) -> None:
+    folder = written(tmp_path, made_up())
+    detect = made_up("detect")
+    (folder / detect.machine.slug / DETECT.file(FILE_NAME)).write_text(detect.model_dump_json())
+    found = rows(summary.table(folder))
+    assert [row[0].startswith("boxes found: ") for row in found] == [False] * 4 + [True] * 4
+    assert found[4][:2] == ["boxes found: images/s, photos of 500×375", "160 (120–160)"]
 
 
 def test_a_slower_network_is_a_loss_and_an_equal_one_is_even(tmp_path: Path) -> None:

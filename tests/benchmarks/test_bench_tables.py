@@ -8,6 +8,7 @@ import pytest
 from bench_results import made_up
 
 from benchmarks import tables
+from benchmarks.competitors import DETECT
 from benchmarks.result_files import read
 from benchmarks.results import FILE_NAME, Results
 from onestream.measure.tables import BEGIN, END
@@ -30,6 +31,18 @@ def test_ratios_are_taken_within_rounds() -> None:
 
 def test_the_limit_is_the_fastest_batch_size() -> None:
     assert row(tables.ratios(made_up()), "images/s: classify_fused by gRPC ÷ in process")[2] == "0.80 (0.80–0.80)"
+
+
+def test_a_detector_has_the_same_rows_and_what_its_boxes_cost() -> None:
+    table = tables.ratios(made_up("detect"))
+    assert row(table, "images/s: detect_fused ÷ plain")[1:] == ["higher", "1.60 (1.60–1.60)", "1.60 (1.60–1.60)"]
+    assert row(table, "images/s: detect_fused by gRPC ÷ in process")[2] == "0.80 (0.80–0.80)"
+    # 0.25 ms of the tail's nodes and 0.125 ms on the host.
+    boxes = "CPU ms an image: from outputs to boxes, score threshold 0.05"
+    assert row(table, boxes)[1:3] == ["lower", "0.38 (0.38–0.38)"]
+    assert boxes not in tables.ratios(made_up())
+    overlap = next(line for line in tables.full(made_up("detect")).splitlines() if "| 0.985 |" in line)
+    assert "detect_fused" in overlap
 
 
 def test_what_was_not_measured_is_not_invented() -> None:
@@ -94,6 +107,18 @@ def test_check_notices_a_changed_number(page: Path, results: Path, capsys: pytes
     page.write_text(page.read_text().replace("1.60", "1.70"))
     assert tables.main(["--check", str(page), "--results", str(results)]) == 1
     assert "--write" in capsys.readouterr().err
+
+
+def test_a_page_holds_every_pipeline_that_was_measured(page: Path, results: Path) -> None:
+    detect = results / made_up().machine.slug / DETECT.file(FILE_NAME)
+    tables.main(["--write", str(page), "--results", str(results)])
+    assert "detect_fused" not in page.read_text()
+    detect.write_text(made_up("detect").model_dump_json())
+    tables.main(["--write", str(page), "--results", str(results)])
+    text = page.read_text()
+    assert text.index("classify_fused ÷ plain") < text.index("detect_fused ÷ plain")
+    assert f"/{made_up().machine.slug}/throughput.png)" in text
+    assert f"/{made_up().machine.slug}/detect-throughput.png)" in text
 
 
 @pytest.mark.parametrize("text", ["no markers", BEGIN, f"{END}\n{BEGIN}"])

@@ -1,0 +1,1 @@
+"""The steps of the plain detector around its network."""
