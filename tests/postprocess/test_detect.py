@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from onestream.postprocess.detection import Detections, detect
 from onestream.preprocess.geometry import Mapping
 
-
 LETTERBOX = Mapping((200, 400), (420, 840), scale=(2.0, 2.0), offset=(10.0, 20.0))
 """A picture of 400 x 200 pixels, doubled, 10 pixels below the canvas' upper edge and 20 beside its left one."""
 
