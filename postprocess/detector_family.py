@@ -47,9 +47,9 @@ class DetectorFamily(BaseModel):
         description="of *ssd*: the four values of a box. *yxhw* (TensorFlow) and *xywh* (Caffe, PyTorch) are encoded: "
         "its centre and size beside those of an anchor; *yxyx* and *xyxy* are corners, decoded in the network",
     )
-    variances: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] = Field(
-        default=(0.1, 0.2), description="of *ssd*: what encoded centres and encoded sizes are multiplied by"
-    )
+    variances: tuple[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)], Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    ] = Field(default=(0.1, 0.2), description="of *ssd*: what encoded centres and encoded sizes are multiplied by")
     anchors: str | None = Field(
         default=None,
         description="of *ssd*: a file of NumPy (.npy), relative to the pipeline file, with centre and size of each "

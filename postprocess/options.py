@@ -186,7 +186,7 @@ class Detection(DetectorFamily, Options):
         description="*coco*, a file with one name a line in the order of the network's classes, relative to the "
         "pipeline file, or the names themselves; without it class ids serve as names",
     )
-    class_ids: Literal["coco91"] | tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+    class_ids: Literal["coco91"] | tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...] | None = Field(
         default=None,
         description="the id of each of the network's classes, for ids that have gaps; *coco91* are those of COCO's "
         "files; without it they count from 0",

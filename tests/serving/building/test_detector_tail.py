@@ -202,6 +202,7 @@ def test_ssd_must_say_what_makes_its_scores() -> None:
         ({"family": "yolo", "normalized": True}, "normalized is of ssd and boxes"),
         ({"family": "retinanet"}, "'yolo', 'yolov5'"),
         ({"family": "ssd", "variances": (0, 1)}, "greater than 0"),
+        ({"family": "ssd", "variances": (float("inf"), 1)}, "finite number"),
     ],
 )
 def test_options_of_another_family_are_refused(options: dict[str, Any], seen: str) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,7 +18,7 @@ class Families:
     """Stands in for Triton's metrics; ``counted`` holds what reached it, by name and labels."""
 
     COUNTER, GAUGE = "counter", "gauge"
-    counted: Counter[tuple[str, str]] = Counter()
+    counted: ClassVar[Counter[tuple[str, str]]] = Counter()
 
     def __init__(self, *, name: str, **_: object) -> None:
         self._name = name
