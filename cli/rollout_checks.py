@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.client import Client, OnestreamError
-from onestream.measure.same_objects import Found
+from onestream.measure.same_objects import Found, holds_objects
 from onestream.measure.same_objects import compare as compare_objects
 from onestream.preprocess import Definition
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, EMBEDDING, PIXELS, SCORES
+from onestream.wire.tensor_names import CLASS_IDS, EMBEDDING, MASKS, PIXELS, SCORES
 
 Answer = dict[str, npt.NDArray[Any]]
 
@@ -133,7 +133,7 @@ def ask(client: Client, model: str, photo: Path) -> Answer | OnestreamError:
 
 def what_is_kept(one: Answer, other: Answer) -> Kept | None:
     """What two answers have in common; None where they hold neither classes nor objects."""
-    if BOXES in one and BOXES in other:
+    if holds_objects(one) and holds_objects(other):
         compared = compare_objects(Found.of(one), Found.of(other))
         same = len(compared.same)
         return Kept("same object", "objects found", same, same + len(compared.only_one) + len(compared.only_other))
@@ -158,10 +158,11 @@ def _sum(found: Sequence[Kept | None]) -> Kept | None:
 
 def _best(answer: Answer) -> int | None:
     """The best class of an answer; None where it holds no classes."""
+    # The classes of masks are listed in their order, whatever a picture shows.
+    if EMBEDDING in answer or MASKS in answer:
+        return None
     if CLASS_IDS in answer:
         return int(answer[CLASS_IDS].flat[0])
-    if EMBEDDING in answer:
-        return None
     first = next(iter(answer.values()))
     return int(first.argmax()) if first.ndim == 2 and first.dtype.kind == "f" else None
 
@@ -171,7 +172,7 @@ def difference(one: Answer, other: Answer) -> float:
 
     It is infinite between unequal shapes.
     """
-    if BOXES in one:
+    if holds_objects(one):
         before, after = Found.of(one), Found.of(other)
         same = compare_objects(before, after).same
         return max((abs(float(before.scores[pair.one] - after.scores[pair.other])) for pair in same), default=0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,19 +17,12 @@ from onestream.wire.tensor_names import BOXES, CLASS_IDS, EMBEDDING, IMAGE_SIZE,
 
 
 def result(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Result:
-    """The result in the outputs of a pipeline of any kind, which the names of its outputs tell.
+    """The result in the outputs of a pipeline of any kind, which the names of all its outputs tell.
 
     Raises UnexpectedResponse for outputs of a known kind that are not as they must be.
     """
-    if BOXES in tensors and IMAGE_SIZE in tensors:
-        return detections(model, tensors, request_id, latency_ms)
-    if MASKS in tensors:
-        return segmentation(model, tensors, request_id, latency_ms)
-    if EMBEDDING in tensors:
-        return embedding(model, tensors, request_id, latency_ms)
-    if SCORES in tensors and CLASS_IDS in tensors:
-        return classification(model, tensors, request_id, latency_ms)
-    return Outputs(tensors=tensors, model=model, request_id=request_id, latency_ms=latency_ms)
+    read = _READERS.get(frozenset(tensors), _outputs)
+    return read(model, tensors, request_id, latency_ms)
 
 
 def classification(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Classification:
@@ -145,6 +138,19 @@ def segmentation(model: str, tensors: Tensors, request_id: str, latency_ms: floa
         latency_ms=latency_ms,
     )
 
+
+def _outputs(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Outputs:
+    return Outputs(tensors=tensors, model=model, request_id=request_id, latency_ms=latency_ms)
+
+
+# A network that answers as it is may call some of its outputs so, too.
+_READERS: dict[frozenset[str], Callable[[str, Tensors, str, float], Result]] = {
+    frozenset({BOXES, SCORES, CLASS_IDS, LABELS, IMAGE_SIZE}): detections,
+    frozenset({MASKS, CLASS_IDS, LABELS, IMAGE_SIZE}): segmentation,
+    frozenset({EMBEDDING}): embedding,
+    frozenset({SCORES, CLASS_IDS, LABELS}): classification,
+    frozenset({SCORES, CLASS_IDS}): classification,
+}
 
 _LONGEST_SIDE = 2**31 - 1
 """Of a PNG file."""

@@ -29,6 +29,8 @@ def draw_boxes(image: Image.Image, objects: Sequence[Drawn], *, image_size: tupl
         raise ValueError(
             f"the picture has {picture.width}x{picture.height} pixels, the boxes are of one of {width}x{height}"
         )
+    # Pillow takes a step for every pixel of a line, in the picture or not.
+    objects = [(_within(box, picture.size), class_id, text) for box, class_id, text in objects]
     pen = ImageDraw.Draw(picture)
     line = max(3, round(min(picture.size) / 200))
     font = _font(max(12.0, min(picture.size) / 40))
@@ -60,6 +62,12 @@ def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
         return ImageFont.truetype(_FONT, size)
     except OSError:
         return ImageFont.load_default(size)
+
+
+def _within(box: _Area, size: tuple[int, int]) -> _Area:
+    """The part of a box in a picture of this width and height."""
+    x0, y0, x1, y1 = (min(max(0.0, edge), side) for edge, side in zip(box, size * 2, strict=True))
+    return x0, y0, x1, y1
 
 
 def _frame(pen: ImageDraw.ImageDraw, box: _Area, color: Color, line: int) -> None:

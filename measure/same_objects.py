@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, SCORES
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, SCORES
 
 SAME_OBJECT_IOU = 0.5
 """The least overlap of two boxes that mean the same object, as COCO and Pascal VOC count."""
@@ -65,6 +65,11 @@ class Compared:
     only_one: list[int]
     only_other: list[int]
     became: dict[int, int]
+
+
+def holds_objects(answer: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Whether an answer is a detection pipeline's, not a network's that calls one of its outputs so."""
+    return {BOXES, SCORES, CLASS_IDS, LABELS, IMAGE_SIZE} <= answer.keys()
 
 
 def compare(one: Found, other: Found) -> Compared:

@@ -41,7 +41,7 @@ class Limits(BaseModel):
             raise BadImage("empty", f"got 0 bytes; expected an encoded image ({self._allowed()})")
         if size > self.max_body_bytes:
             raise BadImage("too_large", f"got {size} bytes; at most {self.max_body_bytes} are allowed")
-        header = read_header(data, self._check_size)
+        header = read_header(data, self.check_size)
         if header.format not in self.formats:
             raise BadImage("unsupported_format", f"got {header.format}; allowed: {self._allowed()}")
         return header
@@ -59,7 +59,8 @@ class Limits(BaseModel):
                 f"at most {self.max_pixels} are allowed (limits.max_pixels of the pipeline)",
             )
 
-    def _check_size(self, height: int, width: int) -> None:
+    def check_size(self, height: int, width: int) -> None:
+        """Raise ``BadImage`` where an image of this size, by its header, would be too large."""
         if height * width > self.max_pixels:
             raise BadImage(
                 "too_many_pixels",

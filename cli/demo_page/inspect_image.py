@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from onestream.measure.parity import heatmap
 from onestream.measure.parity.library_baselines import usual_code
 from onestream.measure.parity.photos import source_of
 from onestream.measure.parity.subject import Photo, Refused, Subject
+from onestream.measure.same_objects import Found, compare
 from onestream.preprocess import BackendMissing, BadImage, Definition, compile
 from onestream.preprocess.backends.reference import picture
 from onestream.wire.box_style import color_of
@@ -200,7 +201,7 @@ def _compared(form: Form, outputs: Tensors | None, expected: Tensors | None) -> 
         same = result.top.class_id == other.top.class_id
         return {"answer": f"{result.top.label} {result.top.score:.3f}", "same": same}
     if isinstance(result, Detections) and isinstance(other, Detections):
-        return _same_objects(result, other)
+        return _same_objects(outputs, expected)
     if outputs is expected:
         return {"answer": "", "same": None}
     numeric = [name for name in sorted(expected) if name in outputs and _is_numeric(expected[name])]
@@ -218,24 +219,13 @@ def _compared(form: Form, outputs: Tensors | None, expected: Tensors | None) -> 
     return {"answer": "; ".join(texts), "same": None}
 
 
-def _same_objects(found: Detections, expected: Detections) -> Json:
-    """How many of the expected objects were found: the same class, and a box that shares half of their union."""
-    missed = list(expected)
-    for one in found:
-        near = [other for other in missed if other.class_id == one.class_id and _iou(one.box, other.box) >= 0.5]
-        if near:
-            missed.remove(near[0])
-    shared = len(expected) - len(missed)
-    text = f"{shared} of {len(expected)} object{'' if len(expected) == 1 else 's'}"
-    others = len(found) - shared
-    return {"answer": f"{text} and {others} other" if others else text, "same": not (missed or others)}
-
-
-def _iou(one: Sequence[float], other: Sequence[float]) -> float:
-    """The intersection of two boxes, x0 y0 x1 y1, divided by their union."""
-    width, height = (max(0.0, min(one[i + 2], other[i + 2]) - max(one[i], other[i])) for i in (0, 1))
-    areas = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
-    return width * height / max(areas - width * height, 1e-9)
+def _same_objects(outputs: Tensors, expected: Tensors) -> Json:
+    """How many of the expected objects were found."""
+    compared = compare(Found.of(expected), Found.of(outputs))
+    shared, others = len(compared.same), len(compared.only_other)
+    wanted = shared + len(compared.only_one)
+    text = f"{shared} of {wanted} object{'' if wanted == 1 else 's'}"
+    return {"answer": f"{text} and {others} other" if others else text, "same": shared == wanted and not others}
 
 
 def _is_numeric(value: npt.NDArray[Any]) -> bool:

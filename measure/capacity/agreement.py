@@ -17,6 +17,7 @@ from onestream.measure.capacity import opencv
 from onestream.measure.capacity.clip import Clip
 from onestream.measure.capacity.opencv_results import Detecting, Objects, Pictures, finish_of
 from onestream.measure.capacity.plain_network import NAME
+from onestream.measure.same_objects import iou
 from onestream.postprocess.options import Classification, Detection
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.box_style import color_of
@@ -66,9 +67,9 @@ def check(
             raise Disagreement(f"a composed picture differs: {lowest:.1f} dB; at least {LEAST_PSNR_DB:g}")
         return {"psnr_db": lowest}
     detecting = Detecting(pipeline.postprocess, placement)
-    agreed = {
-        "boxes_equal": _share([_equal_boxes(one, detecting(*two)) for one, two in zip(ours, theirs, strict=True)])
-    }
+    ids = pipeline.postprocess.id_of_class
+    pairs = [_equal_boxes(one, detecting(*two), ids) for one, two in zip(ours, theirs, strict=True)]
+    agreed = {"boxes_equal": _share(pairs)}
     for name, shown in (("ours_drawn", pictures), ("theirs_drawn", beside)):
         if shown:
             agreed[name] = _share([_drawn_boxes(one, picture) for one, picture in zip(ours, shown, strict=True)])
@@ -86,11 +87,14 @@ def _share(counts: list[tuple[int, int]]) -> float:
     return float(some / max(1, whole))
 
 
-def _equal_boxes(ours: FrameResult, theirs: Objects) -> tuple[int, int]:
-    """How many of our clear boxes are among theirs, and how many there are."""
-    clear = [np.array(one.box) for one in _clear(ours)]
-    equal = [bool(len(theirs.boxes)) and float(_ious(box, theirs.boxes).max()) >= LEAST_IOU for box in clear]
-    return sum(equal), len(clear)
+def _equal_boxes(ours: FrameResult, theirs: Objects, ids: Sequence[int] | None) -> tuple[int, int]:
+    """How many of our clear boxes are among theirs, and how many there are. ``ids`` are those of the classes."""
+    class_ids = theirs.classes if ids is None else np.array(ids)[theirs.classes]
+    clear = _clear(ours)
+    boxes = np.array([one.box for one in clear], np.float64).reshape(-1, 4)
+    overlap = iou(boxes, theirs.boxes.astype(np.float64))
+    same_class = np.array([one.class_id for one in clear])[:, None] == class_ids[None]
+    return int(((overlap >= LEAST_IOU) & same_class).any(axis=1).sum()), len(clear)
 
 
 def _drawn_boxes(ours: FrameResult, picture: Any) -> tuple[int, int]:
@@ -108,14 +112,6 @@ def _clear(ours: FrameResult) -> list[DetectedObject]:
     found = ours.detections
     assert found is not None
     return [one for one in found if one.score >= CLEAR_SCORE]
-
-
-def _ious(box: Any, others: Any) -> Any:
-    """Of a box with each of others: x0 y0 x1 y1."""
-    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-    intersection = sides.clip(0).prod(axis=1)
-    areas = [(one[..., 2:] - one[..., :2]).prod(axis=-1) for one in (box, others)]
-    return intersection / (areas[0] + areas[1] - intersection)
 
 
 def _theirs(url: str, pipeline: Pipeline, clip: Path, stride: int, count: int) -> list[tuple[Any, dict[str, Any]]]:

@@ -249,7 +249,9 @@ def plan(
                     "gpu": Placement("python", "cpu", gpu.max_batch_size),
                 },
                 Warmup((*network_tensors, *size)),
-                after | ({INSTANCES_PARAMETER: per_core[INSTANCES_PARAMETER]} if postprocess.takes_long else {}),
+                after
+                | ({INSTANCES_PARAMETER: per_core[INSTANCES_PARAMETER]} if postprocess.takes_long else {})
+                | ({"limits": limits["limits"]} if postprocess.takes_image_size else {}),
             ),
             model(
                 "fused",

@@ -18,6 +18,7 @@ from onestream.preprocess import (
     BadImage,
     Compiled,
 )
+from onestream.preprocess.geometry import Size
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages, Image, image_size, run_isolated
 from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
@@ -110,11 +111,25 @@ class Postprocess(Adapter):
         # The masks of one large picture alone take seconds.
         deadline.extend()
         outputs = {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
-        size = pb_utils.get_input_tensor_by_name(request, IMAGE_SIZE)
-        # The request by which Triton warms up is all zeros.
-        sizes = [] if size is None else [(max(1, int(h)), max(1, int(w))) for h, w in size.as_numpy()]
-        results = self._postprocess(outputs, sizes)
+        try:
+            results = self._postprocess(outputs, self._sizes(request))
+        except BadImage as error:
+            return self.refuse(request, error)
         return self.respond({name: np.concatenate([one[name] for one in results]) for name in results[0]})
+
+    def _sizes(self, request: Any) -> list[Size]:
+        """The size of the request's picture, where results depend on it. Raises ``BadImage`` for one that cannot be."""
+        tensor = pb_utils.get_input_tensor_by_name(request, IMAGE_SIZE)
+        if tensor is None:
+            return []
+        # The ensemble gives the size of a picture that was checked; who asks this model alone may give any.
+        sizes = tensor.as_numpy()
+        if len(sizes) != 1:
+            raise BadImage("bad_request", f"got the outputs for {len(sizes)} images; one request is one image")
+        # The request by which Triton warms up is all zeros.
+        height, width = (max(1, int(side)) for side in sizes[0])
+        self.limits.check_size(height, width)
+        return [(height, width)]
 
 
 class Fused(FromImages):

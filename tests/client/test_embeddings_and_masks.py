@@ -103,7 +103,7 @@ def test_masks_of_classes_and_of_probabilities() -> None:
 )
 def test_what_is_no_segmentation(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(UnexpectedResponse, match=message):
-        result(masks(**changed))
+        answers.segmentation("m", masks(**changed), "id", 1.5)
 
 
 def test_other_outputs_stay_outputs() -> None:

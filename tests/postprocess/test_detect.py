@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.postprocess.detection import Detections, detect
+from onestream.preprocess.geometry import Mapping
 
-
-@dataclass(frozen=True)
-class Letterbox:
-    """A picture of 400 x 200 pixels, doubled, 10 pixels below the canvas' upper edge and 20 beside its left one."""
-
-    source_hw: tuple[int, int] = (200, 400)
-
-    def to_source(self, boxes: np.ndarray) -> np.ndarray:
-        return ((boxes.astype(np.float64) - [20, 10, 20, 10]) / 2).astype(np.float32)
+LETTERBOX = Mapping((200, 400), (420, 840), scale=(2.0, 2.0), offset=(10.0, 20.0))
+"""A picture of 400 x 200 pixels, doubled, 10 pixels below the canvas' upper edge and 20 beside its left one."""
 
 
 def found(rows: list[tuple[Any, ...]], **options: Any) -> Detections:
@@ -31,7 +24,7 @@ def found(rows: list[tuple[Any, ...]], **options: Any) -> Detections:
         table[:, :4].astype(np.float32),
         table[:, 4].astype(np.float32),
         table[:, 5].astype(np.int32),
-        Letterbox(),
+        LETTERBOX,
         **options,
     )
 
@@ -100,6 +93,17 @@ def test_a_class_that_is_not_known_is_dropped() -> None:
     rows = [(40, 30, 60, 70, 0.9, 2), (140, 30, 160, 70, 0.8, 0), (40, 130, 60, 170, 0.7, 3), (0, 0, 60, 99, 0.7, -1)]
     result = found(rows, classes_known=3)
     assert (result.classes.tolist(), result.classes.dtype, result.dropped) == ([2, 0], np.int32, 2)
+
+
+def test_rows_that_only_fill_up_are_not_counted() -> None:
+    rows = [(40, 30, 60, 70, 0.9, 1), *[(0, 0, 0, 0, 0, -1)] * 3, (0, 0, 0, 0, 0.1, 9)]
+    result = found(rows, classes_known=3)
+    assert (result.classes.tolist(), result.dropped) == ([1], 0)
+
+
+def test_a_class_below_zero_never_leaves() -> None:
+    result = found([(40, 30, 60, 70, 0.9, -1), (140, 30, 160, 70, 0.8, 5000)])
+    assert (result.classes.tolist(), result.dropped) == ([5000], 1)
 
 
 ROW = st.tuples(*[st.floats(allow_nan=True, allow_infinity=True, width=32)] * 5, st.integers(0, 3))

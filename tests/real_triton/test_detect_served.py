@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from tritonclient import grpc
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from onestream.client import BadImage, Client, Detections, UnexpectedResponse
 from onestream.postprocess.labels import COCO_IDS
@@ -209,3 +211,28 @@ def test_objects_are_counted_by_class(server: Server, photos: dict[str, bytes]) 
             time.sleep(0.1)
         with pytest.raises(UnexpectedResponse, match=r"'detect' answered .*for any kind use predict"):
             client.classify(photos["cat"], pipeline="detect")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "code"),
+    [([[2**31 - 1, 2**31 - 1]], "too_many_pixels"), ([[70_000, 1]], "too_many_pixels"), ([[9, 9]] * 2, "bad_request")],
+)
+def test_who_asks_the_last_step_alone_cannot_make_it_fail(server: Server, sizes: list[list[int]], code: str) -> None:
+    count, most = len(sizes), 64
+    tensors = {
+        "candidate_boxes": np.tile(np.array([0, 0, 9, 9], np.float32), (count, most, 1)),
+        "candidate_scores": np.full((count, most), 0.9, np.float32),
+        "candidate_classes": np.zeros((count, most), np.int32),
+        "image_size": np.array(sizes, np.int32),
+    }
+    inputs = []
+    for name, value in tensors.items():
+        inputs.append(grpc.InferInput(name, value.shape, np_to_triton_dtype(value.dtype)))
+        inputs[-1].set_data_from_numpy(value)
+    address = server.grpc_url.removeprefix("grpc://")
+    with grpc.InferenceServerClient(address) as asked, pytest.raises(InferenceServerException) as refused:
+        asked.infer("cells_postprocess", inputs)
+    message = str(refused.value)
+    assert code in message
+    assert "Traceback" not in message
+    assert ".py" not in message

@@ -44,7 +44,11 @@ class DetectionSample:
 
         A box must have an area and lie in the picture; by up to ``ROUNDING`` pixels it may reach beyond and is cut.
         """
-        if not path.is_file():
+        try:
+            is_file = path.is_file()
+        except OSError as error:  # a name that is too long
+            raise BadSample(f"the picture cannot be read: {error.strerror or error}") from None
+        if not is_file:
             raise BadSample("there is no such picture")
         found = list(objects)
         height, width = size_hw

@@ -94,6 +94,7 @@ SIZE = f"{PICTURES[1].size_hw[1]}x{PICTURES[1].size_hw[0]}"
         (bbox(5, 5, 1e300, 8), r"is not finite"),
         (first("annotations", category_id=4), r"annotation id 100: got the category 4; the file lists 3, 38, 90"),
         (first("images", file_name="none.png"), r"none\.png: there is no such picture"),
+        (first("images", file_name="a" * 5000), r"the picture cannot be read: File name too long"),
         (first("images", file_name="../none.png"), r"names the picture '\.\./none\.png'; expected a path within"),
         (first("images", file_name="/etc/passwd"), r"names the picture '/etc/passwd'; expected a path within"),
         (first("images", file_name="a\0.png"), r"expected a path within"),
