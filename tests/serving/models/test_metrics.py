@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections import Counter
+from typing import ClassVar
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ class Families:
     """Stands in for Triton's metrics; ``counted`` holds what reached it, by name and labels."""
 
     COUNTER, GAUGE = "counter", "gauge"
-    counted: Counter[tuple[str, str]] = Counter()
+    counted: ClassVar[Counter[tuple[str, str]]] = Counter()
 
     def __init__(self, *, name: str, **_: object) -> None:
         self._name = name
