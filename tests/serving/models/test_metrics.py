@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections import Counter
-from typing import ClassVar
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
