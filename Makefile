@@ -83,7 +83,7 @@ bench-overload: $(VENV)/.bench  ## offer half, once, twice and five times what t
 bench-gpu: $(VENV)/.dev-gpu model_repository/classify_fused/1/model.onnx  ## measure on this machine's GPU
 	$(BIN)/python -m benchmarks.gpu $(BENCH_ARGS)
 
-soak: $(VENV)/.dev  ## hostile callers, kills and a soak of half an hour, about 75 minutes; `SOAK_ARGS=--help` tells more
+soak: $(VENV)/.dev  ## hostile callers, kills and a soak of half an hour, about 80 minutes; `SOAK_ARGS=--help` tells more
 	$(BIN)/python -m benchmarks.hostile $(SOAK_ARGS)
 
 install: $(INSTALLED)  ## install what serves; DEVICE=gpu for a GPU

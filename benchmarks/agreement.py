@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tritonclient.grpc as triton
 
 from onestream.measure.agreement import Disagreement
+from onestream.measure.same_objects import iou
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE, SCORES
 
 TOLERANCE = 0.03
@@ -117,7 +118,7 @@ def same_boxes(
 def _partner(these: Answer, index: int, those: Answer, tolerance: float) -> tuple[float, float] | None:
     """Difference of score and overlap of an object with what another competitor found; None where there is none."""
     boxes, scores = those[BOXES][0], those[SCORES][0]
-    overlap = _overlaps(these[BOXES][0, index], boxes)
+    (overlap,) = iou(these[BOXES][0, index : index + 1], boxes)
     differences = np.abs(scores - these[SCORES][0, index])
     same = those[CLASS_IDS][0] == these[CLASS_IDS][0, index]
     possible = np.flatnonzero(same & (differences <= tolerance) & (overlap >= LEAST_OVERLAP))
@@ -125,15 +126,6 @@ def _partner(these: Answer, index: int, those: Answer, tolerance: float) -> tupl
         return None
     best = possible[overlap[possible].argmax()]
     return float(differences[best]), float(overlap[best])
-
-
-def _overlaps(box: npt.NDArray[np.float32], others: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Intersection over union of one box with each of others."""
-    common = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-    intersection = np.maximum(common, 0).prod(axis=1)
-    areas = (others[:, 2:] - others[:, :2]).prod(axis=1)
-    overlaps: npt.NDArray[np.float32] = intersection / ((box[2:] - box[:2]).prod() + areas - intersection)
-    return overlaps
 
 
 def _rows(one: Answer, other: Answer, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

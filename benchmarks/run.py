@@ -180,11 +180,12 @@ class _Run:
 
     def choose_plain(self, serving: _Serving, settings: tuple[PlainSetting, ...]) -> None:
         """Take, for each size, the setting with which the plain ensemble is fastest at concurrency 8."""
-        for size, photos in self.photos.items():
+        for size in self.photos:
             rates: dict[PlainSetting, list[float]] = {setting: [] for setting in settings}
             for index in range(self.plan.trial_rounds):
                 for setting in settings:
-                    export = serving.load(setting.name, MAIN_LOAD, "grpc", photos, duration_s=self.plan.duration_s)
+                    point = PlannedLoad(MAIN_LOAD, ())
+                    export, _ = self._load(serving, size, point, setting.name, f"{setting.name}_network")
                     rate = export.inferences_per_s
                     rates[setting].append(rate)
                     self.trials.append(PlainTrial(round=index, size=size, setting=str(setting), inferences_per_s=rate))
@@ -214,16 +215,7 @@ class _Run:
     def _measure(self, serving: _Serving, index: int, size: Size, point: PlannedLoad, competitor: Competitor) -> Served:
         model, batching_model = self._models(size, point, competitor)
         time.sleep(_SETTLE_S)
-        for is_last in (False, True):
-            before = serving.usage(batching_model)
-            try:
-                photos, duration_s = self.photos[size], self.plan.duration_s
-                export = serving.load(model, point.load, point.transport, photos, duration_s=duration_s)
-                break
-            except PerfAnalyzerError as error:
-                if is_last:
-                    raise
-                self.progress(f"  once more, since {error}")
+        export, before = self._load(serving, size, point, model, batching_model)
         after = serving.usage(batching_model)
         others = after.others_cpu_share(before)
         self.progress(
@@ -244,6 +236,22 @@ class _Run:
             server_cpu_ms=after.server_cpu_ms(before),
             others_cpu_share=others,
         )
+
+    def _load(
+        self, serving: _Serving, size: Size, point: PlannedLoad, model: str, batching_model: str
+    ) -> tuple[Export, Usage]:
+        """What perf_analyzer measures, in a second try where the first fails, and the counters from before it."""
+
+        def once() -> tuple[Export, Usage]:
+            before = serving.usage(batching_model)
+            photos, duration_s = self.photos[size], self.plan.duration_s
+            return serving.load(model, point.load, point.transport, photos, duration_s=duration_s), before
+
+        try:
+            return once()
+        except PerfAnalyzerError as error:
+            self.progress(f"  once more, since {error}")
+            return once()
 
     def _models(self, size: Size, point: PlannedLoad, competitor: Competitor) -> tuple[str, str]:
         """The model that is asked, and the one of its steps whose batches tell how Triton batched."""

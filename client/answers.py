@@ -33,7 +33,8 @@ def classification(model: str, tensors: Tensors, request_id: str, latency_ms: fl
     names = (SCORES, CLASS_IDS, LABELS) if LABELS in tensors else (SCORES, CLASS_IDS)
     shapes = [list(tensors[name].shape) for name in names if name in tensors]
     first = shapes[0] if len(shapes) == len(names) else []
-    if len(first) != 2 or first[0] != 1 or first[1] < 1 or any(shape != first for shape in shapes):
+    is_other = len(first) != 2 or first[0] != 1 or first[1] < 1 or any(shape != first for shape in shapes)
+    if is_other or BOXES in tensors:
         raise _unexpected(
             model, tensors, f"{SCORES}, {CLASS_IDS}, usually {LABELS}, each of shape [1, k]; for any kind use predict"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -116,23 +117,24 @@ def _detector(
 ) -> Postprocess:
     names, id_of = _names(labels), options.id_of_class
     known = labels if id_of is None else id_of
+    ids = None if id_of is None else np.array(id_of, np.int32)
+    # Pictures come in few sizes.
+    mapping_of = lru_cache(maxsize=256)(partial(mapping, definition))
+    find = partial(
+        detect,
+        score_threshold=options.score_threshold,
+        iou_threshold=None if options.suppresses == "none" else options.iou_threshold,
+        class_aware=options.suppresses == "by_class",
+        max_detections=options.max_detections,
+        classes_known=None if known is None else len(known),
+    )
 
     def found_in(boxes: Boxes, scores: Scores, classes: Classes, size_hw: Size) -> Tensors:
-        found = detect(
-            boxes,
-            scores,
-            classes,
-            mapping(definition, size_hw),
-            score_threshold=options.score_threshold,
-            iou_threshold=None if options.suppresses == "none" else options.iou_threshold,
-            class_aware=options.suppresses == "by_class",
-            max_detections=options.max_detections,
-            classes_known=None if known is None else len(known),
-        )
+        found = find(boxes, scores, classes, mapping_of(size_hw))
         if found.dropped:
             dropped(found.dropped)
         classes = found.classes
-        class_ids = classes if id_of is None else np.array(id_of, np.int32)[classes]
+        class_ids = classes if ids is None else ids[classes]
         return {
             BOXES: found.boxes[None],
             SCORES: found.scores[None],

@@ -36,17 +36,28 @@ def suppress(
     index first as well. Overlaps are computed in float32 in its order of operations. ``batched_nms`` does more: up to
     1000 boxes it moves the classes apart first, which costs precision; above, it leaves the order of equal scores open.
     """
-    order = np.argsort(-scores, kind="stable")
-    kept = np.empty(min(max_detections, len(order)), np.int64)
-    count = _suppress(
+    return suppress_ordered(
         np.ascontiguousarray(boxes, np.float32),
         np.ascontiguousarray(class_ids, np.int32),
-        order,
-        iou_threshold,
-        class_aware,
-        kept,
+        np.argsort(-scores, kind="stable"),
+        iou_threshold=iou_threshold,
+        class_aware=class_aware,
+        max_detections=max_detections,
     )
-    return kept[:count]
+
+
+def suppress_ordered(
+    boxes: npt.NDArray[np.float32],
+    class_ids: npt.NDArray[np.int32],
+    order: npt.NDArray[np.int64],
+    *,
+    iou_threshold: float,
+    class_aware: bool,
+    max_detections: int,
+) -> npt.NDArray[np.int64]:
+    """As ``suppress``, among the boxes whose indices are ``order``, best first. All arrays are C-contiguous."""
+    kept = np.empty(min(max_detections, len(order)), np.int64)
+    return kept[: _suppress(boxes, class_ids, order, iou_threshold, class_aware, kept)]
 
 
 @compiled("int64(float32[:,::1], int32[::1], int64[::1], float64, boolean, int64[::1])")

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +133,9 @@ class Adapter(ABC):
         """The pipeline's options for a GPU."""
         return GpuOptions.model_validate_json(self.parameters["gpu"])
 
-    @property
+    @cached_property
     def limits(self) -> Limits:
-        """The limits that are checked before an image is decoded."""
+        """The limits that are checked before an image is decoded. Asked for with every request."""
         return Limits.model_validate_json(self.parameters["limits"])
 
     def load_engine(self) -> OnnxRuntimeEngine:

@@ -35,13 +35,18 @@ TINY = ServedPlan(
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Asks once for the model's readiness instead of loading it; returns the file in which it notes every model."""
-    script, notes = tmp_path / "perf_analyzer", tmp_path / "asked.jsonl"
+    """Asks once for the model's readiness instead of loading it; returns the file in which it notes every model.
+
+    Its first measurement fails.
+    """
+    script, notes, failed = tmp_path / "perf_analyzer", tmp_path / "asked.jsonl", tmp_path / "failed"
     script.write_text(
         f"#!{sys.executable}\n"
         "import json, pathlib, sys\n"
         "import tritonclient.grpc, tritonclient.http\n"
         "if '--version' in sys.argv: sys.exit(print('Perf Analyzer Version 9'))\n"
+        f"failed = pathlib.Path({str(failed)!r})\n"
+        "if not failed.exists(): sys.exit(failed.touch() or 'not stable')\n"
         "of = lambda name: sys.argv[sys.argv.index(name) + 1]\n"
         "kind = tritonclient.http if of('-i') == 'http' else tritonclient.grpc\n"
         "assert kind.InferenceServerClient(of('-u')).is_model_ready(of('-m'))\n"
@@ -64,7 +69,9 @@ def test_every_competitor_is_served_compared_and_measured(
     Image.open(PHOTOS[pipeline]).save(picture)
     monkeypatch.setattr(run, "photo_set", lambda size, folder: photos.photo_set(size, folder=folder, sources=[picture]))
     monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
-    results = run.run(TINY, CONTESTS[pipeline], progress=lambda _: None)
+    said: list[str] = []
+    results = run.run(TINY, CONTESTS[pipeline], progress=said.append)
+    assert sum("once more" in line for line in said) == 1
     assert [one.best_classes_equal for one in results.agreement] == [2]
     assert {one.competitor for one in results.served} == set(at_main_load(pipeline))
     asked = [json.loads(line) for line in stand_in.read_text().splitlines()]

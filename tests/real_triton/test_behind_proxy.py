@@ -52,15 +52,15 @@ def gate(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[G
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
 @pytest.mark.parametrize("pipeline", ["classify", "classify_fused"])
 def test_a_caller_with_a_token_gets_results(gate: Gate, scheme: str, pipeline: str) -> None:
-    done = gate.onestream("classify", "--json", "--pipeline", pipeline, str(PHOTO), scheme=scheme, token=gate.token)
+    done = gate.onestream("predict", "--json", "--pipeline", pipeline, str(PHOTO), scheme=scheme, token=gate.token)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["labels"][0]["label"] == "espresso"
+    assert json.loads(done.stdout)["labels"] == ["espresso"]
 
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
 @pytest.mark.parametrize("token", [None, "0" * 64], ids=["no token", "a wrong token"])
 def test_the_client_says_that_a_token_is_missing(gate: Gate, scheme: str, token: str | None) -> None:
-    done = gate.onestream("classify", "--json", str(PHOTO), scheme=scheme, token=token)
+    done = gate.onestream("predict", "--json", str(PHOTO), scheme=scheme, token=token)
     assert done.returncode == 2
     assert "refused (UNAUTHENTICATED): this server needs a token" in done.stderr
     assert "ONESTREAM_TOKEN" in done.stderr

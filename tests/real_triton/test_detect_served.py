@@ -168,6 +168,16 @@ def metric(server: Server, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
+def settled(server: Server, name: str) -> float:
+    """A counter when what was counted before has arrived: models deliver once a second."""
+    seen = metric(server, name)
+    while True:
+        time.sleep(2)
+        seen, last = metric(server, name), seen
+        if seen == last:
+            return seen
+
+
 def test_what_is_not_a_number_is_dropped_and_counted_and_hurts_nobody(server: Server) -> None:
     bright = np.zeros((64, 64, 3), np.uint8)
     bright[:8, :8, 0] = 255
@@ -175,7 +185,7 @@ def test_what_is_not_a_number_is_dropped_and_counted_and_hurts_nobody(server: Se
     with Client(server.grpc_url, timeout_s=60) as client:
         for form in ("sometimes_nan", "sometimes_nan_fused"):
             family = f'onestream_candidates_dropped_total{{model="{form}'
-            before = metric(server, family)
+            before = settled(server, family)
             found = client.detect(bright, pipeline=form)
             assert found.boxes.tolist() == [[8, 8, 16, 16]]
             deadline = time.monotonic() + WAIT_S
@@ -202,7 +212,7 @@ def test_bad_pictures_between_good_ones_are_refused_alone(
 
 def test_objects_are_counted_by_class(server: Server, photos: dict[str, bytes]) -> None:
     family = 'onestream_objects_total{label="cat",model="detect_fused"'
-    before = metric(server, family)
+    before = settled(server, family)
     with Client(server.grpc_url, timeout_s=60) as client:
         client.detect(photos["cat"], pipeline="detect_fused")
         deadline = time.monotonic() + WAIT_S

@@ -72,7 +72,7 @@ def test_a_known_certificate_is_accepted_and_any_other_refused(
         def classify(**environment: str) -> subprocess.CompletedProcess[str]:
             # Not localhost, which may be two addresses: gRPC tells the failure of one of them only.
             url = f"{scheme}://127.0.0.1:{port}"
-            command = [sys.executable, "-m", "onestream", "classify", "--json", "--url", url, str(PHOTO)]
+            command = [sys.executable, "-m", "onestream", "predict", "--json", "--url", url, str(PHOTO)]
             given = {**os.environ, **environment}
             return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=given)
 
@@ -80,7 +80,7 @@ def test_a_known_certificate_is_accepted_and_any_other_refused(
         pem = str(tmp_path / "authority.pem")
         known = classify(SSL_CERT_FILE=pem, GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=pem)
         assert known.returncode == 0, known.stderr
-        assert '"label": "espresso"' in known.stdout
+        assert '"labels": ["espresso"]' in known.stdout
         unknown = classify()
         assert unknown.returncode != 0
         assert "espresso" not in unknown.stdout

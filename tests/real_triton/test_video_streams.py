@@ -306,7 +306,7 @@ def test_a_process_whose_memory_stays_too_large_says_so_and_is_replaced(clip: Pa
 
 def test_the_page_s_python_and_the_command_run(server: Server, clip: Path) -> None:
     page = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
-    block, _composing = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    block, _composing, _tracking = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     code = block.replace("127.0.0.1:8001", server.grpc_address).replace("clip.mp4", str(clip))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

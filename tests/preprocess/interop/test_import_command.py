@@ -17,6 +17,7 @@ from torchvision import models
 from typer.testing import CliRunner, Result
 
 from onestream.cli.main import app
+from onestream.postprocess.options import Detection
 from onestream.preprocess import BackendMissing
 from onestream.preprocess.interop import from_huggingface, from_letterbox, from_timm, from_torchvision, import_source
 from onestream.serving.pipeline import Pipeline
@@ -141,6 +142,14 @@ def test_the_size_for_tests() -> None:
 
 def test_what_to_know_is_in_the_comments() -> None:
     assert "The size depends on the image" in run("import", "torchvision:FCN_ResNet50_Weights.DEFAULT").stdout
+
+
+def test_a_letterbox_is_for_a_yolo(tmp_path: Path) -> None:
+    (tmp_path / "printed.yaml").write_text(run("import", "letterbox:384x640").stdout)
+    options = Pipeline.from_file(tmp_path / "printed.yaml").postprocess
+    assert options == Detection(
+        family="yolo", score_threshold=0.25, iou_threshold=0.7, max_detections=300, max_candidates=1000
+    )
 
 
 def test_configs_need_none_of_the_libraries(folder: Path) -> None:

@@ -276,3 +276,10 @@ def test_a_definition_that_dali_cannot_do_is_refused_before_anything_is_written(
     with pytest.raises(CannotCompile, match="'lanczos'"):
         stock(tmp_path, preprocess={"operations": operations})
     assert not (tmp_path / "stock").exists()
+
+
+def test_what_is_mapped_back_to_each_picture_is_refused_by_name(tmp_path: Path) -> None:
+    detect = Path(__file__).parents[3] / "pipelines" / "detect.yaml"
+    with pytest.raises(BadPipeline, match=r"^postprocess detection maps results back .* build the form python"):
+        build(detect, folder=tmp_path / "repository", form="dali-backend")
+    assert not (tmp_path / "repository" / "detect_model").exists()
