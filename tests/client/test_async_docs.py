@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "async.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_the_program_of_the_page_runs(server: Server, protocol: str) -> None:

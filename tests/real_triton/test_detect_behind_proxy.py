@@ -15,7 +15,7 @@ from gate import ROOT, Gate, gate_before
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx, pytest.mark.slow]
 
 FORMS = ("cells", "cells_fused")
 

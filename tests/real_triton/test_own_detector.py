@@ -16,7 +16,7 @@ from onestream.cli.main import app
 from onestream.client import Client
 from onestream.serving.server.server import Server
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 NETWORK_HW = (320, 320)
 SQUARES = {0: (0.05, 0.1, 0.3, 0.35), 1: (0.5, 0.2, 0.95, 0.6), 2: (0.25, 0.7, 0.55, 0.95)}

@@ -73,6 +73,7 @@ def test_own_networks_are_served_in_both_forms_and_agree_with_the_reference(
             assert result.top.score == pytest.approx(float(raw.max()))
 
 
+@pytest.mark.slow
 def test_files_of_different_builds_are_refused_at_load(tmp_path: Path) -> None:
     """A network built with another definition, dropped into a repository, must not answer."""
     repository = build_own(tmp_path, "mine", postprocess={"kind": "raw"})
@@ -104,6 +105,7 @@ def test_files_of_different_builds_are_refused_at_load(tmp_path: Path) -> None:
     assert "/" not in message.replace("http://", ""), "a server path in the reason"
 
 
+@pytest.mark.slow
 def test_an_edited_definition_is_refused_at_load(tmp_path: Path) -> None:
     repository = build_own(tmp_path, "mine", postprocess={"kind": "raw"})
     file = repository / "mine_preprocess" / "definition.json"

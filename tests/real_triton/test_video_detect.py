@@ -29,7 +29,7 @@ from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 from onestream.wire.box_style import color_of
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 FRAMES, FPS, SIZE_HW = 36, 30, (360, 640)

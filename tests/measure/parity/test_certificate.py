@@ -122,6 +122,7 @@ def test_the_doctor_says_the_same(repository: Path) -> None:
     assert parity_check(repository / "mine").status == "optional"
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_the_server_refuses_another_digest_in_one_line(repository: Path) -> None:
     from onestream.serving.server.errors import ModelLoadFailed
@@ -138,6 +139,7 @@ def test_the_server_refuses_another_digest_in_one_line(repository: Path) -> None
     assert str(repository) not in message
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_the_server_warns_of_other_versions_once_for_each_model(repository: Path, tmp_path: Path) -> None:
     from onestream.serving.server.server import Server

@@ -60,6 +60,7 @@ def test_a_server_without_the_pipeline_is_named(server: Server, own: Own) -> Non
         run(Options(pipeline_file=own.file, repository=own.repository, url=server.grpc_address, against=["none"]))
 
 
+@pytest.mark.slow
 def test_a_served_detector_finds_what_the_reference_finds(tmp_path: Path) -> None:
     detectors.level_detector(tmp_path / "cells.onnx")
     pipeline, repository = tmp_path / "cells.yaml", tmp_path / "repository"

@@ -35,6 +35,7 @@ def test_counts_follow_the_cores_and_nothing_else_changes(tmp_path: Path, cores:
             assert fitted == committed
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_a_server_runs_one_process_per_core(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import psutil
