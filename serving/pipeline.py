@@ -20,6 +20,9 @@ _Frozen = ConfigDict(frozen=True, extra="forbid")
 Precision = Literal["fp32", "tf32", "fp16"]
 GpuNumber = Annotated[int, Field(ge=0)]
 
+BACKGROUND_FILE = "background"
+"""In the folder of ``NAME_video``: the image that a matte's background names."""
+
 
 class GpuOptions(BaseModel):
     """How a machine with an NVIDIA GPU runs the pipeline. None of it changes a result beyond the tolerances table."""

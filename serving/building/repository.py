@@ -39,7 +39,7 @@ from onestream.serving.building.triton_config import (
 from onestream.serving.building.versions import VERSION_OF
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
-from onestream.serving.pipeline import Pipeline
+from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
 from onestream.wire.tensor_names import (
     EVENT,
@@ -50,8 +50,6 @@ from onestream.wire.tensor_names import (
     VIDEO,
 )
 
-BACKGROUND_FILE = "background"
-"""In the folder of ``NAME_video``: the image that a matte's background names."""
 _COMMITTED_CORES = 2
 _WARMUP_FILE = "photo.jpg"
 _ADAPTER = (

@@ -16,7 +16,7 @@ from onestream.preprocess.geometry import Size, Window
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.surfaces import Surface
-from onestream.serving.building.repository import BACKGROUND_FILE
+from onestream.serving.pipeline import BACKGROUND_FILE
 from onestream.serving.video.composed import FrameWork
 from onestream.serving.video.stream_types import Tensors
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, MATTE, SCORES

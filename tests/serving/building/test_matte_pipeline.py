@@ -24,7 +24,7 @@ from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.pipeline import Pipeline
+from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
 from onestream.serving.video.compositing import background_of
 
 ROOT = Path(__file__).parents[3]
@@ -141,7 +141,7 @@ def test_a_background_that_cannot_be_shown_ends_the_build(tmp_path: Path, conten
 @pytest.mark.parametrize("background", ["color", "blur", "picture"])
 def test_the_options_become_the_background_that_they_name(tmp_path: Path, background: str) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (20, 30, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / repository.BACKGROUND_FILE, "PNG")
+    Image.fromarray(pixels).save(tmp_path / BACKGROUND_FILE, "PNG")
     options, expected = {
         "color": ({"kind": "color", "rgb": [9, 8, 7]}, Color((9, 8, 7))),
         "blur": ({"kind": "blur", "radius": 12}, Blur(12)),

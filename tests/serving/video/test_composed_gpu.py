@@ -29,8 +29,7 @@ from onestream.postprocess.matte.composer import Composer
 from onestream.postprocess.matte.kernels_gpu import KERNELS
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.video.common.color import ColorRule, planes_of
-from onestream.serving.building.repository import BACKGROUND_FILE
-from onestream.serving.pipeline import Pipeline
+from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
 
 ROOT = Path(__file__).parents[3]
 RELOADED = (
