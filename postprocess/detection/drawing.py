@@ -116,7 +116,7 @@ class _Text(NamedTuple):
     size_hw: Size
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _text(text: str, size: int, cell_hw: Size) -> _Text:
     from PIL import Image, ImageDraw, ImageFont
 
