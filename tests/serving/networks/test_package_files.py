@@ -115,7 +115,12 @@ def test_another_package_is_refused_and_leaves_nothing(
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-@pytest.mark.parametrize("served", [None, b"", b"no tarball", tarball(CONTENTS)[:60]])
+@pytest.mark.parametrize(
+    "served",
+    [None, b"", b"no tarball", tarball(CONTENTS)[:60]],
+    # The time is in a tarball, so its bytes would be another name in each process.
+    ids=["none", "empty", "no tarball", "cut short"],
+)
 def test_a_failed_download_says_from_where_what_to_check_and_where_to_put_the_files(
     registry: Registry, tmp_path: Path, served: bytes | None
 ) -> None:
