@@ -18,6 +18,7 @@ import onnx
 from onnx import numpy_helper
 
 from benchmarks.agreement import Agree, same_best_classes, same_boxes
+from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS
 from onestream.serving.building.build import build
 from onestream.serving.networks import ssdlite
@@ -73,7 +74,7 @@ def _names_of_classes(_network: onnx.ModelProto) -> dict[str, bytes]:
 
 
 def _anchors_and_classes(network: onnx.ModelProto) -> dict[str, bytes]:
-    anchors = next(one for one in network.graph.initializer if one.name == ssdlite.ANCHORS)
+    anchors = next(one for one in network.graph.initializer if one.name == ANCHORS)
     return {
         "labels.txt": (_DATA / "coco_labels.txt").read_bytes(),
         "class_ids.npy": _npy(np.array(COCO_IDS, np.int32)),

@@ -11,6 +11,9 @@ Family = Literal["yolo", "yolov5", "yolox", "ssd", "nanodet", "detr", "boxes"]
 MOST_CANDIDATES = 3840
 """The most that TensorRT's TopK takes."""
 
+ANCHORS = "anchors"
+"""The constant of a network in which anchors are looked for."""
+
 _TAKEN_BY: dict[str, tuple[Family, ...]] = {
     "activation": ("ssd", "nanodet", "detr"),
     "background": ("ssd",),

@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from onestream.serving.building.detector_tail import TAIL_PREFIX
+from onestream.serving.building.onnx_nodes import TAIL_PREFIX
 from onestream.serving.building.triton_config import to_text
 from onestream.serving.engine.served import DOOR_PREFIX
 

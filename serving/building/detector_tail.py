@@ -14,20 +14,11 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
+from onestream.postprocess.detector_family import ANCHORS, MOST_CANDIDATES, DetectorFamily
 from onestream.serving.building.detector_layout import Columns, Layout, Size, grid, read_layout
-from onestream.serving.building.onnx_nodes import Nodes, opset
-from onestream.serving.engine.served import DOOR_PREFIX
+from onestream.serving.building.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.wire.tensor_names import CANDIDATES
-
-ANCHORS = "anchors"
-"""The constant of a network in which anchors are looked for."""
-
-TAIL_PREFIX = DOOR_PREFIX + "tail_"
-"""Of the names of the nodes that are appended."""
-_OLDEST_OPSET = 11
-"""The first in which TopK promises the lower index among equals."""
 
 _Table = npt.NDArray[np.floating[Any]]
 
@@ -58,8 +49,8 @@ def append_tail(
         raise ValueError(f"max_candidates must be from 1 to {MOST_CANDIDATES}, got {max_candidates}")
     if [output.name for output in model.graph.output] == list(CANDIDATES):
         return
-    if opset(model) < _OLDEST_OPSET:
-        raise BadNetwork(f"a detector takes ONNX opset {_OLDEST_OPSET} or newer; the file has {opset(model)}")
+    if opset(model) < OLDEST_OPSET:
+        raise BadNetwork(f"a detector takes ONNX opset {OLDEST_OPSET} or newer; the file has {opset(model)}")
     taken = {name for node in model.graph.node for name in node.output} & set(CANDIDATES)
     if taken:
         raise BadNetwork(f"its tensor {min(taken)!r} has the name of a candidate; rename it")
@@ -94,7 +85,7 @@ class _Tail:
         k: int,
         anchors: _Table | None,
     ) -> None:
-        self.nodes = Nodes(model, prefix=TAIL_PREFIX)
+        self.nodes = Nodes(model)
         self.graph, self.options, self.layout, self.k, self.given_anchors = model.graph, options, layout, k, anchors
         self.network_hw = network_hw
         self.sides = np.array([*network_hw[::-1]] * 2, np.float32)

