@@ -128,17 +128,25 @@ def _coco(path: Path, rows: Rows, _top: int) -> None:
     """A list of results, as evaluation tools read them; images that failed are not among them."""
     with path.open("w", encoding="utf-8") as file:
         before = "[\n"
+        taken: set[int | str] = set()
         for row in rows:
-            for entry in row.result.to_coco(_image_id(row)) if isinstance(row.result, Detections) else ():
+            for entry in row.result.to_coco(_image_id(row, taken)) if isinstance(row.result, Detections) else ():
                 file.write(before + json.dumps(entry))
                 before = ",\n"
         file.write("[]\n" if before.startswith("[") else "\n]\n")
 
 
-def _image_id(row: Row) -> int | str:
-    """COCO names files by their ids, as 000000397133.jpg; a name that is no number is its own id."""
+def _image_id(row: Row, taken: set[int | str]) -> int | str:
+    """COCO names files by their ids, as 000000397133.jpg; a name that is no number is its own id.
+
+    Where the name of another picture, in another folder or tar file, is ``taken``, the whole path is the id.
+    """
     stem = PurePath(row.key).name if row.key else PurePath(row.path).stem
-    return int(stem) if stem.isascii() and stem.isdecimal() else stem
+    image_id = int(stem) if stem.isascii() and stem.isdecimal() else stem
+    if image_id in taken:
+        image_id = f"{row.path}/{row.key}" if row.key else row.path
+    taken.add(image_id)
+    return image_id
 
 
 def _pyarrow() -> Any:

@@ -119,6 +119,13 @@ def test_coco_s_results_without_a_single_object(finder: Bulk, tmp_path: Path) ->
     assert json.loads(out.read_text()) == []
 
 
+def test_equal_names_in_two_folders_have_two_ids(finder: Bulk, tmp_path: Path) -> None:
+    first, second = (photos(tmp_path / name, {"7.jpg": b"o", "cat.jpg": b"o"}) for name in ("a", "b"))
+    assert finder.run(first, second, "--to", tmp_path / "out.json").exit_code == 0
+    ids = [entry["image_id"] for entry in json.loads((tmp_path / "out.json").read_text())]
+    assert ids == [7, "cat", str(second / "7.jpg"), str(second / "cat.jpg")]
+
+
 def test_an_image_of_a_shard_has_the_id_of_its_key(finder: Bulk, tmp_path: Path) -> None:
     photo = photos(tmp_path, {"000000000139.jpg": b"o"}) / "000000000139.jpg"
     with tarfile.open(tmp_path / "shard-7.tar", "w") as tar:
