@@ -110,7 +110,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class Part:
     """The part of the source that must be decoded to fill a placement's window, and the window's place in it.
 
     ``anchor`` (top, left) and ``shape`` (height, width) are integers in source pixels. ``start`` and ``end`` are the
@@ -277,7 +277,7 @@ def _smallest_side(operation: Geometric) -> int:
     return operation.size if operation.mode == "shorter" else 1
 
 
-def region(placement: Placement, support: int = 1) -> Region:
+def part_of(placement: Placement, support: int = 1) -> Part:
     """The part of the source that a placement's window needs, with the margin that the filter reads.
 
     A filter reads ``support`` source pixels to each side (1 for a triangle), times the scale when it shrinks. The
@@ -296,7 +296,7 @@ def region(placement: Placement, support: int = 1) -> Region:
         shape.append(high - low)
         start.append(begin - low)
         end.append(stop - low)
-    return Region((anchor[0], anchor[1]), (shape[0], shape[1]), (start[0], start[1]), (end[0], end[1]))
+    return Part((anchor[0], anchor[1]), (shape[0], shape[1]), (start[0], start[1]), (end[0], end[1]))
 
 
 def _intersection(one: Window, other: Window) -> Window:

@@ -85,7 +85,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
     ),
     Tolerance(
         "dali", "crop", "plain", 1, 0.5, 0,
-        "as resize; the filter is computed from the window's corners inside the decoded region",
+        "as resize; the filter is computed from the window's corners inside the decoded part",
     ),
     Tolerance("dali", "crop", "converted", 4, 1, 0.05, "as resize; nothing is added"),
     Tolerance("dali", "normalize", "plain", 1, 0.5, 0, "as crop: a table holds the reference's own 256 values"),

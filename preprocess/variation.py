@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.definition import Definition, Resize
-from onestream.preprocess.geometry import Mapping, Region, Size, Window
+from onestream.preprocess.geometry import Mapping, Part, Size, Window
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -59,8 +59,8 @@ def resize_of(definition: Definition) -> Resize:
     return Resize(mode="exact", size=size, filter=first.filter, antialias=first.antialias)
 
 
-def box_region(box: Window, source_hw: Size) -> Region:
-    """The region to decode for a box, and the box's place in it."""
+def box_part(box: Window, source_hw: Size) -> Part:
+    """The part to decode for a box, and the box's place in it."""
     anchor, shape, start, end = [], [], [], []
     for first, kept, source in ((box.top, box.height, source_hw[0]), (box.left, box.width, source_hw[1])):
         low, high = max(0, first - _CHROMA_MARGIN), min(source, first + kept + _CHROMA_MARGIN)
@@ -68,7 +68,7 @@ def box_region(box: Window, source_hw: Size) -> Region:
         shape.append(high - low)
         start.append(float(first - low))
         end.append(float(first - low + kept))
-    return Region((anchor[0], anchor[1]), (shape[0], shape[1]), (start[0], start[1]), (end[0], end[1]))
+    return Part((anchor[0], anchor[1]), (shape[0], shape[1]), (start[0], start[1]), (end[0], end[1]))
 
 
 def variation_mapping(definition: Definition, variation: Variation, size_hw: Size) -> Mapping:

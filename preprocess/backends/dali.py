@@ -21,7 +21,7 @@ from onestream.preprocess.backends.dali_graph import (
     VARIED_INPUTS,
     build_graph,
     build_varied_graph,
-    decode_region,
+    decode_part,
     external_inputs,
     graph_inputs,
     graph_values,
@@ -33,12 +33,12 @@ from onestream.preprocess.backends.finish import CpuFinish
 from onestream.preprocess.backends.groups import DECODED_PIXELS_AT_ONCE, DECODED_PIXELS_AT_ONCE_ON_CPU, groups
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Placement, Region, place, region
+from onestream.preprocess.geometry import Part, Placement, part_of, place
 from onestream.preprocess.headers.reader import Encoded, Header
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
-from onestream.preprocess.variation import Variation, Vary, box_region
+from onestream.preprocess.variation import Variation, Vary, box_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Checked:
     image: Encoded
     header: Header
     placement: Placement | None
-    part: Region
+    part: Part
     variation: Variation | None = None
 
     @property
@@ -92,7 +92,7 @@ class Dali(Compiled):
         with self._pipeline:
             inputs = external_inputs(self._inputs)
             if device == "cpu":
-                self._pipeline.set_outputs(decode_region(inputs, device=device))
+                self._pipeline.set_outputs(decode_part(inputs, device=device))
             else:
                 build = build_varied_graph if varied else build_graph
                 self._pipeline.set_outputs(build(inputs, definition, device=device, decode=decode))
@@ -153,10 +153,10 @@ class Dali(Compiled):
         header = self.limits.check(image)
         if vary is not None:
             variation = vary(header.oriented_hw)
-            return _Checked(index, image, header, None, box_region(variation.box, header.oriented_hw), variation)
+            return _Checked(index, image, header, None, box_part(variation.box, header.oriented_hw), variation)
         placement = place(self.definition, header.oriented_hw)
         self.limits.check_resized(placement.resized_hw)
-        part = self._finish.region(placement) if self._finish else region(placement)
+        part = self._finish.part(placement) if self._finish else part_of(placement)
         return _Checked(index, image, header, placement, part)
 
     def _run_isolated(self, batch: Sequence[_Checked]) -> list[Sample | BadImage]:
@@ -178,8 +178,8 @@ class Dali(Compiled):
             on_host = output.as_cpu()
             return [np.array(on_host.at(index)) for index in range(len(batch))]
         # Not output.at(index), which copies.
-        regions = [np.asarray(output[index]) for index in range(len(batch))]
-        return [_finished(self._finish, pixels, item) for pixels, item in zip(regions, batch, strict=True)]
+        parts = [np.asarray(output[index]) for index in range(len(batch))]
+        return [_finished(self._finish, pixels, item) for pixels, item in zip(parts, batch, strict=True)]
 
     def _outputs(self, batch: Sequence[_Checked]) -> Any:
         columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in self._inputs}

@@ -15,7 +15,7 @@ from onestream.preprocess.backends.base import DecodeOptions, Device
 from onestream.preprocess.cuda.device import driver_visible
 from onestream.preprocess.definition import Definition, Resize
 from onestream.preprocess.errors import BackendMissing, CannotCompile
-from onestream.preprocess.geometry import Placement, Region, fill_values
+from onestream.preprocess.geometry import Part, Placement, fill_values
 from onestream.preprocess.variation import Variation, canvas_of, resize_of
 from onestream.wire.install import install_command
 
@@ -34,8 +34,8 @@ _NEVER = 2**31 - 1
 class GraphInputs:
     """Nodes that a source feeds to the graph, one value per sample.
 
-    ``encoded``: uint8 bytes. ``anchor``, ``shape``: int32 (y, x) of the region to decode. ``start``, ``end``: float32
-    (y, x) of the window inside that region. ``size``: float32 (height, width) of the window after the resize.
+    ``encoded``: uint8 bytes. ``anchor``, ``shape``: int32 (y, x) of the part to decode. ``start``, ``end``: float32
+    (y, x) of the window inside that part. ``size``: float32 (height, width) of the window after the resize.
     ``offset``: int32 (y, x) of the canvas's corner relative to the window. Of a variation: ``flip``, int32 (1,), and
     ``color``, float32 (channels, channels + 1). What a graph does not need may be None.
     """
@@ -51,11 +51,11 @@ class GraphInputs:
     color: Any = None
 
 
-def decode_region(inputs: GraphInputs, *, device: Device, decode: DecodeOptions | None = None) -> Any:
-    """Node of the decoded region, RGB uint8 HWC, oriented and without alpha.
+def decode_part(inputs: GraphInputs, *, device: Device, decode: DecodeOptions | None = None) -> Any:
+    """Node of the decoded part, RGB uint8 HWC, oriented and without alpha.
 
-    On a GPU the whole image is decoded and cut: nvJPEG before 13.3 upsamples the chroma of a region wrongly at its
-    border, and nvImageCodec 0.9 fails or crashes on regions (github.com/NVIDIA/nvImageCodec/issues/55).
+    On a GPU the whole image is decoded and cut: nvJPEG before 13.3 upsamples the chroma of a part wrongly at its
+    border, and nvImageCodec 0.9 fails or crashes on parts (github.com/NVIDIA/nvImageCodec/issues/55).
     """
     if device == "cpu":
         return fn.decoders.image_slice(
@@ -89,10 +89,10 @@ def build_graph(
 ) -> Any:
     """Build the whole graph of ``definition`` from its input nodes and return its output node.
 
-    The same function serves requests (fed by ``external_source``) and training loaders. On the CPU the decoded region
+    The same function serves requests (fed by ``external_source``) and training loaders. On the CPU the decoded part
     is finished outside the graph (``finish.py``), which is faster and closer to Pillow.
     """
-    sample = decode_region(inputs, device=device, decode=decode)
+    sample = decode_part(inputs, device=device, decode=decode)
     if definition.decode.color == "gray":
         # Decoding to gray directly takes a JPEG's own luma, up to 12 levels from the luma of its RGB.
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
@@ -138,7 +138,7 @@ def build_varied_graph(
     if resize.filter != "bilinear" or not resize.antialias:
         smoothed = "" if resize.antialias else " and antialias false"
         raise CannotCompile(f"dali cannot resize with filter {resize.filter!r}{smoothed} exactly in a graph")
-    sample = decode_region(inputs, device=device, decode=decode)
+    sample = decode_part(inputs, device=device, decode=decode)
     if definition.decode.color == "gray":
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
     sample = fn.resize(sample, size=list(canvas_of(definition)), antialias=True, interp_type=types.INTERP_LINEAR)
@@ -186,7 +186,7 @@ def graph_inputs(definition: Definition) -> dict[str, Any]:
     return used
 
 
-def graph_values(placement: Placement, part: Region) -> dict[str, npt.NDArray[Any]]:
+def graph_values(placement: Placement, part: Part) -> dict[str, npt.NDArray[Any]]:
     """The values to feed for one image, beside its bytes; see ``GraphInputs``."""
     return {
         "anchor": np.array(part.anchor, np.int32),

@@ -1,4 +1,4 @@
-"""The CPU's part after decoding: resample the region, place it on the canvas, bring it to the network's layout."""
+"""The CPU's part after decoding: resample the part, place it on the canvas, bring it to the network's layout."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from onestream.preprocess.cpu.pillow_weights import columns_first
 from onestream.preprocess.cpu.resample import resample
 from onestream.preprocess.cuda.kernels import look_up_interleaved, look_up_planar, recolor
 from onestream.preprocess.definition import Definition, Filter
-from onestream.preprocess.geometry import Placement, Region, fill_values, region
+from onestream.preprocess.geometry import Part, Placement, fill_values, part_of
 from onestream.preprocess.variation import Variation, canvas_of, resize_of
 
 Pixels = npt.NDArray[np.uint8]
 
 
 class CpuFinish:
-    """Finishes decoded regions of one definition, image by image.
+    """Finishes decoded parts of one definition, image by image.
 
     ``antialias``: whether its resize averages what it makes smaller.
     """
@@ -35,18 +35,18 @@ class CpuFinish:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a region is resized by the triangle filter, in colour, and put on the canvas: no other work."""
+        """Whether a part is resized by the triangle filter, in colour, and put on the canvas: no other work."""
         return self._filter == "bilinear" and self._definition.decode.color != "gray"
 
-    def region(self, placement: Placement) -> Region:
-        """The region to decode for a placement."""
+    def part(self, placement: Placement) -> Part:
+        """The part to decode for a placement."""
         if self._filter == "nearest":
             whole = placement.source_hw
-            return Region((0, 0), whole, (0.0, 0.0), (float(whole[0]), float(whole[1])))
-        return region(placement, SUPPORT[self._filter or "bilinear"])
+            return Part((0, 0), whole, (0.0, 0.0), (float(whole[0]), float(whole[1])))
+        return part_of(placement, SUPPORT[self._filter or "bilinear"])
 
-    def finish(self, pixels: Pixels, placement: Placement, part: Region) -> Sample:
-        """The network's input from the decoded region, (part.shape[0], part.shape[1], 3) uint8 RGB.
+    def finish(self, pixels: Pixels, placement: Placement, part: Part) -> Sample:
+        """The network's input from the decoded part, (part.shape[0], part.shape[1], 3) uint8 RGB.
 
         The result shares no memory with ``pixels``, which may be the decoder's own.
         """
@@ -86,15 +86,15 @@ class CpuFinish:
             placed = canvas
         return self._to_network(np.ascontiguousarray(placed))
 
-    def vary(self, pixels: Pixels, variation: Variation, part: Region) -> Sample:
-        """The same for a variation, whose box is at ``part.start`` of the decoded region ``pixels``."""
+    def vary(self, pixels: Pixels, variation: Variation, part: Part) -> Sample:
+        """The same for a variation, whose box is at ``part.start`` of the decoded part ``pixels``."""
         if self._definition.decode.color == "gray":
             pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
         height, width = variation.box.height, variation.box.width
         top, left = round(part.start[0]), round(part.start[1])
         # Pillow cuts and then resizes, so nothing outside the box may reach the filter.
         cut = np.array(pixels[top : top + height, left : left + width])
-        whole = Region((0, 0), (height, width), (0.0, 0.0), (float(height), float(width)))
+        whole = Part((0, 0), (height, width), (0.0, 0.0), (float(height), float(width)))
         resize, canvas_hw = resize_of(self._definition), canvas_of(self._definition)
         placed = resample(
             cut,

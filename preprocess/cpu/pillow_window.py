@@ -15,7 +15,7 @@ from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.pillow_weights import DIGITS, Indices, window_weights
 from onestream.preprocess.cpu.remembered import remembered
 from onestream.preprocess.definition import Filter
-from onestream.preprocess.geometry import Region, Size
+from onestream.preprocess.geometry import Part, Size
 
 Pixels = npt.NDArray[np.uint8]
 _HALF = np.int32(1 << (DIGITS - 1))
@@ -23,9 +23,9 @@ _SHIFT = np.int32(DIGITS)
 
 
 def resample_as_pillow(
-    pixels: Pixels, part: Region, size_hw: Size, filter: Filter, *, columns_first: bool, to_bgr: bool
+    pixels: Pixels, part: Part, size_hw: Size, filter: Filter, *, columns_first: bool, to_bgr: bool
 ) -> Pixels:
-    """Resample the window of a decoded region, as ``resample.resample``, with *bicubic* or *lanczos*."""
+    """Resample the window of a decoded part, as ``resample.resample``, with *bicubic* or *lanczos*."""
     height, width, channels = pixels.shape
     rows = _remembered_weights(size_hw[0], part.start[0], part.end[0], height, filter)
     columns = _remembered_weights(size_hw[1], part.start[1], part.end[1], width, filter)

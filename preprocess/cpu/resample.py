@@ -19,7 +19,7 @@ from onestream.preprocess.cpu.pillow_window import resample_as_pillow
 from onestream.preprocess.cpu.remembered import remembered
 from onestream.preprocess.cuda.kernels import resample_gray, resample_rgb
 from onestream.preprocess.definition import Filter
-from onestream.preprocess.geometry import Region, Size
+from onestream.preprocess.geometry import Part, Size
 
 Pixels = npt.NDArray[np.uint8]
 _Triangles = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]
@@ -28,7 +28,7 @@ _Padded = tuple[npt.NDArray[np.uint64], npt.NDArray[np.float32]]
 
 def resample(
     pixels: Pixels,
-    part: Region,
+    part: Part,
     size_hw: Size,
     filter: Filter,
     *,
@@ -36,12 +36,12 @@ def resample(
     columns_first: bool = False,
     to_bgr: bool = False,
 ) -> Pixels:
-    """Resample the window of a decoded region.
+    """Resample the window of a decoded part.
 
     ``pixels`` is (part.shape[0], part.shape[1], 3 or 1); the window is ``part.start`` to ``part.end``. Returns
     (size_hw[0], size_hw[1], channels) uint8. ``antialias`` is read by *bilinear* only; ``columns_first``, which is what
     ``pillow_weights.columns_first`` says of the whole image, by *bicubic* and *lanczos*. ``to_bgr`` gives three
-    channels in reverse order. Where the region ends inside the image it must hold the filter's margin.
+    channels in reverse order. Where the part ends inside the image it must hold the filter's margin.
     """
     if filter in ("bicubic", "lanczos"):
         return resample_as_pillow(pixels, part, size_hw, filter, columns_first=columns_first, to_bgr=to_bgr)

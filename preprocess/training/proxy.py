@@ -25,7 +25,7 @@ from onestream.preprocess.backends.dali_graph import (
 from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
-from onestream.preprocess.geometry import place, region
+from onestream.preprocess.geometry import part_of, place
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
@@ -111,7 +111,7 @@ class _Transform:
         header = self._limits.check(data)
         placement = place(self._definition, header.oriented_hw)
         self._limits.check_resized(placement.resized_hw)
-        values = graph_values(placement, region(placement))
+        values = graph_values(placement, part_of(placement))
         values["encoded"] = np.frombuffer(for_decoders(data, header), np.uint8)
         return self._send(**{name: values[name] for name in self._names})
 

@@ -22,7 +22,7 @@ from onestream.preprocess.cuda.network_values import NetworkValues
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.cuda.resize_kernels import KERNELS
 from onestream.preprocess.cuda.staging import Staging
-from onestream.preprocess.geometry import Placement, Region, Window
+from onestream.preprocess.geometry import Part, Placement, Window
 
 KINDS = ("bilinear", "bicubic", "lanczos", "nearest", "not antialiased")
 SIDES = st.integers(1, 90) | st.sampled_from([1, 2, 400, 900])
@@ -138,7 +138,7 @@ def test_every_bit_is_that_of_the_loops_on_a_cpu(kind: Any, placement: Placement
     (seen,) = run(resizer, stream, [pixels], [whole(source, resized)], channels)
     if channels == 1:
         pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
-    part = Region((0, 0), source, (0.0, 0.0), (float(source[0]), float(source[1])))
+    part = Part((0, 0), source, (0.0, 0.0), (float(source[0]), float(source[1])))
     on_cpu = resample(pixels, part, resized, kind, columns_first=columns_first(source, resized))
     np.testing.assert_array_equal(seen, on_cpu)
 

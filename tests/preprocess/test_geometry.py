@@ -25,8 +25,8 @@ from onestream.preprocess.geometry import (
     crop_window,
     fill_values,
     mapping,
+    part_of,
     place,
-    region,
     resized_size,
     single_resize,
 )
@@ -287,7 +287,7 @@ def test_a_region_holds_every_pixel_that_the_filter_reads(
     resize: Resize, crop: tuple[int, int], size_hw: tuple[int, int]
 ) -> None:
     placement = place(Definition(operations=[Decode(), resize, CenterCrop(size=crop)]), size_hw)
-    part = region(placement, SUPPORT[resize.filter])
+    part = part_of(placement, SUPPORT[resize.filter])
     window = placement.window
     for axis, (first, kept) in enumerate(((window.top, window.height), (window.left, window.width))):
         source, resized = size_hw[axis], placement.resized_hw[axis]

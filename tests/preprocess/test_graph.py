@@ -30,7 +30,7 @@ from onestream.preprocess import (
 )
 from onestream.preprocess.backends.base import Device, Sample
 from onestream.preprocess.backends.dali_graph import build_graph, external_inputs, graph_inputs, graph_values
-from onestream.preprocess.geometry import place, region
+from onestream.preprocess.geometry import part_of, place
 from onestream.preprocess.tolerances import compare
 
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -87,7 +87,7 @@ def run_graph(definition: Definition, files: list[bytes], *, device: Device = "c
     columns: dict[str, list[Sample]] = {name: [] for name in used}
     for file in files:
         placement = place(definition, Limits().check(file).oriented_hw)
-        values = {"encoded": np.frombuffer(file, np.uint8), **graph_values(placement, region(placement))}
+        values = {"encoded": np.frombuffer(file, np.uint8), **graph_values(placement, part_of(placement))}
         for name in used:
             columns[name].append(values[name])
     (output,) = pipeline.run(**columns)
@@ -128,7 +128,7 @@ def test_at_the_border_only_the_outermost_pixels_differ_by_more(name: str) -> No
 def test_a_gpu_decodes_whole_images_and_cuts_what_the_cpu_decodes(
     name: str, gpu_s_decoder_on_the_cpu: list[str]
 ) -> None:
-    """Its decoders make mistakes where they decode a part of an image (``decode_region``)."""
+    """Its decoders make mistakes where they decode a part of an image (``decode_part``)."""
     definition = Definition(operations=(WITHIN_ONE_LEVEL | TO_THE_BORDER)[name])
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -28,7 +28,7 @@ from separate_process import run_separately
 
 from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Limits, Output, Pad, Resize, compile
 from onestream.preprocess.cpu.resample import resample
-from onestream.preprocess.geometry import Region
+from onestream.preprocess.geometry import Part
 from onestream.preprocess.limits import MAX_SIDE, PILLOW_MAX_PIXELS
 
 BACKENDS = ("reference", "dali")
@@ -225,7 +225,7 @@ def test_weights_of_long_lines_are_not_kept() -> None:
     tracemalloc.start()
     try:
         for width in range(60_000, 60_040):
-            whole = Region((0, 0), (1, width), (0.0, 0.0), (1.0, float(width)))
+            whole = Part((0, 0), (1, width), (0.0, 0.0), (1.0, float(width)))
             resample(np.zeros((1, width, 3), np.uint8), whole, (1, 200), "bilinear")
         assert tracemalloc.get_traced_memory()[0] < 2_000_000
     finally:

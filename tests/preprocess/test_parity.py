@@ -286,10 +286,10 @@ def test_a_crop_that_misses_the_image_is_all_border() -> None:
 def test_a_result_shares_no_memory_with_the_decoder(operations: list[Any], color: str, layout: str) -> None:
     definition = Definition(operations=[Decode(color=color), *operations, Output(layout=layout, dtype="uint8")])
     pixels, placement, finish = card(40, 60), place(definition, (40, 60)), CpuFinish(definition)
-    part = finish.region(placement)
+    part = finish.part(placement)
     rows, columns = slice(part.anchor[0], part.anchor[0] + part.shape[0]), slice(part.anchor[1], None)
-    region = np.ascontiguousarray(pixels[rows, columns][:, : part.shape[1]])
-    assert not np.shares_memory(finish.finish(region, placement, part), region)
+    decoded = np.ascontiguousarray(pixels[rows, columns][:, : part.shape[1]])
+    assert not np.shares_memory(finish.finish(decoded, placement, part), decoded)
 
 
 REFUSED = {

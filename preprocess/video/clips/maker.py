@@ -15,8 +15,8 @@ from onestream.preprocess.backends.reference import in_color, move_pixels
 from onestream.preprocess.definition import Definition, Resize
 from onestream.preprocess.errors import BackendMissing, BadImage, BadSample, CannotCompile
 from onestream.preprocess.geometry import (
+    Part,
     Placement,
-    Region,
     Size,
     Window,
     fill_values,
@@ -142,7 +142,7 @@ class _Literally(_Finish):
 
 
 class _Compiled(_Finish):
-    """The compiled resize and tables of the image backends, on the region that the crop keeps."""
+    """The compiled resize and tables of the image backends, on the part that the crop keeps."""
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)
@@ -159,9 +159,9 @@ class _Compiled(_Finish):
     def finish(self, pixels: Pixels, size_hw: Size) -> Sample:
         return self._finish.finish(pixels, *self._placed(size_hw))
 
-    def _placed(self, size_hw: Size) -> tuple[Placement, Region]:
+    def _placed(self, size_hw: Size) -> tuple[Placement, Part]:
         placement = place(self._definition, size_hw)
-        return placement, self._finish.region(placement)
+        return placement, self._finish.part(placement)
 
 
 def _frames_by(backend: VideoBackend, rule: ColorRule, *, device: Device, threads: int) -> Frames:

@@ -8,8 +8,8 @@ import numpy.typing as npt
 from onestream.preprocess.definition import Definition, Resize
 from onestream.preprocess.errors import BackendMissing, CannotCompile
 from onestream.preprocess.geometry import (
+    Part,
     Placement,
-    Region,
     Size,
     Window,
     fill_values,
@@ -39,7 +39,7 @@ class PictureMaker:
         self._definition, self._color, self._limits = definition.pixels(), color, limits
         self._finish = CpuFinish(self._definition)
         self._placed_hw: Size | None = None
-        self._placed: tuple[Placement, Region] | None = None
+        self._placed: tuple[Placement, Part] | None = None
 
     def pixels(self, planes: Planes, orientation: Orientation) -> npt.NDArray[np.uint8]:
         """(height, width, channels) uint8, as ``definition.pixels()`` says.
@@ -64,12 +64,12 @@ class PictureMaker:
         stored = orientation.stored_window(Window(*part.anchor, *part.shape), planes.size_hw)
         return self._finish.finish(orientation.turn(to_rgb(planes, self._color, stored)), placement, part)
 
-    def _place(self, displayed_hw: Size) -> tuple[Placement, Region]:
+    def _place(self, displayed_hw: Size) -> tuple[Placement, Part]:
         """Work out the geometry, anew where the size changes."""
         if self._placed is None or self._placed_hw != displayed_hw:
             for operation in self._definition.geometry:
                 if isinstance(operation, Resize):
                     self._limits.check_resized(resized_size(operation, displayed_hw))
             placement = place(self._definition, displayed_hw)
-            self._placed_hw, self._placed = displayed_hw, (placement, self._finish.region(placement))
+            self._placed_hw, self._placed = displayed_hw, (placement, self._finish.part(placement))
         return self._placed

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.resample import column_weights, row_weights
 from onestream.preprocess.cuda.kernels import reverse_pixels
-from onestream.preprocess.geometry import Region, Size, Window
+from onestream.preprocess.geometry import Part, Size, Window
 from onestream.preprocess.video.common.color import ColorRule, Pixels, Planes, prepared
 
 _int32, _float32 = np.int32, np.float32
@@ -27,11 +27,11 @@ _Positions = npt.NDArray[np.uint64]
 
 
 def resized_rgb(
-    planes: Planes, rule: ColorRule, part: Region, size_hw: Size, *, antialias: bool = True, to_bgr: bool = False
+    planes: Planes, rule: ColorRule, part: Part, size_hw: Size, *, antialias: bool = True, to_bgr: bool = False
 ) -> Pixels:
-    """Resample a region of a frame with the triangle filter, (size_hw[0], size_hw[1], 3) uint8 RGB or BGR.
+    """Resample a part of a frame with the triangle filter, (size_hw[0], size_hw[1], 3) uint8 RGB or BGR.
 
-    The region lies in the stored frame; as in ``resample``, the window is ``part.start`` to ``part.end`` of it. Raises
+    The part lies in the stored frame; as in ``resample``, the window is ``part.start`` to ``part.end`` of it. Raises
     ``ValueError`` where ``rule`` cannot be resolved.
     """
     window, factors = prepared(planes, rule, Window(*part.anchor, *part.shape))

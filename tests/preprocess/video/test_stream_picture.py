@@ -51,7 +51,7 @@ def test_one_pass_gives_the_bits_of_two(
     definition = Definition(operations=(Decode(), *geometry, OUTPUT))
     planes = noise(size_hw, shifts, depth, seed)
     finish, placement = CpuFinish(definition), place(definition, size_hw)
-    part = finish.region(placement)
+    part = finish.part(placement)
     rgb = to_rgb_reference(planes, rule, Window(*part.anchor, *part.shape))
     found = PictureMaker(definition, rule, Limits()).pixels(planes, UPRIGHT)
     assert np.array_equal(found, finish.finish(rgb, placement, part))

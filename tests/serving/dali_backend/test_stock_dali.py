@@ -32,7 +32,7 @@ from onestream.preprocess import (
     Resize,
     compile,
 )
-from onestream.preprocess.geometry import place, region
+from onestream.preprocess.geometry import part_of, place
 from onestream.preprocess.tolerances import Source, compare
 from onestream.serving.dali_backend.serialize import pipeline_file
 from onestream.serving.pipeline import GpuOptions, Pipeline, ServingOptions
@@ -105,7 +105,7 @@ def test_sizes_and_windows_are_the_integers_of_every_other_backend(
         assert (*first, *(stop - first)) == (kept.top, kept.left, kept.height, kept.width)
         assert tuple(first - top_left) == placement.offset
         # What is decoded holds at least what the other backends decode, inside the image.
-        part = region(placement)
+        part = part_of(placement)
         assert (anchor >= 0).all()
         assert (anchor + shape <= size_hw).all()
         assert (anchor <= part.anchor).all()
