@@ -36,7 +36,7 @@ from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine
 from benchmarks.video_table import FILE_NAME
 from onestream.measure.spread import Spread, ratio
 from onestream.preprocess import Decode, Definition, Resize
-from onestream.preprocess.definition import Output
+from onestream.preprocess.operations import Output
 from onestream.preprocess.training.video_loader import VideoBatch, VideoLoader
 from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.common.color import ColorRule, planes_of, to_rgb

@@ -8,17 +8,7 @@
 
 from onestream.preprocess.backends.base import Compiled
 from onestream.preprocess.compile import compile
-from onestream.preprocess.definition import (
-    CenterCrop,
-    Decode,
-    Definition,
-    Letterbox,
-    Normalize,
-    Output,
-    Pad,
-    Resize,
-    TensorSpec,
-)
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.difference import first_difference
 from onestream.preprocess.errors import (
     BackendMissing,
@@ -32,6 +22,7 @@ from onestream.preprocess.errors import (
     StampMismatch,
 )
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Normalize, Output, Pad, Resize, TensorSpec
 
 __all__ = [
     "BackendMissing",

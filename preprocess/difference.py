@@ -10,7 +10,7 @@ from onestream.preprocess.definition import Definition
 def first_difference(left: Definition, right: Definition) -> str:
     """Name the first field in which two definitions differ, with both values; empty when they are equal.
 
-    >>> from onestream.preprocess.definition import Decode
+    >>> from onestream.preprocess.operations import Decode
     >>> first_difference(Definition(operations=[Decode()]), Definition(operations=[Decode(color="gray")]))
     "operations[0].color: 'rgb' != 'gray'"
     """

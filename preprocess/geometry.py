@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.definition import CenterCrop, Definition, Geometric, Pad, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
+from onestream.preprocess.operations import CenterCrop, Geometric, Pad, Resize
 
 Size = tuple[int, int]
 Boxes = npt.NDArray[np.float32]

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Mapping, Part, Size, Window
+from onestream.preprocess.operations import Resize
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -14,7 +14,7 @@ from onestream.measure.parity.report import Report
 from onestream.measure.parity.subject import Item, Pixels, Refused, Subject
 from onestream.preprocess import BackendMissing
 from onestream.preprocess.backends.reference import picture
-from onestream.preprocess.definition import Color
+from onestream.preprocess.operations import Color
 
 MOST_PHOTOS = 4
 BRIGHTEST_LEVEL = 32.0

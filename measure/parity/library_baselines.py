@@ -18,8 +18,8 @@ from onestream.measure.parity.subject import Observation, Photo, Pixels, Refused
 from onestream.preprocess import BackendMissing, Definition, Resize
 from onestream.preprocess.backends.base import network_layout
 from onestream.preprocess.backends.reference import in_color, move_pixels
-from onestream.preprocess.definition import Filter, Geometric, Pad
 from onestream.preprocess.geometry import crop_window, resized_size
+from onestream.preprocess.operations import Filter, Geometric, Pad
 
 Library = Literal["torchvision", "opencv", "pillow"]
 MODULES: dict[str, str] = {"torchvision": "torchvision", "opencv": "cv2", "pillow": "PIL"}

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from onestream.preprocess.backends.base import DecodeOptions, Device
 from onestream.preprocess.cuda.device import driver_visible
-from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, CannotCompile
 from onestream.preprocess.geometry import Part, Placement, fill_values
+from onestream.preprocess.operations import Resize
 from onestream.preprocess.variation import Variation, canvas_of, resize_of
 from onestream.wire.install import install_command
 

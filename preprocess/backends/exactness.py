@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.geometry import always_visible, fill_values, single_resize
+from onestream.preprocess.operations import Resize
 
 
 def refuse_inexact(definition: Definition, *, backend: str, own_filter: bool) -> None:

@@ -11,8 +11,9 @@ from onestream.preprocess.cpu.filters import SUPPORT
 from onestream.preprocess.cpu.pillow_weights import columns_first
 from onestream.preprocess.cpu.resample import resample
 from onestream.preprocess.cuda.kernels import look_up_interleaved, look_up_planar, recolor
-from onestream.preprocess.definition import Definition, Filter
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Part, Placement, fill_values, part_of
+from onestream.preprocess.operations import Filter
 from onestream.preprocess.variation import Variation, canvas_of, resize_of
 
 Pixels = npt.NDArray[np.uint8]

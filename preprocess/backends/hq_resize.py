@@ -13,8 +13,8 @@ from typing import cast
 from onestream.preprocess.backends.gpu_plan import Resample
 from onestream.preprocess.cuda.device import INSTALL_GPU, DeviceArray, Stream
 from onestream.preprocess.cuda.resize import ToResize
-from onestream.preprocess.definition import Color, Resize
 from onestream.preprocess.errors import BackendMissing
+from onestream.preprocess.operations import Color, Resize
 
 try:
     import cvcuda

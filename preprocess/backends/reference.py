@@ -15,12 +15,12 @@ from PIL import Image, ImageOps
 
 from onestream.preprocess.backends.base import Compiled, Sample, network_layout
 from onestream.preprocess.cpu.filters import PILLOW_FILTERS
-from onestream.preprocess.definition import Color, Geometric, Pad, Resize
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.geometry import Size, crop_window, resized_size
 from onestream.preprocess.headers.reader import FORMATS, Encoded, Header, byte_view
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.memory import undecodable
+from onestream.preprocess.operations import Color, Geometric, Pad, Resize
 from onestream.preprocess.variation import Vary, recolored, resize_of
 
 

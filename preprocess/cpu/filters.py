@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PIL import Image
 
-from onestream.preprocess.definition import Filter
+from onestream.preprocess.operations import Filter
 
 SUPPORT: dict[Filter, int] = {"bilinear": 1, "bicubic": 2, "lanczos": 3}
 """Source pixels that a filter reads to each side at scale 1. *nearest* decides ties on whole-image coordinates."""

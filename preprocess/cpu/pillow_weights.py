@@ -12,8 +12,8 @@ import numpy.typing as npt
 import PIL
 
 from onestream.preprocess.cpu.filters import SUPPORT
-from onestream.preprocess.definition import Filter
 from onestream.preprocess.geometry import Size
+from onestream.preprocess.operations import Filter
 
 Indices = npt.NDArray[np.int32]
 Weights = tuple[Indices, Indices, Indices]

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.pillow_weights import DIGITS, Indices, window_weights
 from onestream.preprocess.cpu.remembered import remembered
-from onestream.preprocess.definition import Filter
 from onestream.preprocess.geometry import Part, Size
+from onestream.preprocess.operations import Filter
 
 Pixels = npt.NDArray[np.uint8]
 _HALF = np.int32(1 << (DIGITS - 1))

@@ -18,8 +18,8 @@ from onestream.preprocess.cpu.filters import PILLOW_FILTERS
 from onestream.preprocess.cpu.pillow_window import resample_as_pillow
 from onestream.preprocess.cpu.remembered import remembered
 from onestream.preprocess.cuda.kernels import resample_gray, resample_rgb
-from onestream.preprocess.definition import Filter
 from onestream.preprocess.geometry import Part, Size
+from onestream.preprocess.operations import Filter
 
 Pixels = npt.NDArray[np.uint8]
 _Triangles = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]

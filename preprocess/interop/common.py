@@ -9,8 +9,9 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from onestream.preprocess.definition import Definition, Filter, Normalize, Operation, Output
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
+from onestream.preprocess.operations import Filter, Normalize, Operation, Output
 
 Channels = tuple[float, ...]
 Step = tuple[Channels, Channels]

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from onestream.preprocess.definition import CenterCrop, Decode, Definition, Filter, Operation, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
+from onestream.preprocess.operations import CenterCrop, Decode, Filter, Operation, Resize
 
 Config = Mapping[str, Any]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onestream.preprocess.definition import Decode, Definition, DType, Operation, Pad, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.interop.common import assemble, pair, refusing
+from onestream.preprocess.operations import Decode, DType, Operation, Pad, Resize
 
 
 @refusing()

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from onestream.preprocess.backends.reference import move_pixels, to_8_bit
-from onestream.preprocess.definition import CenterCrop, Color, Definition, Filter, Geometric, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.interop.libraries import load
+from onestream.preprocess.operations import CenterCrop, Color, Filter, Geometric, Resize
 
 if TYPE_CHECKING:
     from torchvision.transforms import v2

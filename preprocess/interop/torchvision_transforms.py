@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from onestream.preprocess.definition import CenterCrop, Decode, Definition, Operation, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
+from onestream.preprocess.operations import CenterCrop, Decode, Operation, Resize
 
 
 @refusing()

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onestream.preprocess.definition import CenterCrop, Decode, Definition, DType, Operation, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Imported, assemble, class_names, pair, refusing
 from onestream.preprocess.interop.letterbox import from_letterbox
 from onestream.preprocess.interop.libraries import load
+from onestream.preprocess.operations import CenterCrop, Decode, DType, Operation, Resize
 
 Dims = tuple[int | None, ...]
 

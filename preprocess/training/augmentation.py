@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from onestream.preprocess.definition import Color
 from onestream.preprocess.geometry import Boxes, Size, Window, visible_share
+from onestream.preprocess.operations import Color
 from onestream.preprocess.variation import Variation
 
 Strength = Annotated[float, Field(ge=0, le=1)]

@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
-from onestream.preprocess.definition import Color
 from onestream.preprocess.geometry import Mapping, Size
+from onestream.preprocess.operations import Color
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.base_loader import Batch, indices_of, labels_of
 from onestream.preprocess.training.order import Slot

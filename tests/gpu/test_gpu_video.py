@@ -15,7 +15,7 @@ from test_gpu_memory import free_mib
 
 from onestream.preprocess import Definition
 from onestream.preprocess.cuda.device import Device, DeviceArray
-from onestream.preprocess.definition import Decode, Output
+from onestream.preprocess.operations import Decode, Output
 from onestream.preprocess.video.common.tolerances import tolerance
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
 from onestream.wire.video import Packet

@@ -17,8 +17,8 @@ from onestream.postprocess.options import Segmentation
 from onestream.postprocess.postprocessing import open_postprocess
 from onestream.postprocess.segmentation import UNKNOWN, Place, class_grid, level_grids, png, probabilities
 from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Pad, Resize
-from onestream.preprocess.definition import Operation
 from onestream.preprocess.geometry import crop_window, resized_size
+from onestream.preprocess.operations import Operation
 
 # Positions and levels are rounded, each along both axes, each by half a level at most where cells differ by all of 255.
 LEVEL_TOLERANCE = 2

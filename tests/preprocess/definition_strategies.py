@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Normalize, Output, Pad, Resize
-from onestream.preprocess.definition import Operation
+from onestream.preprocess.operations import Operation
 
 SIDES = st.integers(1, 48)
 BOXES = st.tuples(SIDES, SIDES)

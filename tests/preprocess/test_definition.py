@@ -28,7 +28,7 @@ from onestream.preprocess import (
     compile,
     first_difference,
 )
-from onestream.preprocess.definition import ENCODED
+from onestream.preprocess.operations import ENCODED
 
 CLASSIFY = Definition(
     operations=[

@@ -16,7 +16,7 @@ from onestream.preprocess.backends.dali_graph import (
     new_pipeline,
     varied_values,
 )
-from onestream.preprocess.definition import Color
+from onestream.preprocess.operations import Color
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.variation import Variation
 

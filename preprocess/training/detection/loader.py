@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from onestream.preprocess.definition import Color, Definition
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.geometry import Boxes, Mapping, Size, Window, clipped, mapping, visible_share
+from onestream.preprocess.operations import Color
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.base_loader import indices_of
 from onestream.preprocess.training.detection.files import DetectionFiles

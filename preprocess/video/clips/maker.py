@@ -12,7 +12,7 @@ from PIL import Image
 
 from onestream.preprocess.backends.base import Device, Sample, network_layout
 from onestream.preprocess.backends.reference import in_color, move_pixels
-from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, BadImage, BadSample, CannotCompile
 from onestream.preprocess.geometry import (
     Part,
@@ -25,6 +25,7 @@ from onestream.preprocess.geometry import (
     single_resize,
 )
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.operations import Resize
 from onestream.preprocess.video.clips.choose_frames import Chosen, Clip, choose_frames
 from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.frames import Frames, PyavFrames, VideoBackend

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, CannotCompile
 from onestream.preprocess.geometry import (
     Part,
@@ -18,6 +18,7 @@ from onestream.preprocess.geometry import (
     single_resize,
 )
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.operations import Resize
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.wire.install import install_command

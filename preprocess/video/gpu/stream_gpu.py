@@ -15,10 +15,11 @@ import numpy as np
 from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
-from onestream.preprocess.definition import Definition, Resize
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.geometry import Placement, Size, fill_values, place, resized_size
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.operations import Resize
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.nvdec import SurfaceDecoder

@@ -16,7 +16,7 @@ from clip_files import number_in, write_video
 from image_sets import DEFINITION
 
 from onestream.preprocess import BadDataset, BadSample, CannotCompile, Decode, Definition, Resize
-from onestream.preprocess.definition import Output
+from onestream.preprocess.operations import Output
 from onestream.preprocess.training.video_loader import VideoLoader
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.maker import ClipMaker

@@ -14,7 +14,8 @@ from fractions import Fraction
 from random import Random
 
 from onestream.preprocess import BadSample, Limits
-from onestream.preprocess.definition import CenterCrop, Decode, Definition, Resize
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.operations import CenterCrop, Decode, Resize
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
 from onestream.wire.video import Packet

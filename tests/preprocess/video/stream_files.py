@@ -10,7 +10,7 @@ from typing import Any
 import av
 
 from onestream.preprocess import Definition
-from onestream.preprocess.definition import CenterCrop, Decode, Normalize, Output, Resize
+from onestream.preprocess.operations import CenterCrop, Decode, Normalize, Output, Resize
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
 from onestream.wire.video import Packet
 

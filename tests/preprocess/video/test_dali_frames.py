@@ -15,7 +15,7 @@ pytest.importorskip("nvidia.dali")
 
 from onestream.preprocess import BadSample, CannotCompile, Definition
 from onestream.preprocess.backends.base import Device
-from onestream.preprocess.definition import CenterCrop, Decode, Output
+from onestream.preprocess.operations import CenterCrop, Decode, Output
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.maker import ClipMaker
 from onestream.preprocess.video.common.color import ColorRule

@@ -10,7 +10,7 @@ import pytest
 from clip_files import COUNT, HEIGHT, WIDTH, number_in, picture, turn, write_video
 
 from onestream.preprocess import BadSample, CannotCompile, Definition, Limits
-from onestream.preprocess.definition import CenterCrop, Decode, Letterbox, Normalize, Output, Pad, Resize
+from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Normalize, Output, Pad, Resize
 from onestream.preprocess.tolerances import compare
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.decode import VideoFile

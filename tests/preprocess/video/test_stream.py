@@ -14,7 +14,7 @@ from clip_files import COUNT, begin_at, number_in, turn, write_video
 from stream_files import AS_IT_IS, CLASSIFY, decoded, stream_of
 
 from onestream.preprocess import BadSample, CannotCompile, Definition, Limits
-from onestream.preprocess.definition import CenterCrop, Decode, Letterbox, Output, Resize
+from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Output, Resize
 from onestream.preprocess.video.clips.choose_frames import Clip, choose_frames
 from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.maker import ClipMaker

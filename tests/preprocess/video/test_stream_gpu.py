@@ -20,8 +20,8 @@ from host_nvdec import Codec, HostNvdec
 from stream_files import AS_IT_IS, CLASSIFY, decoded, stream_of
 
 from onestream.preprocess import Definition, Limits
-from onestream.preprocess.definition import CenterCrop, Decode, Letterbox, Output, Resize
 from onestream.preprocess.errors import BadSample, CannotCompile
+from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Output, Resize
 from onestream.preprocess.video.common.tolerances import tolerance
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat

@@ -1,0 +1,253 @@
+"""The operations that a definition is made of, and what each makes of a sample's size, type and layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+Color = Literal["rgb", "bgr", "gray"]
+Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+Layout = Literal["NHWC", "NCHW"]
+DType = Literal["uint8", "float16", "float32"]
+Rounding = Literal["truncate", "nearest", "ratio"]
+Side = Annotated[int, Field(ge=1, le=16384)]
+Level = Annotated[int, Field(ge=0, le=255)]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One sample between two operations, without a batch dimension.
+
+    ``shape`` follows ``layout`` (``HWC`` or ``CHW``); a side of None depends on the image. An encoded image has the
+    layout ``BYTES`` and the shape ``(None,)``.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: DType
+    layout: Literal["BYTES", "HWC", "CHW"]
+
+    @property
+    def size_hw(self) -> tuple[int | None, int | None]:
+        """(height, width) in pixels, None where it depends on the image."""
+        height, width = self.shape[:2] if self.layout == "HWC" else self.shape[1:]
+        return height, width
+
+    @property
+    def channels(self) -> int:
+        """Number of channels: 3 for RGB and BGR, 1 for gray."""
+        channels = self.shape[2] if self.layout == "HWC" else self.shape[0]
+        assert channels is not None
+        return channels
+
+    def with_size(self, size_hw: tuple[int | None, int | None]) -> TensorSpec:
+        """The same HWC sample with another size."""
+        return replace(self, shape=(*size_hw, self.channels))
+
+
+ENCODED = TensorSpec((None,), "uint8", "BYTES")
+
+
+class Operation(BaseModel):
+    """Base of the operations: frozen, no unknown fields, output stated from input."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """The specification of this operation's output, given its input's."""
+        raise NotImplementedError
+
+
+class Decode(Operation):
+    """Encoded bytes to 8-bit HWC pixels. Samples of 16 bit keep their high byte."""
+
+    op: Literal["decode"] = "decode"
+    color: Color = Field(
+        default="rgb",
+        description="*bgr* is the same in the order of OpenCV: every later step, mean and std too, has blue first; "
+        "*gray* is ITU-R 601 luma of the decoded RGB, as Pillow's ``convert('L')``",
+    )
+    orientation: Literal["apply"] = Field(default="apply", description="the EXIF orientation is applied")
+    alpha: Literal["drop"] = Field(default="drop", description="transparency is ignored, colours are kept")
+
+    @property
+    def channels(self) -> int:
+        """Number of channels: 3, or 1 for gray."""
+        return 1 if self.color == "gray" else 3
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """Bytes to (height, width, 3 or 1)."""
+        if spec.layout != "BYTES":
+            raise ValueError("decode must be the first operation, and the only decode")
+        return TensorSpec((None, None, self.channels), "uint8", "HWC")
+
+
+class Resize(Operation):
+    """Resample to a new size, antialiased, with half-pixel centres, rounding to 8 bit."""
+
+    op: Literal["resize"] = "resize"
+    mode: Literal["shorter", "longer", "exact", "fit"] = Field(
+        description="*shorter*, *longer*: scale that side to ``size`` and the other in proportion; *exact*: to "
+        "``size``; *fit*: into the box ``size``, which the result fills in one side"
+    )
+    size: Side | tuple[Side, Side] = Field(
+        description="one side in pixels for *shorter* and *longer*, [height, width] for *exact* and *fit*"
+    )
+    filter: Filter = Field(default="bilinear", description="Pillow's filters; *bilinear* is the triangle")
+    antialias: bool = Field(
+        default=True,
+        description="*false*, with *bilinear* only, interpolates between the four nearest pixels even where the image "
+        "shrinks, as OpenCV's INTER_LINEAR does",
+    )
+    rounding: Rounding = Field(
+        default="truncate",
+        description="of the proportional side: *truncate* (``int``, torchvision), *nearest* (Python's ``round`` of the "
+        "exact quotient), *ratio* (``round(side * (size / other))`` in floats, which may miss a half that *nearest* "
+        "meets: ultralytics)",
+    )
+
+    @model_validator(mode="after")
+    def _size_suits_mode(self) -> Resize:
+        one_side = self.mode in ("shorter", "longer")
+        if one_side != isinstance(self.size, int):
+            raise ValueError(
+                f"resize mode {self.mode!r} takes {'one side in pixels' if one_side else '[height, width]'}, "
+                f"got size {self.size!r}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _filter_allows_no_antialias(self) -> Resize:
+        if not self.antialias and self.filter != "bilinear":
+            raise ValueError(f"antialias false goes with filter 'bilinear' only, got filter {self.filter!r}")
+        return self
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """(height, width, c) to the exact size, or to one that depends on the image."""
+        return spec.with_size((None, None) if not isinstance(self.size, tuple) or self.mode == "fit" else self.size)
+
+
+class CenterCrop(Operation):
+    """Cut a window from the centre. A smaller image is first padded with zeros, as in torchvision."""
+
+    op: Literal["center_crop"] = "center_crop"
+    size: tuple[Side, Side] = Field(description="[height, width] in pixels")
+    rounding: Literal["nearest", "truncate"] = Field(
+        default="nearest",
+        description="of the offset ``(in - out) / 2``: *nearest* (Python's ``round``, torchvision), *truncate* "
+        "(``int``, Hugging Face)",
+    )
+
+    @model_serializer(mode="wrap")
+    def _state_rounding_where_it_matters(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Older definitions have no such field, and their digests must stay."""
+        fields: dict[str, Any] = default(self)
+        if self.rounding == "nearest":
+            fields.pop("rounding", None)
+        return fields
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """(h, w, c) to (size[0], size[1], c)."""
+        return spec.with_size(self.size)
+
+
+class Pad(Operation):
+    """Surround with one value up to a size. A larger image cannot be padded."""
+
+    op: Literal["pad"] = "pad"
+    size: tuple[Side, Side] = Field(description="[height, width] in pixels, at least the image's")
+    value: Level = Field(default=0, description="of every channel of the border")
+    align: Literal["center", "top_left"] = Field(
+        default="center",
+        description="where the image lies: *center*, with the odd pixel of border at the bottom or right; *top_left*",
+    )
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """(h, w, c) to (size[0], size[1], c)."""
+        for seen, target in zip(spec.size_hw, self.size, strict=True):
+            if seen is not None and seen > target:
+                raise ValueError(f"pad to {self.size} cannot hold an image of {spec.size_hw}")
+        return spec.with_size(self.size)
+
+
+class Letterbox(Operation):
+    """Resize into a box, keeping the aspect ratio, then pad to it: ``resize`` with *fit*, followed by ``pad``."""
+
+    op: Literal["letterbox"] = "letterbox"
+    size: tuple[Side, Side] = Field(description="[height, width] of the box in pixels")
+    value: Level = Field(default=114, description="of every channel of the border")
+    align: Literal["center", "top_left"] = Field(default="center", description="as of ``pad``")
+    filter: Filter = Field(default="bilinear", description="as of ``resize``")
+    rounding: Rounding = Field(default="nearest", description="as of ``resize``; *nearest* is what detectors do")
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """(h, w, c) to (size[0], size[1], c)."""
+        return spec.with_size(self.size)
+
+    def parts(self) -> tuple[Resize, Pad]:
+        """The two operations that this one stands for."""
+        return (
+            Resize(mode="fit", size=self.size, filter=self.filter, rounding=self.rounding),
+            Pad(size=self.size, value=self.value, align=self.align),
+        )
+
+
+class Normalize(Operation):
+    """``(x / scale - mean) / std`` per channel, in float32, in this order of operations."""
+
+    op: Literal["normalize"] = "normalize"
+    mean: tuple[float, ...] = Field(description="one value a channel, in the order of ``decode.color``")
+    std: tuple[float, ...] = Field(description="one value a channel, in the same order, above 0")
+    scale: float = Field(default=255.0, gt=0, description="what divides the levels first")
+
+    @field_validator("mean")
+    @classmethod
+    def _zero_has_no_sign(cls, mean: tuple[float, ...]) -> tuple[float, ...]:
+        """-0.0 equals 0.0, so it must not have another digest."""
+        return tuple(value + 0.0 for value in mean)
+
+    @field_validator("std")
+    @classmethod
+    def _std_is_positive(cls, std: tuple[float, ...]) -> tuple[float, ...]:
+        if any(value <= 0 for value in std):
+            raise ValueError(f"std must be above 0, got {std}")
+        return std
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """uint8 HWC to float32 HWC."""
+        if spec.dtype != "uint8":
+            raise ValueError("normalize must come once")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != spec.channels:
+                raise ValueError(f"normalize.{name} has {len(values)} values for {spec.channels} channels")
+        return replace(spec, dtype="float32")
+
+
+class Output(Operation):
+    """Layout and dtype that the network receives. Must be the last operation; float32 NCHW where it is left out."""
+
+    op: Literal["output"] = "output"
+    layout: Layout = Field(default="NCHW", description="order of the dimensions: batch, channels, height, width")
+    dtype: DType = Field(default="float32", description="*uint8* goes without ``normalize`` only")
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """HWC to the network's layout and dtype."""
+        if spec.dtype == "float32" and self.dtype == "uint8":
+            raise ValueError("output.dtype uint8 cannot follow normalize; it accepts float32 or float16")
+        height, width = spec.size_hw
+        if self.layout == "NHWC":
+            return TensorSpec((height, width, spec.channels), self.dtype, "HWC")
+        return TensorSpec((spec.channels, height, width), self.dtype, "CHW")
+
+
+AnyOperation = Annotated[Decode | Resize | CenterCrop | Pad | Letterbox | Normalize | Output, Field(discriminator="op")]
+Geometric = Resize | CenterCrop | Pad
