@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import groupby
 
@@ -153,7 +153,7 @@ class Stages:
     def _look_at_regions(self, stage: Stage, pictures: Sequence[_Picture]) -> None:
         """Run a later stage on the regions of all pictures, a chunk at a time."""
         chosen = {picture.index: self._chosen(stage, picture) for picture in pictures}
-        rows: dict[int, list[Tensors]] = {index: [] for index in chosen}
+        results: dict[int, list[Tensors]] = {index: [] for index in chosen}
         regions = [(picture, row) for picture in pictures for row in range(len(chosen[picture.index].quads))]
         for start in range(0, len(regions), self._chunk):
             chunk = [region for region in regions[start : start + self._chunk] if region[0].failure is None]
@@ -167,12 +167,11 @@ class Stages:
                 ]
             for (picture, _), tensors in zip(samples, self._results(stage, samples), strict=True):
                 if tensors is not None:
-                    rows[picture.index].append(tensors)
+                    results[picture.index].append(tensors)
         for picture in pictures:
             if picture.failure is None:
-                self._counted(stage.name, len(rows[picture.index]))
-                tensors = _stacked(rows[picture.index], stage.answer)
-                picture.found[stage.name] = _seen(chosen[picture.index], tensors)
+                self._counted(stage.name, len(results[picture.index]))
+                picture.found[stage.name] = _seen(chosen[picture.index], results[picture.index], stage.answer)
 
     def _chosen(self, stage: Stage, picture: _Picture) -> _Found:
         """The regions that a stage takes of a picture, without tensors of its own."""
@@ -228,10 +227,15 @@ class Stages:
         return answer
 
 
-def _seen(chosen: _Found, tensors: Tensors) -> _Found:
-    """The regions that a stage took, with what it gave of them, turned where it says so."""
-    quads = turned(chosen.quads, tensors[DEGREES] // _QUARTER) if DEGREES in tensors else chosen.quads
-    return replace(chosen, quads=quads, tensors=tensors)
+def _seen(chosen: _Found, results: Sequence[Tensors], answer: Sequence[Tensor]) -> _Found:
+    """The regions that a stage took, with what it gave of them, turned where it says so.
+
+    A region of which it gave nothing is not among them.
+    """
+    kept = np.array([all(value.shape[1:2] != (0,) for value in one.values()) for one in results], bool)
+    tensors = _stacked([one for one, is_kept in zip(results, kept, strict=True) if is_kept], answer)
+    quads = turned(chosen.quads[kept], tensors[DEGREES] // _QUARTER) if DEGREES in tensors else chosen.quads[kept]
+    return _Found(chosen.places[kept], quads, tensors)
 
 
 def _stacked(rows: Sequence[Tensors], answer: Sequence[Tensor]) -> Tensors:
