@@ -93,6 +93,11 @@ class Definition(BaseModel):
         return operation
 
     @property
+    def region(self) -> Region | None:
+        """The first operation where it takes regions."""
+        return self.source if isinstance(self.source, Region) else None
+
+    @property
     def color(self) -> Color:
         """The channels of its pixels, and their order."""
         return self.source.color
