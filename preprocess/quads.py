@@ -6,7 +6,6 @@ clockwise from the top left corner of what is in it. A box is the quad of its co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -154,21 +153,23 @@ def choose(
     limits: Limits,
     scores: npt.NDArray[np.floating] | None = None,
     class_ids: npt.NDArray[np.integer] | None = None,
-    class_names: Sequence[str] = (),
+    labels: npt.NDArray[np.object_] | None = None,
 ) -> Chosen:
     """Which of an earlier stage's regions of a picture of ``size_hw`` a stage takes.
 
     Those that can be cut (``cuts``), of ``region.classes``, with ``region.min_score`` and ``region.min_side`` at least;
-    of these the ``limits.max_regions`` with the best scores, or the first ones where there are no scores. ``scores``
-    and ``class_ids`` are (n,); ``class_names`` are the names of classes by id. Raises ``ValueError`` where the region
-    asks for scores or classes and there are none, or for a class without a name.
+    of these the ``limits.max_regions`` with the best scores, or the first ones where there are no scores. ``scores``,
+    ``class_ids`` and ``labels``, the names of the classes in UTF-8, are (n,). Raises ``ValueError`` where the region
+    asks for scores or classes and there are none.
     """
     found = cuts(region, quads, size_hw, limits=limits)
     taken = found.possible & (found.shorter_sides >= region.min_side)
     if region.classes:
-        if class_ids is None:
+        if class_ids is None or labels is None:
             raise ValueError(f"region asks for classes {list(region.classes)}, but {region.of!r} gives none")
-        taken &= np.isin(class_ids, class_numbers(region, class_names))
+        ids = [one for one in region.classes if isinstance(one, int)]
+        names = {one.encode() for one in region.classes if isinstance(one, str)}
+        taken &= np.isin(class_ids, ids) | np.array([label in names for label in labels], bool)
     if region.min_score > 0:
         if scores is None:
             raise ValueError(f"region asks for min_score {region.min_score}, but {region.of!r} gives no scores")
@@ -179,17 +180,6 @@ def choose(
         order = np.arange(len(indices)) if scores is None else np.argsort(-scores[indices], kind="stable")
         indices = indices[np.sort(order[: limits.max_regions])]
     return Chosen(indices, left_out)
-
-
-def class_numbers(region: Region, class_names: Sequence[str]) -> list[int]:
-    """The ids of ``region.classes``. Raises ``ValueError`` for a name that ``class_names`` has not."""
-    found = [name for name in region.classes if isinstance(name, int)]
-    for name in region.classes:
-        if isinstance(name, str):
-            if name not in class_names:
-                raise ValueError(f"region asks for class {name!r}, which {region.of!r} has not")
-            found += [number for number, known in enumerate(class_names) if known == name]
-    return found
 
 
 def homographies(quads: Quads, sizes: npt.NDArray[np.int64]) -> _Points:

@@ -13,8 +13,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.postprocessing import Tensors
-from onestream.preprocess import BadImage, compile
-from onestream.preprocess.pictures import open_pictures
+from onestream.preprocess import BadImage, compile, compile_from_picture
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models import deadline
@@ -65,7 +64,7 @@ class _Cascade(FromImages):
             decoder,
             [self._stage(stage) for stage in self.served],
             self._networks,
-            max_regions=self.limits.max_regions,
+            limits=self.limits,
             chunk=_CHUNK,
             timed=self.timed,
             counted=lambda stage, regions: self.metrics.count("onestream_regions_total", regions, stage=stage),
@@ -78,7 +77,7 @@ class _Cascade(FromImages):
         return Stage(
             stage.name,
             stage.definition,
-            open_pictures(stage.definition.pixels(), backend="dali", limits=self.limits),
+            compile_from_picture(stage.definition.pixels(), backend="dali", limits=self.limits),
             self.postprocess_of(stage.postprocess, stage.definition, folder),
             stage.answer,
         )

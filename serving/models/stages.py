@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.postprocess.postprocessing import Postprocess, Tensors
-from onestream.preprocess import BadImage, Compiled, Definition
-from onestream.preprocess.geometry import Size
+from onestream.preprocess import BadImage, Compiled, Definition, FromPicture, Limits
+from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.headers.reader import Encoded
-from onestream.preprocess.pictures import FromPicture
-from onestream.preprocess.quads import Quads, choose, quads_of, turned
+from onestream.preprocess.quads import choose, quads_of, turned
 from onestream.serving.building.triton_config import Tensor
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, DEGREES, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES
 
@@ -88,7 +87,7 @@ class Stages:
         decoder: gives whole pictures, as ``definition.stage("decode")`` does.
         stages: in their order.
         networks: run what the stages ask.
-        max_regions: of a picture, that go on to a later stage.
+        limits: of which ``max_regions`` of a picture go on to a later stage.
         chunk: regions whose pixels are in memory at once.
         timed: counts the time of its block under a step's name.
         counted: called with a stage's name and the number of regions that it has worked on.
@@ -101,14 +100,14 @@ class Stages:
         stages: Sequence[Stage],
         networks: Networks,
         *,
-        max_regions: int,
+        limits: Limits,
         chunk: int,
         timed: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
         counted: Callable[[str, int], None] = lambda _stage, _regions: None,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
         self._decoder, self._stages, self._networks = decoder, stages, networks
-        self._max_regions, self._chunk = max_regions, chunk
+        self._limits, self._chunk = limits, chunk
         self._timed, self._counted, self._alive = timed, counted, alive
 
     def run(
@@ -180,16 +179,17 @@ class Stages:
         earlier = picture.found[region.of]
         first = picture.found[self._stages[0].name].tensors
         said = {name: first[name][earlier.places] for name in (SCORES, CLASS_IDS, LABELS) if name in first}
-        rows, left_out = choose(
+        chosen = choose(
             region,
             earlier.quads,
+            (picture.pixels.shape[0], picture.pixels.shape[1]),
+            limits=self._limits,
             scores=said.get(SCORES),
             class_ids=said.get(CLASS_IDS),
             labels=said.get(LABELS),
-            most=self._max_regions,
         )
-        picture.left_out = max(picture.left_out, left_out)
-        return _Found(earlier.places[rows], earlier.quads[rows], {})
+        picture.left_out = max(picture.left_out, chosen.left_out)
+        return _Found(earlier.places[chosen.indices], earlier.quads[chosen.indices], {})
 
     def _results(
         self, stage: Stage, samples: Sequence[tuple[_Picture, Pixels]], sizes: Sequence[Size] = ()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onestream.postprocess.postprocessing import Tensors
-from onestream.preprocess import BadImage, Decode, Definition, Resize
+from onestream.preprocess import BadImage, Decode, Definition, Limits, Resize
 from onestream.preprocess.operations import Region
 from onestream.serving.building.triton_config import Tensor
 from onestream.serving.models.stages import NetworkFailed, Networks, Pixels, Stage, Stages
@@ -78,9 +78,9 @@ def turn(outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
     return [{"degrees": np.array([[90 * place]], np.int32)}]
 
 
-def stages(*later: Stage, networks: Networks | None = None, **options: Any) -> Stages:
+def stages(*later: Stage, networks: Networks | None = None, limits: Limits = Limits()) -> Stages:
     first = Stage("find", FIND, Cutter(), boxes, FOUND)
-    return Stages(Decoder(), [first, *later], networks or Echo(), **{"max_regions": 100, "chunk": 3} | options)
+    return Stages(Decoder(), [first, *later], networks or Echo(), limits=limits, chunk=3)
 
 
 LOOK = Stage("look", REGIONS, Cutter(), value, VALUE)
@@ -119,7 +119,7 @@ def test_a_network_that_fails_for_a_region_fails_its_picture_alone() -> None:
 
 
 def test_above_the_limit_the_best_regions_stay_and_the_rest_is_counted() -> None:
-    (answer,) = stages(LOOK, max_regions=4).run([9])
+    (answer,) = stages(LOOK, limits=Limits(max_regions=4)).run([9])
     assert answer["value"].tolist() == [[0, 1, 2, 3]]
     assert answer["left_out"].tolist() == [[5]]
 
