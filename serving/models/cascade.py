@@ -13,7 +13,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.postprocessing import Tensors
-from onestream.preprocess import BadImage, compile, compile_from_picture
+from onestream.preprocess import WHOLE_PICTURE, BadImage, compile, compile_from_picture
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models import deadline
@@ -54,7 +54,7 @@ class _Cascade(FromImages):
     def open_work(self) -> Callable[[Sequence[Any]], list[Any]]:
         """See ``FromImages.open_work``."""
         decoder = compile(
-            self.served[0].definition.stage("decode"),
+            WHOLE_PICTURE,
             backend="dali",
             limits=self.limits,
             max_batch_size=self.max_batch_size,

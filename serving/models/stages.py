@@ -77,7 +77,7 @@ class _Picture:
     pixels: Pixels
     found: dict[str, _Found] = field(default_factory=dict)
     left_out: int = 0
-    failure: NetworkFailed | None = None
+    failure: BadImage | NetworkFailed | None = None
 
 
 class Stages:
@@ -139,8 +139,12 @@ class Stages:
     def _find(self, stage: Stage, pictures: Sequence[_Picture]) -> None:
         """Run the first stage: every picture is one sample."""
         for picture in pictures:
-            with self._timed(f"{stage.name}_preprocess"):
-                sample = stage.from_picture.run(picture.pixels)
+            try:
+                with self._timed(f"{stage.name}_preprocess"):
+                    sample = stage.from_picture.run(picture.pixels)
+            except BadImage as error:
+                picture.failure = error.as_result()
+                continue
             size_hw = (picture.pixels.shape[0], picture.pixels.shape[1])
             (found,) = self._results(stage, [(picture, sample)], [size_hw])
             if found is None:
@@ -152,7 +156,7 @@ class Stages:
     def _look_at_regions(self, stage: Stage, pictures: Sequence[_Picture]) -> None:
         """Run a later stage on the regions of all pictures, a chunk at a time."""
         chosen = {picture.index: self._chosen(stage, picture) for picture in pictures}
-        results: dict[int, list[Tensors]] = {index: [] for index in chosen}
+        results: dict[int, list[Tensors | None]] = {index: [] for index in chosen}
         regions = [(picture, row) for picture in pictures for row in range(len(chosen[picture.index].quads))]
         for start in range(0, len(regions), self._chunk):
             chunk = [region for region in regions[start : start + self._chunk] if region[0].failure is None]
@@ -165,8 +169,7 @@ class Stages:
                     )
                 ]
             for (picture, _), tensors in zip(samples, self._results(stage, samples), strict=True):
-                if tensors is not None:
-                    results[picture.index].append(tensors)
+                results[picture.index].append(tensors)
         for picture in pictures:
             if picture.failure is None:
                 self._counted(stage.name, len(results[picture.index]))
@@ -192,18 +195,23 @@ class Stages:
         return _Found(earlier.places[chosen.indices], earlier.quads[chosen.indices], {})
 
     def _results(
-        self, stage: Stage, samples: Sequence[tuple[_Picture, Pixels]], sizes: Sequence[Size] = ()
+        self, stage: Stage, samples: Sequence[tuple[_Picture, Pixels | BadImage]], sizes: Sequence[Size] = ()
     ) -> list[Tensors | None]:
-        """What a stage gives of each sample, with a batch dimension of 1; None where its picture has failed."""
+        """What a stage gives of each sample, with a batch dimension of 1.
+
+        None where the region cannot be made a sample, or its picture has failed.
+        """
         self._alive()
+        good = [sample for _, sample in samples if not isinstance(sample, BadImage)]
         with self._timed(f"{stage.name}_network"):
-            outputs = self._networks.run(stage.name, [sample for _, sample in samples])
+            outputs = iter(self._networks.run(stage.name, good))
         results: list[Tensors | None] = []
         with self._timed(f"{stage.name}_postprocess"):
-            for (picture, _), one in zip(samples, outputs, strict=True):
+            for picture, sample in samples:
+                one = None if isinstance(sample, BadImage) else next(outputs)
                 if isinstance(one, NetworkFailed):
-                    picture.failure = one
-                results.append(None if isinstance(one, NetworkFailed) else stage.postprocess(one, sizes)[0])
+                    picture.failure, one = one, None
+                results.append(None if one is None else stage.postprocess(one, sizes)[0])
         return results
 
     def _answer(self, picture: _Picture) -> Tensors:
@@ -227,13 +235,16 @@ class Stages:
         return answer
 
 
-def _seen(chosen: _Found, results: Sequence[Tensors], answer: Sequence[Tensor]) -> _Found:
+def _seen(chosen: _Found, results: Sequence[Tensors | None], answer: Sequence[Tensor]) -> _Found:
     """The regions that a stage took, with what it gave of them, turned where it says so.
 
     A region of which it gave nothing is not among them.
     """
-    kept = np.array([all(value.shape[1:2] != (0,) for value in one.values()) for one in results], bool)
-    tensors = _stacked([one for one, is_kept in zip(results, kept, strict=True) if is_kept], answer)
+    given = [
+        None if one is None or any(value.shape[1:2] == (0,) for value in one.values()) else one for one in results
+    ]
+    kept = np.array([one is not None for one in given], bool)
+    tensors = _stacked([one for one in given if one is not None], answer)
     quads = turned(chosen.quads[kept], tensors[DEGREES] // _QUARTER) if DEGREES in tensors else chosen.quads[kept]
     return _Found(chosen.places[kept], quads, tensors)
 
