@@ -205,7 +205,79 @@ class Detection(DetectorFamily, Options):
         return "none" if self.family in ("detr", "boxes") else "by_class"
 
 
-AnyPostprocess = Classification | Detection | Embedding | Matte | Raw | Segmentation
+class TextLines(Options):
+    """Where text is, from a network with one output (batch, 1, height, width) of probabilities, as DB gives it.
+
+    Differentiable binarization: https://arxiv.org/abs/1911.08947. Its networks mark a shrunken core of each line.
+    """
+
+    takes_image_size: ClassVar[bool] = True
+
+    kind: Literal["text_lines"] = "text_lines"
+    threshold: float = Field(
+        default=0.3, gt=0, lt=1, description="a cell of the network's output belongs to a line where it is above this"
+    )
+    box_threshold: float = Field(
+        default=0.5, ge=0, lt=1, description="a line must have a score, the mean of its rectangle's cells, from this on"
+    )
+    unclip_ratio: float = Field(
+        default=1.6,
+        ge=0,
+        le=10,
+        description="the rectangle of a line grows on every side by its area times this, divided by its perimeter",
+    )
+    dilation: bool = Field(
+        default=True,
+        description="cells are made larger by half a cell on every side, which joins those with one between",
+    )
+    min_side: float = Field(
+        default=3.0,
+        ge=1,
+        allow_inf_nan=False,
+        description="a line's shorter side must be so long, in cells before the rectangle grows, and in pixels of the "
+        "picture after it",
+    )
+    max_lines: int = Field(
+        default=1000, ge=1, le=10000, description="the most lines of a picture: those with the best scores stay"
+    )
+
+
+class Rotation(Options):
+    """How far the picture is turned, from a classifier whose classes are angles: one output (batch, classes)."""
+
+    kind: Literal["rotation"] = "rotation"
+    degrees: tuple[Literal[0, 90, 180, 270], ...] = Field(
+        min_length=2, description="of each class: by how much what is seen is turned clockwise"
+    )
+    min_score: float = Field(default=0.9, ge=0, le=1, description="below this score the answer is 0 degrees")
+    activation: Literal["auto", "softmax", "none"] = Field(
+        default="auto",
+        description="*softmax* makes scores that sum to 1 of logits; *auto* is *none* for a network that ends in "
+        "softmax or sigmoid itself, and *softmax* for any other",
+    )
+
+    @model_validator(mode="after")
+    def _each_angle_once(self) -> Rotation:
+        if len(set(self.degrees)) < len(self.degrees):
+            raise ValueError(f"name each angle once, got {list(self.degrees)}")
+        return self
+
+
+class Text(Options):
+    """The text of a line, from a recognizer with one output (batch, steps, classes) for CTC; class 0 is the blank."""
+
+    kind: Literal["text"] = "text"
+    characters: str | None = Field(
+        default=None,
+        description="a file with one character a line in the order of the network's classes from 1 on, relative to the "
+        "pipeline file; without it the network's own: ``character`` in its metadata. A class after the last is a space",
+    )
+    character_scores: bool = Field(
+        default=False, description="return the score of each character beside that of the text"
+    )
+
+
+AnyPostprocess = Classification | Detection | Embedding | Matte | Raw | Rotation | Segmentation | Text | TextLines
 
 _ANY: TypeAdapter[AnyPostprocess] = TypeAdapter(Annotated[AnyPostprocess, Field(discriminator="kind")])
 

@@ -171,6 +171,11 @@ class Mapping:
         points = (boxes.astype(np.float64) - self._xyxy(self.offset)) / self._xyxy(self.scale)
         return self._ordered(points)
 
+    def points_to_source(self, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Points (..., 2), x and y on the canvas, in the image; they may lie outside it."""
+        moved: npt.NDArray[np.float64] = (points - np.array(self.offset[::-1])) / np.array(self.scale[::-1])
+        return moved
+
     def _ordered(self, boxes: npt.NDArray[np.float64]) -> Boxes:
         """With the lower edge first, which a mirror turns round."""
         flipped = [axis for axis in (0, 1) if self.scale[1 - axis] < 0]
