@@ -236,9 +236,18 @@ class Pipeline(BaseModel):
         description="under which it is served: a letter, then letters, digits, ``_`` and ``-``; without it the file's "
         "name before its ending",
     )
-    network: Literal["efficientnet-lite0", "selfie-segmentation", "ssdlite-mobilenet-v2", "nanodet-g"] | None = Field(
-        default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one"
-    )
+    network: (
+        Literal[
+            "efficientnet-lite0",
+            "selfie-segmentation",
+            "ssdlite-mobilenet-v2",
+            "nanodet-g",
+            "ppocr-v6-det",
+            "ppocr-cls",
+            "ppocr-v6-rec",
+        ]
+        | None
+    ) = Field(default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one")
     network_outputs: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
         default=None,
         min_length=1,

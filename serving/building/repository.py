@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-from onestream.postprocess.options import Classification, Segmentation
+from onestream.postprocess.options import Classification, Rotation, Segmentation
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.triton_config import (
@@ -142,10 +142,13 @@ def plan(
     network_tensors = tensors_of(outputs)
     image = Tensor(IMAGE, "uint8", (-1,), ragged=True)
     height, width = definition.output_spec.size_hw
-    assert height is not None
-    assert width is not None
+    if height is None or width is None:
+        raise BadPipeline(
+            "preprocess: its output size depends on the image, and images are batched; end its geometry with "
+            "center_crop, pad, letterbox or an exact resize"
+        )
     pixels = Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
-    if isinstance(postprocess, Classification | Segmentation):
+    if isinstance(postprocess, Classification | Segmentation | Rotation):
         postprocess = with_activation(postprocess, outputs)
         pipeline = pipeline.model_copy(update={"postprocess": postprocess})
     results = answer_of(postprocess, definition, outputs, labels)
@@ -171,7 +174,7 @@ def plan(
     }
     # The names of classes lie in a file beside each model.
     after = {
-        "postprocess": postprocess.model_dump_json(exclude={"labels"}),
+        "postprocess": postprocess.model_dump_json(exclude={"labels", "characters"}),
         "network_outputs": ",".join(out.name for out in outputs),
     }
     # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.
