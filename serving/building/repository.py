@@ -18,8 +18,12 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
+<<<<<<< HEAD
 from onestream.postprocess.options import Classification, Segmentation
 from onestream.preprocess import Definition, Limits
+=======
+from onestream.postprocess.options import Classification, Rotation, Segmentation
+>>>>>>> wt-text
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.triton_config import (
@@ -172,9 +176,21 @@ def plan(
     name, definition, options = pipeline.name, pipeline.preprocess, pipeline.serving
     postprocess = pipeline.postprocess
     network_tensors = tensors_of(outputs)
+<<<<<<< HEAD
     terms = Terms.of(pipeline.limits, options)
     pixels = pixels_of(definition)
     if isinstance(postprocess, Classification | Segmentation):
+=======
+    image = Tensor(IMAGE, "uint8", (-1,), ragged=True)
+    height, width = definition.output_spec.size_hw
+    if height is None or width is None:
+        raise BadPipeline(
+            "preprocess: its output size depends on the image, and images are batched; end its geometry with "
+            "center_crop, pad, letterbox or an exact resize"
+        )
+    pixels = Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
+    if isinstance(postprocess, Classification | Segmentation | Rotation):
+>>>>>>> wt-text
         postprocess = with_activation(postprocess, outputs)
         pipeline = pipeline.model_copy(update={"postprocess": postprocess})
     results = answer_of(postprocess, definition, outputs, labels)
@@ -188,7 +204,7 @@ def plan(
     limits, per_core, python_cpu, image = terms.limits, terms.per_core, terms.python_cpu, terms.image
     # The names of classes lie in a file beside each model.
     after = {
-        "postprocess": postprocess.model_dump_json(exclude={"labels"}),
+        "postprocess": postprocess.model_dump_json(exclude={"labels", "characters"}),
         "network_outputs": ",".join(out.name for out in outputs),
     }
     # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.
