@@ -18,7 +18,15 @@ from onestream.serving.video.bounds import Bounds
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
 Precision = Literal["fp32", "tf32", "fp16"]
-Network = Literal["efficientnet-lite0", "selfie-segmentation", "ssdlite-mobilenet-v2", "nanodet-g"]
+Network = Literal[
+    "efficientnet-lite0",
+    "selfie-segmentation",
+    "ssdlite-mobilenet-v2",
+    "nanodet-g",
+    "ppocr-v6-det",
+    "ppocr-cls",
+    "ppocr-v6-rec",
+]
 GpuNumber = Annotated[int, Field(ge=0)]
 # A file name of 255 characters holds it with what the models' names add.
 PipelineName = Annotated[
@@ -242,31 +250,9 @@ class Stage(BaseModel):
 
     model_config = _Frozen
 
-<<<<<<< HEAD
     network: Network | None = Field(
         default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one"
     )
-=======
-    # A file name of 255 characters holds it with what the models' names add.
-    name: str = Field(
-        pattern=r"^[A-Za-z][A-Za-z0-9_-]*$",
-        max_length=200,
-        description="under which it is served: a letter, then letters, digits, ``_`` and ``-``; without it the file's "
-        "name before its ending",
-    )
-    network: (
-        Literal[
-            "efficientnet-lite0",
-            "selfie-segmentation",
-            "ssdlite-mobilenet-v2",
-            "nanodet-g",
-            "ppocr-v6-det",
-            "ppocr-cls",
-            "ppocr-v6-rec",
-        ]
-        | None
-    ) = Field(default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one")
->>>>>>> wt-text
     network_outputs: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
         default=None,
         min_length=1,

@@ -14,10 +14,6 @@ import numpy.typing as npt
 import onnx
 
 from onestream.postprocess.matte.background import read_picture
-<<<<<<< HEAD
-from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground, Segmentation
-from onestream.serving.building import cascade_repository, certificate, onnx_graph, repository
-=======
 from onestream.postprocess.options import (
     Classification,
     Detection,
@@ -27,9 +23,8 @@ from onestream.postprocess.options import (
     Segmentation,
     Text,
 )
-from onestream.serving.building import certificate, onnx_graph, repository
+from onestream.serving.building import cascade_repository, certificate, onnx_graph, repository
 from onestream.serving.building.ctc_tail import characters_of
->>>>>>> wt-text
 from onestream.serving.building.detector_tail import read_anchors
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.onnx_process import prepare_file
@@ -128,33 +123,11 @@ def _build_pipeline(
         pipeline, notes = _suited(pipeline, network)
         for_stock = stock.plan(pipeline, network, labels=labels)
         return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names, notes)
-<<<<<<< HEAD
     served = _Served.of(pipeline, onnx_file, folder=folder, beside=beside, progress=progress)
     pipeline, notes = _suited(served.pipeline, served.network)
     planned = repository.plan(pipeline, served.outputs, labels=served.labels, background=background, version_of=first)
     written = repository.write(planned.files(source=named), folder)
     written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")
-=======
-    network_path = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
-    served = _built_before(network_path, source.key(pipeline))
-    fresh = served is None
-    if served is None:
-        progress(f"preparing the network {source.name}")
-        served = source.prepare(pipeline, progress)
-        entry = served.metadata_props.add()
-        entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
-    pipeline, notes = _suited(pipeline, served)
-    if isinstance(pipeline.postprocess, Detection):
-        _check_classes(pipeline.postprocess, served, labels)
-    if isinstance(pipeline.postprocess, Text):
-        labels = characters_of(served, onnx_graph.classes_of(served), labels)
-    planned = repository.plan(
-        pipeline, served_network.outputs(served), labels=labels, background=background, version_of=first
-    )
-    written = repository.write(planned, folder, source=named)
-    if fresh or not (folder / f"{pipeline.name}_fused" / "1" / "model.onnx").exists():
-        written += repository.install_network(served.SerializeToString(), pipeline, folder)
->>>>>>> wt-text
     progress("measuring parity with the reference")
     written += certificate.install(pipeline.preprocess, [folder / name for name in planned.model_names])
     return Built(pipeline, folder, written, planned.model_names, notes)
@@ -226,6 +199,8 @@ class _Served:
             entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
         if isinstance(pipeline.postprocess, Detection):
             _check_classes(pipeline.postprocess, network, labels)
+        if isinstance(pipeline.postprocess, Text):
+            labels = characters_of(network, onnx_graph.classes_of(network), labels)
         return cls(pipeline, network, labels, path, is_fresh)
 
     @property

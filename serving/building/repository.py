@@ -18,12 +18,8 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-<<<<<<< HEAD
-from onestream.postprocess.options import Classification, Segmentation
-from onestream.preprocess import Definition, Limits
-=======
 from onestream.postprocess.options import Classification, Rotation, Segmentation
->>>>>>> wt-text
+from onestream.preprocess import Definition, Limits
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.triton_config import (
@@ -176,21 +172,14 @@ def plan(
     name, definition, options = pipeline.name, pipeline.preprocess, pipeline.serving
     postprocess = pipeline.postprocess
     network_tensors = tensors_of(outputs)
-<<<<<<< HEAD
     terms = Terms.of(pipeline.limits, options)
     pixels = pixels_of(definition)
-    if isinstance(postprocess, Classification | Segmentation):
-=======
-    image = Tensor(IMAGE, "uint8", (-1,), ragged=True)
-    height, width = definition.output_spec.size_hw
-    if height is None or width is None:
+    if -1 in pixels.dims:
         raise BadPipeline(
             "preprocess: its output size depends on the image, and images are batched; end its geometry with "
             "center_crop, pad, letterbox or an exact resize"
         )
-    pixels = Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
     if isinstance(postprocess, Classification | Segmentation | Rotation):
->>>>>>> wt-text
         postprocess = with_activation(postprocess, outputs)
         pipeline = pipeline.model_copy(update={"postprocess": postprocess})
     results = answer_of(postprocess, definition, outputs, labels)

@@ -19,11 +19,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess import read_labels
-<<<<<<< HEAD
-from onestream.postprocess.options import AnyPostprocess, Detection, read_postprocess
-=======
-from onestream.postprocess.options import Detection, Text, read_postprocess
->>>>>>> wt-text
+from onestream.postprocess.options import AnyPostprocess, Detection, Text, read_postprocess
 from onestream.postprocess.postprocessing import Postprocess, Tensors, open_postprocess
 from onestream.preprocess import (
     BadImage,
@@ -184,13 +180,8 @@ class Adapter(ABC):
         labels = folder / "labels.txt"
         postprocess = open_postprocess(
             options,
-<<<<<<< HEAD
             definition,
-            labels=read_labels(labels) if labels.exists() else None,
-=======
-            self.definition,
             labels=read_labels(labels, spaces=isinstance(options, Text)) if labels.exists() else None,
->>>>>>> wt-text
             has_tail=has_tail,
             dropped=lambda count: self.metrics.count("onestream_candidates_dropped_total", count),
         )
