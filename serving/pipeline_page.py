@@ -32,12 +32,12 @@ an option. `python -m onestream.serving.pipeline_page` prints this page.
 _CASCADE = """
 ## A cascade
 
-A file with `stages` is [a cascade](cascades.md), such as [pipelines/read.yaml](../pipelines/read.yaml). It has `name`, `limits` and `serving` as
-above, no `video`, and
+A file with `stages` is [a cascade](cascades.md), such as [pipelines/read.yaml](../pipelines/read.yaml). It has `name`,
+`limits` and `serving` as above, no `video`, and
 
 | field | values | default | meaning |
 |---|---|---|---|
-| `stages` | mapping: a name to [`network`, `network_outputs`, `preprocess`, `postprocess`](#the-file) | required | {stages} |
+| `stages` | names, each with the [fields of a stage](#the-file) | required | {stages} |
 """
 
 
