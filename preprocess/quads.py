@@ -101,6 +101,19 @@ def cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts
     return Cuts(seen, np.where(is_turned[:, None], sizes[:, ::-1], sizes), is_turned, shorter)
 
 
+def checked_cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts:
+    """The same. Raises ``ValueError`` naming the first quad that cannot be cut."""
+    found = cuts(region, quads, size_hw, limits=limits)
+    impossible = np.flatnonzero(~found.possible)
+    if len(impossible):
+        number = int(impossible[0])
+        raise ValueError(
+            f"quads[{number}] {quads[number].tolist()} cannot be cut as a {region.shape} of a picture of "
+            f"{size_hw[1]}x{size_hw[0]}; choose() leaves such out"
+        )
+    return found
+
+
 _Cut = tuple[_Points, _Points, npt.NDArray[np.bool_]]
 """Corners of what is cut, shorter sides of the regions, and which can be cut."""
 
