@@ -12,9 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from bulk_fakes import Bulk, objects, photos, sorted_objects, text
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from onestream.client import CannotConnect
+from onestream.cli.bulk.rows import Row
+from onestream.client import CannotConnect, Reading, Regions
 from onestream.client._transports.base import Tensors
+from onestream.client.regions import quads_of
 
 FILES = {"a.jpg": b"empty", "b.jpg": b"foo", "c.jpg": b"bad", "d.jpg": b"o" * 30, "e.jpg": "größe, o\n".encode()}
 COUNTS = [0, 2, None, 30, 1]
@@ -176,3 +180,39 @@ def test_lines_on_the_terminal(reader: Bulk, tmp_path: Path) -> None:
     assert [first.split()[0], *first.split()[2:]] == ["0.900", "foo", "0,0", "10,1", "10,20", "0,20", f"{folder}/a.jpg"]
     assert second.split() == ["0.300", "foo", "1,0", "11,1", "11,20", "1,20"]
     assert nothing.split()[2:] == ["no", "text", f"{folder}/b.jpg"]
+
+
+NAMES = st.sampled_from(["find_scores", "heat", "turn_degrees", "labels", "note"])
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(0, 3), st.booleans(), st.booleans())
+def test_a_row_in_the_journal_is_the_row_that_was_written(
+    data: st.DataObject, count: int, are_boxes: bool, is_text: bool
+) -> None:
+    def array(values: st.SearchStrategy[Any], dtype: Any) -> np.ndarray:
+        shape = (count, *data.draw(st.sampled_from([(), (1,), (2,), (2, 3)])))
+        flat = np.empty(int(np.prod(shape)), dtype)
+        flat[:] = [data.draw(values) for _ in flat]
+        return flat.reshape(shape)
+
+    kinds = [(st.floats(width=32), np.float32), (st.integers(-(2**31), 2**31 - 1), np.int32), (st.text(), object)]
+    tensors = {name: array(*data.draw(st.sampled_from(kinds))) for name in data.draw(st.lists(NAMES, unique=True))}
+    if is_text:
+        tensors["texts"], tensors["scores"] = np.array([*"a\0é"[:count]], object), np.ones(count, np.float32)
+    boxes = np.arange(count * 4, dtype=np.float32).reshape(-1, 4) / 3
+    result = (Reading if is_text else Regions)(
+        quads=quads_of(boxes),
+        boxes=boxes if are_boxes else None,
+        tensors=tensors,
+        left_out=2,
+        image_size=(48, 64),
+        model="m",
+        request_id="r",
+        latency_ms=1.5,
+    )
+    row = Row.of_result("a.jpg", "", result, top=1)
+    again = Row.from_json(row.to_json())
+    assert type(again.result) is type(result)
+    assert again.to_json() == row.to_json()
+    json.loads(row.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
