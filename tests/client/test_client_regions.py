@@ -341,7 +341,8 @@ def test_a_picture_of_another_size_is_refused() -> None:
         read().draw(Image.new("RGB", (100, 200)))
 
 
-POINTS = st.tuples(*[st.tuples(st.floats(-200, 400, width=32), st.floats(-200, 300, width=32))] * 4)
+CORNER = st.tuples(st.floats(-200, 400, width=32), st.floats(-200, 300, width=32)) | st.sampled_from([(9, 9), (50, 9)])
+POINTS = st.tuples(*[CORNER] * 4)
 
 
 @settings(deadline=None, max_examples=50)
