@@ -67,7 +67,7 @@ def _found(file: Path) -> Iterator[FoundLine]:
     for number, line in enumerate(lines, start=1):
         where = f"{file.name} line {number}"
         values = line.rstrip("\r").split(",", 8)
-        if not line.strip() or values[-1] == DO_NOT_CARE:
+        if not line.strip() or values[8:] == [DO_NOT_CARE]:
             continue
         try:
             *numbers, text = values

@@ -66,14 +66,16 @@ def read_text_lines(
 
 
 def _lines(path: Path, number: int, entry: bytes, folder: Path, limits: Limits) -> list[TextLine]:
+    where = f"{path.name} line {number}"
     try:
         listed = _PICTURE.validate_json(entry)
-        picture = inside(folder, listed.path)
     except ValidationError as error:
         raise BadDataset(f"{path} line {number}: {first_problem(error)}") from None
+    try:
+        picture = inside(folder, listed.path)
     except BadSample as error:
-        raise BadDataset(f"{path} line {number}: {error}") from None
-    return lines_of(picture, _found(f"{path.name} line {number}", listed.lines), limits)
+        return [TextLine(folder, where, problem=str(error))]
+    return lines_of(picture, _found(where, listed.lines), limits)
 
 
 def _found(entry: str, lines: list[_Line]) -> Iterator[FoundLine]:
