@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onestream.preprocess.backends.base import BackendName, Compiled, DecodeOptions, Device, GpuResize
+from onestream.preprocess.backends.exactness import refuse_regions
 from onestream.preprocess.backends.reference import Reference
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
@@ -30,6 +31,7 @@ def compile(
     only. Raises ``CannotCompile`` naming what the backend cannot do exactly, and ``BackendMissing`` naming the command
     that installs it.
     """
+    refuse_regions(definition, what="compile")
     limits = limits or Limits()
     if varied:
         try:
