@@ -29,7 +29,7 @@ class Characters:
         else:
             name, entries = "the list of characters", list(source)
         self._classes: dict[str, int] = {}
-        for number, entry in enumerate(entries, start=1):
+        for number, entry in enumerate(entries, start=BLANK + 1):
             if not isinstance(entry, str) or len(entry) != 1:
                 raise BadDataset(f"{name}: entry {number} is {str(entry)[:20]!r}; expected one character")
             if self._classes.setdefault(entry, number) != number:

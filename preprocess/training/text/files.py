@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +39,6 @@ class TextLine:
     def name(self) -> str:
         """The picture's path, and where the line is listed."""
         return f"{self.path}: {self.where}"
-
-    def with_problem(self, problem: str) -> TextLine:
-        """The same line, which cannot be trained on."""
-        return replace(self, problem=problem)
 
 
 @dataclass(frozen=True, slots=True)

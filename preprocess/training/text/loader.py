@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,9 +21,9 @@ from onestream.preprocess.training.base_loader import Bad, BaseLoader, WorkerBat
 from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import LastBatch, Slot
 from onestream.preprocess.training.shards import this_shard
-from onestream.preprocess.training.text.characters import BLANK, Characters, check_columns
+from onestream.preprocess.training.text.characters import Characters, check_columns
 from onestream.preprocess.training.text.files import TextFiles, TextLine
-from onestream.preprocess.training.text.maker import LineMaker, sample_width
+from onestream.preprocess.training.text.maker import LineMaker, sample_widths
 from onestream.preprocess.training.text.order import LineOrder
 from onestream.preprocess.training.text.workers import LineWorkers, Rows
 
@@ -116,11 +118,8 @@ class TextLoader(BaseLoader[TextBatch]):
         self.definition = definition
         self.characters = Characters(characters)
         self._columns = columns
-        widths, judged = [], []
-        for line in source.samples:
-            width, problem = self._judge(line)
-            widths.append(width)
-            judged.append(line.with_problem(problem) if problem else line)
+        limits = limits or Limits()
+        judged, widths = self._judged(source, limits)
         self.samples = TextFiles(judged)
         if bad_files == "fail":
             self.samples.refuse_bad()
@@ -147,7 +146,7 @@ class TextLoader(BaseLoader[TextBatch]):
         made = definition.pixels() if normalize == "torch" else definition
         self._rows = Rows(made)
         self._workers = LineWorkers(
-            partial(LineMaker, made, backend=backend, limits=limits or Limits()),
+            partial(LineMaker, made, backend=backend, limits=limits),
             self.samples.samples,
             self._widths,
             self._rows,
@@ -156,17 +155,26 @@ class TextLoader(BaseLoader[TextBatch]):
             pin_memory=pin_memory and torch.cuda.is_available(),
         )
 
-    def _judge(self, line: TextLine) -> tuple[int, str]:
-        """The width of a line's sample in pixels, and why the line cannot be used; 1 where that is known at once."""
-        try:
-            if line.problem:
-                raise BadSample(line.problem)
-            self.characters.classes_of(line.text)
-            width = sample_width(self.definition, line.quad, line.size_hw)
-            check_columns(line.text, self._columns(width))
-        except BadSample as error:
-            return 1, str(error)
-        return width, ""
+    def _judged(self, source: TextFiles, limits: Limits) -> tuple[list[TextLine], list[int]]:
+        """The lines, with a problem where they cannot be used, and their samples' widths in pixels, 1 of these."""
+        judged, widths = [], []
+        for _, lines in groupby(source.samples, key=lambda line: line.path):
+            of_picture = list(lines)
+            for line, width in zip(of_picture, sample_widths(self.definition, of_picture, limits), strict=True):
+                try:
+                    if line.problem:
+                        raise BadSample(line.problem)
+                    if isinstance(width, BadSample):
+                        raise width
+                    self.characters.classes_of(line.text)
+                    check_columns(line.text, self._columns(width))
+                except BadSample as error:
+                    judged.append(replace(line, problem=str(error)))
+                    widths.append(1)
+                else:
+                    judged.append(line)
+                    widths.append(width)
+        return judged, widths
 
     def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:  # noqa: ARG002 (lines do not vary)
         return self._workers.run(self._lines_order.windows(batches))
@@ -176,8 +184,8 @@ class TextLoader(BaseLoader[TextBatch]):
         widths = [0 if slot.is_padding else int(self._widths[slot.index]) for slot in slots]
         classes = [self.characters.classes_of(text) for text in texts]
         return TextBatch(
-            # Without the columns that only a bad line had. What only fills a batch up may be cut.
-            self._rows.cut(samples, max(widths) or samples.shape[-1]),
+            # Without the columns that only a bad line had; what fills the batch up may be cut.
+            self._rows.cut(samples, max(widths)) if any(widths) else samples,
             torch.tensor([one for text in classes for one in text], dtype=torch.int64),
             torch.tensor([self._columns(width) if width else 0 for width in widths], dtype=torch.int64),
             torch.tensor([len(text) for text in classes], dtype=torch.int64),

@@ -34,7 +34,9 @@ class LineOrder(Order):
         cut = Order.batches(self, epoch)
         if not self.shuffle:
             return cut
-        return [batch for number, window in enumerate(self.windows(cut)) for batch in self._mixed(window, number, epoch)]
+        return [
+            batch for number, window in enumerate(self.windows(cut)) for batch in self._mixed(window, number, epoch)
+        ]
 
     def windows(self, batches: list[list[Slot]]) -> Iterator[list[list[Slot]]]:
         """The windows of an epoch's batches."""
