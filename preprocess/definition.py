@@ -54,9 +54,8 @@ class Definition(BaseModel):
 
     operations: tuple[AnyOperation, ...] = Field(
         min_length=1,
-        description="first ``decode``, or ``region`` in a later stage of a cascade; then ``resize``, ``center_crop``, "
-        "``pad`` and ``letterbox`` in any order; then at most one ``normalize``; then ``output``, or float32 NCHW without "
-        "it",
+        description="first ``decode``, or ``region`` in a later stage; then ``resize``, ``center_crop``, ``pad`` and "
+        "``letterbox`` in any order; then at most one ``normalize``; then ``output``, or float32 NCHW without it",
     )
 
     @model_validator(mode="before")

@@ -21,6 +21,8 @@ from onestream.preprocess.operations import CenterCrop, Geometric, Pad, Resize
 Size = tuple[int, int]
 Boxes = npt.NDArray[np.float32]
 """Rectangles, float32 (n, 4): x0, y0, x1, y1 in pixels from the outer corner of the first; a pixel is 1 wide."""
+Quads = npt.NDArray[np.float32]
+"""Corners of quadrilaterals, float32 (n, 4, 2): x and y likewise, clockwise from the top left one of what is inside."""
 
 
 def resized_size(operation: Resize, size_hw: Size) -> Size:
@@ -203,6 +205,16 @@ class Mapping:
         """Boxes on the canvas in the image; they may reach beyond it."""
         points = (boxes.astype(np.float64) - self._xyxy(self.offset)) / self._xyxy(self.scale)
         return self._ordered(points)
+
+    def quads_to_canvas(self, quads: Quads) -> Quads:
+        """Quads of the image on the canvas, corner by corner: one that is mirrored is no longer clockwise."""
+        points = quads.astype(np.float64) * self._xyxy(self.scale)[:2] + self._xyxy(self.offset)[:2]
+        return points.astype(np.float32)
+
+    def quads_to_source(self, quads: Quads) -> Quads:
+        """Quads on the canvas in the image, corner by corner."""
+        points = (quads.astype(np.float64) - self._xyxy(self.offset)[:2]) / self._xyxy(self.scale)[:2]
+        return points.astype(np.float32)
 
     def _ordered(self, boxes: npt.NDArray[np.float64]) -> Boxes:
         """With the lower edge first, which a mirror turns round."""

@@ -122,7 +122,7 @@ def test_definitions_are_frozen() -> None:
         ([{"op": "decode", "gamma": 2}], ["gamma", "not permitted"]),
         ([{"op": "resize", "mode": "exact", "size": [2, 2]}], ["operations[0] must be decode or region, got resize"]),
         (["decode", {"op": "decode"}], ["operations[1]", "only decode"]),
-        (["decode", {"op": "resize", "mode": "short", "size": 2}], ["mode", "'shorter', 'longer', 'exact', 'fit' or 'height'"]),
+        (["decode", {"op": "resize", "mode": "short", "size": 2}], ["mode", "'exact', 'fit' or 'height'"]),
         (["decode", {"op": "resize", "mode": "shorter", "size": [2, 2]}], ["'shorter'", "one side", "(2, 2)"]),
         (["decode", {"op": "resize", "mode": "exact", "size": 2}], ["'exact'", "[height, width]", "got size 2"]),
         (["decode", {"op": "resize", "mode": "shorter", "size": 0}], ["size", "greater than or equal to 1"]),
