@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from onestream.preprocess.errors import BadDataset, BadSample
-from onestream.preprocess.geometry import Size
+from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.quads import clipped_quads
 from onestream.preprocess.training.annotations import ROUNDING, picture_size, refuse_bad
-
-Quad = npt.NDArray[np.float32]
-"""Four corners, float32 (4, 2): x y in pixels from the picture's outer corner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +28,7 @@ class TextLine:
     path: Path
     where: str
     size_hw: Size = (0, 0)
-    quad: Quad = field(default_factory=lambda: np.zeros((4, 2), np.float32))
+    quad: Quads = field(default_factory=lambda: np.zeros((4, 2), np.float32))
     text: str = ""
     problem: str = ""
 
@@ -82,14 +79,14 @@ def _line(path: Path, found: FoundLine, size_hw: Size) -> TextLine:
     return TextLine(path, found.where, size_hw, quad, found.text)
 
 
-def _quad(corners: Sequence[tuple[float, float]], size_hw: Size) -> Quad:
+def _quad(corners: Sequence[tuple[float, float]], size_hw: Size) -> Quads:
     seen = "the corners x y = " + ", ".join(f"{x:g} {y:g}" for x, y in corners)
     height, width = size_hw
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused as that
         points = np.array(corners, np.float64).astype(np.float32)
     if not np.isfinite(points).all():
         raise BadSample(f"{seen} are not finite; expected eight numbers in pixels")
-    quad = np.clip(points, 0, np.array([width, height], np.float32))
+    quad: Quads = clipped_quads(points[None], size_hw)[0]
     if (np.abs(points - quad) > ROUNDING).any():
         raise BadSample(
             f"{seen} are outside the picture of {width}x{height}; they may lie {ROUNDING:g} pixel beyond at most"
@@ -102,7 +99,7 @@ def _quad(corners: Sequence[tuple[float, float]], size_hw: Size) -> Quad:
     return quad
 
 
-def _least_turn(quad: Quad) -> float:
+def _least_turn(quad: Quads) -> float:
     """Above 0 where every corner turns right, as seen on a screen, whose y runs down."""
     sides = np.roll(quad, -1, axis=0).astype(np.float64) - quad
     after = np.roll(sides, -1, axis=0)

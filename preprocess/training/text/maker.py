@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 
 from onestream.preprocess.backends.base import Sample
-from onestream.preprocess.backends.from_picture import FromPicture
-from onestream.preprocess.compile import compile
+from onestream.preprocess.compile import compile, compile_from_picture
 from onestream.preprocess.definition import WHOLE_PICTURE, Definition
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.geometry import Quads, Size, free_sizes, mapping
@@ -27,7 +26,7 @@ class LineMaker:
     def __init__(self, definition: Definition, *, backend: Literal["dali", "reference"], limits: Limits) -> None:
         self._limits = limits
         self._decode = compile(WHOLE_PICTURE, backend=backend, limits=limits, max_batch_size=1)
-        self._cut = FromPicture(definition, limits=limits)
+        self._cut = compile_from_picture(definition, backend=backend, limits=limits)
 
     def make(self, path: Path, lines: Sequence[TextLine]) -> list[Sample | Bad]:
         """The samples of lines of one picture, or why they are bad."""
@@ -48,7 +47,7 @@ class LineMaker:
                 f"read it had {known[1]}x{known[0]}"
             )
             return [changed] * len(lines)
-        return list(self._cut.run(picture, _quads(lines)))
+        return [*self._cut.run(picture, _quads(lines))]
 
     def close(self) -> None:
         """Release the decoder."""

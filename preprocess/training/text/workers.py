@@ -111,9 +111,9 @@ class LineWorkers:
                 if not running:
                     return
                 while running[0]:
-                    batch = running[0][0].made()
+                    made = running[0][0].made()
                     del running[0][0]
-                    yield batch
+                    yield made
                 running.popleft()
         finally:
             for begun in running:
