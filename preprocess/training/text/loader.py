@@ -156,25 +156,27 @@ class TextLoader(BaseLoader[TextBatch]):
         )
 
     def _judged(self, source: TextFiles, limits: Limits) -> tuple[list[TextLine], list[int]]:
-        """The lines, with a problem where they cannot be used, and their samples' widths in pixels, 1 of these."""
-        judged, widths = [], []
-        for _, lines in groupby(source.samples, key=lambda line: line.path):
-            of_picture = list(lines)
-            for line, width in zip(of_picture, sample_widths(self.definition, of_picture, limits), strict=True):
-                try:
-                    if line.problem:
-                        raise BadSample(line.problem)
-                    if isinstance(width, BadSample):
-                        raise width
-                    self.characters.classes_of(line.text)
-                    check_columns(line.text, self._columns(width))
-                except BadSample as error:
-                    judged.append(replace(line, problem=str(error)))
-                    widths.append(1)
-                else:
-                    judged.append(line)
-                    widths.append(width)
+        """The lines, with a problem where they cannot be used, and their samples' widths in pixels, 1 where it has none."""
+        judged: list[TextLine] = []
+        widths: list[int] = []
+        for _, of_picture in groupby(source.samples, key=lambda line: line.path):
+            lines = list(of_picture)
+            found = iter(sample_widths(self.definition, [line for line in lines if not line.problem], limits))
+            for line in lines:
+                width = BadSample(line.problem) if line.problem else next(found)
+                problem = str(width) if isinstance(width, BadSample) else self._problem(line.text, width)
+                judged.append(replace(line, problem=problem))
+                widths.append(1 if isinstance(width, BadSample) else width)
         return judged, widths
+
+    def _problem(self, text: str, width: int) -> str:
+        """Why a text cannot be that of a sample of so many pixels' width; empty where it can."""
+        try:
+            self.characters.classes_of(text)
+            check_columns(text, self._columns(width))
+        except BadSample as error:
+            return str(error)
+        return ""
 
     def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:  # noqa: ARG002 (lines do not vary)
         return self._workers.run(self._lines_order.windows(batches))

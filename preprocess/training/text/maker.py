@@ -57,8 +57,10 @@ class LineMaker:
 def sample_widths(definition: Definition, lines: Sequence[TextLine], limits: Limits) -> list[int | BadSample]:
     """The widths of the samples of lines of one picture, in pixels, or why serving would not take them.
 
-    Of a line that has a problem already it means nothing.
+    The lines have no problem yet.
     """
+    if not lines:
+        return []
     region = definition.source
     assert isinstance(region, Region)
     found = cuts(region, _quads(lines), lines[0].size_hw, limits=limits)

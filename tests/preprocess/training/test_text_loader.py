@@ -204,7 +204,7 @@ def test_a_picture_is_read_once_for_all_of_its_lines_in_a_window(
 
 def test_lines_that_show_to_be_bad_fail_at_once_or_are_skipped(tmp_path: Path) -> None:
     line = tilted(100, 60, 80, 20, 10)
-    texts = ["a", "Ab", "ab", "aaaaaaaaaaaaa", "", "b"]
+    texts = ["", "a", "Ab", "ab", "aaaaaaaaaaaaa", "b"]
     page = Page("a.png", (120, 200), tuple((line, text) for text in texts))
     small = Page("b.png", (120, 200), ((tilted(100, 60, 80, 4, 10), "small"), (tilted(100, 60, 80, 14, 0), "c")))
     files = read_text_lines(write_json_lines(tmp_path, [page, small]))
@@ -216,10 +216,10 @@ def test_lines_that_show_to_be_bad_fail_at_once_or_are_skipped(tmp_path: Path) -
         TextLoader(definition, files, batch_size=2, **OPTIONS)
     reasons = [line.partition("jsonl ")[2] for line in str(raised.value).split("\n")[1:]]
     assert reasons == [
-        "line 1, text 2: character 1 of the text 'Ab' is 'A' (U+0041), which is none of the 39 characters",
-        "line 1, text 4: the text 'aaaaaaaaaaaaa' is too long: CTC needs 13 columns for its characters and 12 for "
+        "line 1, text 1: the text is empty; leave out a line whose text is not known",
+        "line 1, text 3: character 1 of the text 'Ab' is 'A' (U+0041), which is none of the 39 characters",
+        "line 1, text 5: the text 'aaaaaaaaaaaaa' is too long: CTC needs 13 columns for its characters and 12 for "
         "blanks between equal ones; the network gives 24 for this line",
-        "line 1, text 5: the text is empty; leave out a line whose text is not known",
         "line 2, text 1: the line's shorter side has 4.1 pixels; the definition's region takes those of 6 or more "
         "(min_side)",
     ]
