@@ -156,7 +156,7 @@ class TextLoader(BaseLoader[TextBatch]):
         )
 
     def _judged(self, source: TextFiles, limits: Limits) -> tuple[list[TextLine], list[int]]:
-        """The lines, with a problem where they cannot be used, and their samples' widths in pixels, 1 where it has none."""
+        """The lines, with a problem where they cannot be used, and their samples' widths in pixels, or 1."""
         judged: list[TextLine] = []
         widths: list[int] = []
         for _, of_picture in groupby(source.samples, key=lambda line: line.path):
