@@ -114,7 +114,10 @@ class TextLoader(BaseLoader[TextBatch]):
         if not isinstance(definition.source, Region):
             raise CannotCompile("lines of text need a definition that begins with region, got decode")
         if definition.output_spec.size_hw[0] is None:
-            raise CannotCompile("lines of a batch must have one height: end the definition's resize with a fixed one")
+            raise CannotCompile(
+                "lines of a batch must have one height, but the definition's depends on the region; resize with the "
+                "mode height or exact, or pad"
+            )
         self.definition = definition
         self.characters = Characters(characters)
         self._columns = columns

@@ -20,7 +20,7 @@ class LineOrder(Order):
     """How lines are cut into batches, as ``Order`` says, but so that few pictures are decoded twice.
 
     ``pictures``, int64 (count,), is the number of each line's picture, 0, 1, …; ``widths``, int64 (count,), the width
-    that it is padded to others from. The lines of a picture follow each other, and a shard takes consecutive ones.
+    of its sample in pixels. The lines of a picture follow each other, and a shard takes consecutive ones.
     ``window`` consecutive batches make a window: where shuffled, its lines are sorted by width, equal widths at random,
     and its batches come in a random order, the same in all shards: their batches are similarly wide at each step.
     """

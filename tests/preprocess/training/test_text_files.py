@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,40 @@ def test_a_line_may_be_turned_by_any_angle(tmp_path_factory: Any, degrees: float
     flat = [value for corner in corners for value in corner]
     (line,) = listed(tmp_path_factory.getbasetemp() / "any_angle", quad(*flat)).samples
     assert line.problem == ""
+
+
+NUMBERS = st.floats(-5, 210) | st.integers(-2, 203) | st.floats()
+
+
+def assert_sound(files: TextFiles) -> None:
+    for line in files.samples:
+        if not line.problem:
+            assert line.text.strip()
+            assert (line.quad >= 0).all()
+            assert (line.quad <= [200, 100]).all()
+            x, y = line.quad.astype(np.float64).T
+            assert (x * np.roll(y, -1) - y * np.roll(x, -1)).sum() > 0
+        else:
+            assert "\n" not in line.problem
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(NUMBERS, min_size=8, max_size=8))
+def test_any_numbers_are_a_line_or_a_problem(tmp_path_factory: Any, numbers: list[float]) -> None:
+    assert_sound(listed(tmp_path_factory.getbasetemp() / "any_numbers", quad(*numbers)))
+
+
+FIELDS = st.lists(NUMBERS.map(str) | st.text(max_size=3), max_size=12).map(",".join)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.binary(max_size=80) | st.lists(FIELDS).map(lambda lines: "\n".join(lines).encode("utf-8", "surrogatepass")))
+def test_any_bytes_are_lines_or_problems(tmp_path_factory: Any, content: bytes) -> None:
+    folder = tmp_path_factory.getbasetemp() / "any_bytes"
+    ONE.save(folder)
+    (folder / "gt_a.txt").write_bytes(content)
+    with suppress(BadDataset):  # no line at all
+        assert_sound(read_icdar(folder, images=folder))
 
 
 def test_characters_are_numbered_after_the_blank(tmp_path: Path) -> None:
