@@ -28,8 +28,13 @@ _START_TIMEOUT_S = 120.0
 _WARMUP_BATCHES = 5
 
 
-def open_fused(model: Path) -> Callable[[Sequence[bytes]], list[Tensors]]:
-    """What one process runs: encoded images to the outputs for each. ``model`` is the folder of the fused model."""
+def open_fused(
+    model: Path, *, engine: type[OnnxRuntimeEngine] = OnnxRuntimeEngine
+) -> Callable[[Sequence[bytes]], list[Tensors]]:
+    """What one process runs: encoded images to the outputs for each. ``model`` is the folder of the fused model.
+
+    ``engine`` runs every network.
+    """
     config = from_text((model / "configs" / "cpu.pbtxt").read_text())
     parameters = {name: value.string_value for name, value in config.parameters.items()}
     definition, labels = Definition.from_json((model / "definition.json").read_text()), model / "labels.txt"
@@ -40,7 +45,7 @@ def open_fused(model: Path) -> Callable[[Sequence[bytes]], list[Tensors]]:
         max_batch_size=config.max_batch_size,
         threads=1,
     )
-    engine = OnnxRuntimeEngine(model / "1" / "model.onnx", threads=1)
+    network = engine(model / "1" / "model.onnx", threads=1)
     postprocess = open_postprocess(
         read_postprocess(parameters["postprocess"]),
         definition,
@@ -53,7 +58,7 @@ def open_fused(model: Path) -> Callable[[Sequence[bytes]], list[Tensors]]:
             if isinstance(sample, BadImage):
                 raise sample
             pixels.append(sample)
-        return postprocess(engine.run(np.stack(pixels)), [read_header(image).oriented_hw for image in images])
+        return postprocess(network.run(np.stack(pixels)), [read_header(image).oriented_hw for image in images])
 
     return run
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from benchmarks import photos, run
-from benchmarks.competitors import CONTESTS
+from benchmarks.competitors import CLASSIFY, DETECT, Contest
 from benchmarks.plan import QUICK, ServedPlan, at_main_load
 from benchmarks.tables import full
 from onestream.measure.load.perf_analyzer import PerfAnalyzerError
@@ -61,16 +62,16 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.needs_triton
 @pytest.mark.slow
-@pytest.mark.parametrize("pipeline", CONTESTS)
+@pytest.mark.parametrize("contest", [CLASSIFY, DETECT], ids=lambda contest: contest.name)
 def test_every_competitor_is_served_compared_and_measured(
-    pipeline: str, stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    contest: Contest, stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picture = tmp_path / "picture.png"
+    pipeline, picture = contest.name, tmp_path / "picture.png"
     Image.open(PHOTOS[pipeline]).save(picture)
-    monkeypatch.setattr(run, "photo_set", lambda size, folder: photos.photo_set(size, folder=folder, sources=[picture]))
+    of_one = replace(contest, pictures=lambda size, folder: photos.photo_set(size, folder=folder, sources=[picture]))
     monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
     said: list[str] = []
-    results = run.run(TINY, CONTESTS[pipeline], progress=said.append)
+    results = run.run(TINY, of_one, progress=said.append)
     assert sum("once more" in line for line in said) == 1
     assert [one.best_classes_equal for one in results.agreement] == [2]
     assert {one.competitor for one in results.served} == set(at_main_load(pipeline))
