@@ -182,7 +182,7 @@ class AnnotatedVideo:
         self._copy_sound()
 
     def _drawn(self, picture: Image.Image, result: FrameResult) -> Image.Image:
-        found = result.detections
+        found = result.found
         if found is None:
             _draw(picture, self._caption(result))
             return picture

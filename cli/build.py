@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +17,11 @@ def build(
     pipeline: Annotated[Path, typer.Argument(help="Pipeline file, such as pipelines/classify.yaml.")],
     *,
     onnx: Annotated[
-        Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="The network, where the pipeline does not name a built-in one; of a cascade STAGE=FILE, for each stage.",
+        ),
     ] = None,
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
     form: Annotated[
@@ -31,6 +36,8 @@ def build(
 ) -> None:
     """Write the model repository of a pipeline: NAME, NAME_preprocess, NAME_model, NAME_postprocess and NAME_fused.
 
+    Of a cascade, whose file has stages: NAME, NAME_fused, and NAME_STAGE_model for each stage.
+
     The form dali-backend has NAME, NAME_preprocess and NAME_model only, and needs a folder of its own. Files that are
     there already and would not change are left alone. Exits with 1 where the pipeline or the network cannot be served,
     saying why.
@@ -42,12 +49,14 @@ def build(
     except ImportError as error:
         fail(f"cannot build: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_FAILED)
     console = Console(stderr=True)
+    files = _by_stage(onnx or [])
     try:
         with console.status("building") as status:
             built = build_repository(
                 pipeline,
                 folder=repository,
-                onnx_file=onnx,
+                onnx_file=files.pop("", None),
+                onnx_files=files,
                 form=form,
                 version=version,
                 progress=lambda text: status.update(text),
@@ -61,3 +70,17 @@ def build(
         typer.echo(note)
     if form == "dali-backend":
         typer.echo(f"how to serve them: {repository / 'README.md'}")
+
+
+def _by_stage(options: list[str]) -> dict[str, Path]:
+    """The files by their stages, and by nothing where no stage is named."""
+    found: dict[str, Path] = {}
+    for option in options:
+        stage, equals, file = option.partition("=")
+        # A path may hold =, too.
+        is_named = bool(equals) and re.fullmatch(r"\w+", stage) is not None and not Path(option).exists()
+        name, path = (stage, file) if is_named else ("", option)
+        if name in found:
+            raise typer.BadParameter(f"--onnx {option}: a second network{' of stage ' + name if name else ''}")
+        found[name] = Path(path)
+    return found

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from onestream.client import Detections, Item, Result, UnreadableInput
+from onestream.client import Detections, Item, Regions, Result, UnreadableInput
 
 _JPEG_QUALITY = 92
 
 
 class CannotDraw(Exception):
-    """No picture can be drawn on: the pipeline finds no objects, or the folder cannot be written."""
+    """No picture can be drawn on: the pipeline finds nothing in pictures, or the folder cannot be written."""
 
 
 class DrawnFiles:
@@ -43,10 +43,8 @@ class DrawnFiles:
         """
         if item.result is None:
             return item
-        if not isinstance(item.result, Detections):
-            raise CannotDraw(
-                f"--draw draws the objects that a detection pipeline finds, and {item.result.model!r} finds none"
-            )
+        if not isinstance(item.result, Detections | Regions):
+            raise CannotDraw(f"--draw draws the objects or the text of a picture, and {item.result.model!r} finds none")
         source = Path(str(item.source))
         try:
             with Image.open(source) as image:

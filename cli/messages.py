@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unicodedata import category
+
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
@@ -10,6 +12,11 @@ from onestream.client import OnestreamError, UnreadableInput
 
 _WIDE = 1000
 """Columns; more than any table here has."""
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for what could command a terminal or turn its lines around."""
+    return "".join(letter if letter.isprintable() or category(letter) == "Zs" else "?" for letter in text)
 
 
 def without_name(error: OnestreamError | None) -> str:

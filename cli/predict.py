@@ -1,10 +1,11 @@
-"""``onestream predict``: image files in, a table or JSON lines out, and pictures with boxes."""
+"""``onestream predict``: image files in, a table, text or JSON lines out, and pictures with what was found."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +18,10 @@ from rich.text import Text
 from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.drawn_files import CannotDraw, DrawnFiles
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
-from onestream.cli.messages import short_path, table_console, without_name
-from onestream.cli.result_lines import best, lines, titles
+from onestream.cli.messages import printable, short_path, table_console, without_name
+from onestream.cli.result_lines import best, left_out, lines, titles
 from onestream.cli.token_option import TokenOption
-from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError, Result
+from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError, Reading, Result
 from onestream.measure.image_files import ImageNames, expand
 
 
@@ -38,10 +39,10 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image, also for errors.")] = False,
     draw: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write the pictures with the objects drawn on them into this folder."),
+        typer.Option(metavar="FOLDER", help="Write the pictures into this folder, with what was found drawn on them."),
     ] = None,
     top: Annotated[
-        int, typer.Option(min=1, help="How many classes to show for each image; objects are shown all.")
+        int, typer.Option(min=1, help="How many classes to show for each image; objects and text are shown all.")
     ] = 1,
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 8,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds that one image may take.")] = 10.0,
@@ -49,7 +50,7 @@ def predict(
         bool, typer.Option("--shared-memory", help="Hand images over in shared memory (server on this machine).")
     ] = False,
 ) -> None:
-    """Show what a pipeline on a running server says about images: their classes, or the objects in them.
+    """Show what a pipeline on a running server says about images: their classes, the objects or the text in them.
 
     Exits with 0 when all went well, 1 when an image failed (the others are still shown), 2 when nothing
     could be sent or drawn.
@@ -72,7 +73,7 @@ def predict(
                 items = map(drawn.write, items)
             if sys.stderr.isatty() and not (as_json and sys.stdout.isatty()):
                 items = _with_progress(items, len(paths))
-            failures = print_json(items, top) if as_json else print_table(items, top)
+            failures = print_json(items, top) if as_json else print_for_people(items, top, several=len(paths) > 1)
     except (OnestreamError, CannotDraw) as error:
         fail(str(error), EXIT_CANNOT_START)
     except KeyboardInterrupt:
@@ -109,11 +110,50 @@ def _to_dict(item: Item[Result], top: int) -> dict[str, Any]:
     return {**path, "request_id": item.error.request_id, "error": error}
 
 
+def print_for_people(items: Iterable[Item[Result]], top: int, *, several: bool) -> int:
+    """Text as it was read, anything else as a table; the number of images that failed."""
+    left = iter(items)
+    first: list[Item[Result]] = []
+    for item in left:
+        first.append(item)
+        if item.result is not None:
+            break
+    everything = chain(first, left)
+    if first and isinstance(first[-1].result, Reading):
+        return print_texts(everything, several=several)
+    return print_table(everything, top)
+
+
+def print_texts(items: Iterable[Item[Result]], *, several: bool) -> int:
+    """The text of each image as soon as it is known, below its path where there are ``several``.
+
+    The number of images that failed; standard error says why they did, and which have no text.
+    """
+    failures, above = 0, ""
+    for item in items:
+        path = printable(str(item.source))
+        if item.error is not None:
+            failures += 1
+            typer.echo(f"{path}: {printable(without_name(item.error))}", err=True)
+            continue
+        result = item.unwrap()
+        found = result.texts if isinstance(result, Reading) else [line.what for line in lines(result, 1)]
+        title = [f"{above}{path}"] if several else []
+        for line in [*title, *map(printable, found)]:
+            typer.echo(line)
+        above = "\n"
+        for note in ("" if found else "no text", left_out(result)):
+            if note:
+                typer.echo(f"{path}: {note}", err=True)
+    return failures
+
+
 def print_table(items: Iterable[Item[Result]], top: int) -> int:
     """A table of all images at the end; the number of images that failed."""
     console = table_console()
     rows: list[tuple[Text | str, ...]] = []
     failures, (what, where) = 0, titles(None)
+    notes: list[str] = []
     for item in items:
         name: Text | str = short_path(str(item.source), console)
         if item.error is not None:
@@ -122,6 +162,8 @@ def print_table(items: Iterable[Item[Result]], top: int) -> int:
             continue
         result = item.unwrap()
         what, where = titles(result)
+        if note := left_out(result):
+            notes.append(f"{printable(str(item.source))}: {note}")
         time = f"{result.latency_ms:.1f}"
         for line in lines(result, top):
             score = "" if line.score is None else f"{line.score:.3f}"
@@ -139,4 +181,6 @@ def print_table(items: Iterable[Item[Result]], top: int) -> int:
     for row in rows:
         table.add_row(*(row[index] for index in shown))
     console.print(table)
+    for note in notes:
+        typer.echo(note, err=True)
     return failures

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.client import Classification, Detections, Embedding, Outputs, Result, Segmentation
+from onestream.client import (
+    Classification,
+    Detections,
+    Embedding,
+    Outputs,
+    Reading,
+    Region,
+    Regions,
+    Result,
+    Segmentation,
+)
+from onestream.wire.tensor_names import DEGREES, LABELS, SCORES, TEXTS
 
 ResultT = TypeVar("ResultT", bound=Result)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One class, object or tensor: what it is, its score where it has one, and where it is or what it holds."""
+    """One class, region, mask or tensor: what it is, its score where it has one, and where it is or what it holds."""
 
     what: str
     score: float | None = None
@@ -31,7 +43,7 @@ def best(result: ResultT, top: int) -> ResultT:
 
 
 def lines(result: Result, top: int) -> list[Line]:
-    """The lines of an answer, at least one: its ``top`` best classes, all objects, masks or tensors."""
+    """The lines of an answer, at least one: its ``top`` best classes, all regions, masks or tensors."""
     match result:
         case Classification():
             return [Line(one.label, one.score) for one in best(result, top).labels]
@@ -39,6 +51,9 @@ def lines(result: Result, top: int) -> list[Line]:
             return [Line(one.label, one.score, _box(one.box)) for one in result] or [Line("no objects")]
         case Embedding():
             return [_tensor("embedding", result.vector)]
+        case Regions():
+            nothing = "no text" if isinstance(result, Reading) else "nothing"
+            return [_region(one, result) for one in result] or [Line(nothing)]
         case Segmentation():
             return _masks(result) or [Line("nothing")]
         case Outputs():
@@ -52,8 +67,38 @@ def titles(result: Result | None) -> tuple[str, str]:
             return "output", "values"
         case Segmentation():
             return "label", "of the picture"
+        case Regions():
+            return "text" if isinstance(result, Reading) else "label", "quad" if result.boxes is None else "box"
         case _:
             return "label", "box" if isinstance(result, Detections) else ""
+
+
+def left_out(result: Result) -> str:
+    """What was found and not looked at, as a sentence; empty where that is nothing."""
+    if not isinstance(result, Regions) or not result.left_out:
+        return ""
+    return f"{result.left_out} more were found and left out; the pipeline's limits.max_regions is the most of a picture"
+
+
+def _region(one: Region, result: Regions) -> Line:
+    """What the last stage says of a region; in brackets what those before it do."""
+    before = "" if isinstance(result, Reading) else "; ".join(_earlier(one))
+    what = one.label or "region"
+    if result.boxes is None:
+        where = " ".join(f"{x:.0f},{y:.0f}" for x, y in one.quad)
+    else:
+        (x0, y0), _, (x1, y1), _ = one.quad
+        where = _box((x0, y0, x1, y1))
+    return Line(f"{what} ({before})" if before else what, one.score, where)
+
+
+def _earlier(one: Region) -> Iterator[str]:
+    """What each earlier stage named a region, such as *detect: cup 0.96*."""
+    for name in sorted(one.values):
+        stage, _, kind = name.rpartition("_")
+        if stage and kind in (LABELS, TEXTS, DEGREES):
+            said = Region(one.quad, {LABELS: one.values[name], SCORES: one.values.get(f"{stage}_{SCORES}")})
+            yield f"{stage}: {said}"
 
 
 def _box(box: tuple[float, float, float, float]) -> str:

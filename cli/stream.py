@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.live import Live
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
-from onestream.cli.messages import table_console, without_name
+from onestream.cli.messages import printable, table_console, without_name
 from onestream.cli.stream_board import Board
 from onestream.cli.stream_output import Output
 from onestream.cli.token_option import TokenOption
-from onestream.client import DEFAULT_URL, BadStream, Client, OnestreamError
+from onestream.client import DEFAULT_URL, BadStream, Client, OnestreamError, Reading
 from onestream.client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, Tracker, interleave, source_of
 
 
@@ -124,9 +124,11 @@ def _video(output: Path | None, number: int, count: int, top: int) -> Output | N
 
 
 def caption(frame: FrameResult, top: int) -> str:
-    """The best labels, a line each; how many objects of each kind; of a composed picture its size."""
-    if frame.detections is not None:
-        counts = Counter(frame.detections.labels)
+    """The best labels, a line each; the text; how many objects of each kind; of a composed picture its size."""
+    if isinstance(frame.regions, Reading):
+        return printable(" / ".join(frame.regions.texts)) or "no text"
+    if frame.found is not None:
+        counts = Counter(one.label or "region" for one in frame.found)
         return ", ".join(f"{count} {label}" for label, count in counts.most_common()) or "nothing"
     if frame.video is not None:
         return f"{frame.video.width}x{frame.video.height}, {len(frame.video.data) / 1000:.0f} kB"

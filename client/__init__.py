@@ -40,6 +40,7 @@ from onestream.client.errors import (
     UnsupportedInput,
 )
 from onestream.client.images import ImageInput
+from onestream.client.regions import Reading, Region, Regions
 from onestream.client.results import (
     Classification,
     Detection,
@@ -83,7 +84,10 @@ __all__ = [
     "Outputs",
     "Phase",
     "Priority",
+    "Reading",
     "Reconnect",
+    "Region",
+    "Regions",
     "Result",
     "Segmentation",
     "ServerFailed",

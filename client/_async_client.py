@@ -26,6 +26,7 @@ from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits
 from onestream.client.errors import ClientClosed, OnestreamError
 from onestream.client.images import ImageInput, encode
 from onestream.client.ordered import map_in_order_async
+from onestream.client.regions import Reading
 from onestream.client.results import (
     Classification,
     Detections,
@@ -162,6 +163,18 @@ class AsyncClient:
     ) -> Segmentation:
         """What each pixel of one image shows; as ``Client.segment``."""
         return await self._answer(answers.segmentation, pipeline, image, timeout_s, request_id, traceparent)
+
+    async def read(
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str = "read",
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Reading:
+        """The text in one image; as ``Client.read``."""
+        return await self._answer(answers.reading, pipeline, image, timeout_s, request_id, traceparent)
 
     async def predict(
         self,

@@ -23,6 +23,7 @@ from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits
 from onestream.client.errors import ClientClosed, OnestreamError
 from onestream.client.images import EncodedImage, ImageInput, encode
 from onestream.client.ordered import map_in_order
+from onestream.client.regions import Reading
 from onestream.client.results import (
     Classification,
     Detections,
@@ -192,6 +193,18 @@ class Client:
     ) -> Segmentation:
         """What each pixel of one image shows; options and errors as of ``classify``."""
         return self._answer(answers.segmentation, pipeline, image, timeout_s, request_id, traceparent)
+
+    def read(
+        self,
+        image: ImageInput,
+        *,
+        pipeline: str = "read",
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Reading:
+        """The text in one image, its lines in reading order; options and errors as of ``classify``."""
+        return self._answer(answers.reading, pipeline, image, timeout_s, request_id, traceparent)
 
     def predict(
         self,

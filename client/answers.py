@@ -12,8 +12,20 @@ import numpy.typing as npt
 from onestream.client._transports.base import Tensors
 from onestream.client._transports.tensors import MAX_STRINGS
 from onestream.client.errors import UnexpectedResponse
+from onestream.client.regions import Reading, Regions, quads_of
 from onestream.client.results import Classification, Detections, Embedding, Label, Outputs, Result, Segmentation
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, EMBEDDING, IMAGE_SIZE, LABELS, MASKS, SCORES
+from onestream.wire.tensor_names import (
+    BOXES,
+    CLASS_IDS,
+    EMBEDDING,
+    IMAGE_SIZE,
+    LABELS,
+    LEFT_OUT,
+    MASKS,
+    QUADS,
+    SCORES,
+    TEXTS,
+)
 
 
 def result(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Result:
@@ -21,7 +33,7 @@ def result(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> 
 
     Raises UnexpectedResponse for outputs of a known kind that are not as they must be.
     """
-    read = _READERS.get(frozenset(tensors), _outputs)
+    read = regions if holds_regions(tensors) else _READERS.get(frozenset(tensors), _outputs)
     return read(model, tensors, request_id, latency_ms)
 
 
@@ -34,7 +46,7 @@ def classification(model: str, tensors: Tensors, request_id: str, latency_ms: fl
     shapes = [list(tensors[name].shape) for name in names if name in tensors]
     first = shapes[0] if len(shapes) == len(names) else []
     is_other = len(first) != 2 or first[0] != 1 or first[1] < 1 or any(shape != first for shape in shapes)
-    if is_other or BOXES in tensors:
+    if is_other or BOXES in tensors or QUADS in tensors:
         raise _unexpected(
             model, tensors, f"{SCORES}, {CLASS_IDS}, usually {LABELS}, each of shape [1, k]; for any kind use predict"
         )
@@ -63,30 +75,81 @@ def detections(model: str, tensors: Tensors, request_id: str, latency_ms: float)
         LABELS: [1, count],
         IMAGE_SIZE: [1, 2],
     }
-    if any(shapes.get(name) != shape for name, shape in expected.items()):
+    if any(shapes.get(name) != shape for name, shape in expected.items()) or LEFT_OUT in tensors:
         raise _unexpected(
             model,
             tensors,
             f"{BOXES} of shape [1, n, 4], {SCORES}, {CLASS_IDS} and {LABELS} of [1, n], and {IMAGE_SIZE} of [1, 2]; "
             "for any kind use predict",
         )
-    boxes, size = tensors[BOXES][0], tensors[IMAGE_SIZE][0]
-    if boxes.dtype.kind != "f" or not np.isfinite(boxes).all() or size.dtype.kind not in "iu" or (size < 1).any():
-        raise UnexpectedResponse(
-            f"model {model!r} answered boxes of {boxes.dtype} for a picture of {size.tolist()}, expected finite floats "
-            "and a height and width from 1 on"
-        )
+    boxes, image_size = _places(model, tensors, BOXES)
     scores, class_ids = _scores_and_ids(model, tensors)
     return Detections(
-        boxes=boxes.astype(np.float32, copy=False),
+        boxes=boxes,
         scores=scores.astype(np.float32, copy=False),
         class_ids=class_ids.astype(np.int32, copy=False),
         labels=tuple(_texts(model, tensors[LABELS][0])),
-        image_size=(int(size[0]), int(size[1])),
+        image_size=image_size,
         model=model,
         request_id=request_id,
         latency_ms=latency_ms,
     )
+
+
+def holds_regions(tensors: Tensors) -> bool:
+    """Whether these are the outputs of a cascade, or of a pipeline that finds quadrilaterals."""
+    return IMAGE_SIZE in tensors and (QUADS in tensors or {BOXES, LEFT_OUT} <= tensors.keys())
+
+
+def regions(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Regions:
+    """The typed result in the outputs of a cascade, a ``Reading`` where its last stage reads text.
+
+    Raises UnexpectedResponse for other outputs.
+    """
+    places = QUADS if QUADS in tensors else BOXES
+    shapes = {name: list(array.shape) for name, array in tensors.items()}
+    _, count, *_ = *shapes.get(places, []), 0, 0
+    said = [name for name in tensors if name not in (places, IMAGE_SIZE, LEFT_OUT)]
+    expected = {places: [1, count, 4, 2] if places == QUADS else [1, count, 4], IMAGE_SIZE: [1, 2]}
+    if LEFT_OUT in tensors:
+        expected[LEFT_OUT] = [1, 1]
+    reads = TEXTS in tensors and SCORES in tensors
+    if reads:
+        expected |= {TEXTS: [1, count], SCORES: [1, count]}
+    if any(shapes.get(name) != shape for name, shape in expected.items()) or any(
+        shapes[name][:2] != [1, count] for name in said
+    ):
+        raise _unexpected(
+            model,
+            tensors,
+            f"{QUADS} of shape [1, n, 4, 2] or {BOXES} of [1, n, 4], {IMAGE_SIZE} of [1, 2], {LEFT_OUT} of [1, 1], "
+            f"{TEXTS} with {SCORES} of [1, n], and others of [1, n, …]; for any kind use predict",
+        )
+    found, image_size = _places(model, tensors, places)
+    _check_near(model, places, found, image_size)
+    left_out = tensors.get(LEFT_OUT, np.zeros((1, 1), np.int32))[0, 0]
+    if left_out.dtype.kind not in "iu" or left_out < 0:
+        raise UnexpectedResponse(f"model {model!r} answered {LEFT_OUT} {left_out}, expected a whole number from 0 on")
+    return (Reading if reads else Regions)(
+        quads=found if places == QUADS else quads_of(found),
+        boxes=None if places == QUADS else found,
+        tensors={name: _said(model, name, tensors[name][0]) for name in said},
+        left_out=int(left_out),
+        image_size=image_size,
+        model=model,
+        request_id=request_id,
+        latency_ms=latency_ms,
+    )
+
+
+def reading(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Reading:
+    """The typed result in the outputs of a pipeline that reads text. Raises UnexpectedResponse for other outputs."""
+    found = regions(model, tensors, request_id, latency_ms)
+    if not isinstance(found, Reading):
+        raise _unexpected(
+            model, tensors, f"{QUADS}, {TEXTS}, {SCORES}, {IMAGE_SIZE} and {LEFT_OUT}; for any kind use predict"
+        )
+    return found
 
 
 def embedding(model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Embedding:
@@ -158,6 +221,47 @@ _LONGEST_SIDE = 2**31 - 1
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
+def _places(model: str, tensors: Tensors, name: str) -> tuple[npt.NDArray[np.float32], tuple[int, int]]:
+    """Boxes or quads of one picture and its height and width, which are what they must be for every kind."""
+    found, size = tensors[name][0], tensors[IMAGE_SIZE][0]
+    if found.dtype.kind != "f" or not np.isfinite(found).all() or size.dtype.kind not in "iu" or (size < 1).any():
+        raise UnexpectedResponse(
+            f"model {model!r} answered {name} of {found.dtype} for a picture of {size.tolist()}, expected finite "
+            "floats and a height and width from 1 on"
+        )
+    return found.astype(np.float32, copy=False), (int(size[0]), int(size[1]))
+
+
+def _check_near(model: str, name: str, found: npt.NDArray[np.float32], image_size: tuple[int, int]) -> None:
+    """Refuse corners further from the picture than its longer side: turned regions reach out of it, but not so far."""
+    height, width = image_size
+    far = max(height, width)
+    corners = found.reshape(-1, 2)
+    outside = ((corners < -far) | (corners > (width + far, height + far))).any(axis=1)
+    if outside.any():
+        raise UnexpectedResponse(
+            f"model {model!r} answered {name} with a corner at {corners[outside][0].tolist()} for a picture of "
+            f"{width}x{height} pixels, expected no corner further from it than its longer side"
+        )
+
+
+def _said(model: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What a stage said of each region, with labels and texts as ``str``."""
+
+    def holds(kind: str) -> bool:
+        return name == kind or name.endswith(f"_{kind}")
+
+    if holds(LABELS) or holds(TEXTS):
+        texts = np.empty(values.size, object)
+        texts[:] = _texts(model, values.ravel(), name)
+        return texts.reshape(values.shape)
+    if holds(SCORES) and (values.dtype.kind != "f" or not np.isfinite(values).all()):
+        raise UnexpectedResponse(f"model {model!r} answered {name} of {values.dtype}, expected finite floats")
+    if holds(CLASS_IDS) and (values.dtype.kind not in "iu" or (values < 0).any()):
+        raise UnexpectedResponse(f"model {model!r} answered {name} of {values.dtype}, expected whole numbers from 0 on")
+    return values
+
+
 def _scores_and_ids(model: str, tensors: Tensors) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Scores and class ids of shape [k], which are what they must be for every kind that has them."""
     scores, class_ids = tensors[SCORES][0], tensors[CLASS_IDS][0]
@@ -175,13 +279,13 @@ def _scores_and_ids(model: str, tensors: Tensors) -> tuple[npt.NDArray[Any], npt
     return scores, class_ids
 
 
-def _texts(model: str, labels: npt.NDArray[Any]) -> Sequence[str]:
-    if labels.dtype != object:
-        raise UnexpectedResponse(f"model {model!r} answered labels of {labels.dtype}, expected strings")
+def _texts(model: str, texts: npt.NDArray[Any], name: str = LABELS) -> Sequence[str]:
+    if texts.dtype != object:
+        raise UnexpectedResponse(f"model {model!r} answered {name} of {texts.dtype}, expected strings")
     try:
-        return [str(label, "utf-8") for label in labels]
+        return [str(text, "utf-8") for text in texts]
     except UnicodeDecodeError as error:
-        raise UnexpectedResponse(f"model {model!r} answered labels that are no UTF-8: {error}") from None
+        raise UnexpectedResponse(f"model {model!r} answered {name} that are no UTF-8: {error}") from None
 
 
 def _unexpected(model: str, tensors: Tensors, expected: str) -> UnexpectedResponse:

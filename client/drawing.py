@@ -1,4 +1,4 @@
-"""Draws detected objects on a picture."""
+"""Draws what was found in a picture on it: outlines, and a text beside each."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from onestream.wire.box_style import Color, color_of, ink_on
 
 _Area = tuple[float, float, float, float]
+_Corners = Sequence[Sequence[float]]
 
-Drawn = tuple[_Area, int, str]
-"""A box, x0, y0, x1, y1 in pixels; its class, which gives the colour; the text beside it."""
+Drawn = tuple[_Corners, int, str]
+"""Four corners, x and y in pixels, clockwise; the class, which gives the colour; the text beside them."""
 
 _FONT = "DejaVuSans.ttf"
 """Has the letters of most alphabets. Pillow's own font, which has English ones only, stands in where it is missing."""
+_LONGEST_TEXT = 120
+"""Characters. A longer one would take more room than pictures have."""
 
 
-def draw_boxes(image: Image.Image, objects: Sequence[Drawn], *, image_size: tuple[int, int]) -> Image.Image:
+def draw_quads(image: Image.Image, objects: Sequence[Drawn], *, image_size: tuple[int, int]) -> Image.Image:
     """A copy of ``image``, upright and in RGB, with ``objects``, the first on top.
 
-    Lines and letters grow with the picture. A text that would cover that of an object before it is left out.
-    Raises ValueError where the picture is not of ``image_size``, (height, width).
+    Lines and letters grow with the picture. A text that would cover that of an object before it is left out; letters
+    that the font lacks are drawn as it draws what it lacks. Raises ValueError where the picture is not of
+    ``image_size``, (height, width).
     """
     picture = ImageOps.exif_transpose(image).convert("RGB")
     if picture.size != image_size[::-1]:
         height, width = image_size
         raise ValueError(
-            f"the picture has {picture.width}x{picture.height} pixels, the boxes are of one of {width}x{height}"
+            f"the picture has {picture.width}x{picture.height} pixels, the answer is for one of {width}x{height}"
         )
-    # Pillow takes a step for every pixel of a line, in the picture or not.
-    objects = [(_within(box, picture.size), class_id, text) for box, class_id, text in objects]
     pen = ImageDraw.Draw(picture)
     line = max(3, round(min(picture.size) / 200))
     font = _font(max(12.0, min(picture.size) / 40))
-    for box, class_id, _ in reversed(objects):
-        color = color_of(class_id)
-        _frame(pen, box, color, line)
-        # A thin second line inside shows the box before things of its own colour.
-        x0, y0, x1, y1 = box
-        _frame(pen, (x0 + line, y0 + line, x1 - line, y1 - line), ink_on(color), max(1, line // 3))
+    for corners, class_id, _ in reversed(objects):
+        _outline(pen, corners, picture.size, color_of(class_id), line)
     # All texts are equally high, whatever their letters.
     _, top, _, bottom = pen.textbbox((0, 0), "Äg", font=font)
     high = bottom - top + line
     taken: list[_Area] = []
-    for box, class_id, text in objects:
+    for corners, class_id, whole in objects:
+        text = _drawable(whole, font)
+        if not text:
+            continue
         left, _, right, _ = pen.textbbox((0, 0), text, font=font)
-        places = _places(box, right - left + 2 * line, high, picture.size)
+        places = _places(_around(corners, picture.size), right - left + 2 * line, high, picture.size)
         area = next((place for place in places if not any(_overlap(place, other) for other in taken)), None)
         if area is None:
             continue
@@ -64,10 +65,39 @@ def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
         return ImageFont.load_default(size)
 
 
-def _within(box: _Area, size: tuple[int, int]) -> _Area:
-    """The part of a box in a picture of this width and height."""
-    x0, y0, x1, y1 = (min(max(0.0, edge), side) for edge, side in zip(box, size * 2, strict=True))
+def _drawable(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    """One line of the text that this font can be asked for."""
+    text = "".join(letter if letter.isprintable() else " " for letter in text)
+    if len(text) > _LONGEST_TEXT:
+        text = text[: _LONGEST_TEXT - 1] + "…"
+    # Pillow's font without FreeType has the letters of Latin 1, and refuses others.
+    return text if isinstance(font, ImageFont.FreeTypeFont) else text.encode("latin-1", "replace").decode("latin-1")
+
+
+def _around(corners: _Corners, size: tuple[int, int]) -> _Area:
+    """The box around these corners, as far as it is in a picture of this width and height."""
+    x0, y0, x1, y1 = (
+        min(max(0.0, pick(corner[axis] for corner in corners)), size[axis]) for pick in (min, max) for axis in (0, 1)
+    )
     return x0, y0, x1, y1
+
+
+def _outline(pen: ImageDraw.ImageDraw, corners: _Corners, size: tuple[int, int], color: Color, line: int) -> None:
+    """Lines along four corners. A thin second line shows them before things of their own colour."""
+    (x0, y0), (x1, y1) = corners[0], corners[2]
+    if [tuple(corner) for corner in corners] == [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]:
+        x0, y0, x1, y1 = _around(corners, size)
+        _frame(pen, (x0, y0, x1, y1), color, line)
+        _frame(pen, (x0 + line, y0 + line, x1 - line, y1 - line), ink_on(color), max(1, line // 3))
+        return
+    # Pillow takes a step for every pixel of a line, in the picture or not.
+    beyond = max(size)
+    path = [
+        (min(max(-beyond, x), size[0] + beyond), min(max(-beyond, y), size[1] + beyond))
+        for x, y in (*corners, *corners[:2])
+    ]
+    pen.line(path, fill=color, width=line, joint="curve")
+    pen.line(path, fill=ink_on(color), width=max(1, line // 3))
 
 
 def _frame(pen: ImageDraw.ImageDraw, box: _Area, color: Color, line: int) -> None:

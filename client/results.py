@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from onestream.client._transports.base import Tensors
 from onestream.client.errors import OnestreamError
+from onestream.client.plain_values import plain
+from onestream.client.regions import Regions, quads_of
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
@@ -169,10 +171,11 @@ class Detections:
 
         Raises ValueError where the picture is not of ``image_size``.
         """
-        from onestream.client.drawing import draw_boxes
+        from onestream.client.drawing import draw_quads
 
-        objects = [(one.box, one.class_id, str(one)) for one in self]
-        drawn: Image = draw_boxes(image, objects, image_size=self.image_size)
+        quads = quads_of(self.boxes).tolist()
+        objects = [(quad, one.class_id, str(one)) for quad, one in zip(quads, self, strict=True)]
+        drawn: Image = draw_quads(image, objects, image_size=self.image_size)
         return drawn
 
 
@@ -276,21 +279,11 @@ class Outputs:
             "model": self.model,
             "request_id": self.request_id,
             "latency_ms": self.latency_ms,
-            "tensors": {name: _plain(array) for name, array in self.tensors.items()},
+            "tensors": {name: plain(array) for name, array in self.tensors.items()},
         }
 
 
-def _plain(array: npt.NDArray[Any]) -> Any:
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        values = array.astype(object)
-        values[~np.isfinite(array)] = None
-        return values.tolist()
-    if array.dtype != object:
-        return array.tolist()
-    return [_plain(one) if isinstance(one, np.ndarray) else bytes(one).decode(errors="replace") for one in array]
-
-
-Result = Classification | Detections | Embedding | Outputs | Segmentation
+Result = Classification | Detections | Embedding | Outputs | Regions | Segmentation
 """The result of a pipeline of any kind."""
 
 ResultT = TypeVar("ResultT", bound=Result)

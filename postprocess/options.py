@@ -34,6 +34,8 @@ class Options(BaseModel):
     ``takes_image_size``: whether results depend on the size of the picture, beside the network's outputs.
     ``takes_long``: whether results take so long that one process for all cores would hold the others up.
     ``leaves_with_pictures``: whether results leave beside the pictures of a video that they are drawn into.
+    Of a cascade's stages: ``finds_regions`` in a picture, for later stages; ``takes_regions``, so that a later stage may
+    end in it; ``turns_regions``, so that those after it take them turned.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,10 +43,15 @@ class Options(BaseModel):
     takes_image_size: ClassVar[bool] = False
     takes_long: ClassVar[bool] = False
     leaves_with_pictures: ClassVar[bool] = False
+    finds_regions: ClassVar[bool] = False
+    takes_regions: ClassVar[bool] = False
+    turns_regions: ClassVar[bool] = False
 
 
 class Classification(Options):
     """The best classes of a network with one output (batch, classes)."""
+
+    takes_regions: ClassVar[bool] = True
 
     kind: Literal["classification"] = "classification"
     top_k: int = Field(default=5, ge=1, description="how many of the best classes are returned")
@@ -63,6 +70,8 @@ class Classification(Options):
 
 class Embedding(Options):
     """What the network makes of a picture as one vector, from a network with one output (batch, values)."""
+
+    takes_regions: ClassVar[bool] = True
 
     kind: Literal["embedding"] = "embedding"
     normalize: bool = Field(
@@ -160,6 +169,7 @@ class Detection(DetectorFamily, Options):
 
     takes_image_size: ClassVar[bool] = True
     leaves_with_pictures: ClassVar[bool] = True
+    finds_regions: ClassVar[bool] = True
 
     kind: Literal["detection"] = "detection"
     score_threshold: float = Field(default=0.25, ge=0, lt=1, description="a box must have a score above this")

@@ -6,9 +6,9 @@
 >>> (pixels,) = compiled.run([open("cat.jpg", "rb").read()])              # doctest: +SKIP
 """
 
-from onestream.preprocess.backends.base import Compiled
-from onestream.preprocess.compile import compile
-from onestream.preprocess.definition import Definition
+from onestream.preprocess.backends.base import Compiled, FromPicture
+from onestream.preprocess.compile import compile, compile_from_picture
+from onestream.preprocess.definition import WHOLE_PICTURE, Definition
 from onestream.preprocess.difference import first_difference
 from onestream.preprocess.errors import (
     BackendMissing,
@@ -22,9 +22,20 @@ from onestream.preprocess.errors import (
     StampMismatch,
 )
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Normalize, Output, Pad, Resize, TensorSpec
+from onestream.preprocess.operations import (
+    CenterCrop,
+    Decode,
+    Letterbox,
+    Normalize,
+    Output,
+    Pad,
+    Region,
+    Resize,
+    TensorSpec,
+)
 
 __all__ = [
+    "WHOLE_PICTURE",
     "BackendMissing",
     "BadDataset",
     "BadImage",
@@ -35,6 +46,7 @@ __all__ = [
     "Compiled",
     "Decode",
     "Definition",
+    "FromPicture",
     "Letterbox",
     "Limits",
     "Normalize",
@@ -42,9 +54,11 @@ __all__ = [
     "Output",
     "Pad",
     "PreprocessError",
+    "Region",
     "Resize",
     "StampMismatch",
     "TensorSpec",
     "compile",
+    "compile_from_picture",
     "first_difference",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from onestream.preprocess.backends.base import BackendName, Compiled, DecodeOptions, Device, GpuResize
+from onestream.preprocess.backends.base import BackendName, Compiled, DecodeOptions, Device, FromPicture, GpuResize
+from onestream.preprocess.backends.exactness import refuse_regions
 from onestream.preprocess.backends.reference import Reference
+from onestream.preprocess.backends.reference_pictures import ReferenceFromPicture
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.limits import Limits
@@ -30,6 +32,7 @@ def compile(
     only. Raises ``CannotCompile`` naming what the backend cannot do exactly, and ``BackendMissing`` naming the command
     that installs it.
     """
+    refuse_regions(definition, what="compile")
     limits = limits or Limits()
     if varied:
         try:
@@ -71,3 +74,24 @@ def compile(
             resize=resize,
         )
     raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali, cvcuda")
+
+
+def compile_from_picture(
+    definition: Definition, *, backend: BackendName = "reference", device: Device = "cpu", limits: Limits | None = None
+) -> FromPicture:
+    """Make what follows a definition's ``decode`` or ``region`` executable on decoded pictures.
+
+    *dali* names the compiled loops that finish what DALI decoded on a CPU; DALI itself takes no part. Raises
+    ``CannotCompile`` naming what the backend cannot do exactly, and ``BackendMissing`` naming the command that installs
+    it.
+    """
+    limits = limits or Limits()
+    if device != "cpu" or backend == "cvcuda":
+        raise CannotCompile("decoded pictures and regions are worked on by 'reference' and 'dali', on the device 'cpu'")
+    if backend == "reference":
+        return ReferenceFromPicture(definition, limits)
+    if backend == "dali":
+        from onestream.preprocess.backends.cpu_pictures import CpuFromPicture
+
+        return CpuFromPicture(definition, limits)
+    raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali")

@@ -27,16 +27,20 @@ from onestream.preprocess.operations import (
     ENCODED,
     AnyOperation,
     CenterCrop,
+    Color,
     Decode,
     Geometric,
     Letterbox,
     Normalize,
     Output,
     Pad,
+    Region,
     Resize,
     TensorSpec,
 )
 from onestream.preprocess.plain_yaml import read_plain_yaml
+
+StageName = Literal["decode", "region", "resize", "crop", "normalize"]
 
 
 class Definition(BaseModel):
@@ -50,8 +54,8 @@ class Definition(BaseModel):
 
     operations: tuple[AnyOperation, ...] = Field(
         min_length=1,
-        description="first ``decode``; then ``resize``, ``center_crop``, ``pad`` and ``letterbox`` in any order; then "
-        "at most one ``normalize``; then ``output``, or float32 NCHW without it",
+        description="first ``decode``, or ``region`` in a later stage; then ``resize``, ``center_crop``, ``pad`` and "
+        "``letterbox`` in any order; then at most one ``normalize``; then ``output``, or float32 NCHW without it",
     )
 
     @model_validator(mode="before")
@@ -68,8 +72,8 @@ class Definition(BaseModel):
     def _chain_holds(self) -> Definition:
         spec = ENCODED
         for index, operation in enumerate(self.operations):
-            if index == 0 and not isinstance(operation, Decode):
-                raise ValueError(f"operations[0] must be decode, got {operation.op}")
+            if index == 0 and not isinstance(operation, Decode | Region):
+                raise ValueError(f"operations[0] must be decode or region, got {operation.op}")
             if spec.dtype != "uint8" and not isinstance(operation, Normalize | Output):
                 raise ValueError(f"operations[{index}] {operation.op} must come before normalize")
             if isinstance(operation, Output) and index != len(self.operations) - 1:
@@ -81,11 +85,21 @@ class Definition(BaseModel):
         return self
 
     @property
-    def decode(self) -> Decode:
-        """The first operation."""
+    def source(self) -> Decode | Region:
+        """The first operation: whole pictures, or regions of them."""
         operation = self.operations[0]
-        assert isinstance(operation, Decode)
+        assert isinstance(operation, Decode | Region)
         return operation
+
+    @property
+    def region(self) -> Region | None:
+        """The first operation where it takes regions."""
+        return self.source if isinstance(self.source, Region) else None
+
+    @property
+    def color(self) -> Color:
+        """The channels of its pixels, and their order."""
+        return self.source.color
 
     @property
     def geometry(self) -> tuple[Geometric, ...]:
@@ -132,21 +146,29 @@ class Definition(BaseModel):
         kept = [op for op in self.operations if not isinstance(op, Normalize | Output)]
         return Definition(operations=(*kept, Output(layout="NHWC", dtype="uint8")))
 
-    def stage(self, name: Literal["decode", "resize", "crop", "normalize"]) -> Definition:
+    @property
+    def stages(self) -> tuple[StageName, ...]:
+        """The stages of this definition that ``stage`` cuts after, in order."""
+        return ("region" if isinstance(self.source, Region) else "decode", "resize", "crop", "normalize")
+
+    def stage(self, name: StageName) -> Definition:
         """The definition cut after a stage, for comparing backends stage by stage.
 
-        *decode* has no geometry, *resize* keeps the geometry up to and including the last resize, *crop* all of it;
-        these end in uint8 NHWC. *normalize* is the whole definition.
+        *decode*, and *region* of a definition that begins with it, have no geometry, *resize* keeps the geometry up to
+        and including the last resize, *crop* all of it; these end in uint8 NHWC. *normalize* is the whole definition.
+        Raises ``ValueError`` for a stage that this definition has not.
         """
+        if name not in self.stages:
+            raise ValueError(f"no stage {name!r} in a definition that begins with {self.source.op}")
         if name == "normalize":
             return self
         geometry = list(self.geometry)
-        if name == "decode":
+        if name in ("decode", "region"):
             geometry = []
         if name == "resize":
             while geometry and not isinstance(geometry[-1], Resize):
                 geometry.pop()
-        return Definition(operations=(self.decode, *geometry, Output(layout="NHWC", dtype="uint8")))
+        return Definition(operations=(self.source, *geometry, Output(layout="NHWC", dtype="uint8")))
 
     def canonical_json(self) -> str:
         """JSON with every field written out, sorted keys and no spaces: equal definitions have equal text."""
@@ -170,3 +192,7 @@ class Definition(BaseModel):
     def to_yaml(self) -> str:
         """Write the definition as YAML, with every field written out."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+WHOLE_PICTURE = Definition(operations=(Decode(), Output(layout="NHWC", dtype="uint8")))
+"""Decodes a picture as it is, to uint8 (height, width, 3) RGB: what ``FromPicture`` takes."""

@@ -21,10 +21,20 @@ from onestream.preprocess.operations import CenterCrop, Geometric, Pad, Resize
 Size = tuple[int, int]
 Boxes = npt.NDArray[np.float32]
 """Rectangles, float32 (n, 4): x0, y0, x1, y1 in pixels from the outer corner of the first; a pixel is 1 wide."""
+Quads = npt.NDArray[np.float32]
+"""Corners of quadrilaterals, float32 (n, 4, 2): x and y likewise, clockwise from the top left one of what is inside."""
 
 
 def resized_size(operation: Resize, size_hw: Size) -> Size:
     """Size after a resize of an image of ``size_hw``; every side is at least 1."""
+    height, width = _scaled_size(operation, size_hw)
+    if not operation.enlarge and (height > size_hw[0] or width > size_hw[1]):
+        height, width = size_hw
+    multiple = operation.multiple_of
+    return max(1, round(height / multiple)) * multiple, max(1, round(width / multiple)) * multiple
+
+
+def _scaled_size(operation: Resize, size_hw: Size) -> Size:
     height, width = size_hw
     size = operation.size
     if operation.mode == "exact":
@@ -36,6 +46,9 @@ def resized_size(operation: Resize, size_hw: Size) -> Size:
         if height * size[1] >= width * size[0]:
             return size[0], _proportional(operation, size[0], width, height)
         return _proportional(operation, size[1], height, width), size[1]
+    if operation.mode == "height":
+        assert isinstance(size, tuple)
+        return size[0], min(size[1], _proportional(operation, size[0], width, height))
     assert isinstance(size, int)
     height_is_scaled_side = (height <= width) == (operation.mode == "shorter")
     if height == width:
@@ -48,6 +61,8 @@ def resized_size(operation: Resize, size_hw: Size) -> Size:
 def _proportional(operation: Resize, size: int, side: int, scaled_side: int) -> int:
     if operation.rounding == "ratio":
         return max(1, round(side * (size / scaled_side)))
+    if operation.rounding == "up":
+        return -(-size * side // scaled_side)
     exact = size * side / scaled_side
     return max(1, int(exact) if operation.rounding == "truncate" else round(exact))
 
@@ -67,19 +82,39 @@ def crop_window(operation: CenterCrop | Pad, size_hw: Size) -> Window:
 
     Raises ``BadImage`` (too_many_pixels) where a pad would have to cut.
     """
-    height, width = operation.size
     if isinstance(operation, CenterCrop):
+        height, width = operation.size
         top, left = _crop_offset(operation, size_hw[0], height), _crop_offset(operation, size_hw[1], width)
         return Window(top, left, height, width)
-    if size_hw[0] > height or size_hw[1] > width:
-        raise BadImage(
-            "too_many_pixels",
-            f"the definition pads to {width}x{height} pixels, which cannot hold the {size_hw[1]}x{size_hw[0]} of "
-            "this image after the operations before",
-        )
+    for axis, side in enumerate(size_hw):
+        if side > operation.size[axis] and not operation.multiple_of[axis]:
+            raise BadImage(
+                "too_many_pixels",
+                f"the definition pads to {operation.size[1]}x{operation.size[0]} pixels, which cannot hold the "
+                f"{size_hw[1]}x{size_hw[0]} of this image after the operations before",
+            )
+    height, width = (operation.padded(axis, side) for axis, side in enumerate(size_hw))
     if operation.align == "top_left":
         return Window(0, 0, height, width)
     return Window(-((height - size_hw[0]) // 2), -((width - size_hw[1]) // 2), height, width)
+
+
+def free_sizes(definition: Definition, size_hw: Size) -> list[Size]:
+    """The sizes on the way of an image of ``size_hw`` that follow from it: after a resize, and a pad to a multiple.
+
+    Limits judge these (``Limits.check_resized``). Raises ``BadImage`` (too_many_pixels) where a pad would have to cut.
+    """
+    found, current = [], size_hw
+    for operation in definition.geometry:
+        if isinstance(operation, Resize):
+            current = resized_size(operation, current)
+            found.append(current)
+        else:
+            window = crop_window(operation, current)
+            current = (window.height, window.width)
+            if isinstance(operation, Pad) and any(operation.multiple_of):
+                found.append(current)
+    return found
 
 
 def _crop_offset(operation: CenterCrop, side: int, cropped: int) -> int:
@@ -170,6 +205,16 @@ class Mapping:
         """Boxes on the canvas in the image; they may reach beyond it."""
         points = (boxes.astype(np.float64) - self._xyxy(self.offset)) / self._xyxy(self.scale)
         return self._ordered(points)
+
+    def quads_to_canvas(self, quads: Quads) -> Quads:
+        """Quads of the image on the canvas, corner by corner: one that is mirrored is no longer clockwise."""
+        points = quads.astype(np.float64) * self._xyxy(self.scale)[:2] + self._xyxy(self.offset)[:2]
+        return points.astype(np.float32)
+
+    def quads_to_source(self, quads: Quads) -> Quads:
+        """Quads on the canvas in the image, corner by corner."""
+        points = (quads.astype(np.float64) - self._xyxy(self.offset)[:2]) / self._xyxy(self.scale)[:2]
+        return points.astype(np.float32)
 
     def _ordered(self, boxes: npt.NDArray[np.float64]) -> Boxes:
         """With the lower edge first, which a mirror turns round."""
@@ -273,9 +318,13 @@ def fill_values(definition: Definition) -> tuple[int, ...]:
 
 def _smallest_side(operation: Geometric) -> int:
     """A lower bound of both sides after an operation, whatever the image."""
-    if isinstance(operation.size, tuple):
-        return 1 if isinstance(operation, Resize) and operation.mode == "fit" else min(operation.size)
-    return operation.size if operation.mode == "shorter" else 1
+    if not isinstance(operation, Resize) or operation.mode == "exact":
+        assert isinstance(operation.size, tuple)
+        return min(operation.size)
+    if operation.mode != "shorter" or not operation.enlarge:
+        return 1
+    assert isinstance(operation.size, int)
+    return operation.size
 
 
 def part_of(placement: Placement, support: int = 1) -> Part:

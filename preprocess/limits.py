@@ -32,6 +32,9 @@ class Limits(BaseModel):
     max_pixels: int = Field(
         default=25_000_000, ge=1, le=PILLOW_MAX_PIXELS, description="largest height x width, as stored and as resized"
     )
+    max_regions: int = Field(
+        default=1000, ge=1, le=100_000, description="most regions of one picture that a stage of a cascade takes"
+    )
     formats: tuple[ImageFormat, ...] = Field(default=FORMATS, min_length=1, description="accepted file formats")
 
     def check(self, data: Encoded) -> Header:

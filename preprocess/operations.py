@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -19,9 +20,15 @@ Color = Literal["rgb", "bgr", "gray"]
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Layout = Literal["NHWC", "NCHW"]
 DType = Literal["uint8", "float16", "float32"]
-Rounding = Literal["truncate", "nearest", "ratio"]
-Side = Annotated[int, Field(ge=1, le=16384)]
+Rounding = Literal["truncate", "nearest", "up", "ratio"]
+MAX_SIDE_OF_OPERATION = 16384
+Side = Annotated[int, Field(ge=1, le=MAX_SIDE_OF_OPERATION)]
+Multiple = Annotated[int, Field(ge=0, le=1024)]
 Level = Annotated[int, Field(ge=0, le=255)]
+Unsigned = AfterValidator(lambda value: value + 0.0)
+"""-0.0 equals 0.0, so it must not have another digest."""
+ClassId = Annotated[int, Field(strict=True, ge=0)]
+ClassName = Annotated[str, Field(strict=True, min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,16 @@ class Operation(BaseModel):
     """Base of the operations: frozen, no unknown fields, output stated from input."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    newer_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that older definitions have not: written only where they are not the default, so that digests stay."""
+
+    @model_serializer(mode="wrap")
+    def _state_newer_fields_where_they_matter(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = default(self)
+        for name in self.newer_fields:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                fields.pop(name, None)
+        return fields
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """The specification of this operation's output, given its input's."""
@@ -79,28 +96,84 @@ class Decode(Operation):
     orientation: Literal["apply"] = Field(default="apply", description="the EXIF orientation is applied")
     alpha: Literal["drop"] = Field(default="drop", description="transparency is ignored, colours are kept")
 
-    @property
-    def channels(self) -> int:
-        """Number of channels: 3, or 1 for gray."""
-        return 1 if self.color == "gray" else 3
-
     def output(self, spec: TensorSpec) -> TensorSpec:
         """Bytes to (height, width, 3 or 1)."""
         if spec.layout != "BYTES":
             raise ValueError("decode must be the first operation, and the only decode")
-        return TensorSpec((None, None, self.channels), "uint8", "HWC")
+        return _first_pixels(self.color)
+
+
+class Region(Operation):
+    """A region of the decoded picture to 8-bit HWC pixels, in place of ``decode``: a stage runs once for each region.
+
+    Regions are quadrilaterals (``quads``). What is left out, what is cut, and how, is stated in ``quads`` and
+    ``backends.reference_regions``.
+    """
+
+    op: Literal["region"] = "region"
+    of: str = Field(min_length=1, description="the stage whose regions these are")
+    color: Color = Field(default="rgb", description="as of ``decode``")
+    shape: Literal["box", "quad"] = Field(
+        default="box",
+        description="*box*: the smallest upright rectangle around the region is cut at whole pixels; *quad*: the "
+        "region is rectified, by a perspective transform, to a rectangle of its own size",
+    )
+    margin: Annotated[float, Unsigned] = Field(
+        default=0.0, ge=0, le=10, description="share of the region's shorter side that is added on every side"
+    )
+    min_side: Annotated[float, Unsigned] = Field(
+        default=0.0,
+        ge=0,
+        le=MAX_SIDE_OF_OPERATION,
+        description="a region whose shorter side has fewer pixels, before the margin, is left out",
+    )
+    upright: float | None = Field(
+        default=None,
+        ge=1,
+        description="a region that is at least this many times as tall as wide is turned by a quarter, "
+        "counterclockwise; none is without it",
+    )
+    classes: tuple[ClassId | ClassName, ...] = Field(
+        default=(), description="ids or names of the classes whose regions are taken; all are without it"
+    )
+    min_score: Annotated[float, Unsigned] = Field(
+        default=0.0, ge=0, le=1, description="a region with a lower score is left out"
+    )
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """A picture to (height, width, 3 or 1)."""
+        if spec.layout != "BYTES":
+            raise ValueError("region must be the first operation, and the only one")
+        return _first_pixels(self.color)
+
+
+def _first_pixels(color: Color) -> TensorSpec:
+    return TensorSpec((None, None, 1 if color == "gray" else 3), "uint8", "HWC")
 
 
 class Resize(Operation):
     """Resample to a new size, antialiased, with half-pixel centres, rounding to 8 bit."""
 
+    newer_fields: ClassVar[tuple[str, ...]] = ("multiple_of", "enlarge")
     op: Literal["resize"] = "resize"
-    mode: Literal["shorter", "longer", "exact", "fit"] = Field(
+    mode: Literal["shorter", "longer", "exact", "fit", "height"] = Field(
         description="*shorter*, *longer*: scale that side to ``size`` and the other in proportion; *exact*: to "
-        "``size``; *fit*: into the box ``size``, which the result fills in one side"
+        "``size``; *fit*: into the box ``size``, which the result fills in one side; *height*: to that height, the "
+        "width in proportion, but squeezed where it would be above the most that ``size`` allows"
     )
     size: Side | tuple[Side, Side] = Field(
-        description="one side in pixels for *shorter* and *longer*, [height, width] for *exact* and *fit*"
+        description="one side in pixels for *shorter* and *longer*, [height, width] for *exact* and *fit*, "
+        "[height, most width] for *height*"
+    )
+    multiple_of: Side = Field(
+        default=1,
+        description="each side, once it was rounded, becomes the nearest multiple of this (a half goes to the even "
+        "one), at least one; ``size`` is one itself. Not with *exact* and *height*",
+    )
+    enlarge: bool = Field(
+        default=True,
+        description="*false*: a picture that would grow keeps its size, before ``multiple_of``. Not with *exact* and "
+        "*height*",
     )
     filter: Filter = Field(default="bilinear", description="Pillow's filters; *bilinear* is the triangle")
     antialias: bool = Field(
@@ -111,8 +184,8 @@ class Resize(Operation):
     rounding: Rounding = Field(
         default="truncate",
         description="of the proportional side: *truncate* (``int``, torchvision), *nearest* (Python's ``round`` of the "
-        "exact quotient), *ratio* (``round(side * (size / other))`` in floats, which may miss a half that *nearest* "
-        "meets: ultralytics)",
+        "exact quotient), *up* (the next whole number), *ratio* (``round(side * (size / other))`` in floats, which may "
+        "miss a half that *nearest* meets: ultralytics)",
     )
 
     @model_validator(mode="after")
@@ -126,6 +199,17 @@ class Resize(Operation):
         return self
 
     @model_validator(mode="after")
+    def _mode_allows_other_sizes(self) -> Resize:
+        if self.mode in ("exact", "height"):
+            for name in self.newer_fields:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"resize mode {self.mode!r} takes no {name}; shorter, longer and fit do")
+        sides = self.size if isinstance(self.size, tuple) else (self.size,)
+        if any(side % self.multiple_of for side in sides):
+            raise ValueError(f"size must be a multiple of multiple_of {self.multiple_of}, got size {self.size!r}")
+        return self
+
+    @model_validator(mode="after")
     def _filter_allows_no_antialias(self) -> Resize:
         if not self.antialias and self.filter != "bilinear":
             raise ValueError(f"antialias false goes with filter 'bilinear' only, got filter {self.filter!r}")
@@ -133,12 +217,15 @@ class Resize(Operation):
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """(height, width, c) to the exact size, or to one that depends on the image."""
-        return spec.with_size((None, None) if not isinstance(self.size, tuple) or self.mode == "fit" else self.size)
+        if not isinstance(self.size, tuple) or self.mode == "fit":
+            return spec.with_size((None, None))
+        return spec.with_size((self.size[0], None) if self.mode == "height" else self.size)
 
 
 class CenterCrop(Operation):
     """Cut a window from the centre. A smaller image is first padded with zeros, as in torchvision."""
 
+    newer_fields: ClassVar[tuple[str, ...]] = ("rounding",)
     op: Literal["center_crop"] = "center_crop"
     size: tuple[Side, Side] = Field(description="[height, width] in pixels")
     rounding: Literal["nearest", "truncate"] = Field(
@@ -147,22 +234,15 @@ class CenterCrop(Operation):
         "(``int``, Hugging Face)",
     )
 
-    @model_serializer(mode="wrap")
-    def _state_rounding_where_it_matters(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Older definitions have no such field, and their digests must stay."""
-        fields: dict[str, Any] = default(self)
-        if self.rounding == "nearest":
-            fields.pop("rounding", None)
-        return fields
-
     def output(self, spec: TensorSpec) -> TensorSpec:
         """(h, w, c) to (size[0], size[1], c)."""
         return spec.with_size(self.size)
 
 
 class Pad(Operation):
-    """Surround with one value up to a size. A larger image cannot be padded."""
+    """Surround with one value up to a size. A larger image cannot be padded, but to a multiple where one is stated."""
 
+    newer_fields: ClassVar[tuple[str, ...]] = ("multiple_of",)
     op: Literal["pad"] = "pad"
     size: tuple[Side, Side] = Field(description="[height, width] in pixels, at least the image's")
     value: Level = Field(default=0, description="of every channel of the border")
@@ -170,13 +250,30 @@ class Pad(Operation):
         default="center",
         description="where the image lies: *center*, with the odd pixel of border at the bottom or right; *top_left*",
     )
+    multiple_of: tuple[Multiple, Multiple] = Field(
+        default=(0, 0),
+        description="[height, width]: a side that is larger than ``size`` is padded to the next multiple of this; 0 "
+        "refuses the image",
+    )
+
+    def padded(self, axis: int, side: int) -> int:
+        """A side of ``side`` pixels after this pad; ``side`` itself where it is too large. ``axis`` 0: the height."""
+        multiple = self.multiple_of[axis]
+        if side <= self.size[axis] or not multiple:
+            return max(side, self.size[axis])
+        return -(-side // multiple) * multiple
 
     def output(self, spec: TensorSpec) -> TensorSpec:
-        """(h, w, c) to (size[0], size[1], c)."""
-        for seen, target in zip(spec.size_hw, self.size, strict=True):
-            if seen is not None and seen > target:
+        """(h, w, c) to (size[0], size[1], c); a side that may be padded to a multiple depends on the image."""
+        sides: list[int | None] = []
+        for axis, seen in enumerate(spec.size_hw):
+            if seen is None:
+                sides.append(None if self.multiple_of[axis] else self.size[axis])
+            elif seen > self.size[axis] and not self.multiple_of[axis]:
                 raise ValueError(f"pad to {self.size} cannot hold an image of {spec.size_hw}")
-        return spec.with_size(self.size)
+            else:
+                sides.append(self.padded(axis, seen))
+        return spec.with_size((sides[0], sides[1]))
 
 
 class Letterbox(Operation):
@@ -205,15 +302,9 @@ class Normalize(Operation):
     """``(x / scale - mean) / std`` per channel, in float32, in this order of operations."""
 
     op: Literal["normalize"] = "normalize"
-    mean: tuple[float, ...] = Field(description="one value a channel, in the order of ``decode.color``")
+    mean: tuple[Annotated[float, Unsigned], ...] = Field(description="one value a channel, in the order of ``color``")
     std: tuple[float, ...] = Field(description="one value a channel, in the same order, above 0")
     scale: float = Field(default=255.0, gt=0, description="what divides the levels first")
-
-    @field_validator("mean")
-    @classmethod
-    def _zero_has_no_sign(cls, mean: tuple[float, ...]) -> tuple[float, ...]:
-        """-0.0 equals 0.0, so it must not have another digest."""
-        return tuple(value + 0.0 for value in mean)
 
     @field_validator("std")
     @classmethod
@@ -249,5 +340,7 @@ class Output(Operation):
         return TensorSpec((spec.channels, height, width), self.dtype, "CHW")
 
 
-AnyOperation = Annotated[Decode | Resize | CenterCrop | Pad | Letterbox | Normalize | Output, Field(discriminator="op")]
+AnyOperation = Annotated[
+    Decode | Region | Resize | CenterCrop | Pad | Letterbox | Normalize | Output, Field(discriminator="op")
+]
 Geometric = Resize | CenterCrop | Pad

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -18,7 +18,20 @@ from onestream.serving.video.bounds import Bounds
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
 Precision = Literal["fp32", "tf32", "fp16"]
+Network = Literal["efficientnet-lite0", "selfie-segmentation", "ssdlite-mobilenet-v2", "nanodet-g"]
 GpuNumber = Annotated[int, Field(ge=0)]
+# A file name of 255 characters holds it with what the models' names add.
+PipelineName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]*$",
+        max_length=200,
+        description="under which it is served: a letter, then letters, digits, ``_`` and ``-``; without it the file's "
+        "name before its ending",
+    ),
+]
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 BACKGROUND_FILE = "background"
 """In the folder of ``NAME_video``: the image that a matte's background names."""
@@ -224,19 +237,12 @@ class VideoOptions(BaseModel):
         return Bounds(**{name: getattr(self, name) for name in names})
 
 
-class Pipeline(BaseModel):
-    """Everything that ``onestream build`` needs, beside the network's file."""
+class Stage(BaseModel):
+    """A definition, a network and a postprocessing: a pipeline has one such stage, a cascade several."""
 
     model_config = _Frozen
 
-    # A file name of 255 characters holds it with what the models' names add.
-    name: str = Field(
-        pattern=r"^[A-Za-z][A-Za-z0-9_-]*$",
-        max_length=200,
-        description="under which it is served: a letter, then letters, digits, ``_`` and ``-``; without it the file's "
-        "name before its ending",
-    )
-    network: Literal["efficientnet-lite0", "selfie-segmentation", "ssdlite-mobilenet-v2", "nanodet-g"] | None = Field(
+    network: Network | None = Field(
         default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one"
     )
     network_outputs: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
@@ -249,6 +255,12 @@ class Pipeline(BaseModel):
     postprocess: AnyPostprocess = Field(
         default=Classification(), discriminator="kind", description="from the network's outputs to what is returned"
     )
+
+
+class Pipeline(Stage):
+    """Everything that ``onestream build`` needs, beside the network's file."""
+
+    name: PipelineName
     limits: Limits = Field(default=Limits(), description="what is refused before it is decoded")
     serving: ServingOptions = Field(default=ServingOptions(), description="how Triton runs the pipeline")
     video: VideoOptions | None = Field(
@@ -269,21 +281,37 @@ class Pipeline(BaseModel):
 
         Raises ``BadPipeline`` naming the file, the field, what was seen and what is allowed.
         """
-        try:
-            with path.open(encoding="utf-8") as file:
-                data = read_plain_yaml(file.read(MAX_CHARACTERS + 1))
-        except OSError as error:
-            raise BadPipeline(f"{path}: {error.strerror}") from None
-        except UnicodeDecodeError as error:
-            raise BadPipeline(f"{path}: not YAML: not UTF-8 at byte {error.start}") from None
-        except BadYaml as error:
-            raise BadPipeline(f"{path}: {error}") from None
-        if not isinstance(data, dict):
-            raise BadPipeline(f"{path}: expected fields such as 'preprocess', got {type(data).__name__}")
-        try:
-            return cls.model_validate({"name": path.stem} | data)
-        except ValidationError as error:
-            raise BadPipeline(f"{path}: {describe(error)}") from None
+        data = read_fields(path)
+        if "stages" in data:
+            raise BadPipeline(f"{path}: it has stages, so it is a cascade; expected a pipeline with preprocess")
+        pipeline = validated(cls, path, data)
+        if pipeline.preprocess.region is not None:
+            raise BadPipeline(f"{path}: preprocess begins with region, which is for a later stage of a cascade")
+        return pipeline
+
+
+def read_fields(path: Path) -> dict[str, Any]:
+    """The fields of a pipeline file, with its stem for a name where it gives none. Raises ``BadPipeline``."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            data = read_plain_yaml(file.read(MAX_CHARACTERS + 1))
+    except OSError as error:
+        raise BadPipeline(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise BadPipeline(f"{path}: not YAML: not UTF-8 at byte {error.start}") from None
+    except BadYaml as error:
+        raise BadPipeline(f"{path}: {error}") from None
+    if not isinstance(data, dict):
+        raise BadPipeline(f"{path}: expected fields such as 'preprocess', got {type(data).__name__}")
+    return {"name": path.stem} | data
+
+
+def validated(kind: type[_Model], path: Path, data: dict[str, Any]) -> _Model:
+    """The fields of a file as a pipeline or a cascade. Raises ``BadPipeline``."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise BadPipeline(f"{path}: {describe(error)}") from None
 
 
 def describe(error: ValidationError) -> str:

@@ -12,14 +12,14 @@ SIDE, CELL = 64, 8
 CELLS = SIDE // CELL
 
 
-def level_detector(path: Path, *, bad: str = "") -> None:
-    """Write a network of ``yolo``: (batch, 4 + 1, 64), an object of class 0 in each of 8x8 cells of 64x64 pixels.
+def level_detector(path: Path, *, bad: str = "", cells: int = CELLS) -> None:
+    """Write a network of ``yolo``: (batch, 4 + 1, cells²), an object of class 0 in each cell of 8x8 pixels.
 
     Its score is the mean of the cell's red, 0 to 1, and its box the cell. ``bad`` is *nan* or *inf*: what the score of
     a cell becomes whose mean is above 0.99.
     """
-    rows, columns = np.mgrid[:CELLS, :CELLS].reshape(2, -1)
-    boxes = np.stack([(columns + 0.5) * CELL, (rows + 0.5) * CELL, *np.full((2, CELLS * CELLS), CELL)])
+    rows, columns = np.mgrid[:cells, :cells].reshape(2, -1)
+    boxes = np.stack([(columns + 0.5) * CELL, (rows + 0.5) * CELL, *np.full((2, cells * cells), CELL)])
     constants = {
         "red": np.array([1, 0, 0], np.float32).reshape(1, 3, 1, 1),
         "flat": np.array([0, 1, -1], np.int64),
@@ -44,8 +44,8 @@ def level_detector(path: Path, *, bad: str = "") -> None:
     graph = helper.make_graph(
         nodes,
         "level_detector",
-        [helper.make_tensor_value_info("pixels_in", TensorProto.FLOAT, ["batch", 3, SIDE, SIDE])],
-        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["batch", 5, CELLS * CELLS])],
+        [helper.make_tensor_value_info("pixels_in", TensorProto.FLOAT, ["batch", 3, cells * CELL, cells * CELL])],
+        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["batch", 5, cells * cells])],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)

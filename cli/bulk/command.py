@@ -63,7 +63,7 @@ def bulk(
     token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline, such as detect or classify_fused.")] = "classify",
     top: Annotated[
-        int, typer.Option(min=1, help="How many classes to write for each image; objects are written all.")
+        int, typer.Option(min=1, help="How many classes to write for each image; objects and text are written all.")
     ] = 1,
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 16,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds that one image may take.")] = 30.0,
@@ -74,7 +74,9 @@ def bulk(
         bool, typer.Option("--shared-memory", help="Hand images over in shared memory (server on this machine).")
     ] = False,
 ) -> None:
-    """Classify any number of images on a running server, or find the objects in them, however often it is interrupted.
+    """Classify any number of images on a running server, or find the objects or the text in them.
+
+    However often a run is interrupted, the same command goes on.
 
     With --to OUT, OUT.journal holds what is done until OUT is complete; the same command goes on from there. Images
     that fail are rows, too, and are listed in OUT.errors.csv. Exits with 0 when all went well, 1 when an image failed

@@ -7,12 +7,12 @@ import itertools
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from onestream.cli.bulk.journal import replace_durably
 from onestream.cli.bulk.rows import Answer, Row
 from onestream.cli.bulk.tables import one_for_each_find, one_for_each_image
-from onestream.client import Classification, Detections
+from onestream.client import Detections, Reading, Regions
 from onestream.wire.install import install_command
 
 _ROW_GROUP, _ROW_GROUP_OF_LISTS = 50_000, 2_000
@@ -48,8 +48,9 @@ def writer_for(path: Path) -> Writer:
 def check_takes(path: Path, result: Answer) -> None:
     """Raise Unwritable where a file of this name cannot hold such a result."""
     if writer_for(path) is _coco and not isinstance(result, Detections):
+        other = "text" if isinstance(result, Reading) else "regions" if isinstance(result, Regions) else "classes"
         raise Unwritable(
-            f"{path} is to hold COCO's results, which are objects; the pipeline answers classes: use .jsonl"
+            f"{path} is to hold COCO's results, which are objects; the pipeline answers {other}: use .jsonl"
         )
 
 
@@ -82,13 +83,19 @@ class ErrorsFile:
             self._file.close()
 
 
-def _kind(rows: Rows) -> type[Answer]:
-    """The kind of all results; classes where every image failed."""
-    return next((type(row.result) for row in rows if row.result is not None), Classification)
+def _example(rows: Rows) -> Answer | None:
+    """A result that shows what all have, so one with regions where any has some; None where every image failed."""
+    found: Answer | None = None
+    for row in rows:
+        if row.result is not None:
+            found = row.result
+            if not isinstance(found, Regions) or len(found):
+                break
+    return found
 
 
 def _csv(path: Path, rows: Rows, top: int) -> None:
-    table = one_for_each_find(_kind(rows), top)
+    table = one_for_each_find(_example(rows), top)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([name for name, _ in table.columns])
@@ -105,23 +112,25 @@ def _parquet(path: Path, rows: Rows, top: int) -> None:
     pa = _pyarrow()
     import pyarrow.parquet
 
-    answers = _kind(rows)
-    table = one_for_each_image(answers, top)
-    types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
-    types |= {
-        list[str]: pa.list_(pa.string()),
-        list[int]: pa.list_(pa.int64()),
-        list[float]: pa.list_(pa.float64()),
-        list[list[float]]: pa.list_(pa.list_(pa.float64(), 4)),
-    }
-    schema = pa.schema([(name, types[kind]) for name, kind in table.columns])
-    at_once = _ROW_GROUP if answers is Classification else _ROW_GROUP_OF_LISTS
+    like = _example(rows)
+    table = one_for_each_image(like, top)
+    schema = pa.schema([(name, _arrow_type(kind)) for name, kind in table.columns])
+    at_once = _ROW_GROUP_OF_LISTS if isinstance(like, Detections | Regions) else _ROW_GROUP
     source = (record for row in rows for record in table.records(row))
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         while group := list(itertools.islice(source, at_once)):
             writer.write_table(
                 pa.Table.from_arrays([*map(pa.array, zip(*group, strict=True), schema.types)], schema=schema)
             )
+
+
+def _arrow_type(kind: Any) -> Any:
+    """Arrow's type for that of a column's cells."""
+    pa = _pyarrow()
+    parts = get_args(kind)
+    if get_origin(kind) is tuple:
+        return pa.list_(_arrow_type(parts[0]), len(parts))
+    return pa.list_(_arrow_type(parts[0])) if parts else {str: pa.string(), int: pa.int64(), float: pa.float64()}[kind]
 
 
 def _coco(path: Path, rows: Rows, _top: int) -> None:

@@ -12,17 +12,24 @@ import numpy as np
 
 from onestream.cli.messages import without_name
 from onestream.cli.result_lines import best
-from onestream.client import BadImage, Classification, Detections, Label, OnestreamError
+from onestream.client import BadImage, Classification, Detections, Label, OnestreamError, Reading, Regions
+from onestream.client.regions import quads_of
+from onestream.wire.tensor_names import BOXES, IMAGE_SIZE, LEFT_OUT, QUADS, TEXTS
 
-Answer = Classification | Detections
+Answer = Classification | Detections | Regions
 """The results that have a place in a table."""
+
+_OF_A_REQUEST = ("model", "request_id", "latency_ms")
+"""Fields of a result that say nothing of the image."""
+_NO_TENSORS = ("path", "key", QUADS, BOXES, IMAGE_SIZE, LEFT_OUT, "latency_ms")
+"""Fields of a row with regions that are not what a stage said of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The classes of an image or the objects in it, or ``error`` and ``reason``; ``path`` and ``key`` as of its Sample.
+    """The classes of an image, the objects or the text in it, or ``error`` and ``reason``.
 
-    Of ``result`` only what was found and ``latency_ms`` are kept.
+    ``path`` and ``key`` are as of its Sample. Of ``result`` only what was found and ``latency_ms`` are kept.
     """
 
     path: str
@@ -33,7 +40,7 @@ class Row:
 
     @classmethod
     def of_result(cls, path: str, key: str, result: Answer, top: int) -> Row:
-        """The row of an image that went well, with its ``top`` best classes or all objects."""
+        """The row of an image that went well, with its ``top`` best classes, all objects or all text."""
         return cls(path, key, dataclasses.replace(best(result, top), latency_ms=round(result.latency_ms, 3)))
 
     @classmethod
@@ -71,13 +78,14 @@ class Row:
 def _plain(result: Answer) -> dict[str, Any]:
     if isinstance(result, Classification):
         return {"labels": [label.to_dict() for label in result.labels]}
-    fields = result.to_dict()
-    return {name: fields[name] for name in ("boxes", "scores", "class_ids", "labels", "image_size")}
+    return {name: value for name, value in result.to_dict().items() if name not in _OF_A_REQUEST}
 
 
 def _result(fields: dict[str, Any]) -> Answer:
     """The result whose ``_plain`` these fields hold."""
     latency_ms = fields["latency_ms"]
+    if LEFT_OUT in fields:
+        return _regions(fields)
     if "boxes" not in fields:
         labels = tuple(Label(**label) for label in fields["labels"])
         return Classification(labels, model="", request_id="", latency_ms=latency_ms)
@@ -92,3 +100,25 @@ def _result(fields: dict[str, Any]) -> Answer:
         request_id="",
         latency_ms=latency_ms,
     )
+
+
+def _regions(fields: dict[str, Any]) -> Regions:
+    boxes = np.array(fields[BOXES], np.float32).reshape(-1, 4) if BOXES in fields else None
+    height, width = fields[IMAGE_SIZE]
+    return (Reading if TEXTS in fields else Regions)(
+        quads=np.array(fields[QUADS], np.float32).reshape(-1, 4, 2) if boxes is None else quads_of(boxes),
+        tensors={name: _array(value) for name, value in fields.items() if name not in _NO_TENSORS},
+        left_out=fields[LEFT_OUT],
+        image_size=(height, width),
+        model="",
+        request_id="",
+        latency_ms=fields["latency_ms"],
+        boxes=boxes,
+    )
+
+
+def _array(value: list[Any]) -> np.ndarray[Any, Any]:
+    """What ``plain_values.plain`` made of an array, as one again."""
+    array = np.array(value, object)
+    kinds = {type(one) for one in array.flat}
+    return array if str in kinds else array.astype(np.int64 if kinds <= {bool, int} else np.float64)

@@ -77,7 +77,7 @@ class Run:
             return Row.of_error(sample.path, sample.key, error)
         if not isinstance(result, Answer):
             raise UnexpectedResponse(
-                f"{self._pipeline!r} answers {lines(result, 1)[0].what}; bulk writes classes and objects"
+                f"{self._pipeline!r} answers {lines(result, 1)[0].what}; bulk writes classes, objects and text"
             )
         return Row.of_result(sample.path, sample.key, result, self._top)
 

@@ -12,6 +12,7 @@ import typer
 from onestream.cli.bulk.journal import Journal
 from onestream.cli.bulk.outputs import ErrorsFile, Unwritable, check_takes, write_whole
 from onestream.cli.bulk.rows import Answer, Row
+from onestream.cli.messages import printable
 from onestream.cli.result_lines import lines, titles
 
 
@@ -57,14 +58,14 @@ class Terminal:
         if not self._begun:
             _print_line("score", "ms", *titles(row.result), "image")
             self._begun = True
-        name = _printable(f"{row.path} {row.key}".rstrip())
+        name = printable(f"{row.path} {row.key}".rstrip())
         if row.result is None:
-            _print_line("–", "–", row.error or "", "", f"{name}: {_printable(row.reason or '')}")
+            _print_line("–", "–", row.error or "", "", f"{name}: {printable(row.reason or '')}")
             return
         time = f"{row.result.latency_ms:.1f}"
         for line in lines(row.result, self._top):
             score = "–" if line.score is None else f"{line.score:.3f}"
-            _print_line(score, time, _printable(line.what), line.where, name)
+            _print_line(score, time, printable(line.what), line.where, name)
             time = name = ""
 
     def finish(self) -> None:
@@ -151,8 +152,3 @@ class OutputFile:
 def _print_line(score: str, time: str, what: str, where: str, name: str) -> None:
     columns = [f"{score:>5}", f"{time:>7}", f"{what:<24}", *([f"{where:<22}"] if where else []), name]
     typer.echo("  ".join(columns).rstrip())
-
-
-def _printable(text: str) -> str:
-    """The text without what could command a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy.typing as npt
+
 from onestream.cli.bulk.rows import Answer, Row
-from onestream.client import Classification, Detections
+from onestream.client import Classification, Detections, Regions
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES, TEXTS
 
 Column = tuple[str, Any]
-"""A name, and the type of its cells: ``str``, ``int``, ``float``, or ``list`` of one of these or of a list."""
+"""A name, and the type of its cells: ``str``, ``int``, ``float``, a ``list`` of a type, or a ``tuple`` of one."""
+
+_Point = tuple[float, float]
+_BOX, _QUAD = tuple[float, float, float, float], tuple[_Point, _Point, _Point, _Point]
+_ONE_OF = {TEXTS: "text", LABELS: "label", CLASS_IDS: "class_id", SCORES: "score"}
+"""What one value of these tensors is called."""
 
 Record = tuple[Any, ...]
 
@@ -36,12 +45,17 @@ class Table:
         return [(*name, *cells, row.result.latency_ms, None, None) for cells in self.cells(row.result)]
 
 
-def one_for_each_image(kind: type[Answer], top: int) -> Table:
-    """A table with one record for each image; classes have columns of their own, objects are lists."""
-    if kind is Classification:
+def one_for_each_image(like: Answer | None, top: int) -> Table:
+    """A table for results ``like`` this: one record for each image; classes have columns of their own, others lists.
+
+    None stands for classes.
+    """
+    if like is None or isinstance(like, Classification):
         return _classes(top)
+    if isinstance(like, Regions):
+        return _regions(like)
     columns: list[Column] = [
-        ("boxes", list[list[float]]),
+        ("boxes", list[_BOX]),
         ("scores", list[float]),
         ("class_ids", list[int]),
         ("labels", list[str]),
@@ -55,13 +69,15 @@ def one_for_each_image(kind: type[Answer], top: int) -> Table:
     return Table(columns, cells)
 
 
-def one_for_each_find(kind: type[Answer], top: int) -> Table:
-    """A table with plain cells only: one record for each object, or an image's classes side by side.
+def one_for_each_find(like: Answer | None, top: int) -> Table:
+    """As ``one_for_each_image`` with plain cells: one record for each object or text, or classes side by side.
 
-    An image without objects has one record, without a label.
+    An image without objects or text has one record, without a label.
     """
-    if kind is Classification:
+    if like is None or isinstance(like, Classification):
         return _classes(top)
+    if isinstance(like, Regions):
+        return _each_region(like)
     corners: list[Column] = [(name, float) for name in ("x0", "y0", "x1", "y1")]
     sizes: list[Column] = [("image_height", int), ("image_width", int)]
 
@@ -85,3 +101,61 @@ def _classes(top: int) -> Table:
         return [(*found, *(None,) * (len(columns) - len(found)))]
 
     return Table(columns, cells)
+
+
+def _regions(like: Regions) -> Table:
+    """One record for each image: the fields of the answer, what a stage said of each region in a list."""
+    places: Column = (QUADS, list[_QUAD]) if like.boxes is None else (BOXES, list[_BOX])
+    said = [(name, _type_of(array)) for name, array in like.tensors.items()]
+    columns = [places, *said, (IMAGE_SIZE, list[int]), (LEFT_OUT, int)]
+
+    def cells(result: Regions) -> list[Record]:
+        fields = result.to_dict()
+        return [tuple(fields.get(name) for name, _ in columns)]
+
+    return Table(columns, cells)
+
+
+def _each_region(like: Regions) -> Table:
+    """One record for each region: one value of everything that the stages said of it, and its corners.
+
+    Of classes that is the best; other lists, such as vectors, are written as JSON.
+    """
+    of_boxes = like.boxes is not None
+    names = {name: _name_of_one(name) for name in like.tensors}
+    said: list[Column] = [(one, Any) for one in names.values()]
+    corners: list[Column] = [(f"{axis}{number}", float) for number in range(2 if of_boxes else 4) for axis in "xy"]
+    sizes: list[Column] = [("image_height", int), ("image_width", int), (LEFT_OUT, int)]
+
+    def cells(result: Regions) -> list[Record]:
+        whole = (*result.image_size, result.left_out)
+        found = []
+        for one in result:
+            values = [_cell(one.values.get(name), is_best=singular != name) for name, singular in names.items()]
+            corner = [side for point in one.quad[:: 2 if of_boxes else 1] for side in point]
+            found.append((*values, *corner, *whole))
+        return found or [(*(None,) * (len(said) + len(corners)), *whole)]
+
+    return Table([*said, *corners, *sizes], cells)
+
+
+def _type_of(array: npt.NDArray[Any]) -> Any:
+    """The type of a tensor's cell in a record for each image: lists as deep as it has dimensions."""
+    kind: Any = {"O": str, "i": int}.get(array.dtype.kind, float)
+    for _ in array.shape:
+        kind = list[kind]
+    return kind
+
+
+def _name_of_one(tensor: str) -> str:
+    """What one value of a tensor is called: *detect_label* of *detect_labels*."""
+    for several, one in _ONE_OF.items():
+        if tensor == several or tensor.endswith(f"_{several}"):
+            return tensor.removesuffix(several) + one
+    return tensor
+
+
+def _cell(value: Any, *, is_best: bool) -> Any:
+    while is_best and isinstance(value, list):
+        value = value[0] if value else None
+    return json.dumps(value) if isinstance(value, list) else value

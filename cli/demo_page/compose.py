@@ -34,7 +34,7 @@ def composed(form: Form, image: bytes, matte: npt.NDArray[np.uint8]) -> npt.NDAr
     if not isinstance(decoded, np.ndarray):
         raise ValueError(str(decoded))
     window = picture_window(form.definition, (decoded.shape[0], decoded.shape[1]))
-    picture = picture_of(decoded, form.definition.decode.color).convert("RGB")
+    picture = picture_of(decoded, form.definition.color).convert("RGB")
     picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     y, u, v = from_rgb(np.asarray(picture), "bt709", "full", _NOT_SUBSAMPLED)
     planes = Planes(y, u, v, (picture.height, picture.width), _NOT_SUBSAMPLED, 8, _BT709, full_range=True)

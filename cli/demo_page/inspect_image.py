@@ -234,7 +234,7 @@ def _is_numeric(value: npt.NDArray[Any]) -> bool:
 
 def _shown(form: Form, pixels: Pixels) -> str:
     """The network's pixels as they look, whatever the order of its channels."""
-    return _png(np.asarray(picture(pixels, form.definition.decode.color)))
+    return _png(np.asarray(picture(pixels, form.definition.color)))
 
 
 def _png(pixels: Pixels) -> str:

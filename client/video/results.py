@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from onestream.client._transports.base import Tensors
-from onestream.client.answers import detections
+from onestream.client.answers import detections, holds_regions, regions
+from onestream.client.regions import Regions
 from onestream.client.results import Detections, Label
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, SCORES, VIDEO
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, QUADS, SCORES, VIDEO
 
 _LISTED = 64
 """A tensor of at most so many values is written out in JSON; of a larger one only its kind."""
@@ -37,8 +38,9 @@ class FrameResult:
     ``latency_ms`` runs from handing the frame's packet over to the result (of a live stream: from its arrival here,
     waiting included); ``server_latency_ms`` from the server's receipt of the packet to its sending of the result.
     ``labels`` are the classes, best first, where the pipeline classifies; ``detections`` the objects where it detects,
-    in pixels of the frame as displayed; ``tensors`` all outputs, without batch dimension. ``video`` is the frame's
-    picture where the pipeline has an output (``VideoWriter`` makes a file of them).
+    ``regions`` those of a cascade, a ``Reading`` where it reads text, both in pixels of the frame as displayed;
+    ``tensors`` all outputs, without batch dimension. ``video`` is the frame's picture where the pipeline has an output
+    (``VideoWriter`` makes a file of them).
     ``after_gap``: the connection to the source or the server was lost before this frame.
     """
 
@@ -52,11 +54,17 @@ class FrameResult:
     after_gap: bool = False
     video: EncodedFrame | None = None
     detections: Detections | None = None
+    regions: Regions | None = None
+
+    @property
+    def found(self) -> Detections | Regions | None:
+        """What was found in the frame, of whichever kind; None where the pipeline finds nothing in pictures."""
+        return self.regions if self.detections is None else self.detections
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON.
 
-        Tensors that are not in ``labels``, ``detections`` or ``video`` are listed, large ones by shape only.
+        Tensors that are not in ``labels``, ``found`` or ``video`` are listed, large ones by shape only.
         """
         fields: dict[str, Any] = {
             "frame_index": self.frame_index,
@@ -75,9 +83,9 @@ class FrameResult:
                 "width": video.width,
                 "height": video.height,
             }
-        if self.detections is not None:
-            objects = self.detections.to_dict()
-            return fields | {name: value for name, value in objects.items() if name not in _OF_A_REQUEST}
+        if self.found is not None:
+            found = self.found.to_dict()
+            return fields | {name: value for name, value in found.items() if name not in _OF_A_REQUEST}
         if self.video is not None:
             return fields
         if self.labels:
@@ -88,7 +96,9 @@ class FrameResult:
 def labels_of(tensors: Tensors) -> tuple[Label, ...]:
     """The classes in a frame's outputs, best first; none where the pipeline does not classify."""
     scores, class_ids = tensors.get(SCORES), tensors.get(CLASS_IDS)
-    if BOXES in tensors or scores is None or class_ids is None or scores.ndim != 1 or scores.shape != class_ids.shape:
+    if BOXES in tensors or QUADS in tensors or scores is None or class_ids is None:
+        return ()
+    if scores.ndim != 1 or scores.shape != class_ids.shape:
         return ()
     sent = tensors.get(LABELS)
     names = [b"%d" % class_id for class_id in class_ids] if sent is None or sent.shape != scores.shape else list(sent)
@@ -103,9 +113,19 @@ def detections_of(model: str, tensors: Tensors, latency_ms: float) -> Detections
 
     Raises UnexpectedResponse where they are not as they must be.
     """
-    if BOXES not in tensors or IMAGE_SIZE not in tensors:
+    if BOXES not in tensors or IMAGE_SIZE not in tensors or holds_regions(tensors):
         return None
     return detections(model, {name: array[None] for name, array in tensors.items()}, "", latency_ms)
+
+
+def regions_of(model: str, tensors: Tensors, latency_ms: float) -> Regions | None:
+    """The regions in a frame's outputs; None where the pipeline is no cascade.
+
+    Raises UnexpectedResponse where they are not as they must be.
+    """
+    if not holds_regions(tensors):
+        return None
+    return regions(model, {name: array[None] for name, array in tensors.items()}, "", latency_ms)
 
 
 def encoded_in(tensors: Tensors, fields: Mapping[str, Any]) -> EncodedFrame | None:

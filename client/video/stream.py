@@ -30,6 +30,7 @@ from onestream.client.video.results import (
     detections_of,
     encoded_in,
     labels_of,
+    regions_of,
 )
 from onestream.client.video.session import Received, Session
 from onestream.client.video.sound import Sound
@@ -446,6 +447,7 @@ class Stream:
             after_gap=after_gap,
             video=encoded_in(tensors, fields),
             detections=detections_of(self._model, tensors, received.latency_ms),
+            regions=regions_of(self._model, tensors, received.latency_ms),
         )
 
     def _session_over(self, session: Session) -> None:

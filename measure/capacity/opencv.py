@@ -36,7 +36,7 @@ class Preprocessing:
     def __init__(self, definition: Definition, size_hw: tuple[int, int]) -> None:
         import cv2
 
-        self._cv2, self._to_rgb = cv2, definition.decode.color == "rgb"
+        self._cv2, self._to_rgb = cv2, definition.color == "rgb"
         self.placement: Placement = place(definition, size_hw)
         self._fill = (fill_values(definition) or (0,))[0]
         self._planar = definition.network_input.layout == "NCHW"

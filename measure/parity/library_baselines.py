@@ -93,7 +93,7 @@ class PlainPillow(_Usual):
 
     def decode(self, data: bytes) -> Image.Image:
         """Pillow's pixels, not turned."""
-        return in_color(Image.open(io.BytesIO(data)), self._definition.decode.color)
+        return in_color(Image.open(io.BytesIO(data)), self._definition.color)
 
     def move(self, operation: Geometric, image: Image.Image) -> Image.Image:
         """Resize without naming a filter."""
@@ -116,7 +116,7 @@ class OpenCv(_Usual):
 
     def decode(self, data: bytes) -> Pixels:
         """OpenCV's decoder, which gives BGR, in the definition's order."""
-        cv2, color = self._cv2, self._definition.decode.color
+        cv2, color = self._cv2, self._definition.color
         flag = cv2.IMREAD_GRAYSCALE if color == "gray" else cv2.IMREAD_COLOR
         found = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
         if found is None:
@@ -154,7 +154,7 @@ class Torchvision(_Usual):
 
     def decode(self, data: bytes) -> Any:
         """A PIL image as ``ImageFolder`` loads it, or that as a uint8 tensor."""
-        image = in_color(Image.open(io.BytesIO(data)), self._definition.decode.color)
+        image = in_color(Image.open(io.BytesIO(data)), self._definition.color)
         return self._functional.pil_to_tensor(image) if self._on_tensors else image
 
     def move(self, operation: Geometric, image: Any) -> Any:

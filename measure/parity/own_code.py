@@ -35,9 +35,7 @@ class OwnCode(Subject[Photo]):
     def observe(self, photo: Photo) -> Observation:
         """The last stage, and the pixels that it was made of; any error of the transform is a refusal."""
         try:
-            image = Image.open(io.BytesIO(photo.data)).convert(
-                "L" if self._definition.decode.color == "gray" else "RGB"
-            )
+            image = Image.open(io.BytesIO(photo.data)).convert("L" if self._definition.color == "gray" else "RGB")
             output = np.asarray(self._transform(image))
         except Exception as error:  # the code is not ours
             raise Refused(f"{type(error).__name__}: {error}") from None

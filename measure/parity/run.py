@@ -125,7 +125,7 @@ def _report(
     if options.heatmap is not None:
         progress("drawing", 0, None)
         seen = [subject for subject, one in zip(subjects, measured, strict=True) if one.stages or one.other_shape]
-        heatmap.draw(options.heatmap, report, reference, seen, items, color=definition.decode.color)
+        heatmap.draw(options.heatmap, report, reference, seen, items, color=definition.color)
     return report
 
 

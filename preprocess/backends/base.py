@@ -5,15 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
+from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.operations import Region
+from onestream.preprocess.quads import cuts, homographies
 from onestream.preprocess.variation import Vary
 
 BackendName = Literal["reference", "dali", "cvcuda"]
@@ -21,6 +24,7 @@ Device = Literal["cpu", "gpu"]
 GpuResize = Literal["exact", "hq"]
 """*exact* is Pillow's in every bit; *hq* is CV-CUDA's ``hq_resize``, with its filter and its tolerance."""
 Sample = npt.NDArray[Any]
+Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,73 @@ class Compiled(ABC):
 
     def close(self) -> None:  # noqa: B027 (most backends hold nothing)
         """Release what the backend holds. The instance cannot be used afterwards."""
+
+
+class FromPicture(ABC):
+    """The operations of a definition after its first one, made executable on decoded pictures.
+
+    A picture is upright, uint8 (height, width, 3), RGB whatever the definition's colour, so that one picture serves all
+    stages of a cascade: ``compile(WHOLE_PICTURE)`` decodes it. An instance is not thread-safe.
+    """
+
+    def __init__(self, definition: Definition, limits: Limits) -> None:
+        self.definition = definition
+        self.limits = limits
+
+    @overload
+    def run(self, picture: Pixels) -> Sample: ...
+    @overload
+    def run(self, picture: Pixels, quads: Quads) -> list[Sample | BadImage]: ...
+    def run(self, picture: Pixels, quads: Quads | None = None) -> Sample | list[Sample | BadImage]:
+        """The sample of the whole picture, or those of its regions, as ``definition.output_spec`` says.
+
+        A definition that begins with ``decode`` takes no quads; one that begins with ``region`` takes those that
+        ``quads.choose`` took, (n, 4, 2) float32, and gives one sample for each, in order. Of a region to which the
+        definition cannot be applied the ``BadImage`` is returned, and of a picture it is raised. Raises ``ValueError``
+        for a quad that cannot be cut (``quads.cuts``), and for a picture of another shape or dtype.
+        """
+        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or not picture.size:
+            raise ValueError(f"got a picture of {picture.dtype}{picture.shape}, expected uint8 (height, width, 3) RGB")
+        region = self.definition.source
+        if not isinstance(region, Region):
+            if quads is not None:
+                raise ValueError("the definition begins with decode, which takes no regions")
+            return self._sample(picture)
+        if quads is None:
+            raise ValueError("the definition begins with region, which takes quads")
+        height, width = picture.shape[:2]
+        found = cuts(region, quads, (height, width), limits=self.limits)
+        impossible = np.flatnonzero(~found.possible)
+        if len(impossible):
+            number = int(impossible[0])
+            raise ValueError(
+                f"quads[{number}] {quads[number].tolist()} cannot be cut as a {region.shape} of a picture of "
+                f"{width}x{height}; choose() leaves such out"
+            )
+        samples: list[Sample | BadImage] = []
+        transforms = homographies(found.quads, found.sizes) if region.shape == "quad" else [None] * len(quads)
+        for corners, size, is_turned, transform in zip(
+            found.quads, found.sizes.tolist(), found.turned, transforms, strict=True
+        ):
+            if transform is None:
+                left, top, right, bottom = (int(edge) for edge in (*corners.min(axis=0), *corners.max(axis=0)))
+                pixels = picture[top:bottom, left:right]
+                pixels = np.rot90(pixels) if is_turned else pixels
+            else:
+                pixels = self._rectified(picture, transform, (size[0], size[1]))
+            try:
+                samples.append(self._sample(pixels))
+            except BadImage as error:
+                samples.append(error.as_result())
+        return samples
+
+    @abstractmethod
+    def _sample(self, pixels: Pixels) -> Sample:
+        """The network's input of pixels, (height, width, 3) RGB. Raises ``BadImage``."""
+
+    @abstractmethod
+    def _rectified(self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
+        """The rectangle of ``size_hw`` that a transform (``quads.homographies``) takes from a picture."""
 
 
 def network_layout(definition: Definition, pixels: npt.NDArray[np.uint8]) -> Sample:

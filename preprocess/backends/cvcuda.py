@@ -196,13 +196,12 @@ class _Resizer(Protocol):
 
 
 def _resizer(definition: Definition, stream: Stream, resize: GpuResize) -> _Resizer:
-    decode = definition.decode
     if resize == "exact":
-        to_bgr = decode.color == "bgr"
-        return PillowResize(definition.resize, channels=decode.channels, to_bgr=to_bgr, stream=stream)
+        channels, to_bgr = definition.output_spec.channels, definition.color == "bgr"
+        return PillowResize(definition.resize, channels=channels, to_bgr=to_bgr, stream=stream)
     from onestream.preprocess.backends.hq_resize import HqResize
 
-    return HqResize(definition.resize, color=decode.color, stream=stream)
+    return HqResize(definition.resize, color=definition.color, stream=stream)
 
 
 def _is_finished(definition: Definition) -> bool:

@@ -33,7 +33,7 @@ from onestream.preprocess.backends.finish import CpuFinish
 from onestream.preprocess.backends.groups import DECODED_PIXELS_AT_ONCE, DECODED_PIXELS_AT_ONCE_ON_CPU, groups
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Part, Placement, part_of, place
+from onestream.preprocess.geometry import Part, Placement, free_sizes, part_of, place
 from onestream.preprocess.headers.reader import Encoded, Header
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
@@ -154,8 +154,9 @@ class Dali(Compiled):
         if vary is not None:
             variation = vary(header.oriented_hw)
             return _Checked(index, image, header, None, box_part(variation.box, header.oriented_hw), variation)
+        for size_hw in free_sizes(self.definition, header.oriented_hw):
+            self.limits.check_resized(size_hw)
         placement = place(self.definition, header.oriented_hw)
-        self.limits.check_resized(placement.resized_hw)
         part = self._finish.part(placement) if self._finish else part_of(placement)
         return _Checked(index, image, header, placement, part)
 

@@ -94,11 +94,13 @@ def build_graph(
     is finished outside the graph (``finish.py``), which is faster and closer to Pillow.
     """
     sample = decode_part(inputs, device=device, decode=decode)
-    if definition.decode.color == "gray":
+    if definition.color == "gray":
         # Decoding to gray directly takes a JPEG's own luma, up to 12 levels from the luma of its RGB.
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
     canvas = definition.output_spec.size_hw
     fill = fill_values(definition)
+    if fill and None in canvas:
+        raise CannotCompile("dali cannot pad to a size that depends on the image in a graph; cvcuda can on a GPU")
     if any(isinstance(operation, Resize) for operation in definition.geometry):
         sample = fn.resize(
             sample,
@@ -140,7 +142,7 @@ def build_varied_graph(
         smoothed = "" if resize.antialias else " and antialias false"
         raise CannotCompile(f"dali cannot resize with filter {resize.filter!r}{smoothed} exactly in a graph")
     sample = decode_part(inputs, device=device, decode=decode)
-    if definition.decode.color == "gray":
+    if definition.color == "gray":
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
     sample = fn.resize(sample, size=list(canvas_of(definition)), antialias=True, interp_type=types.INTERP_LINEAR)
     sample = _ordered(fn.flip(sample, horizontal=inputs.flip), definition)
@@ -150,7 +152,7 @@ def build_varied_graph(
 
 def _ordered(sample: Any, definition: Definition) -> Any:
     """RGB pixels in the definition's order. After the resize there are fewer of them than the decoder's BGR has."""
-    if definition.decode.color != "bgr":
+    if definition.color != "bgr":
         return sample
     return fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.BGR)
 

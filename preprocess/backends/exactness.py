@@ -5,7 +5,16 @@ from __future__ import annotations
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.geometry import always_visible, fill_values, single_resize
-from onestream.preprocess.operations import Resize
+from onestream.preprocess.operations import Region, Resize
+
+
+def refuse_regions(definition: Definition, *, what: str) -> None:
+    """Raise ``CannotCompile`` where a definition begins with ``region``, and ``what`` takes whole pictures."""
+    if isinstance(definition.source, Region):
+        raise CannotCompile(
+            f"{what} takes whole pictures; this definition begins with region, which takes regions of a decoded "
+            "picture: compile_from_picture executes it"
+        )
 
 
 def refuse_inexact(definition: Definition, *, backend: str, own_filter: bool) -> None:

@@ -30,14 +30,14 @@ class CpuFinish:
         resize = definition.resize
         self._filter: Filter | None = resize.filter if resize else None
         self.antialias = resize is None or resize.antialias
-        self._to_bgr = definition.decode.color == "bgr"
+        self._to_bgr = definition.color == "bgr"
         self._fill = next(iter(fill_values(definition)), 0)
         self._table = level_table(definition).astype(np.float32)
 
     @property
     def is_plain(self) -> bool:
         """Whether a part is resized by the triangle filter, in colour, and put on the canvas: no other work."""
-        return self._filter == "bilinear" and self._definition.decode.color != "gray"
+        return self._filter == "bilinear" and self._definition.color != "gray"
 
     def part(self, placement: Placement) -> Part:
         """The part to decode for a placement."""
@@ -52,7 +52,7 @@ class CpuFinish:
         The result shares no memory with ``pixels``, which may be the decoder's own.
         """
         window = placement.window
-        if self._definition.decode.color == "gray":
+        if self._definition.color == "gray":
             pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
         if not window.height:
             placed = pixels[:0, :0]
@@ -89,7 +89,7 @@ class CpuFinish:
 
     def vary(self, pixels: Pixels, variation: Variation, part: Part) -> Sample:
         """The same for a variation, whose box is at ``part.start`` of the decoded part ``pixels``."""
-        if self._definition.decode.color == "gray":
+        if self._definition.color == "gray":
             pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
         height, width = variation.box.height, variation.box.width
         top, left = round(part.start[0]), round(part.start[1])

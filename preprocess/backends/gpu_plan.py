@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Placement, Size, Window, place
+from onestream.preprocess.geometry import Placement, Size, Window, free_sizes, place
 from onestream.preprocess.headers.reader import Encoded, Header
 from onestream.preprocess.limits import Limits
 
@@ -68,8 +68,9 @@ def plan_batch(
     for index, image in enumerate(images):
         try:
             header = limits.check(image)
+            for size_hw in free_sizes(definition, header.oriented_hw):
+                limits.check_resized(size_hw)
             placement = place(definition, header.oriented_hw)
-            limits.check_resized(placement.resized_hw)
         except BadImage as error:
             bad[index] = error.as_result()
         else:

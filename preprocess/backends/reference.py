@@ -15,10 +15,12 @@ from PIL import Image, ImageOps
 
 from onestream.preprocess.backends.base import Compiled, Sample, network_layout
 from onestream.preprocess.cpu.filters import PILLOW_FILTERS
+from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Size, crop_window, resized_size
+from onestream.preprocess.geometry import Size, crop_window, free_sizes, resized_size
 from onestream.preprocess.headers.reader import FORMATS, Encoded, Header, byte_view
 from onestream.preprocess.headers.rewrite import for_decoders
+from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
 from onestream.preprocess.operations import Color, Geometric, Pad, Resize
 from onestream.preprocess.variation import Vary, recolored, resize_of
@@ -37,7 +39,7 @@ class Reference(Compiled):
         except BadImage as error:
             return error.as_result()
         try:
-            image = decode(data, header, self.definition.decode.color)
+            image = decode(data, header, self.definition.color)
             pixels = self._pixels(image) if vary is None else self._varied(image, vary)
             return network_layout(self.definition, pixels)
         except BadImage as error:
@@ -46,11 +48,7 @@ class Reference(Compiled):
             return undecodable(header, "", error)
 
     def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
-        for operation in self.definition.geometry:
-            if isinstance(operation, Resize):
-                self.limits.check_resized(resized_size(operation, (image.height, image.width)))
-            image = move_pixels(operation, image)
-        return _array(image)
+        return moved_pixels(self.definition, image, self.limits)
 
     def _varied(self, image: Image.Image, vary: Vary) -> npt.NDArray[np.uint8]:
         variation = vary((image.height, image.width))
@@ -155,6 +153,15 @@ def move_pixels(operation: Geometric, image: Image.Image) -> Image.Image:
     canvas = Image.new(image.mode, (window.width, window.height), (fill,) * len(image.getbands()))
     canvas.paste(image, (-window.left, -window.top))
     return canvas
+
+
+def moved_pixels(definition: Definition, image: Image.Image, limits: Limits) -> npt.NDArray[np.uint8]:
+    """The whole geometry of a definition. Raises ``BadImage`` where a size breaks a limit, or a pad would cut."""
+    for size_hw in free_sizes(definition, (image.height, image.width)):
+        limits.check_resized(size_hw)
+    for operation in definition.geometry:
+        image = move_pixels(operation, image)
+    return _array(image)
 
 
 def _interpolated(image: Image.Image, size_hw: Size) -> Image.Image:

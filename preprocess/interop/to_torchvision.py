@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
+from onestream.preprocess.backends.exactness import refuse_regions
 from onestream.preprocess.backends.reference import move_pixels, to_8_bit
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.interop.libraries import load
@@ -24,10 +25,12 @@ def to_torchvision(definition: Definition) -> v2.Compose:
 
     Where torchvision has the operation it is torchvision's own; what it has not (a longer side, a box to fit, a pad to
     a size, another rounding) is a small callable of ours. A torchvision that was built for another PyTorch will do.
-    Raises ``BackendMissing`` where torchvision is not installed, or cannot be imported at all.
+    Raises ``BackendMissing`` where torchvision is not installed, or cannot be imported at all, and ``CannotCompile``
+    for a definition that begins with ``region``.
     """
+    refuse_regions(definition, what="to_torchvision")
     v2, torch = load("torchvision.transforms.v2"), load("torch")
-    steps: list[Any] = [_To8Bit(definition.decode.color)]
+    steps: list[Any] = [_To8Bit(definition.color)]
     for operation in definition.geometry:
         if not _is_torchvisions(operation):
             steps.append(_Move(operation))
@@ -54,6 +57,8 @@ def _is_torchvisions(operation: Geometric) -> bool:
     if isinstance(operation, CenterCrop):
         return operation.rounding == "nearest"
     if not isinstance(operation, Resize) or not operation.antialias:
+        return False
+    if operation.multiple_of > 1 or not operation.enlarge:
         return False
     return operation.mode == "exact" or (operation.mode == "shorter" and operation.rounding == "truncate")
 

@@ -31,7 +31,7 @@ class ImageLoader(PictureLoader[Batch, Source]):
         return self.samples
 
     def _draw(self, augmentation: Augmentation, seed: int) -> Draw:
-        return partial(_vary, augmentation, seed, self.definition.decode.color)
+        return partial(_vary, augmentation, seed, self.definition.color)
 
     def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Mapping | None]) -> Batch:  # noqa: ARG002 (labels do not move)
         return Batch(samples, labels_of(self.samples, slots), indices_of(slots))

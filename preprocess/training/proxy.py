@@ -22,10 +22,10 @@ from onestream.preprocess.backends.dali_graph import (
     graph_values,
     new_pipeline,
 )
-from onestream.preprocess.backends.exactness import refuse_inexact
+from onestream.preprocess.backends.exactness import refuse_inexact, refuse_regions
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
-from onestream.preprocess.geometry import part_of, place
+from onestream.preprocess.geometry import free_sizes, part_of, place
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
@@ -55,6 +55,7 @@ class DaliProxy:
     ) -> None:
         from nvidia.dali.plugin.pytorch.experimental import proxy
 
+        refuse_regions(definition, what="the DALI proxy")
         try:
             canvas_of(definition)
         except ValueError as error:
@@ -109,8 +110,9 @@ class _Transform:
     def __call__(self, image: Encoded | str | PathLike[str]) -> Any:
         data = Path(image).read_bytes() if isinstance(image, str | PathLike) else image
         header = self._limits.check(data)
+        for size_hw in free_sizes(self._definition, header.oriented_hw):
+            self._limits.check_resized(size_hw)
         placement = place(self._definition, header.oriented_hw)
-        self._limits.check_resized(placement.resized_hw)
         values = graph_values(placement, part_of(placement))
         values["encoded"] = np.frombuffer(for_decoders(data, header), np.uint8)
         return self._send(**{name: values[name] for name in self._names})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy.typing as npt
@@ -14,11 +15,12 @@ import onnx
 
 from onestream.postprocess.matte.background import read_picture
 from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground, Segmentation
-from onestream.serving.building import certificate, onnx_graph, repository
+from onestream.serving.building import cascade_repository, certificate, onnx_graph, repository
 from onestream.serving.building.detector_tail import read_anchors
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.building.versions import built_versions, read_pins, version_name, version_of
+from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
 from onestream.serving.dali_backend import repository as stock
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
@@ -33,7 +35,7 @@ class Built:
     files that changed; empty when everything was there already. ``models`` are the names of the Triton models.
     """
 
-    pipeline: Pipeline
+    pipeline: Pipeline | Cascade
     folder: Path
     written: list[Path]
     models: list[str]
@@ -45,14 +47,16 @@ def build(
     *,
     folder: Path,
     onnx_file: Path | None = None,
+    onnx_files: Mapping[str, Path] = MappingProxyType({}),
     form: stock.Form = "python",
     version: int = 1,
     beside: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Built:
-    """Build the repository of a pipeline in ``folder``.
+    """Build the repository of a pipeline, or of a cascade, in ``folder``.
 
-    ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``form`` *dali-backend* is for the
+    ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``onnx_files`` are those of a
+    cascade's stages by their names. ``form`` *dali-backend* is for the
     unmodified Triton container (``onestream.serving.dali_backend.repository``). A ``version`` above 1 is written beside
     version 1, which must be there, under names of its own (``onestream.serving.building.versions``). Paths in
     the pipeline file are relative to ``beside``, by default its own folder. ``progress`` is called with a line before
@@ -60,41 +64,152 @@ def build(
     ``BadNetwork``, ``BadVersion``, ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot
     do the definition exactly.
     """
-    pipeline = Pipeline.from_file(pipeline_file)
+    described = read_file(pipeline_file)
     stock.check_folder(folder, form)
+    beside = pipeline_file.parent if beside is None else beside
+    named = f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}"
+    if isinstance(described, Cascade):
+        if onnx_file is not None:
+            raise BadPipeline(f"{described.name} is a cascade; say whose network it is: --onnx STAGE={onnx_file}")
+        if form != "python" or version > 1:
+            raise BadPipeline(f"{described.name} is a cascade, which has the form python and version 1 only")
+        return _build_cascade(
+            described, folder=folder, onnx_files=onnx_files, beside=beside, named=named, progress=progress
+        )
+    if onnx_files:
+        raise BadPipeline(f"{described.name} has no stages; give its network by --onnx FILE")
+    return _build_pipeline(
+        described,
+        folder=folder,
+        onnx_file=onnx_file,
+        form=form,
+        version=version,
+        beside=beside,
+        named=named,
+        progress=progress,
+    )
+
+
+def _build_pipeline(
+    pipeline: Pipeline,
+    *,
+    folder: Path,
+    onnx_file: Path | None,
+    form: stock.Form,
+    version: int,
+    beside: Path,
+    named: str,
+    progress: Callable[[str], None],
+) -> Built:
     first = pipeline.name if version > 1 else None
     if version > 1:
         pipeline = _later_version(pipeline, version, folder=folder, form=form)
-    beside = pipeline_file.parent if beside is None else beside
-    labels, background = _labels(pipeline, beside), _background(pipeline, beside)
-    source = _Source.of(pipeline, onnx_file, anchors=_anchors(pipeline, beside))
-    named = f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}"
+    background = _background(pipeline, beside)
     if form == "dali-backend":
+        labels = _labels(pipeline, beside)
+        source = _Source.of(pipeline, onnx_file, anchors=_anchors(pipeline, beside))
         progress(f"preparing the network {source.name}")
-        served = source.prepare(pipeline, progress)
-        pipeline, notes = _suited(pipeline, served)
-        for_stock = stock.plan(pipeline, served, labels=labels)
+        network = source.prepare(pipeline, progress)
+        pipeline, notes = _suited(pipeline, network)
+        for_stock = stock.plan(pipeline, network, labels=labels)
         return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names, notes)
-    network_path = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
-    served = _built_before(network_path, source.key(pipeline))
-    fresh = served is None
-    if served is None:
-        progress(f"preparing the network {source.name}")
-        served = source.prepare(pipeline, progress)
-        entry = served.metadata_props.add()
-        entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
-    pipeline, notes = _suited(pipeline, served)
-    if isinstance(pipeline.postprocess, Detection):
-        _check_classes(pipeline.postprocess, served, labels)
+    served = _Served.of(pipeline, onnx_file, folder=folder, beside=beside, progress=progress)
+    pipeline, notes = _suited(served.pipeline, served.network)
     planned = repository.plan(
-        pipeline, served_network.outputs(served), labels=labels, background=background, version_of=first
+        pipeline, served.outputs, labels=served.labels, background=background, version_of=first
     )
-    written = repository.write(planned, folder, source=named)
-    if fresh or not (folder / f"{pipeline.name}_fused" / "1" / "model.onnx").exists():
-        written += repository.install_network(served.SerializeToString(), pipeline, folder)
+    written = repository.write(planned.files(source=named), folder)
+    written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")
     progress("measuring parity with the reference")
     written += certificate.install(pipeline.preprocess, [folder / name for name in planned.model_names])
     return Built(pipeline, folder, written, planned.model_names, notes)
+
+
+def _build_cascade(
+    cascade: Cascade,
+    *,
+    folder: Path,
+    onnx_files: Mapping[str, Path],
+    beside: Path,
+    named: str,
+    progress: Callable[[str], None],
+) -> Built:
+    if unknown := [name for name in onnx_files if name not in cascade.stages]:
+        raise BadPipeline(f"{cascade.name} has no stage {unknown[0]!r}; it has {', '.join(cascade.stages)}")
+    networks: list[_Served] = []
+    stages: list[cascade_repository.PreparedStage] = []
+    notes: list[str] = []
+    for name, pipeline in cascade.pipelines.items():
+        try:
+            served = _Served.of(pipeline, onnx_files.get(name), folder=folder, beside=beside, progress=progress)
+            pipeline, own_notes = _suited(_one_by_one(pipeline, served.network), served.network)
+        except (BadNetwork, BadPipeline) as error:
+            raise type(error)(f"stage {name}: {error}") from None
+        networks.append(served)
+        notes += [f"stage {name}: {note}" for note in own_notes]
+        stages.append(cascade_repository.PreparedStage(name, pipeline, served.outputs, served.labels))
+    planned = cascade_repository.plan(cascade, stages)
+    written = repository.write(planned.files(source=named), folder)
+    for stage, served in zip(stages, networks, strict=True):
+        written += served.install(folder / f"{cascade.name}_fused" / "1" / f"{stage.name}.onnx")
+        progress(f"measuring parity of stage {stage.name} with the reference")
+        forms = [folder / form / STAGES_PARAMETER / stage.name for form in (cascade.name, f"{cascade.name}_fused")]
+        written += certificate.install(stage.definition, [served.path.parent.parent, *forms])
+    return Built(cascade, folder, written, planned.model_names, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A network that is ready to be served, the labels beside it, and where it is installed."""
+
+    pipeline: Pipeline
+    network: onnx.ModelProto
+    labels: str | None
+    path: Path
+    is_fresh: bool
+
+    @classmethod
+    def of(
+        cls,
+        pipeline: Pipeline,
+        onnx_file: Path | None,
+        *,
+        folder: Path,
+        beside: Path,
+        progress: Callable[[str], None],
+    ) -> _Served:
+        """The network of a pipeline, as it was built before or prepared anew."""
+        labels = _labels(pipeline, beside)
+        source = _Source.of(pipeline, onnx_file, anchors=_anchors(pipeline, beside))
+        path = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
+        network = _built_before(path, source.key(pipeline))
+        is_fresh = network is None
+        if network is None:
+            progress(f"preparing the network {source.name}")
+            network = source.prepare(pipeline, progress)
+            entry = network.metadata_props.add()
+            entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
+        if isinstance(pipeline.postprocess, Detection):
+            _check_classes(pipeline.postprocess, network, labels)
+        return cls(pipeline, network, labels, path, is_fresh)
+
+    @property
+    def outputs(self) -> list[served_network.NetworkOutput]:
+        """What the network gives."""
+        return served_network.outputs(self.network)
+
+    def install(self, second: Path) -> list[Path]:
+        """Put the network beside the two models that run it; returns the files that changed."""
+        if not self.is_fresh and second.exists():
+            return []
+        return repository.install_network(self.network.SerializeToString(), self.path, second)
+
+
+def _one_by_one(pipeline: Pipeline, network: onnx.ModelProto) -> Pipeline:
+    """A stage's pipeline with batches of one where its network takes no others: regions come one by one anyway."""
+    if not onnx_graph.why_not_batched(network):
+        return pipeline
+    return pipeline.model_copy(update={"serving": pipeline.serving.model_copy(update={"max_batch_size": 1})})
 
 
 def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list[str]]:

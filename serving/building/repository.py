@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 from onestream.postprocess.options import Classification, Segmentation
+from onestream.preprocess import Definition, Limits
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.triton_config import (
@@ -39,7 +40,7 @@ from onestream.serving.building.triton_config import (
 from onestream.serving.building.versions import VERSION_OF
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
-from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
+from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline, ServingOptions
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
 from onestream.wire.tensor_names import (
     EVENT,
@@ -89,34 +90,65 @@ class Repository:
         for model in self.models:
             role = model.name.removeprefix(f"{name}_")
             adapter = {"model": "Network"}.get(role, role.capitalize())
-            found |= {
-                f"{model.name}/config.pbtxt": to_text(model.config("gpu"), source=source),
-                f"{model.name}/configs/cpu.pbtxt": to_text(model.config("cpu"), source=source),
-                f"{model.name}/definition.json": definition + "\n",
-                f"{model.name}/1/model.py": _ADAPTER.format(
-                    source=source, module="onestream.serving.models.image", adapter=adapter
-                ),
-            }
+            found |= files_of(model, module="onestream.serving.models.image", adapter=adapter, source=source)
+            found[f"{model.name}/definition.json"] = definition + "\n"
             if self.labels is not None and role != "preprocess":
                 found[f"{model.name}/labels.txt"] = self.labels
         if self.video:
-            found |= {
-                f"{self.video.name}/config.pbtxt": to_text(self.video.config("gpu"), source=source),
-                f"{self.video.name}/configs/cpu.pbtxt": to_text(self.video.config("cpu"), source=source),
-                f"{self.video.name}/definition.json": definition + "\n",
-                f"{self.video.name}/1/model.py": _ADAPTER.format(
-                    source=source, module="onestream.serving.video.model", adapter="Video"
-                ),
-            }
+            found |= files_of(self.video, module="onestream.serving.video.model", adapter="Video", source=source)
+            found[f"{self.video.name}/definition.json"] = definition + "\n"
             if self.labels is not None:
                 found[f"{self.video.name}/labels.txt"] = self.labels
         contents = {path: text.encode() for path, text in found.items()}
-        for model in self.models:
-            if model.warmup.file:
-                contents[f"{model.name}/warmup/{model.warmup.file}"] = warmup_photo()
+        contents |= warmup_files(self.models)
         if self.video and self.background is not None:
             contents[f"{self.video.name}/{BACKGROUND_FILE}"] = self.background
         return contents
+
+
+def files_of(model: Model | StreamModel, *, module: str, adapter: str, source: str) -> dict[str, str]:
+    """What Triton reads of a model, by its path in the repository; ``adapter`` is a class in ``module``."""
+    return {
+        f"{model.name}/config.pbtxt": to_text(model.config("gpu"), source=source),
+        f"{model.name}/configs/cpu.pbtxt": to_text(model.config("cpu"), source=source),
+        f"{model.name}/1/model.py": _ADAPTER.format(source=source, module=module, adapter=adapter),
+    }
+
+
+def warmup_files(models: Sequence[Model]) -> dict[str, bytes]:
+    """The files that models are warmed up with, by their paths in the repository."""
+    return {f"{m.name}/warmup/{m.warmup.file}": warmup_photo() for m in models if m.warmup.file}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the models of a pipeline have in common: parameters, and the place of Python on a CPU."""
+
+    limits: dict[str, str]
+    per_core: dict[str, str]
+    python_cpu: Placement
+    image: Tensor
+    photo: Warmup
+
+    @classmethod
+    def of(cls, limits: Limits, options: ServingOptions) -> Terms:
+        """The terms of a pipeline's limits and options."""
+        # One instance stalls behind a bounded queue (``Placement``): only who says a number gets one.
+        bound = 0 if options.max_queue_size == "cores" and options.cpu_instances == 1 else options.max_queue_size
+        queue = queue_for(_COMMITTED_CORES) if bound == "cores" else bound
+        instances = _COMMITTED_CORES if options.cpu_instances == "cores" else options.cpu_instances
+        image = Tensor(IMAGE, "uint8", (-1,), ragged=True)
+        return cls(
+            {"limits": limits.model_dump_json(), MAX_BODY_BYTES_PARAMETER: str(limits.max_body_bytes)},
+            {
+                INSTANCES_PARAMETER: str(options.cpu_instances),
+                QUEUE_PARAMETER: str(bound),
+                "threads": str(options.cpu_threads),
+            },
+            Placement("python", "cpu", options.max_batch_size, instances, queue),
+            image,
+            Warmup((image,), _WARMUP_FILE, len(warmup_photo())),
+        )
 
 
 def plan(
@@ -140,11 +172,8 @@ def plan(
     name, definition, options = pipeline.name, pipeline.preprocess, pipeline.serving
     postprocess = pipeline.postprocess
     network_tensors = tensors_of(outputs)
-    image = Tensor(IMAGE, "uint8", (-1,), ragged=True)
-    height, width = definition.output_spec.size_hw
-    assert height is not None
-    assert width is not None
-    pixels = Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
+    terms = Terms.of(pipeline.limits, options)
+    pixels = pixels_of(definition)
     if isinstance(postprocess, Classification | Segmentation):
         postprocess = with_activation(postprocess, outputs)
         pipeline = pipeline.model_copy(update={"postprocess": postprocess})
@@ -153,22 +182,10 @@ def plan(
     size = (Tensor(IMAGE_SIZE, "int32", (2,)),) if postprocess.takes_image_size else ()
 
     batch = options.max_batch_size
-    # One instance stalls behind a bounded queue (``Placement``): only who says a number gets one.
-    bound = 0 if options.max_queue_size == "cores" and options.cpu_instances == 1 else options.max_queue_size
-    queue = queue_for(_COMMITTED_CORES) if bound == "cores" else bound
-    instances = _COMMITTED_CORES if options.cpu_instances == "cores" else options.cpu_instances
     stamp = {"definition": definition.canonical_json(), "definition_digest": definition.digest, "pipeline": name}
     if version_of is not None:
         stamp[VERSION_OF] = version_of
-    limits = {
-        "limits": pipeline.limits.model_dump_json(),
-        MAX_BODY_BYTES_PARAMETER: str(pipeline.limits.max_body_bytes),
-    }
-    per_core = {
-        INSTANCES_PARAMETER: str(options.cpu_instances),
-        QUEUE_PARAMETER: str(bound),
-        "threads": str(options.cpu_threads),
-    }
+    limits, per_core, python_cpu, image = terms.limits, terms.per_core, terms.python_cpu, terms.image
     # The names of classes lie in a file beside each model.
     after = {
         "postprocess": postprocess.model_dump_json(exclude={"labels"}),
@@ -181,7 +198,6 @@ def plan(
             "needs engine tensorrt, or --form dali-backend"
         )
     gpu, on_gpu = options.gpu, {"gpu": options.gpu.model_dump_json()}
-    python_cpu = Placement("python", "cpu", batch, instances, queue)
     gpus = gpu.gpu_numbers
     python_gpu = Placement(
         "python", "gpu", gpu.max_batch_size, max_queue_size=gpu.max_queue_size, gpus=gpus, parameters=on_gpu
@@ -195,7 +211,6 @@ def plan(
         gpus=gpus,
         parameters=on_gpu,
     )
-    photo = Warmup((image,), _WARMUP_FILE, len(warmup_photo()))
 
     def model(
         role: str,
@@ -226,7 +241,7 @@ def plan(
                 (image,),
                 (pixels, *size),
                 {"cpu": python_cpu, "gpu": python_gpu},
-                photo,
+                terms.photo,
                 limits | per_core,
             ),
             model(
@@ -243,7 +258,7 @@ def plan(
                 results,
                 # It takes what the steps before it let through, without a limit of its own.
                 {
-                    "cpu": Placement("python", "cpu", batch, instances if postprocess.takes_long else 1),
+                    "cpu": Placement("python", "cpu", batch, python_cpu.instances if postprocess.takes_long else 1),
                     "gpu": Placement("python", "cpu", gpu.max_batch_size),
                 },
                 Warmup((*network_tensors, *size)),
@@ -256,7 +271,7 @@ def plan(
                 (image,),
                 results,
                 {"cpu": python_cpu, "gpu": python_gpu},
-                photo,
+                terms.photo,
                 limits | per_core | after,
             ),
         ),
@@ -303,15 +318,21 @@ def _video(
     )
 
 
+def pixels_of(definition: Definition) -> Tensor:
+    """The input of a served network, with -1 for sides that depend on the picture."""
+    height, width = (-1 if side is None else side for side in definition.output_spec.size_hw)
+    return Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
+
+
 def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     first = tensors[0]
     return (Tensor(first.name, first.dtype, first.dims, labels_file="labels.txt"), *tensors[1:])
 
 
-def write(repository: Repository, folder: Path, *, source: str) -> list[Path]:
+def write(files: Mapping[str, bytes], folder: Path) -> list[Path]:
     """Write the files that are missing or differ; returns their paths. Other pipelines are not touched."""
     written = []
-    for relative, content in repository.files(source=source).items():
+    for relative, content in files.items():
         path = folder / relative
         if path.exists() and path.read_bytes() == content:
             continue
@@ -323,11 +344,9 @@ def write(repository: Repository, folder: Path, *, source: str) -> list[Path]:
     return written
 
 
-def install_network(serialized: bytes, pipeline: Pipeline, folder: Path) -> list[Path]:
-    """Put the served network beside the two models that run it; the second is a hard link where that is possible."""
-    first = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
-    second = folder / f"{pipeline.name}_fused" / "1" / "model.onnx"
-    temporary = first.with_name("model.onnx.part")
+def install_network(serialized: bytes, first: Path, second: Path) -> list[Path]:
+    """Put a served network beside the two models that run it; the second is a hard link where that is possible."""
+    temporary = first.with_name(first.name + ".part")
     temporary.write_bytes(serialized)
     temporary.replace(first)
     second.unlink(missing_ok=True)

@@ -30,14 +30,21 @@ def pipeline_file(pipeline: Pipeline, *, source: str) -> str:
 def refuse_inexact(definition: Definition) -> None:
     """Raise ``CannotCompile`` for what the graph cannot do exactly, or cannot refuse for a single image."""
     exactness.refuse_inexact(definition, backend="dali", own_filter=True)
+    exactness.refuse_regions(definition, what="the unmodified container")
     for operation in definition.geometry:
-        if (isinstance(operation, Resize) and operation.rounding == "ratio") or (
+        if (isinstance(operation, Resize) and operation.rounding in ("ratio", "up")) or (
             isinstance(operation, CenterCrop) and operation.rounding == "truncate"
         ):
             raise CannotCompile(
                 f"this form computes sizes in whole numbers, by torchvision's rules; it has no {operation.op} with "
                 f"rounding {operation.rounding!r}"
             )
+        if isinstance(operation, Resize) and (
+            operation.mode == "height" or operation.multiple_of > 1 or not operation.enlarge
+        ):
+            raise CannotCompile("this form has no resize with mode 'height', multiple_of or enlarge false")
+        if isinstance(operation, Pad) and any(operation.multiple_of):
+            raise CannotCompile("this form has no pad with multiple_of")
     height, width = definition.output_spec.size_hw
     if height is None or width is None:
         raise CannotCompile("the size of the pixels depends on the image; end with center_crop, pad or an exact resize")
@@ -66,7 +73,7 @@ def settings(pipeline: Pipeline) -> dict[str, object]:
     resize = definition.resize
     fill = fill_values(definition)
     return {
-        "COLOR": definition.decode.color,
+        "COLOR": definition.color,
         "RESIZE": resize and resize.model_dump(mode="json", include={"mode", "size", "rounding"}),
         "PLACES": [
             operation.model_dump(mode="json", include={"op", "size", "align"})

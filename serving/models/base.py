@@ -19,7 +19,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess import read_labels
-from onestream.postprocess.options import Detection, read_postprocess
+from onestream.postprocess.options import AnyPostprocess, Detection, read_postprocess
 from onestream.postprocess.postprocessing import Postprocess, Tensors, open_postprocess
 from onestream.preprocess import (
     BadImage,
@@ -67,26 +67,37 @@ class Adapter(ABC):
         self.device = "gpu" if args["model_instance_kind"] == "GPU" else "cpu"
         self.gpu_index = int(args["model_instance_device_id"])
         """The GPU that Triton placed this instance on, where it is on one."""
-        self.definition = Definition.from_json((folder / "definition.json").read_text())
-        self._check_stamp()
-        for warning in certificate.check(folder, self.definition, model=self.name):
-            # Once for all instances of the model.
-            if args["model_instance_name"].endswith("_0"):
-                pb_utils.Logger.log_warn(warning)
         self.folder = folder
+        self._is_first = args["model_instance_name"].endswith("_0")
+        self.read_stamps()
         self.metrics = ModelMetrics(self.name)
         self.refusals = RefusalLog(self.name, write=pb_utils.Logger.log_warn)
         self.prepare()
 
-    def _check_stamp(self) -> None:
-        digest, stamped = self.parameters["definition_digest"], Definition.from_json(self.parameters["definition"])
-        if self.definition.digest != digest:
+    def read_stamps(self) -> None:
+        """Read what the model was built with. Raises ``StampMismatch`` where its parts do not belong together."""
+        self.definition = self.stamped(
+            self.folder, Definition.from_json(self.parameters["definition"]), self.parameters["definition_digest"]
+        )
+
+    def stamped(self, folder: Path, stamped: Definition, digest: str) -> Definition:
+        """The definition in a folder, which the configuration must carry too; its certificate's warnings are logged.
+
+        Raises ``StampMismatch`` where they differ.
+        """
+        definition = Definition.from_json((folder / "definition.json").read_text())
+        if definition.digest != digest:
             raise StampMismatch(
                 f"model {self.name}: config.pbtxt was built with definition {digest[:12]}, the definition.json beside "
-                f"it is {self.definition.digest[:12]}; first difference: "
-                f"{first_difference(stamped, self.definition) or 'the digest itself'}. "
+                f"it is {definition.digest[:12]}; first difference: "
+                f"{first_difference(stamped, definition) or 'the digest itself'}. "
                 "Build the pipeline again: onestream build"
             )
+        for warning in certificate.check(folder, definition, model=self.name):
+            # Once for all instances of the model.
+            if self._is_first:
+                pb_utils.Logger.log_warn(warning)
+        return definition
 
     @abstractmethod
     def prepare(self) -> None:
@@ -138,13 +149,13 @@ class Adapter(ABC):
         """The limits that are checked before an image is decoded. Asked for with every request."""
         return Limits.model_validate_json(self.parameters["limits"])
 
-    def load_engine(self) -> OnnxRuntimeEngine:
-        """The network's engine on the CPU, after its stamp was compared with the definition."""
-        engine = OnnxRuntimeEngine(self.version_folder / "model.onnx", threads=int(self.parameters["threads"]))
+    def load_engine(self, file: str = "model.onnx", definition: Definition | None = None) -> OnnxRuntimeEngine:
+        """A network's engine on the CPU, after its stamp was compared with its definition, by default the model's."""
+        engine = OnnxRuntimeEngine(self.version_folder / file, threads=int(self.parameters["threads"]))
         stamped = engine.definition
         if stamped is None:
-            raise StampMismatch(f"model {self.name}: model.onnx carries no definition; build it with onestream build")
-        check_same(stamped, self.definition, one_is="model.onnx", other_is=f"model {self.name}")
+            raise StampMismatch(f"model {self.name}: {file} carries no definition; build it with onestream build")
+        check_same(stamped, definition or self.definition, one_is=file, other_is=f"model {self.name}")
         return engine
 
     def compile_pixels(self) -> Compiled:
@@ -159,10 +170,17 @@ class Adapter(ABC):
 
     def load_postprocess(self, *, has_tail: bool = False) -> Postprocess:
         """The function from the network's outputs to the pipeline's; the objects that it finds are counted."""
-        options, labels = read_postprocess(self.parameters["postprocess"]), self.folder / "labels.txt"
+        options = read_postprocess(self.parameters["postprocess"])
+        return self.postprocess_of(options, self.definition, self.folder, has_tail=has_tail)
+
+    def postprocess_of(
+        self, options: AnyPostprocess, definition: Definition, folder: Path, *, has_tail: bool = False
+    ) -> Postprocess:
+        """The same by other options, with the labels in a folder."""
+        labels = folder / "labels.txt"
         postprocess = open_postprocess(
             options,
-            self.definition,
+            definition,
             labels=read_labels(labels) if labels.exists() else None,
             has_tail=has_tail,
             dropped=lambda count: self.metrics.count("onestream_candidates_dropped_total", count),
@@ -218,17 +236,16 @@ class FromImages(Adapter):
 
     def _is_heavy(self, request: Any) -> bool:
         """Whether the others of its batch are answered before this request's image is decoded."""
-        batch = pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy()
-        if len(batch) != 1:
+        if not has_one_image(request):
             return False
         try:
-            return self.limits.check(batch[0]).decoding_work > HEAVY_WORK
+            return self.limits.check(_images(request)[0]).decoding_work > HEAVY_WORK
         except BadImage:
             return False
 
     def _take(self, request: Any) -> Any:
         assert self._heavy is not None
-        if self._heavy.take(request, pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy().nbytes):
+        if self._heavy.take(request, _images(request).nbytes):
             return None
         reason = f"too many large images wait to be decoded{MAY_BE_SENT_AGAIN}"
         self.refusals.refused(request.request_id(), PreprocessError(reason))
@@ -256,7 +273,7 @@ def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any
 
     Requests that carry not exactly one image become ``BadImage``.
     """
-    batches = [pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy() for request in requests]
+    batches = [_images(request) for request in requests]
     results: list[Any] = [
         BadImage("bad_request", f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]")
         for batch in batches
@@ -265,3 +282,13 @@ def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any
     for index, sample in zip(single, run([batches[index][0] for index in single]), strict=True):
         results[index] = sample
     return results
+
+
+def has_one_image(request: Any) -> bool:
+    """Whether a request carries one image, as each must."""
+    return len(_images(request)) == 1
+
+
+def _images(request: Any) -> npt.NDArray[np.uint8]:
+    images: npt.NDArray[np.uint8] = pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy()
+    return images

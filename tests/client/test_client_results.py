@@ -362,7 +362,7 @@ def test_a_turned_picture_is_drawn_upright() -> None:
 
 
 def test_a_picture_of_another_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="the picture has 100x200 pixels, the boxes are of one of 200x100"):
+    with pytest.raises(ValueError, match="the picture has 100x200 pixels, the answer is for one of 200x100"):
         detected().draw(Image.new("RGB", (100, 200)))
 
 

@@ -138,7 +138,7 @@ def test_a_picture_is_drawn_upright(tmp_path: Path) -> None:
 def test_classes_are_not_drawn(wide: Path, tmp_path: Path) -> None:
     result = run(wide, "--draw", tmp_path / "out", "--json", pipeline="classify")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "--draw draws the objects that a detection pipeline finds, and 'classify' finds none" in result.stderr
+    assert "--draw draws the objects or the text of a picture, and 'classify' finds none" in result.stderr
     assert list((tmp_path / "out").rglob("*")) == []
 
 
@@ -159,7 +159,7 @@ def test_a_picture_that_cannot_be_opened_again_is_an_error_of_its_own(
     def refused(*_: object, **__: object) -> None:
         raise ValueError("cut off")
 
-    monkeypatch.setattr("onestream.client.drawing.draw_boxes", refused)
+    monkeypatch.setattr("onestream.client.drawing.draw_quads", refused)
     result = run(wide, empty, "--draw", tmp_path / "out")
     assert result.exit_code == 1
     assert result.stdout.count("cannot be drawn on: cut off") == 2

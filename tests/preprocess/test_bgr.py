@@ -115,7 +115,7 @@ def test_the_first_channel_is_blue(backend: str, run: Run) -> None:
 @settings(max_examples=60)
 @given(definition=definitions(), size=SIZES)
 def test_whatever_the_definition(definition: Definition, size: tuple[int, int]) -> None:
-    assume(definition.decode.color != "gray")
+    assume(definition.color != "gray")
     definition = Definition(operations=[Decode(color="bgr"), *definition.operations[1:]])
     file = png_of(card(*size))
     with pytest.MonkeyPatch.context() as patch:

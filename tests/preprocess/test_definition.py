@@ -110,7 +110,7 @@ def test_definitions_are_frozen() -> None:
     with pytest.raises(ValidationError):
         CLASSIFY.operations = ()
     with pytest.raises(ValidationError):
-        CLASSIFY.decode.color = "gray"
+        CLASSIFY.source.color = "gray"
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_definitions_are_frozen() -> None:
         ([{"op": "blur"}], ["blur", "'decode'", "'letterbox'"]),
         ([{"op": "decode", "color": "grb"}], ["color", "'rgb', 'bgr' or 'gray'"]),
         ([{"op": "decode", "gamma": 2}], ["gamma", "not permitted"]),
-        ([{"op": "resize", "mode": "exact", "size": [2, 2]}], ["operations[0] must be decode, got resize"]),
+        ([{"op": "resize", "mode": "exact", "size": [2, 2]}], ["operations[0] must be decode or region, got resize"]),
         (["decode", {"op": "decode"}], ["operations[1]", "only decode"]),
-        (["decode", {"op": "resize", "mode": "short", "size": 2}], ["mode", "'shorter', 'longer', 'exact' or 'fit'"]),
+        (["decode", {"op": "resize", "mode": "short", "size": 2}], ["mode", "'exact', 'fit' or 'height'"]),
         (["decode", {"op": "resize", "mode": "shorter", "size": [2, 2]}], ["'shorter'", "one side", "(2, 2)"]),
         (["decode", {"op": "resize", "mode": "exact", "size": 2}], ["'exact'", "[height, width]", "got size 2"]),
         (["decode", {"op": "resize", "mode": "shorter", "size": 0}], ["size", "greater than or equal to 1"]),
@@ -232,7 +232,7 @@ def test_stages_cut_the_chain() -> None:
     crop = CenterCrop(size=(8, 8))
     letterbox = Definition(operations=[Decode(color="gray"), Letterbox(size=(64, 96), value=7), crop])
     assert letterbox.stage("decode").geometry == ()
-    assert letterbox.stage("decode").decode == Decode(color="gray")
+    assert letterbox.stage("decode").source == Decode(color="gray")
     (resize,) = letterbox.stage("resize").geometry
     assert resize == Resize(mode="fit", size=(64, 96), rounding="nearest")
     assert letterbox.stage("crop").geometry == (resize, Pad(size=(64, 96), value=7), crop)

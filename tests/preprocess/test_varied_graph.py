@@ -79,7 +79,7 @@ def reference(definition: Definition, drawn: list[Variation]) -> list[Sample]:
 def test_inside_the_box_the_graph_is_the_references(
     definition: Definition, augmentation: Augmentation, levels: int
 ) -> None:
-    drawn = variations(augmentation, definition.decode.color)
+    drawn = variations(augmentation, definition.color)
     assert {variation.flip for variation in drawn} == {False, True}
     expected, seen = reference(definition, drawn), run_graph(definition, drawn)
     assert len(expected) == len(seen) == len(FILES)

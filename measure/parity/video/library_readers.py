@@ -49,7 +49,7 @@ class LibraryReader(ClipReader):
         return [observed(self._definition, self._image(pixels), move=move_pixels, pixels=_pixels) for pixels in frames]
 
     def _image(self, pixels: Pixels) -> Image.Image:
-        return in_color(Image.fromarray(pixels), self._definition.decode.color)
+        return in_color(Image.fromarray(pixels), self._definition.color)
 
 
 def library_reader(library: str, definition: Definition) -> ClipReader:

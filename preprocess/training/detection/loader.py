@@ -68,7 +68,7 @@ class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
         return source
 
     def _draw(self, augmentation: Augmentation, seed: int) -> Draw:
-        return partial(_vary, augmentation, seed, self.definition.decode.color, self.samples)
+        return partial(_vary, augmentation, seed, self.definition.color, self.samples)
 
     def _locate(self, draw: Draw | None) -> Locate:
         return partial(_locate, self.definition, self.samples, draw)

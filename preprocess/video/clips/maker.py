@@ -11,6 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from onestream.preprocess.backends.base import Device, Sample, network_layout
+from onestream.preprocess.backends.exactness import refuse_regions
 from onestream.preprocess.backends.reference import in_color, move_pixels
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, BadImage, BadSample, CannotCompile
@@ -20,12 +21,11 @@ from onestream.preprocess.geometry import (
     Size,
     Window,
     fill_values,
+    free_sizes,
     place,
-    resized_size,
     single_resize,
 )
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.operations import Resize
 from onestream.preprocess.video.clips.choose_frames import Chosen, Clip, choose_frames
 from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.frames import Frames, PyavFrames, VideoBackend
@@ -56,6 +56,7 @@ class ClipMaker:
         threads: int = 1,
         limits: Limits | None = None,
     ) -> None:
+        refuse_regions(definition, what="a video")
         if backend != "reference" and (not single_resize(definition.geometry) or len(fill_values(definition)) > 1):
             raise CannotCompile(
                 f"the video backend {backend} does one resize, before any crop or pad, and fills with one value; "
@@ -112,9 +113,8 @@ class ClipMaker:
         return out
 
     def _window(self, size_hw: Size) -> Window:
-        for operation in self.definition.geometry:
-            if isinstance(operation, Resize):
-                self.limits.check_resized(resized_size(operation, size_hw))
+        for free_hw in free_sizes(self.definition, size_hw):
+            self.limits.check_resized(free_hw)
         return self._finish.window(size_hw)
 
 
@@ -135,7 +135,7 @@ class _Literally(_Finish):
     """One operation after the other on the whole frame, by Pillow."""
 
     def finish(self, pixels: Pixels, size_hw: Size) -> Sample:  # noqa: ARG002 (the frame is whole)
-        image = in_color(Image.fromarray(pixels), self._definition.decode.color)
+        image = in_color(Image.fromarray(pixels), self._definition.color)
         for operation in self._definition.geometry:
             image = move_pixels(operation, image)
         array = np.asarray(image)

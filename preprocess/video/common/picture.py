@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from onestream.preprocess.backends.exactness import refuse_regions
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, CannotCompile
 from onestream.preprocess.geometry import (
@@ -13,12 +14,11 @@ from onestream.preprocess.geometry import (
     Size,
     Window,
     fill_values,
+    free_sizes,
     place,
-    resized_size,
     single_resize,
 )
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.operations import Resize
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.wire.install import install_command
@@ -31,6 +31,7 @@ class PictureMaker:
     """
 
     def __init__(self, definition: Definition, color: ColorRule, limits: Limits) -> None:
+        refuse_regions(definition, what="a video")
         try:
             from onestream.preprocess.backends.finish import CpuFinish
         except ImportError as error:
@@ -59,7 +60,7 @@ class PictureMaker:
                 part,
                 (window.height, window.width),
                 antialias=self._finish.antialias,
-                to_bgr=self._definition.decode.color == "bgr",
+                to_bgr=self._definition.color == "bgr",
             )
             return self._finish.put(placed, placement)
         stored = orientation.stored_window(Window(*part.anchor, *part.shape), planes.size_hw)
@@ -68,9 +69,8 @@ class PictureMaker:
     def _place(self, displayed_hw: Size) -> tuple[Placement, Part]:
         """Work out the geometry, anew where the size changes."""
         if self._placed is None or self._placed_hw != displayed_hw:
-            for operation in self._definition.geometry:
-                if isinstance(operation, Resize):
-                    self._limits.check_resized(resized_size(operation, displayed_hw))
+            for size_hw in free_sizes(self._definition, displayed_hw):
+                self._limits.check_resized(size_hw)
             placement = place(self._definition, displayed_hw)
             self._placed_hw, self._placed = displayed_hw, (placement, self._finish.part(placement))
         return self._placed

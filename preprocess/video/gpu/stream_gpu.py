@@ -17,9 +17,8 @@ from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
-from onestream.preprocess.geometry import Placement, Size, fill_values, place, resized_size
+from onestream.preprocess.geometry import Placement, Size, fill_values, free_sizes, place
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.operations import Resize
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.nvdec import SurfaceDecoder
@@ -150,7 +149,7 @@ class _GpuPictureMaker:
         self._channels = definition.output_spec.channels
         self._fill = next(iter(fill_values(definition)), None)
         self._resizer = PillowResize(
-            definition.resize, channels=self._channels, to_bgr=definition.decode.color == "bgr", stream=stream
+            definition.resize, channels=self._channels, to_bgr=definition.color == "bgr", stream=stream
         )
         self._planned: tuple[Size, Placement] | None = None
 
@@ -170,8 +169,7 @@ class _GpuPictureMaker:
 
     def _plan(self, displayed_hw: Size) -> Placement:
         if self._planned is None or self._planned[0] != displayed_hw:
-            for operation in self._definition.geometry:
-                if isinstance(operation, Resize):
-                    self._limits.check_resized(resized_size(operation, displayed_hw))
+            for size_hw in free_sizes(self._definition, displayed_hw):
+                self._limits.check_resized(size_hw)
             self._planned = displayed_hw, place(self._definition, displayed_hw)
         return self._planned[1]

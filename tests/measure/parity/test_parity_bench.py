@@ -212,7 +212,7 @@ def test_a_heat_map_shows_pictures_in_their_own_colors_whatever_the_order(tmp_pa
             pipeline="mine", definition_digest="0" * 64, versions={}, photos=[], bad_images={}, problems=[],
             not_compared={}, subjects=[],
         )  # fmt: skip
-        heatmap.draw(tmp_path / f"{color}.png", report, reference, [], BUNDLED[:2], color=definition.decode.color)
+        heatmap.draw(tmp_path / f"{color}.png", report, reference, [], BUNDLED[:2], color=definition.color)
         drawn.append(np.asarray(Image.open(tmp_path / f"{color}.png")))
     np.testing.assert_array_equal(*drawn)
 

@@ -86,11 +86,11 @@ def test_a_processor_that_flips_the_channels_is_imported_in_bgr() -> None:
     """Whether its config says so or not, as those of older versions, which never normalize."""
     made = processor("MobileViT", OF_SIZE_288, backend="Pil").to_dict()
     bgr = from_huggingface(made)
-    assert bgr.decode.color == "bgr"
+    assert bgr.color == "bgr"
     assert from_huggingface({key: value for key, value in made.items() if key != "do_flip_channel_order"}) == bgr
     old = {key: value for key, value in made.items() if key not in ("do_normalize", "image_mean", "image_std")}
     assert from_huggingface(old) == bgr
-    assert from_huggingface({**made, "do_flip_channel_order": False}).decode.color == "rgb"
+    assert from_huggingface({**made, "do_flip_channel_order": False}).color == "rgb"
 
 
 @pytest.mark.parametrize("name", ["ViT", "Segformer", "MobileNetV2"])

@@ -1,0 +1,49 @@
+"""Decoded pictures and their regions by the compiled loops of the CPU."""
+
+from __future__ import annotations
+
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.preprocess.backends.base import FromPicture, Pixels, Sample
+from onestream.preprocess.backends.exactness import refuse_inexact
+from onestream.preprocess.backends.finish import CpuFinish
+from onestream.preprocess.cpu.rectify import rectify
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import BadImage
+from onestream.preprocess.geometry import Quads, Size, free_sizes, place
+from onestream.preprocess.limits import Limits
+
+
+class CpuFromPicture(FromPicture):
+    """The compiled resize, and tables; regions are read where they lie in the picture."""
+
+    def __init__(self, definition: Definition, limits: Limits) -> None:
+        super().__init__(definition, limits)
+        refuse_inexact(definition, backend="dali", own_filter=False)
+        self._finish = CpuFinish(definition)
+
+    @overload
+    def run(self, picture: Pixels) -> Sample: ...
+    @overload
+    def run(self, picture: Pixels, quads: Quads) -> list[Sample | BadImage]: ...
+    def run(self, picture: Pixels, quads: Quads | None = None) -> Sample | list[Sample | BadImage]:
+        """See ``FromPicture.run``."""
+        # The compiled loops take no gaps, and nothing that is read-only.
+        picture = np.require(picture, requirements=("C", "W"))
+        return super().run(picture) if quads is None else super().run(picture, quads)
+
+    def _sample(self, pixels: Pixels) -> Sample:
+        height, width = pixels.shape[:2]
+        for size_hw in free_sizes(self.definition, (height, width)):
+            self.limits.check_resized(size_hw)
+        placement = place(self.definition, (height, width))
+        part = self._finish.part(placement)
+        (top, left), (kept_height, kept_width) = part.anchor, part.shape
+        kept = np.ascontiguousarray(pixels[top : top + kept_height, left : left + kept_width])
+        return self._finish.finish(kept, placement, part)
+
+    def _rectified(self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
+        return rectify(picture, transform, size_hw)

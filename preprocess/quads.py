@@ -1,0 +1,205 @@
+"""Regions of a picture: quadrilaterals, which of them a stage takes, and what is cut of each.
+
+A region is a *quad*: four corners, x and y in pixels of the upright picture from its outer corner (a pixel is 1 wide),
+clockwise from the top left corner of what is in it. A box is the quad of its corners.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.preprocess.geometry import Boxes, Quads, Size
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.operations import MAX_SIDE_OF_OPERATION, Region
+
+_Points = npt.NDArray[np.float64]
+
+MAX_REGION_SIDE = MAX_SIDE_OF_OPERATION
+"""The longest side of a rectified region, in pixels: no operation makes a longer one."""
+_LEAST_SINE = 0.01
+"""Of the angle at a corner, about half a degree: beyond, four corners are nearly a line."""
+
+
+def quads_of(boxes: Boxes) -> Quads:
+    """The quads of boxes, (n, 4): x0, y0, x1, y1."""
+    return np.asarray(boxes, np.float32)[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
+
+
+def bounding_boxes(quads: Quads) -> Boxes:
+    """The smallest upright boxes around quads."""
+    return np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
+
+
+def clipped_quads(quads: Quads, size_hw: Size) -> Quads:
+    """Quads whose corners outside a picture of ``size_hw`` are moved to its border."""
+    return np.clip(quads, 0, np.array(size_hw[::-1], np.float32))
+
+
+def turned(quads: Quads, quarters: int | npt.NDArray[np.integer]) -> Quads:
+    """The same areas, whose contents are seen turned by so many quarters counterclockwise, as by ``numpy.rot90``."""
+    order = (np.arange(4) + np.asarray(quarters)[..., None]) % 4
+    return np.take_along_axis(quads, np.broadcast_to(order, quads.shape[:2])[..., None], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """What is cut of a picture for each of n regions.
+
+    ``quads``: the corners of what is cut, with its margin, in whole pixels where it is a box, the top left one of the
+    sample first. ``sizes``, int64 (n, 2): height and width in pixels of the rectangle that it becomes; both are 0 where
+    nothing can be cut. ``turned``, (n,): whether it was turned by a quarter to be upright. ``shorter_sides``, float64
+    (n,): of the region without its margin.
+    """
+
+    quads: Quads
+    sizes: npt.NDArray[np.int64]
+    turned: npt.NDArray[np.bool_]
+    shorter_sides: _Points
+
+    @property
+    def possible(self) -> npt.NDArray[np.bool_]:
+        """Which regions can be cut, (n,)."""
+        return self.sizes[:, 0] > 0
+
+
+def cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts:
+    """What ``region`` cuts of a picture of ``size_hw`` for each quad.
+
+    A *box* is the bounding box of the quad, with the margin; its edges are rounded to whole pixels (``floor(x + 0.5)``)
+    and cut at the picture's borders, and it holds at least the pixel at its middle. A *quad* has its edges moved
+    outwards by the margin and may reach beyond the picture. It becomes a rectangle as wide as the longer of its upper
+    and lower edge and as high as the longer of the others, rounded likewise, at least 1 pixel. What is then at least
+    ``region.upright`` times as high as wide is turned.
+
+    Cannot be cut: what has a corner that is not finite, or does not meet the picture; and a *quad* that is not convex,
+    not clockwise, nearly a line, or larger than ``MAX_REGION_SIDE`` or ``limits.max_pixels`` allow. Raises
+    ``ValueError`` for an array of another shape.
+    """
+    if quads.ndim != 3 or quads.shape[1:] != (4, 2):
+        raise ValueError(f"got quads of shape {quads.shape}, expected (n, 4, 2)")
+    points = quads.astype(np.float64)
+    possible = np.isfinite(points).all(axis=(1, 2))
+    points[~possible] = 0
+    low, high = points.min(axis=1), points.max(axis=1)
+    possible &= ((np.minimum(high, size_hw[::-1]) - np.maximum(low, 0)) > 0).all(axis=1)
+    cut = _boxes if region.shape == "box" else _quads
+    corners, shorter, sound = cut(points, region.margin, size_hw)
+    possible &= sound
+    widths, heights = _sides(corners)
+    sizes = np.maximum(np.floor(np.stack([heights, widths], axis=1) + 0.5), 1)
+    if region.shape == "quad":
+        possible &= (sizes <= MAX_REGION_SIDE).all(axis=1) & (sizes.prod(axis=1) <= limits.max_pixels)
+    sizes = np.where(possible[:, None], sizes, 0).astype(np.int64)
+    is_turned = np.zeros(len(points), np.bool_)
+    if region.upright is not None:
+        is_turned = possible & (sizes[:, 0] >= region.upright * sizes[:, 1])
+    seen = turned(corners.astype(np.float32), is_turned.astype(np.int64))
+    return Cuts(seen, np.where(is_turned[:, None], sizes[:, ::-1], sizes), is_turned, shorter)
+
+
+_Cut = tuple[_Points, _Points, npt.NDArray[np.bool_]]
+"""Corners of what is cut, shorter sides of the regions, and which can be cut."""
+
+
+def _boxes(points: _Points, margin: float, size_hw: Size) -> _Cut:
+    low, high = points.min(axis=1), points.max(axis=1)
+    shorter = (high - low).min(axis=1)
+    added, borders = margin * shorter[:, None], np.array(size_hw[::-1], np.float64)
+    low, high = (np.clip(edge, 0, borders) for edge in (low - added, high + added))
+    first, last = np.floor(low + 0.5), np.floor(high + 0.5)
+    middle = np.minimum(np.floor((low + high) / 2), borders - 1)
+    first, last = np.where(last > first, first, middle), np.where(last > first, last, middle + 1)
+    corners = quads_of(np.concatenate([first, last], axis=1).astype(np.float32))
+    return corners.astype(np.float64), shorter, np.ones(len(points), np.bool_)
+
+
+def _quads(points: _Points, margin: float, _size_hw: Size) -> _Cut:
+    edges = np.roll(points, -1, axis=1) - points
+    lengths = np.hypot(edges[..., 0], edges[..., 1])
+    after = edges / np.where(lengths > 0, lengths, 1)[..., None]
+    before = np.roll(after, 1, axis=1)
+    sines = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
+    sound = (sines > _LEAST_SINE).all(axis=1)
+    shorter = np.minimum(*_sides(points))
+    # A corner is where both edges lie further out, each by the margin.
+    moved = (before - after) * (margin * shorter[:, None] / np.where(sines > _LEAST_SINE, sines, 1))[..., None]
+    # What is far too large for float32 is not cut.
+    return np.clip(points + moved, -1e9, 1e9).astype(np.float32).astype(np.float64), shorter, sound
+
+
+def _sides(points: _Points) -> tuple[_Points, _Points]:
+    """The longer of the upper and the lower edge, and the longer of the others: width and height, (n,) each."""
+    edges = np.roll(points, -1, axis=1) - points
+    lengths = np.hypot(edges[..., 0], edges[..., 1])
+    return np.maximum(lengths[:, 0], lengths[:, 2]), np.maximum(lengths[:, 1], lengths[:, 3])
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The regions that a stage takes: ``indices``, int64, in their order, and how many the limit left out."""
+
+    indices: npt.NDArray[np.int64]
+    left_out: int
+
+
+def choose(
+    region: Region,
+    quads: Quads,
+    size_hw: Size,
+    *,
+    limits: Limits,
+    scores: npt.NDArray[np.floating] | None = None,
+    class_ids: npt.NDArray[np.integer] | None = None,
+    labels: npt.NDArray[np.object_] | None = None,
+) -> Chosen:
+    """Which of an earlier stage's regions of a picture of ``size_hw`` a stage takes.
+
+    Those that can be cut (``cuts``), of ``region.classes``, with ``region.min_score`` and ``region.min_side`` at least;
+    of these the ``limits.max_regions`` with the best scores, or the first ones where there are no scores. ``scores``,
+    ``class_ids`` and ``labels``, the names of the classes in UTF-8, are (n,). Raises ``ValueError`` where the region
+    asks for scores or classes and there are none.
+    """
+    found = cuts(region, quads, size_hw, limits=limits)
+    taken = found.possible & (found.shorter_sides >= region.min_side)
+    if region.classes:
+        if class_ids is None or labels is None:
+            raise ValueError(f"region asks for classes {list(region.classes)}, but {region.of!r} gives none")
+        ids = [one for one in region.classes if isinstance(one, int)]
+        names = {one.encode() for one in region.classes if isinstance(one, str)}
+        taken &= np.isin(class_ids, ids) | np.array([label in names for label in labels], bool)
+    if region.min_score > 0:
+        if scores is None:
+            raise ValueError(f"region asks for min_score {region.min_score}, but {region.of!r} gives no scores")
+        taken &= scores >= region.min_score
+    indices = np.flatnonzero(taken)
+    left_out = max(len(indices) - limits.max_regions, 0)
+    if left_out:
+        order = np.arange(len(indices)) if scores is None else np.argsort(-scores[indices], kind="stable")
+        indices = indices[np.sort(order[: limits.max_regions])]
+    return Chosen(indices, left_out)
+
+
+def homographies(quads: Quads, sizes: npt.NDArray[np.int64]) -> _Points:
+    """The perspective transforms from rectangles to quads, float64 (n, 3, 3).
+
+    ``sizes`` are the rectangles' (height, width). (x, y) of the rectangle, in pixels from its outer corner, comes to
+    lie at (a, b) / c with (a, b, c) = transform @ (x, y, 1); its corners come to lie at the quad's. The formula is that
+    of a square to a quad in P. Heckbert, *Fundamentals of Texture Mapping and Image Warping*, 1989, section 2.2.3.
+    """
+    corners = quads.astype(np.float64)
+    one, two = corners[:, 1] - corners[:, 2], corners[:, 3] - corners[:, 2]
+    skew = corners[:, 0] - corners[:, 1] + corners[:, 2] - corners[:, 3]
+    area = one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0]
+    across = (skew[:, 0] * two[:, 1] - skew[:, 1] * two[:, 0]) / area
+    down = (one[:, 0] * skew[:, 1] - one[:, 1] * skew[:, 0]) / area
+    found = np.ones((len(corners), 3, 3))
+    found[:, :2, 0] = corners[:, 1] - corners[:, 0] + across[:, None] * corners[:, 1]
+    found[:, :2, 1] = corners[:, 3] - corners[:, 0] + down[:, None] * corners[:, 3]
+    found[:, :2, 2] = corners[:, 0]
+    found[:, 2, 0], found[:, 2, 1] = across, down
+    found[:, :, 0] /= sizes[:, 1, None]
+    found[:, :, 1] /= sizes[:, 0, None]
+    return found

@@ -1,0 +1,108 @@
+"""A cascade file: stages, of which the first finds regions in the picture and later ones take these, in one YAML."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+
+from onestream.postprocess.options import AnyPostprocess
+from onestream.preprocess import Definition, Limits
+from onestream.serving.building.triton_config import Tensor
+from onestream.serving.errors import BadPipeline
+from onestream.serving.pipeline import Pipeline, PipelineName, ServingOptions, Stage, read_fields, validated
+
+STAGES_PARAMETER = "stages"
+"""Parameter in which a cascade's models carry their stages; the files of a stage lie in a folder of this name."""
+
+_STAGE_NAME = r"[a-z][a-z0-9_]{0,31}"
+
+
+class Cascade(BaseModel):
+    """Everything that ``onestream build`` needs, beside the networks' files."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: PipelineName
+    stages: dict[str, Stage] = Field(
+        description="two or more, in their order, each under its name. The first takes the picture and finds regions; "
+        "every later one begins with ``region`` and takes those of an earlier one"
+    )
+    limits: Limits = Field(default=Limits(), description="what is refused before it is decoded, and the most regions")
+    serving: ServingOptions = Field(default=ServingOptions(), description="how Triton runs each stage")
+
+    @model_validator(mode="after")
+    def _stages_follow(self) -> Cascade:
+        if len(self.stages) < 2:
+            raise ValueError(
+                f"a cascade has two stages or more, got {len(self.stages)}; one alone is a pipeline, whose preprocess "
+                "stands at the top of the file"
+            )
+        for index, (name, stage) in enumerate(self.stages.items()):
+            if not re.fullmatch(_STAGE_NAME, name):
+                raise ValueError(f"stages.{name[:40]}: a stage's name is like {_STAGE_NAME}")
+            reason = _why_not_first(stage) if index == 0 else self._why_not_later(name, stage)
+            if reason:
+                raise ValueError(f"stages.{name}: {reason}")
+        return self
+
+    def _why_not_later(self, name: str, stage: Stage) -> str:
+        region = stage.preprocess.region
+        if region is None:
+            return "preprocess begins with decode, which is for the first stage; begin with region"
+        before = list(self.stages)[: list(self.stages).index(name)]
+        if region.of not in before:
+            return f"region.of is {region.of!r}; expected an earlier stage: {', '.join(before)}"
+        if not stage.postprocess.takes_regions:
+            return f"postprocess {stage.postprocess.kind} does not work on regions"
+        earlier = self.stages[region.of].postprocess
+        if not (earlier.finds_regions or earlier.turns_regions):
+            return f"region.of is {region.of!r}, which gives no regions: it ends in {earlier.kind}"
+        return ""
+
+    @property
+    def pipelines(self) -> dict[str, Pipeline]:
+        """Each stage as a pipeline of its own, called NAME_STAGE, by the stage's name."""
+        return {
+            name: Pipeline(**dict(stage), name=f"{self.name}_{name}", limits=self.limits, serving=self.serving)
+            for name, stage in self.stages.items()
+        }
+
+    @classmethod
+    def from_file(cls, path: Path) -> Cascade:
+        """Read a cascade file; its stem is the name where the file gives none. Raises as ``Pipeline.from_file``."""
+        data = read_fields(path)
+        if "stages" not in data:
+            raise BadPipeline(f"{path}: it has no stages, so it is no cascade")
+        return validated(cls, path, data)
+
+
+def _why_not_first(stage: Stage) -> str:
+    if stage.preprocess.region is not None:
+        return "preprocess begins with region; the first stage takes the picture, so it begins with decode"
+    if not stage.postprocess.finds_regions:
+        return f"postprocess {stage.postprocess.kind} finds no regions for the stages after it"
+    return ""
+
+
+def read_file(path: Path) -> Pipeline | Cascade:
+    """A pipeline file, or one with stages as a cascade. Raises ``BadPipeline``."""
+    return Cascade.from_file(path) if "stages" in read_fields(path) else Pipeline.from_file(path)
+
+
+class ServedStage(BaseModel):
+    """What a cascade's models know of a stage: the stamp, the postprocessing, and what it gives of one region."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    definition: Definition
+    definition_digest: str
+    postprocess: AnyPostprocess = Field(discriminator="kind")
+    network_outputs: tuple[str, ...]
+    answer: tuple[Tensor, ...]
+
+
+SERVED_STAGES: TypeAdapter[tuple[ServedStage, ...]] = TypeAdapter(tuple[ServedStage, ...])
+"""Reads and writes the parameter."""

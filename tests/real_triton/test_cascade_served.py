@@ -1,0 +1,189 @@
+"""Cascades on a real Triton: both forms and every protocol give the same rows, whatever the number of regions."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import detectors
+import numpy as np
+import onnx
+import pytest
+import yaml
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from onestream.client import BadImage, Client
+from onestream.serving.building.build import build
+from onestream.serving.server.server import Server
+
+pytestmark = pytest.mark.needs_triton
+
+CELLS, SCALE, MOST = 32, 2, 600
+SIDE = CELLS * detectors.CELL
+FORMS = ("things", "things_fused")
+COLORS = {"red": (200, 0, 0), "green": (200, 255, 0), "blue": (200, 0, 255)}
+NOTHING = (0, 0, 0)
+
+
+def strongest_channel(path: Path) -> None:
+    """A classifier whose scores are the means of the channels, 0 to 1."""
+    flat = numpy_helper.from_array(np.array([0, -1], np.int64), "flat")
+    graph = helper.make_graph(
+        [
+            helper.make_node("GlobalAveragePool", ["in"], ["means"]),
+            helper.make_node("Reshape", ["means", "flat"], ["out"]),
+        ],
+        "strongest_channel",
+        [helper.make_tensor_value_info("in", TensorProto.FLOAT, ["batch", 3, 16, 16])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["batch", 3])],
+        [flat],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+
+
+def fields() -> dict[str, Any]:
+    scaled = {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]}
+    find = {
+        "preprocess": {
+            "operations": [{"op": "decode"}, {"op": "letterbox", "size": [SIDE, SIDE], "value": 0}, scaled],
+        },
+        "postprocess": {
+            "kind": "detection",
+            "family": "yolo",
+            "score_threshold": 0.5,
+            "max_detections": 1000,
+            "max_candidates": 1000,
+        },
+    }
+    name = {
+        "preprocess": {
+            "operations": [{"op": "region", "of": "find"}, {"op": "resize", "mode": "exact", "size": [16, 16]}, scaled],
+        },
+        "postprocess": {"kind": "classification", "top_k": 1, "activation": "none", "labels": list(COLORS)},
+    }
+    return {
+        "stages": {"find": find, "name": name},
+        "limits": {"max_regions": MOST},
+        "serving": {"max_batch_size": 4, "cpu_instances": 1},
+    }
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cascades")
+    (folder / "things.yaml").write_text(yaml.safe_dump(fields(), sort_keys=False))
+    detectors.level_detector(folder / "find.onnx", cells=CELLS)
+    strongest_channel(folder / "name.onnx")
+    networks = {name: folder / f"{name}.onnx" for name in ("find", "name")}
+    built = build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
+    assert built.models == ["things", "things_find_model", "things_name_model", "things_fused"]
+    return folder / "repository"
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[Server]:
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, shared_memory=True) as started:
+        yield started
+
+
+@pytest.fixture(params=["grpc", "http", "grpc, shared memory"])
+def client(server: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
+    url = server.http_url if request.param == "http" else server.grpc_url
+    with Client(url, timeout_s=60, shared_memory="shared" in request.param) as connected:
+        yield connected
+
+
+def picture(colors: list[str]) -> bytes:
+    """A PNG whose first cells, row by row, have these colours."""
+    cells = np.zeros((CELLS * CELLS, 3), np.uint8)
+    cells[: len(colors)] = [COLORS[color] for color in colors] or np.empty((0, 3))
+    pixels = cells.reshape(CELLS, CELLS, 3).repeat(detectors.CELL * SCALE, 0).repeat(detectors.CELL * SCALE, 1)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def drawn(count: int, seed: int) -> list[str]:
+    return np.random.default_rng(seed).choice(list(COLORS), count).tolist()
+
+
+def places(boxes: Any) -> list[int]:
+    """Which cells the boxes are."""
+    cell = detectors.CELL * SCALE
+    assert np.allclose(boxes[:, 2:] - boxes[:, :2], cell)
+    return [round(float(y) / cell) * CELLS + round(float(x) / cell) for x, y in boxes[:, :2]]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 64, MOST, 1000])
+def test_every_region_is_classified_in_both_forms(client: Client, count: int) -> None:
+    colors = drawn(count, count)
+    for form in FORMS:
+        found = client.infer(picture(colors), pipeline=form)
+        rows = min(count, MOST)
+        assert found["boxes"].shape == (1, rows, 4)
+        assert found["labels"].shape == found["find_scores"].shape == (1, rows)
+        assert found["left_out"].tolist() == [[count - rows]]
+        assert found["image_size"].tolist() == [[SIDE * SCALE, SIDE * SCALE]]
+        named = dict(zip(places(found["boxes"][0]), found["labels"][0].tolist(), strict=True))
+        assert len(named) == rows
+        assert all(label == colors[place].encode() for place, label in named.items())
+
+
+def test_callers_get_their_own_rows_and_bad_pictures_hurt_nobody(server: Server) -> None:
+    def ask(number: int) -> str:
+        colors = drawn(number % 7, number)
+        form = FORMS[number % 2]
+        with Client(server.grpc_url, timeout_s=60) as client:
+            if number % 5 == 0:
+                with pytest.raises(BadImage):
+                    client.infer(picture(colors)[: 80 + number], pipeline=form)
+                return "refused"
+            found = client.infer(picture(colors), pipeline=form)
+        order = np.argsort(places(found["boxes"][0]))
+        assert [found["labels"][0][place].decode() for place in order] == colors
+        return "answered"
+
+    with ThreadPoolExecutor(24) as pool:
+        outcomes = list(pool.map(ask, range(120)))
+    assert outcomes.count("refused") == 24
+
+
+def test_a_network_of_a_stage_can_be_asked_alone(server: Server) -> None:
+    from tritonclient import grpc
+
+    pixels = np.full((1, 16, 16, 3), (255, 0, 51), np.uint8)
+    given = grpc.InferInput("pixels", list(pixels.shape), "UINT8")
+    given.set_data_from_numpy(pixels)
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        found = client.infer("things_name_model", [given]).as_numpy("out")
+    np.testing.assert_allclose(found, [[1, 0, 0.2]], atol=1e-6)
+
+
+def test_each_stage_has_its_time_and_its_regions(server: Server) -> None:
+    import urllib.request
+
+    def value(series: str) -> float:
+        with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series))
+
+    def metrics() -> dict[str, float]:
+        return {form: value(f'onestream_regions_total{{model="{form}",stage="name"}}') for form in FORMS}
+
+    before = metrics()
+    with Client(server.grpc_url, timeout_s=60) as client:
+        for form in FORMS:
+            client.infer(picture(drawn(9, 1)), pipeline=form)
+    deadline = time.monotonic() + 10
+    while metrics() != {form: count + 9 for form, count in before.items()}:
+        # Metrics arrive once a second.
+        assert time.monotonic() < deadline, (before, metrics())
+        time.sleep(0.2)
+    for form in FORMS:
+        for step in ("decode", "find_preprocess", "find_network", "find_postprocess", "name_network"):
+            assert value(f'onestream_step_batches_total{{model="{form}",step="{step}"}}') > 0

@@ -1,0 +1,157 @@
+"""The stages of a cascade on made-up pictures, networks and postprocessings: who gets which answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onestream.postprocess.postprocessing import Tensors
+from onestream.preprocess import BadImage, Decode, Definition, Limits, Resize
+from onestream.preprocess.operations import Region
+from onestream.serving.building.triton_config import Tensor
+from onestream.serving.models.stages import NetworkFailed, Networks, Pixels, Stage, Stages
+
+SIDE = 10
+PICTURE_HW = (40, 100)
+FIND = Definition(operations=[Decode()])
+REGIONS = Definition(operations=[Region(of="find"), Resize(mode="exact", size=(4, 4))])
+FOUND = (Tensor("boxes", "float32", (-1, 4)), Tensor("scores", "float32", (-1,)), Tensor("image_size", "int32", (2,)))
+VALUE = (Tensor("value", "int32", (1,)), Tensor("pair", "int32", (2,)))
+
+
+class Decoder:
+    """Takes numbers for images: so many boxes are in the picture; a negative number is a bad image."""
+
+    def run(self, images: Sequence[Any]) -> list[Any]:
+        return [
+            BadImage("corrupt", "it is damaged") if count < 0 else np.full((*PICTURE_HW, 3), count, np.uint8)
+            for count in images
+        ]
+
+
+class Cutter:
+    """The sample of a picture is the picture, that of a region its place in the picture's corner pixel."""
+
+    def run(self, picture: Pixels, quads: Any = None) -> Any:
+        if quads is None:
+            return picture
+        return [np.full((1, 1, 3), quad[0, 0] // SIDE, np.uint8) for quad in quads]
+
+
+class Echo(Networks):
+    """Gives its sample back, and remembers how many it got at once."""
+
+    def __init__(self, failing: int | None = None) -> None:
+        self.failing, self.batches = failing, []
+
+    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors | NetworkFailed]:
+        self.batches.append((stage, len(samples)))
+        return [
+            NetworkFailed("it broke") if stage != "find" and sample[0, 0, 0] == self.failing else {"out": sample[None]}
+            for sample in samples
+        ]
+
+
+def boxes(outputs: Tensors, sizes: Sequence[Any]) -> list[Tensors]:
+    count = int(outputs["out"][0, 0, 0, 0])
+    found = np.array([[place * SIDE, 0, place * SIDE + SIDE, SIDE] for place in range(count)], np.float32)
+    scores = np.linspace(1, 0.5, count, dtype=np.float32)
+    size = np.array([sizes[0]], np.int32)
+    return [{"boxes": found.reshape(1, -1, 4), "scores": scores[None], "image_size": size}]
+
+
+def value(outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
+    place = int(outputs["out"][0, 0, 0, 0])
+    return [{"value": np.array([[place]], np.int32), "pair": np.array([[place, -place]], np.int32)}]
+
+
+def odd_only(outputs: Tensors, sizes: Sequence[Any]) -> list[Tensors]:
+    (found,) = value(outputs, sizes)
+    return [found if found["value"][0, 0] % 2 else {name: one[:, :0] for name, one in found.items()}]
+
+
+def turn(outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
+    place = int(outputs["out"][0, 0, 0, 0])
+    return [{"degrees": np.array([[90 * place]], np.int32)}]
+
+
+def stages(*later: Stage, networks: Networks | None = None, limits: Limits = Limits()) -> Stages:
+    first = Stage("find", FIND, Cutter(), boxes, FOUND)
+    return Stages(Decoder(), [first, *later], networks or Echo(), limits=limits, chunk=3)
+
+
+LOOK = Stage("look", REGIONS, Cutter(), value, VALUE)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 10])
+def test_every_region_gets_its_row(count: int) -> None:
+    (answer,) = stages(LOOK).run([count])
+    assert set(answer) == {"boxes", "find_scores", "image_size", "value", "pair", "left_out"}
+    assert answer["boxes"].shape == (1, count, 4)
+    assert answer["find_scores"].shape == (1, count)
+    assert answer["value"].tolist() == [list(range(count))]
+    assert answer["pair"].tolist() == [[[place, -place] for place in range(count)]]
+    assert answer["image_size"].tolist() == [list(PICTURE_HW)]
+    assert answer["left_out"].tolist() == [[0]]
+
+
+def test_pictures_share_chunks_and_nothing_else() -> None:
+    networks = Echo()
+    counts = [4, 0, -1, 1, 5]
+    answers = stages(LOOK, networks=networks).run(counts)
+    assert [size for stage, size in networks.batches if stage == "look"] == [3, 3, 3, 1]
+    assert isinstance(answers[2], BadImage)
+    for count, answer in zip(counts, answers, strict=True):
+        if count >= 0:
+            assert answer["value"].tolist() == [list(range(count))]
+            alone = stages(LOOK).run([count])[0]
+            assert all(np.array_equal(answer[name], alone[name]) for name in alone)
+
+
+def test_a_network_that_fails_for_a_region_fails_its_picture_alone() -> None:
+    answers = stages(LOOK, networks=Echo(failing=3)).run([2, 5, 3])
+    assert isinstance(answers[1], NetworkFailed)
+    assert answers[0]["value"].tolist() == [[0, 1]]
+    assert answers[2]["value"].tolist() == [[0, 1, 2]]
+
+
+def test_above_the_limit_the_best_regions_stay_and_the_rest_is_counted() -> None:
+    (answer,) = stages(LOOK, limits=Limits(max_regions=4)).run([9])
+    assert answer["value"].tolist() == [[0, 1, 2, 3]]
+    assert answer["left_out"].tolist() == [[5]]
+
+
+def test_a_region_of_which_a_stage_gives_nothing_has_no_row() -> None:
+    (answer,) = stages(Stage("odd", REGIONS, Cutter(), odd_only, VALUE), LOOK).run([6])
+    assert answer["odd_value"].tolist() == answer["value"].tolist() == [[1, 3, 5]]
+    assert answer["boxes"][0, :, 0].tolist() == [10, 30, 50]
+
+
+def test_a_later_stage_takes_regions_turned() -> None:
+    turner = Stage("turn", REGIONS, Cutter(), turn, (Tensor("degrees", "int32", (1,)),))
+    seen: list[Any] = []
+
+    class Watching(Cutter):
+        def run(self, picture: Pixels, quads: Any = None) -> Any:
+            seen.extend(quads)
+            return super().run(picture, quads)
+
+    regions = Definition(operations=[Region(of="turn"), Resize(mode="exact", size=(4, 4))])
+    (answer,) = stages(turner, Stage("look", regions, Watching(), value, VALUE)).run([4])
+    assert answer["turn_degrees"].tolist() == [[0, 90, 180, 270]]
+    corners = [[0, 0], [10, 0], [10, 10], [0, 10]]
+    for place, quad in enumerate(seen):
+        # What was the top left corner of the content has moved on by a corner for each quarter.
+        expected = np.roll(np.array(corners) + [place * SIDE, 0], -place, axis=0)
+        assert quad.tolist() == expected.tolist()
+
+
+def test_nobody_works_for_a_caller_who_has_left() -> None:
+    networks = Echo()
+    answers = stages(LOOK, networks=networks).run([2, 2], lambda index: index == 1)
+    assert answers[0] is None
+    assert answers[1]["value"].tolist() == [[0, 1]]
+    assert [size for stage, size in networks.batches if stage == "find"] == [1]

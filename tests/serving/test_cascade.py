@@ -1,0 +1,91 @@
+"""A cascade's file: what is read, what is refused, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from onestream.preprocess import Definition
+from onestream.serving.cascade import Cascade, read_file
+from onestream.serving.errors import BadPipeline
+from onestream.serving.pipeline import Pipeline
+
+ROOT = Path(__file__).parents[2]
+FIND: dict[str, Any] = {
+    "network": "ssdlite-mobilenet-v2",
+    "preprocess": {"operations": [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [300, 300]}]},
+    "postprocess": {"kind": "detection", "family": "ssd"},
+}
+NAME: dict[str, Any] = {
+    "network": "efficientnet-lite0",
+    "preprocess": {
+        "operations": [{"op": "region", "of": "find"}, {"op": "resize", "mode": "exact", "size": [224, 224]}],
+    },
+}
+
+
+def write(tmp_path: Path, fields: dict[str, Any]) -> Path:
+    path = tmp_path / "things.yaml"
+    path.write_text(yaml.safe_dump(fields, sort_keys=False))
+    return path
+
+
+def test_stages_keep_their_order_and_become_pipelines(tmp_path: Path) -> None:
+    fields = {"stages": {"find": FIND, "name": NAME}, "limits": {"max_regions": 7}, "serving": {"max_batch_size": 1}}
+    cascade = read_file(write(tmp_path, fields))
+    assert isinstance(cascade, Cascade)
+    assert cascade.name == "things"
+    assert list(cascade.pipelines) == ["find", "name"]
+    find = cascade.pipelines["find"]
+    assert find.name == "things_find"
+    assert find.preprocess == Definition.model_validate(FIND["preprocess"])
+    assert (find.limits.max_regions, find.serving.max_batch_size) == (7, 1)
+
+
+def test_a_file_without_stages_is_a_pipeline(tmp_path: Path) -> None:
+    assert isinstance(read_file(write(tmp_path, FIND)), Pipeline)
+    with pytest.raises(BadPipeline, match="it has no stages"):
+        Cascade.from_file(write(tmp_path, FIND))
+    with pytest.raises(BadPipeline, match="it has stages, so it is a cascade"):
+        Pipeline.from_file(write(tmp_path, {"stages": {"find": FIND, "name": NAME}}))
+
+
+@pytest.mark.parametrize("name", ["read", "sort"])
+def test_the_cascades_that_come_with_the_project_can_be_read(name: str) -> None:
+    assert isinstance(read_file(ROOT / "pipelines" / f"{name}.yaml"), Cascade)
+
+
+@pytest.mark.parametrize(
+    ("stages", "reason"),
+    [
+        ({"find": FIND}, "two stages or more, got 1"),
+        ({"find": FIND, "Name": NAME}, "a stage's name is like"),
+        ({"name": NAME, "find": FIND}, r"stages\.name: preprocess begins with region; the first stage takes the picture"),
+        ({"find": NAME | {"preprocess": FIND["preprocess"]}, "name": NAME}, "postprocess classification finds no regions"),
+        ({"find": FIND, "name": FIND}, r"stages\.name: preprocess begins with decode"),
+        ({"look": FIND, "name": NAME}, "region.of is 'find'; expected an earlier stage: look"),
+        (
+            {"find": FIND, "name": NAME | {"postprocess": FIND["postprocess"]}},
+            "postprocess detection does not work on regions",
+        ),
+        (
+            {
+                "find": FIND,
+                "name": NAME,
+                "more": {"preprocess": {"operations": [{"op": "region", "of": "name"}]}},
+            },
+            "region.of is 'name', which gives no regions: it ends in classification",
+        ),
+    ],
+)
+def test_stages_that_do_not_follow_are_refused(tmp_path: Path, stages: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BadPipeline, match=reason):
+        read_file(write(tmp_path, {"stages": stages}))
+
+
+def test_region_at_the_top_of_a_pipeline_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadPipeline, match="preprocess begins with region"):
+        read_file(write(tmp_path, NAME))
