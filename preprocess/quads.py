@@ -7,6 +7,7 @@ clockwise from the top left corner of what is in it. A box is the quad of its co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ def clipped_quads(quads: Quads, size_hw: Size) -> Quads:
     return np.clip(quads, 0, np.array(size_hw[::-1], np.float32))
 
 
-def turned(quads: Quads, quarters: int | npt.NDArray[np.integer]) -> Quads:
+def turned(quads: Quads, quarters: int | npt.NDArray[np.integer[Any]]) -> Quads:
     """The same areas, whose contents are seen turned by so many quarters counterclockwise, as by ``numpy.rot90``."""
     order = (np.arange(4) + np.asarray(quarters)[..., None]) % 4
     return np.take_along_axis(quads, np.broadcast_to(order, quads.shape[:2])[..., None], axis=1)
@@ -151,8 +152,8 @@ def choose(
     size_hw: Size,
     *,
     limits: Limits,
-    scores: npt.NDArray[np.floating] | None = None,
-    class_ids: npt.NDArray[np.integer] | None = None,
+    scores: npt.NDArray[np.floating[Any]] | None = None,
+    class_ids: npt.NDArray[np.integer[Any]] | None = None,
     labels: npt.NDArray[np.object_] | None = None,
 ) -> Chosen:
     """Which of an earlier stage's regions of a picture of ``size_hw`` a stage takes.

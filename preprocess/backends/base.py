@@ -87,6 +87,8 @@ class FromPicture(ABC):
         """
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or not picture.size:
             raise ValueError(f"got a picture of {picture.dtype}{picture.shape}, expected uint8 (height, width, 3) RGB")
+        # The compiled loops take no gaps, and nothing that is read-only.
+        picture = np.require(picture, requirements=("C", "W"))
         region = self.definition.source
         if not isinstance(region, Region):
             if quads is not None:

@@ -115,9 +115,7 @@ def _build_pipeline(
         return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names, notes)
     served = _Served.of(pipeline, onnx_file, folder=folder, beside=beside, progress=progress)
     pipeline, notes = _suited(served.pipeline, served.network)
-    planned = repository.plan(
-        pipeline, served.outputs, labels=served.labels, background=background, version_of=first
-    )
+    planned = repository.plan(pipeline, served.outputs, labels=served.labels, background=background, version_of=first)
     written = repository.write(planned.files(source=named), folder)
     written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")
     progress("measuring parity with the reference")

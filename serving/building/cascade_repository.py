@@ -19,7 +19,7 @@ from onestream.preprocess import Definition
 from onestream.preprocess.geometry import mapping
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.repository import Terms, files_of, pixels_of, warmup_files
-from onestream.serving.building.triton_config import Model, Tensor, Warmup
+from onestream.serving.building.triton_config import Device, Model, Placement, Tensor, Warmup
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.pipeline import Pipeline
@@ -98,17 +98,17 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
         **terms.limits,
         **terms.per_core,
     }
-    placements = {"cpu": terms.python_cpu, "gpu": terms.python_cpu}
+    placements: dict[Device, Placement] = {"cpu": terms.python_cpu, "gpu": terms.python_cpu}
     results = _results([stage.name for stage in stages], answers)
 
-    def form(name: str) -> Model:
+    def form(name: str, warmup: Warmup | None) -> Model:
         return Model(
             name,
             (terms.image,),
             results,
             placements,
             max_queue_ms=cascade.serving.max_queue_ms,
-            warmup=terms.photo,
+            warmup=warmup,
             parameters=parameters,
         )
 
@@ -127,7 +127,11 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
         )
 
     return CascadeRepository(
-        cascade, tuple(stages), form(cascade.name), form(f"{cascade.name}_fused"), tuple(map(network, stages))
+        cascade,
+        tuple(stages),
+        form(cascade.name, None),
+        form(f"{cascade.name}_fused", terms.photo),
+        tuple(map(network, stages)),
     )
 
 

@@ -117,7 +117,7 @@ def files_of(model: Model | StreamModel, *, module: str, adapter: str, source: s
 
 def warmup_files(models: Sequence[Model]) -> dict[str, bytes]:
     """The files that models are warmed up with, by their paths in the repository."""
-    return {f"{m.name}/warmup/{m.warmup.file}": warmup_photo() for m in models if m.warmup.file}
+    return {f"{m.name}/warmup/{m.warmup.file}": warmup_photo() for m in models if m.warmup and m.warmup.file}
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,8 @@ class Warmup:
 class Model:
     """A model that executes. ``placements`` hold what differs between machines, everything else is shared.
 
-    In a bounded queue no request waits longer than ``max_queue_ms``, or than its caller says.
+    ``warmup`` is None for one that asks other models, which Triton does not allow before the server is ready. In a
+    bounded queue no request waits longer than ``max_queue_ms``, or than its caller says.
     """
 
     name: str
@@ -95,7 +96,7 @@ class Model:
     outputs: tuple[Tensor, ...]
     placements: dict[Device, Placement]
     max_queue_ms: int
-    warmup: Warmup
+    warmup: Warmup | None
     parameters: dict[str, str] = field(default_factory=dict)
 
     def config(self, device: Device) -> ModelConfig:
@@ -121,17 +122,8 @@ class Model:
             config.optimization.cuda.graphs = True
         for key, value in sorted({**self.parameters, **placement.parameters}.items()):
             config.parameters[key].string_value = value
-        warmup = config.model_warmup.add(name="photo" if self.warmup.file else "zeros", batch_size=1)
-        for tensor in self.warmup.tensors:
-            value = warmup.inputs[tensor.name]
-            value.data_type = _DATA_TYPES[tensor.dtype]
-            if self.warmup.file:
-                value.dims.append(self.warmup.bytes)
-                value.input_data_file = self.warmup.file
-            else:
-                # Where any size may come, the request has one value.
-                value.dims.extend(max(size, 1) for size in tensor.dims)
-                value.zero_data = True
+        if self.warmup is not None:
+            _add_warmup(config, self.warmup)
         return config
 
 
@@ -213,6 +205,20 @@ def to_text(config: ModelConfig, *, source: str) -> str:
 def from_text(text: str) -> ModelConfig:
     """Read a ``config.pbtxt``."""
     return text_format.Parse(text, proto.ModelConfig())
+
+
+def _add_warmup(config: ModelConfig, warmup: Warmup) -> None:
+    request = config.model_warmup.add(name="photo" if warmup.file else "zeros", batch_size=1)
+    for tensor in warmup.tensors:
+        value = request.inputs[tensor.name]
+        value.data_type = _DATA_TYPES[tensor.dtype]
+        if warmup.file:
+            value.dims.append(warmup.bytes)
+            value.input_data_file = warmup.file
+        else:
+            # Where any size may come, the request has one value.
+            value.dims.extend(max(size, 1) for size in tensor.dims)
+            value.zero_data = True
 
 
 def _add_tensors(config: ModelConfig, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:

@@ -29,8 +29,6 @@ _QUEUE_FULL = (QUEUE_IS_FULL, WAITED_TOO_LONG)
 _CHUNK = 64
 """Regions whose pixels are in memory at once: 64 of 224x224 take 10 MB."""
 
-_READY_S, _POLL_S = 120.0, 0.05
-
 
 class _Cascade(FromImages):
     """``image`` to what the last stage gives of every region."""
@@ -129,15 +127,9 @@ class Cascade(_Cascade):
     """All stages but their networks, which are models of their own and are asked inside the server."""
 
     def open_networks(self) -> Networks:
-        """The models ``NAME_STAGE_model``, when they are ready."""
+        """The models ``NAME_STAGE_model``."""
         models = {stage.name: f"{self.parameters['pipeline']}_{stage.name}_model" for stage in self.served}
         outputs = {stage.name: stage.network_outputs for stage in self.served}
-        give_up = time.monotonic() + _READY_S
-        # Triton loads models side by side, and the warm-up of this one asks the others.
-        while not all(map(pb_utils.is_model_ready, models.values())):
-            if time.monotonic() > give_up:
-                raise RuntimeError(f"model {self.name}: its networks are not ready: {', '.join(models.values())}")
-            time.sleep(_POLL_S)
         # They wait most of the time: one for each instance of a network, and as many that are on their way.
         self._askers = ThreadPoolExecutor(2 * len(os.sched_getaffinity(0)), "ask")
         return _OtherModels(models, outputs, self._askers)
@@ -164,9 +156,7 @@ class _OwnNetworks(Networks):
 
 
 class _OtherModels(Networks):
-    def __init__(
-        self, models: dict[str, str], outputs: dict[str, tuple[str, ...]], askers: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, models: dict[str, str], outputs: dict[str, tuple[str, ...]], askers: ThreadPoolExecutor) -> None:
         self._models, self._outputs, self._askers = models, outputs, askers
 
     def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors | NetworkFailed]:
@@ -185,4 +175,3 @@ class _OtherModels(Networks):
             reason = response.error().message()
             return NetworkFailed(reason, is_overload=any(text in reason for text in _QUEUE_FULL))
         return {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs[stage]}
-

@@ -240,9 +240,7 @@ def _seen(chosen: _Found, results: Sequence[Tensors | None], answer: Sequence[Te
 
     A region of which it gave nothing is not among them.
     """
-    given = [
-        None if one is None or any(value.shape[1:2] == (0,) for value in one.values()) else one for one in results
-    ]
+    given = [None if one is None or any(value.shape[1:2] == (0,) for value in one.values()) else one for one in results]
     kept = np.array([one is not None for one in given], bool)
     tensors = _stacked([one for one in given if one is not None], answer)
     quads = turned(chosen.quads[kept], tensors[DEGREES] // _QUARTER) if DEGREES in tensors else chosen.quads[kept]

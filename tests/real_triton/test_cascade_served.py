@@ -123,7 +123,7 @@ def places(boxes: Any) -> list[int]:
 def test_every_region_is_classified_in_both_forms(client: Client, count: int) -> None:
     colors = drawn(count, count)
     for form in FORMS:
-        found = client.infer(picture(colors), pipeline=form)
+        found = client.infer(form, picture(colors))
         rows = min(count, MOST)
         assert found["boxes"].shape == (1, rows, 4)
         assert found["labels"].shape == found["find_scores"].shape == (1, rows)
@@ -141,9 +141,9 @@ def test_callers_get_their_own_rows_and_bad_pictures_hurt_nobody(server: Server)
         with Client(server.grpc_url, timeout_s=60) as client:
             if number % 5 == 0:
                 with pytest.raises(BadImage):
-                    client.infer(picture(colors)[: 80 + number], pipeline=form)
+                    client.infer(form, picture(colors)[: 80 + number])
                 return "refused"
-            found = client.infer(picture(colors), pipeline=form)
+            found = client.infer(form, picture(colors))
         order = np.argsort(places(found["boxes"][0]))
         assert [found["labels"][0][place].decode() for place in order] == colors
         return "answered"
@@ -159,7 +159,7 @@ def test_a_network_of_a_stage_can_be_asked_alone(server: Server) -> None:
     pixels = np.full((1, 16, 16, 3), (255, 0, 51), np.uint8)
     given = grpc.InferInput("pixels", list(pixels.shape), "UINT8")
     given.set_data_from_numpy(pixels)
-    with grpc.InferenceServerClient(server.grpc_url) as client:
+    with grpc.InferenceServerClient(server.grpc_url.removeprefix("grpc://")) as client:
         found = client.infer("things_name_model", [given]).as_numpy("out")
     np.testing.assert_allclose(found, [[1, 0, 0.2]], atol=1e-6)
 
@@ -178,7 +178,7 @@ def test_each_stage_has_its_time_and_its_regions(server: Server) -> None:
     before = metrics()
     with Client(server.grpc_url, timeout_s=60) as client:
         for form in FORMS:
-            client.infer(picture(drawn(9, 1)), pipeline=form)
+            client.infer(form, picture(drawn(9, 1)))
     deadline = time.monotonic() + 10
     while metrics() != {form: count + 9 for form, count in before.items()}:
         # Metrics arrive once a second.

@@ -63,8 +63,14 @@ def test_the_cascades_that_come_with_the_project_can_be_read(name: str) -> None:
     [
         ({"find": FIND}, "two stages or more, got 1"),
         ({"find": FIND, "Name": NAME}, "a stage's name is like"),
-        ({"name": NAME, "find": FIND}, r"stages\.name: preprocess begins with region; the first stage takes the picture"),
-        ({"find": NAME | {"preprocess": FIND["preprocess"]}, "name": NAME}, "postprocess classification finds no regions"),
+        (
+            {"name": NAME, "find": FIND},
+            r"stages\.name: preprocess begins with region; the first stage takes the picture",
+        ),
+        (
+            {"find": NAME | {"preprocess": FIND["preprocess"]}, "name": NAME},
+            "postprocess classification finds no regions",
+        ),
         ({"find": FIND, "name": FIND}, r"stages\.name: preprocess begins with decode"),
         ({"look": FIND, "name": NAME}, "region.of is 'find'; expected an earlier stage: look"),
         (
