@@ -20,7 +20,7 @@ def build(
         list[str] | None,
         typer.Option(
             metavar="FILE",
-            help="The network, where the pipeline does not name a built-in one; of a cascade STAGE=FILE, for each stage.",
+            help="The network, where the pipeline names no built-in one; of a cascade STAGE=FILE, for each stage.",
         ),
     ] = None,
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),

@@ -11,8 +11,11 @@ https://cocodataset.org, the ``categories`` of ``instances_val2017.json``.
 """
 
 
-def read_labels(path: Path) -> list[str]:
-    """Read a labels file. Raises ``ValueError`` where it is not UTF-8 or a line is empty, naming it."""
+def read_labels(path: Path, *, spaces: bool = False) -> list[str]:
+    """Read a labels file. Raises ``ValueError`` where it is not UTF-8 or a line is empty, naming it.
+
+    A line of spaces is empty too; not so with ``spaces``, for a file of characters, of which the space is one.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -20,6 +23,6 @@ def read_labels(path: Path) -> list[str]:
     # Not splitlines(), which also splits at characters that a name may contain.
     labels = text.removesuffix("\n").split("\n")
     for number, label in enumerate(labels, start=1):
-        if not label.strip():
+        if not (label if spaces else label.strip()):
             raise ValueError(f"{path.name} line {number} is empty; every class needs a name")
     return labels

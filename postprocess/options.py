@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
 from onestream.postprocess.labels import COCO_IDS
+from onestream.wire.tensor_names import SCORES, TEXTS
 
 Level = Annotated[int, Field(ge=0, le=255)]
 
@@ -46,6 +49,10 @@ class Options(BaseModel):
     finds_regions: ClassVar[bool] = False
     takes_regions: ClassVar[bool] = False
     turns_regions: ClassVar[bool] = False
+
+    def keeps(self, answer: Mapping[str, npt.NDArray[Any]]) -> bool:  # noqa: ARG002 (most keep every region)
+        """Whether a region of which a stage of a cascade gives this has a row in the cascade's answer."""
+        return True
 
 
 class Classification(Options):
@@ -215,7 +222,96 @@ class Detection(DetectorFamily, Options):
         return "none" if self.family in ("detr", "boxes") else "by_class"
 
 
-AnyPostprocess = Classification | Detection | Embedding | Matte | Raw | Segmentation
+class TextLines(Options):
+    """Where text is, from a network with one output (batch, 1, height, width) of probabilities, as DB gives it.
+
+    Differentiable binarization: https://arxiv.org/abs/1911.08947. Its networks mark a shrunken core of each line.
+    """
+
+    takes_image_size: ClassVar[bool] = True
+    finds_regions: ClassVar[bool] = True
+
+    kind: Literal["text_lines"] = "text_lines"
+    threshold: float = Field(
+        default=0.3, gt=0, lt=1, description="a cell of the network's output belongs to a line where it is above this"
+    )
+    box_threshold: float = Field(
+        default=0.5, ge=0, lt=1, description="a line must have a score, the mean of its rectangle's cells, from this on"
+    )
+    unclip_ratio: float = Field(
+        default=1.6,
+        ge=0,
+        le=10,
+        description="the rectangle of a line grows on every side by its area times this, divided by its perimeter",
+    )
+    dilation: bool = Field(
+        default=True,
+        description="cells are made larger by half a cell on every side, which joins those with one between",
+    )
+    min_side: float = Field(
+        default=3.0,
+        ge=1,
+        allow_inf_nan=False,
+        description="a line's shorter side must be so long, in cells before the rectangle grows, and in pixels of the "
+        "picture after it",
+    )
+    max_lines: int = Field(
+        default=1000, ge=1, le=10000, description="the most lines of a picture: those with the best scores stay"
+    )
+
+
+class Rotation(Options):
+    """How far the picture is turned, from a classifier whose classes are angles: one output (batch, classes)."""
+
+    takes_regions: ClassVar[bool] = True
+    turns_regions: ClassVar[bool] = True
+
+    kind: Literal["rotation"] = "rotation"
+    degrees: tuple[Literal[0, 90, 180, 270], ...] = Field(
+        min_length=2, description="of each class: by how much what is seen is turned clockwise"
+    )
+    min_score: float = Field(default=0.9, ge=0, le=1, description="below this score the answer is 0 degrees")
+    activation: Literal["auto", "softmax", "none"] = Field(
+        default="auto",
+        description="*softmax* makes scores that sum to 1 of logits; *auto* is *none* for a network that ends in "
+        "softmax or sigmoid itself, and *softmax* for any other",
+    )
+
+    @model_validator(mode="after")
+    def _each_angle_once(self) -> Rotation:
+        if len(set(self.degrees)) < len(self.degrees):
+            raise ValueError(f"name each angle once, got {list(self.degrees)}")
+        return self
+
+
+class Text(Options):
+    """The text of a line, from a recognizer with one output (batch, steps, classes) for CTC; class 0 is the blank."""
+
+    takes_regions: ClassVar[bool] = True
+
+    kind: Literal["text"] = "text"
+    min_score: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="of a stage of a cascade: a region whose text has a lower score, or no character, has no row",
+    )
+    characters: str | None = Field(
+        default=None,
+        description="a file with one character a line in the order of the network's classes from 1 on, relative to the "
+        "pipeline file; without it the network's own: ``character`` in its metadata. A class after the last is a space",
+    )
+    character_scores: bool = Field(
+        default=False,
+        description="return the score of each character beside that of the text; not in a stage of a cascade",
+    )
+
+    def keeps(self, answer: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """See ``Options.keeps``."""
+        return bool(answer[TEXTS][0, 0]) and bool(answer[SCORES][0, 0] >= self.min_score)
+
+
+AnyPostprocess = Classification | Detection | Embedding | Matte | Raw | Rotation | Segmentation | Text | TextLines
 
 _ANY: TypeAdapter[AnyPostprocess] = TypeAdapter(Annotated[AnyPostprocess, Field(discriminator="kind")])
 

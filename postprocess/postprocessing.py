@@ -20,21 +20,30 @@ from onestream.postprocess.options import (
     Embedding,
     Matte,
     Raw,
+    Rotation,
     Segmentation,
+    Text,
+    TextLines,
 )
 from onestream.postprocess.segmentation import Place, class_grid, level_grids, png, probabilities
+from onestream.postprocess.text.rotation import rotations
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Boxes, Size, mapping
 from onestream.wire.tensor_names import (
     BOXES,
     CANDIDATES,
+    CHARACTER_SCORES,
     CLASS_IDS,
+    CTC,
+    DEGREES,
     EMBEDDING,
     IMAGE_SIZE,
     LABELS,
     MASKS,
     MATTE,
+    QUADS,
     SCORES,
+    TEXTS,
 )
 
 Tensors = dict[str, npt.NDArray[Any]]
@@ -58,7 +67,8 @@ def open_postprocess(
 ) -> Postprocess:
     """The function that a pipeline's options ask for.
 
-    ``labels`` are the names of the network's classes; ids serve as names where there are none. ``has_tail`` says that
+    ``labels`` are the names of the network's classes; ids serve as names where there are none. Those of a text are the
+    characters of its classes from 1 on. ``has_tail`` says that
     the network ends in the tail that ``onestream.serving.building.onnx_postprocess`` writes. ``dropped`` is called with
     how many candidates of a batch were not finite.
     """
@@ -76,6 +86,12 @@ def open_postprocess(
             return _detector(options, definition, labels, dropped)
         case Segmentation():
             return _segmenter(options, definition, labels)
+        case TextLines():
+            return _line_finder(options, definition)
+        case Rotation():
+            return lambda outputs, _sizes: rows(_rotation(outputs, options))
+        case Text():
+            return _reader(options, labels)
 
 
 def rows(tensors: Tensors) -> list[Tensors]:
@@ -102,6 +118,13 @@ def _classes(outputs: Tensors, options: Classification, names: Names, *, has_tai
         (logits,) = outputs.values()
         scores, class_ids = top_k(logits, options.top_k, activation=options.activation)
     return {SCORES: scores, CLASS_IDS: class_ids, LABELS: names(class_ids)}
+
+
+def _rotation(outputs: Tensors, options: Rotation) -> Tensors:
+    assert options.activation != "auto", "the build writes which one it is"
+    (logits,) = outputs.values()
+    degrees, scores = rotations(logits, options.degrees, min_score=options.min_score, activation=options.activation)
+    return {DEGREES: degrees, SCORES: scores}
 
 
 def _names(labels: Sequence[str] | None) -> Names:
@@ -177,3 +200,45 @@ def _segmenter(options: Segmentation, definition: Definition, labels: Sequence[s
         return [masks(scores, size_hw) for scores, size_hw in zip(batch, sizes, strict=True)]
 
     return masks_of_each
+
+
+def _line_finder(options: TextLines, definition: Definition) -> Postprocess:
+    from onestream.postprocess.text.lines import find_lines
+
+    fields = options.model_dump(exclude={"kind"})
+    # Pictures come in few sizes.
+    mapping_of = lru_cache(maxsize=256)(partial(mapping, definition))
+
+    def lines(probabilities: npt.NDArray[Any], size_hw: Size) -> Tensors:
+        # A network may leave out the dimension of its one class.
+        found = find_lines(probabilities.reshape(probabilities.shape[-2:]), mapping_of(size_hw), **fields)
+        return {
+            QUADS: found.quads[None],
+            SCORES: found.scores[None],
+            IMAGE_SIZE: np.array([size_hw], np.int32),
+        }
+
+    def lines_of_each(outputs: Tensors, sizes: Sequence[Size]) -> list[Tensors]:
+        (batch,) = outputs.values()
+        return [lines(probabilities, size_hw) for probabilities, size_hw in zip(batch, sizes, strict=True)]
+
+    return lines_of_each
+
+
+def _reader(options: Text, characters: Sequence[str] | None) -> Postprocess:
+    from onestream.postprocess.text.decoding import Decoder
+
+    if characters is None:
+        raise ValueError("postprocess text takes the characters of the network's classes")
+    decode = Decoder(characters)
+
+    def texts(outputs: Tensors, _sizes: Sequence[Size]) -> list[Tensors]:
+        classes, scores = (outputs[name] for name in CTC)
+        read = decode(classes, scores)
+        found = {TEXTS: np.array(read.texts, object)[:, None], SCORES: read.scores[:, None]}
+        if options.character_scores:
+            each = [own.astype("<f4").tobytes() for own in read.character_scores]
+            found[CHARACTER_SCORES] = np.array(each, object)[:, None]
+        return rows(found)
+
+    return texts

@@ -213,8 +213,12 @@ class Mapping:
 
     def quads_to_source(self, quads: Quads) -> Quads:
         """Quads on the canvas in the image, corner by corner."""
-        points = (quads.astype(np.float64) - self._xyxy(self.offset)[:2]) / self._xyxy(self.scale)[:2]
-        return np.asarray(points, np.float32)
+        return np.asarray(self.points_to_source(quads.astype(np.float64)), np.float32)
+
+    def points_to_source(self, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Points (..., 2), x and y on the canvas, in the image; they may lie outside it."""
+        moved: npt.NDArray[np.float64] = (points - np.array(self.offset[::-1])) / np.array(self.scale[::-1])
+        return moved
 
     def _ordered(self, boxes: npt.NDArray[np.float64]) -> Boxes:
         """With the lower edge first, which a mirror turns round."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from onestream.postprocess.options import AnyPostprocess
+from onestream.postprocess.options import AnyPostprocess, Text
 from onestream.preprocess import Definition, Limits
 from onestream.serving.building.triton_config import Tensor
 from onestream.serving.errors import BadPipeline
@@ -56,6 +56,8 @@ class Cascade(BaseModel):
             return f"region.of is {region.of!r}; expected an earlier stage: {', '.join(before)}"
         if not stage.postprocess.takes_regions:
             return f"postprocess {stage.postprocess.kind} does not work on regions"
+        if isinstance(stage.postprocess, Text) and stage.postprocess.character_scores:
+            return "character_scores differ in number from region to region, so they are not for a stage"
         earlier = self.stages[region.of].postprocess
         if not (earlier.finds_regions or earlier.turns_regions):
             return f"region.of is {region.of!r}, which gives no regions: it ends in {earlier.kind}"

@@ -18,7 +18,15 @@ from onestream.serving.video.bounds import Bounds
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
 Precision = Literal["fp32", "tf32", "fp16"]
-Network = Literal["efficientnet-lite0", "selfie-segmentation", "ssdlite-mobilenet-v2", "nanodet-g"]
+Network = Literal[
+    "efficientnet-lite0",
+    "selfie-segmentation",
+    "ssdlite-mobilenet-v2",
+    "nanodet-g",
+    "ppocr-v6-det",
+    "ppocr-cls",
+    "ppocr-v6-rec",
+]
 GpuNumber = Annotated[int, Field(ge=0)]
 # A file name of 255 characters holds it with what the models' names add.
 PipelineName = Annotated[

@@ -19,5 +19,8 @@ QUADS = "quads"
 TEXTS = "texts"
 DEGREES = "degrees"
 LEFT_OUT = "left_out"
+CHARACTER_SCORES = "character_scores"
 CANDIDATES = ("candidate_boxes", "candidate_scores", "candidate_classes")
 """What a detector's network gives the postprocessing, whatever its family."""
+CTC = ("ctc_classes", "ctc_scores")
+"""What a text recognizer gives the postprocessing: the best class of each step, and its probability."""

@@ -12,7 +12,7 @@ from onestream.measure.parity.answers import Answers, TopClass, Unread
 from onestream.measure.parity.boxes import Objects
 from onestream.measure.parity.subject import Outputs, Pixels
 from onestream.postprocess import read_labels
-from onestream.postprocess.options import Classification, Detection, Raw
+from onestream.postprocess.options import Classification, Detection, Raw, Text
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.base import Sample
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -43,7 +43,7 @@ class Network:
         if definition is None:
             return f"{file} carries no definition; onestream build writes one that does"
         names = folder / "labels.txt"
-        labels = read_labels(names) if names.exists() else None
+        labels = read_labels(names, spaces=isinstance(options, Text)) if names.exists() else None
         match options:
             case Detection():
                 if not set(CANDIDATES) <= set(engine.output_names):

@@ -14,8 +14,17 @@ import numpy.typing as npt
 import onnx
 
 from onestream.postprocess.matte.background import read_picture
-from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground, Segmentation
+from onestream.postprocess.options import (
+    Classification,
+    Detection,
+    Matte,
+    PictureBackground,
+    Rotation,
+    Segmentation,
+    Text,
+)
 from onestream.serving.building import cascade_repository, certificate, onnx_graph, repository
+from onestream.serving.building.ctc_tail import characters_of
 from onestream.serving.building.detector_tail import read_anchors
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.onnx_process import prepare_file
@@ -24,6 +33,7 @@ from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
 from onestream.serving.dali_backend import repository as stock
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
+from onestream.serving.networks.ppocr import Network, fetch_network
 from onestream.serving.pipeline import Pipeline
 
 
@@ -189,6 +199,8 @@ class _Served:
             entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
         if isinstance(pipeline.postprocess, Detection):
             _check_classes(pipeline.postprocess, network, labels)
+        if isinstance(pipeline.postprocess, Text):
+            labels = characters_of(network, onnx_graph.classes_of(network), labels)
         return cls(pipeline, network, labels, path, is_fresh)
 
     @property
@@ -224,7 +236,7 @@ def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list
         serving = pipeline.serving.model_copy(update={"gpu": gpu})
         pipeline = pipeline.model_copy(update={"serving": serving})
         notes.append(f"one image at a time, on a GPU too: {reason}")
-    if isinstance(pipeline.postprocess, Classification | Segmentation):
+    if isinstance(pipeline.postprocess, Classification | Segmentation | Rotation):
         outputs = served_network.outputs(served)
         postprocess = with_activation(pipeline.postprocess, outputs)
         if postprocess.activation != pipeline.postprocess.activation and outputs[0].activation:
@@ -279,7 +291,7 @@ class _Source:
     def key(self, pipeline: Pipeline) -> str:
         content = self.name.encode() if self.file is None else self.file.read_bytes()
         key = content + pipeline.preprocess.digest.encode()
-        if isinstance(pipeline.postprocess, Detection):
+        if isinstance(pipeline.postprocess, Detection | Text):
             key += pipeline.postprocess.model_dump_json().encode()
         if self.anchors is not None:
             key += self.anchors.tobytes()
@@ -333,11 +345,22 @@ def _nanodet_g(progress: Callable[[str], None]) -> onnx.ModelProto:
     return nanodet.export_nanodet_g(nanodet.fetch_graph())
 
 
+def _ppocr(network: Network) -> Callable[[Callable[[str], None]], onnx.ModelProto]:
+    def load(progress: Callable[[str], None]) -> onnx.ModelProto:
+        progress("fetching PP-OCR's networks (27 MB, once)")
+        return onnx_graph.load(fetch_network(network))
+
+    return load
+
+
 _BUILT_IN = {
     "efficientnet-lite0": _efficientnet_lite0,
     "selfie-segmentation": _selfie_segmentation,
     "ssdlite-mobilenet-v2": _ssdlite_mobilenet_v2,
     "nanodet-g": _nanodet_g,
+    "ppocr-v6-det": _ppocr("ppocr-v6-det"),
+    "ppocr-cls": _ppocr("ppocr-cls"),
+    "ppocr-v6-rec": _ppocr("ppocr-v6-rec"),
 }
 
 
@@ -354,17 +377,22 @@ def _built_before(path: Path, key: str) -> onnx.ModelProto | None:
 
 def _labels(pipeline: Pipeline, beside: Path) -> str | None:
     options = pipeline.postprocess
+    if isinstance(options, Text):
+        return None if options.characters is None else _read_text(beside / options.characters, "postprocess.characters")
     if not isinstance(options, Classification | Detection | Segmentation) or options.labels is None:
         return None
     if isinstance(options.labels, tuple):
         return "".join(f"{name}\n" for name in options.labels)
     if options.labels in _OWN_LABELS:
         return (resources.files("onestream.serving") / "data" / f"{options.labels}_labels.txt").read_text("utf-8")
-    path = beside / options.labels
+    return _read_text(beside / options.labels, "postprocess.labels")
+
+
+def _read_text(path: Path, field: str) -> str:
     try:
-        return _read(path, "postprocess.labels", most=_MOST_LABEL_BYTES).decode()
+        return _read(path, field, most=_MOST_LABEL_BYTES).decode()
     except UnicodeDecodeError as error:
-        raise BadPipeline(f"postprocess.labels: {path}: not UTF-8 at byte {error.start}") from None
+        raise BadPipeline(f"{field}: {path}: not UTF-8 at byte {error.start}") from None
 
 
 def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | None) -> None:

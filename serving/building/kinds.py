@@ -15,14 +15,37 @@ from onestream.postprocess.options import (
     Embedding,
     Matte,
     Raw,
+    Rotation,
     Segmentation,
+    Text,
+    TextLines,
 )
 from onestream.preprocess import Definition
-from onestream.serving.building.onnx_postprocess import check_classification, check_embedding, check_segmentation
+from onestream.serving.building.onnx_postprocess import (
+    check_classification,
+    check_embedding,
+    check_rotation,
+    check_segmentation,
+    check_text_lines,
+)
 from onestream.serving.building.triton_config import Tensor
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, EMBEDDING, IMAGE_SIZE, LABELS, MASKS, MATTE, SCORES
+from onestream.wire.tensor_names import (
+    BOXES,
+    CHARACTER_SCORES,
+    CLASS_IDS,
+    CTC,
+    DEGREES,
+    EMBEDDING,
+    IMAGE_SIZE,
+    LABELS,
+    MASKS,
+    MATTE,
+    QUADS,
+    SCORES,
+    TEXTS,
+)
 
 
 def answer_of(
@@ -44,6 +67,13 @@ def answer_of(
             return _matte(definition, outputs)
         case Segmentation():
             return _segmentation(definition, options, outputs, labels)
+        case TextLines():
+            return _text_lines(outputs)
+        case Rotation():
+            check_rotation(outputs, options)
+            return Tensor(DEGREES, "int32", (1,)), Tensor(SCORES, "float32", (1,))
+        case Text():
+            return _text(options, outputs)
         case Raw():
             return tensors_of(outputs)
 
@@ -122,3 +152,22 @@ def _segmentation(
         Tensor(LABELS, "string", (masked,)),
         Tensor(IMAGE_SIZE, "int32", (2,)),
     )
+
+
+def _text_lines(outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
+    """Each picture has as many as there are lines in it."""
+    check_text_lines(outputs)
+    return (
+        Tensor(QUADS, "float32", (-1, 4, 2)),
+        Tensor(SCORES, "float32", (-1,)),
+        Tensor(IMAGE_SIZE, "int32", (2,)),
+    )
+
+
+def _text(options: Text, outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
+    if tuple(out.name for out in outputs) != CTC:
+        raise BadNetwork(
+            f"text takes a network built for it, which gives {' and '.join(CTC)}; build the pipeline again"
+        )
+    answer = Tensor(TEXTS, "string", (1,)), Tensor(SCORES, "float32", (1,))
+    return (*answer, Tensor(CHARACTER_SCORES, "string", (1,))) if options.character_scores else answer

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.options import AnyPostprocess, Detection, Segmentation
+from onestream.postprocess.options import AnyPostprocess, Detection, Matte, Segmentation, Text
 from onestream.preprocess import Definition
+from onestream.serving.building.ctc_tail import append_ctc_tail
 from onestream.serving.building.detector_tail import append_tail, class_count
 from onestream.serving.building.stamp import check_same, read_stamp, stamp_of
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
@@ -29,6 +30,8 @@ _CANNOT_BATCH_KEY = "onestream.cannot_batch"
 _CLASSES_KEY = "onestream.classes"
 _MOST_METADATA_BYTES = 1 << 22
 """The characters of a text recognizer, which some keep there, take some 100 kB."""
+_EXAMPLE_SIDES = (320, 448)
+"""What free sides are tried with, in pixels: multiples of 64, since many networks halve their sides six times."""
 _OUTPUT_NAME = r"[\w.:/@+-]{1,200}"
 """The names of outputs are joined by commas in a parameter of the configuration."""
 _OUTPUT_DTYPES = (
@@ -41,6 +44,7 @@ _OUTPUT_DTYPES = (
     TensorProto.DOUBLE,
     TensorProto.STRING,
 )
+_FREE_SIZE = "end its geometry with center_crop, pad, letterbox or an exact resize"
 _TENSORS_SHOWN = 10
 _DTYPES = {"uint8": TensorProto.UINT8, "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
 
@@ -57,7 +61,8 @@ def prepare(
 
     ``outputs`` names the tensors that leave, in place of the file's own outputs; what comes after them is left out.
     A detector gets the tail of its family, so that it gives candidates (``detector_tail``); ``anchors`` are those of
-    the file that its options name.
+    the file that its options name. A text recognizer gives the best class of each step (``ctc_tail``).
+    A side that depends on the image stays free, where the network's is.
     Where its batch cannot be made dynamic, the result says so (``why_not_batched``). Raises ``BadNetwork`` where the
     file does not fit the definition, and ``StampMismatch`` where it was stamped with another definition.
     """
@@ -73,7 +78,10 @@ def prepare(
         return served
     if outputs is not None:
         served = _ending_in(served, outputs)
+    _forget_unknown_sizes(served)
     _check_input(served, definition)
+    if isinstance(postprocess, Detection | Matte) and None in definition.output_spec.size_hw:
+        raise BadNetwork(f"{postprocess.kind} takes a definition whose output has one size; {_FREE_SIZE}")
     _make_batch_dynamic(served)
     _build_door(served, definition)
     helper.set_model_props(served, {entry.key: entry.value for entry in model.metadata_props} | stamp_of(definition))
@@ -84,7 +92,7 @@ def prepare(
     _check_outputs(served)
     if reason := _compare_batches(served, definition):
         served.metadata_props.add(key=_CANNOT_BATCH_KEY, value=reason)
-    if isinstance(postprocess, Segmentation):
+    if isinstance(postprocess, Segmentation | Text):
         # Exporters leave sizes open that follow from the input's, which is known by now.
         inferred = onnx.shape_inference.infer_shapes(served).graph.output
         del served.graph.output[:]
@@ -98,6 +106,8 @@ def prepare(
         )
         if classes is not None:
             served.metadata_props.add(key=_CLASSES_KEY, value=str(classes))
+    if isinstance(postprocess, Text):
+        served.metadata_props.add(key=_CLASSES_KEY, value=str(append_ctc_tail(served)))
     return served
 
 
@@ -107,7 +117,7 @@ def why_not_batched(served: onnx.ModelProto) -> str:
 
 
 def classes_of(served: onnx.ModelProto) -> int | None:
-    """How many classes a served detector tells apart; None for any other network, and where it does not say."""
+    """How many classes a served detector or recognizer has; None for any other network, and where it does not say."""
     return next((int(entry.value) for entry in served.metadata_props if entry.key == _CLASSES_KEY), None)
 
 
@@ -146,16 +156,19 @@ def _check_outputs(model: onnx.ModelProto) -> None:
             raise BadNetwork(f"the output {value.name!r} has a size below 1")
 
 
+def _forget_unknown_sizes(model: onnx.ModelProto) -> None:
+    """Leave sizes of -1 open, by which Paddle's exporters say that they depend on the input."""
+    for value in (*_real_inputs(model), *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value == -1:
+                dim.Clear()
+
+
 def _check_input(model: onnx.ModelProto, definition: Definition) -> None:
     inputs = _real_inputs(model)
     if len(inputs) != 1:
         raise BadNetwork(f"expected one input, the image; got {len(inputs)}: {', '.join(v.name for v in inputs)}")
     tensor, spec = inputs[0].type.tensor_type, definition.output_spec
-    if None in spec.shape:
-        raise BadNetwork(
-            f"the definition's output size {spec.shape} depends on the image, and images are batched; "
-            "end its geometry with center_crop, pad, letterbox or an exact resize"
-        )
     if tensor.elem_type != _DTYPES[spec.dtype]:
         seen = TensorProto.DataType.Name(tensor.elem_type).lower()
         raise BadNetwork(
@@ -163,6 +176,11 @@ def _check_input(model: onnx.ModelProto, definition: Definition) -> None:
         )
     dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
     fits = len(dims) == 4 and all(seen in (None, given) for seen, given in zip(dims[1:], spec.shape, strict=True))
+    if not fits and None in spec.shape:
+        raise BadNetwork(
+            f"the definition's output size {_shape([None, *spec.shape])} depends on the image, and input "
+            f"{inputs[0].name!r} takes {_shape(dims)}; {_FREE_SIZE}"
+        )
     if not fits:
         raise BadNetwork(
             f"input {inputs[0].name!r} takes {_shape(dims)}, the definition gives {_shape([None, *spec.shape])} "
@@ -265,7 +283,8 @@ def _build_door(model: onnx.ModelProto, definition: Definition) -> None:
     del graph.node[:]
     graph.node.extend([*nodes, *own])
     kept = [value for value in graph.input if value.name != nodes[-1].output[0]]
-    door = helper.make_tensor_value_info(DOOR, TensorProto.UINT8, [_BATCH, height, width, spec.channels])
+    sides = [name if side is None else side for name, side in (("height", height), ("width", width))]
+    door = helper.make_tensor_value_info(DOOR, TensorProto.UINT8, [_BATCH, *sides, spec.channels])
     del graph.input[:]
     graph.input.extend([door, *kept])
 
@@ -282,16 +301,15 @@ def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
 def _compare_batches(model: onnx.ModelProto, definition: Definition) -> str:
     """Run 3 images alone and as one batch; why the network may not run batches, or nothing where both are the same.
 
-    Raises ``BadNetwork`` where it does not run images alone.
+    Free sides are tried with two sizes. Raises ``BadNetwork`` where it does not run images alone.
     """
-    height, width = definition.output_spec.size_hw
-    assert height is not None
-    assert width is not None
-    shape = (3, height, width, definition.output_spec.channels)
-    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    pixels, *larger = (_noise(definition, side) for side in _EXAMPLE_SIDES)
     try:
         engine = OnnxRuntimeEngine(model.SerializeToString(), threads=0)
         alone = engine.run(pixels)
+        for one in larger:
+            if one.shape != pixels.shape:
+                engine.run(one[:1])
     except Exception as error:  # ONNX Runtime's exceptions share no public base class
         raise BadNetwork(f"the network does not run with one image: {_first_line(error)}") from None
     for name, batch in alone.items():
@@ -310,6 +328,13 @@ def _compare_batches(model: onnx.ModelProto, definition: Definition) -> str:
         if batch.dtype.kind == "f" and not np.allclose(batch, alone[name], rtol=0, atol=tolerance):
             return f"output {name!r} of an image depends on the other images of its batch"
     return ""
+
+
+def _noise(definition: Definition, free_side: int) -> npt.NDArray[np.uint8]:
+    """Three images as they come to the door; what depends on the image is ``free_side`` pixels long."""
+    spec = definition.output_spec
+    height, width = (free_side if side is None else side for side in spec.size_hw)
+    return np.random.default_rng(0).integers(0, 256, (3, height, width, spec.channels), dtype=np.uint8)
 
 
 def _first_line(error: Exception) -> str:

@@ -17,7 +17,10 @@ from onestream.postprocess.options import (
     Embedding,
     Matte,
     Raw,
+    Rotation,
     Segmentation,
+    Text,
+    TextLines,
 )
 from onestream.serving.building.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.serving.engine import served as served_network
@@ -35,15 +38,15 @@ def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onn
     keep its own order among them (TensorRT documents none). For a matte the output becomes ``matte``, uint8
     (batch, height, width), what ``onestream.postprocess.matte.composer.alpha`` computes; for an embedding
     ``embedding``, float32 (batch, values), what ``onestream.postprocess.embedding.embeddings`` does. Raw outputs stay
-    as they are, and so do a detector's, which has its tail from the build, and a segmentation's, whose masks are made
-    on the host.
+    as they are, and so do a detector's and a text recognizer's, which have their tails from the build, and those of
+    other kinds, whose answers are made on the host.
 
     Raises ``BadNetwork`` where the network has not the one output that the kind takes or an opset below 11, and
     ``BadPipeline`` where it has fewer than ``top_k`` classes, or ends in the activation that would be appended.
     """
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
-    if isinstance(postprocess, Raw | Detection | Segmentation):
+    if isinstance(postprocess, Raw | Detection | Segmentation | Text | TextLines | Rotation):
         return extended
     if isinstance(postprocess, Classification):
         postprocess = with_activation(postprocess, served_network.outputs(model))
@@ -104,6 +107,30 @@ def check_classification(outputs: Sequence[NetworkOutput], postprocess: Classifi
     return classes
 
 
+def check_rotation(outputs: Sequence[NetworkOutput], postprocess: Rotation) -> None:
+    """Raise ``BadNetwork`` where a network is no classifier, ``BadPipeline`` where its classes are not the angles."""
+    if len(outputs) != 1 or len(outputs[0].dims) != 1 or not outputs[0].dtype.startswith("float"):
+        raise BadNetwork(f"rotation takes one output of floats, (batch, classes); got {_shapes(outputs)}")
+    classes = outputs[0].dims[0]
+    if classes is not None and classes != len(postprocess.degrees):
+        raise BadPipeline(
+            f"postprocess.degrees has {len(postprocess.degrees)} angles, the network has {classes} classes"
+        )
+
+
+def check_text_lines(outputs: Sequence[NetworkOutput]) -> None:
+    """Raise ``BadNetwork`` where a network gives no map of probabilities."""
+    dims = outputs[0].dims
+    is_map = len(dims) == 2 or (len(dims) == 3 and dims[0] in (1, None))
+    if len(outputs) != 1 or not is_map or not outputs[0].dtype.startswith("float"):
+        raise BadNetwork(
+            "text_lines takes one output of floats, (batch, 1, height, width) or (batch, height, width); got "
+            f"{_shapes(outputs)}. network_outputs: [NAME] in the pipeline file takes one of several"
+        )
+    if outputs[0].activation == "softmax":
+        raise BadNetwork(f"text_lines takes probabilities of one class; {outputs[0].name!r} comes from softmax")
+
+
 def check_embedding(outputs: Sequence[NetworkOutput]) -> int | None:
     """Number of values of a network's embeddings, None where it does not say. Raises ``BadNetwork``."""
     dims = outputs[0].dims
@@ -141,9 +168,13 @@ def with_activation(postprocess: Classification, outputs: Sequence[NetworkOutput
 def with_activation(postprocess: Segmentation, outputs: Sequence[NetworkOutput]) -> Segmentation: ...
 
 
+@overload
+def with_activation(postprocess: Rotation, outputs: Sequence[NetworkOutput]) -> Rotation: ...
+
+
 def with_activation(
-    postprocess: Classification | Segmentation, outputs: Sequence[NetworkOutput]
-) -> Classification | Segmentation:
+    postprocess: Classification | Segmentation | Rotation, outputs: Sequence[NetworkOutput]
+) -> Classification | Segmentation | Rotation:
     """The postprocessing with *softmax*, *sigmoid* or *none* in the place of *auto*, whichever suits the network.
 
     Raises as ``with_postprocess``.
@@ -160,10 +191,15 @@ def with_activation(
     return postprocess
 
 
-def _activation_of_scores(postprocess: Classification | Segmentation, outputs: Sequence[NetworkOutput]) -> str:
+def _activation_of_scores(
+    postprocess: Classification | Segmentation | Rotation, outputs: Sequence[NetworkOutput]
+) -> str:
     """The activation that suits a network that ends in none."""
     if isinstance(postprocess, Classification):
         check_classification(outputs, postprocess)
+        return "softmax"
+    if isinstance(postprocess, Rotation):
+        check_rotation(outputs, postprocess)
         return "softmax"
     classes, _ = check_segmentation(outputs)
     if classes == 1 and postprocess.activation == "softmax":

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-from onestream.postprocess.options import Classification, Segmentation
+from onestream.postprocess.options import Classification, Rotation, Segmentation
 from onestream.preprocess import Definition, Limits
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.onnx_postprocess import with_activation
@@ -174,7 +174,12 @@ def plan(
     network_tensors = tensors_of(outputs)
     terms = Terms.of(pipeline.limits, options)
     pixels = pixels_of(definition)
-    if isinstance(postprocess, Classification | Segmentation):
+    if -1 in pixels.dims:
+        raise BadPipeline(
+            "preprocess: its output size depends on the image, and images are batched; end its geometry with "
+            "center_crop, pad, letterbox or an exact resize"
+        )
+    if isinstance(postprocess, Classification | Segmentation | Rotation):
         postprocess = with_activation(postprocess, outputs)
         pipeline = pipeline.model_copy(update={"postprocess": postprocess})
     results = answer_of(postprocess, definition, outputs, labels)
@@ -188,7 +193,7 @@ def plan(
     limits, per_core, python_cpu, image = terms.limits, terms.per_core, terms.python_cpu, terms.image
     # The names of classes lie in a file beside each model.
     after = {
-        "postprocess": postprocess.model_dump_json(exclude={"labels"}),
+        "postprocess": postprocess.model_dump_json(exclude={"labels", "characters"}),
         "network_outputs": ",".join(out.name for out in outputs),
     }
     # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess import read_labels
-from onestream.postprocess.options import AnyPostprocess, Detection, read_postprocess
+from onestream.postprocess.options import AnyPostprocess, Detection, Text, read_postprocess
 from onestream.postprocess.postprocessing import Postprocess, Tensors, open_postprocess
 from onestream.preprocess import (
     BadImage,
@@ -181,7 +181,7 @@ class Adapter(ABC):
         postprocess = open_postprocess(
             options,
             definition,
-            labels=read_labels(labels) if labels.exists() else None,
+            labels=read_labels(labels, spaces=isinstance(options, Text)) if labels.exists() else None,
             has_tail=has_tail,
             dropped=lambda count: self.metrics.count("onestream_candidates_dropped_total", count),
         )

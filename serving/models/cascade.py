@@ -78,6 +78,7 @@ class _Cascade(FromImages):
             compile_from_picture(stage.definition.pixels(), backend="dali", limits=self.limits),
             self.postprocess_of(stage.postprocess, stage.definition, folder),
             stage.answer,
+            stage.postprocess.keeps,
         )
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:

@@ -48,13 +48,18 @@ class Networks(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage, ready to run. ``answer`` are the tensors that it gives of one region, without a batch dimension."""
+    """One stage, ready to run.
+
+    ``answer`` are the tensors that it gives of one region, without a batch dimension; ``keeps`` says of them, with it,
+    whether the region stays.
+    """
 
     name: str
     definition: Definition
     from_picture: FromPicture
     postprocess: Postprocess
     answer: tuple[Tensor, ...]
+    keeps: Callable[[Tensors], bool] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,7 @@ class Stages:
         for picture in pictures:
             if picture.failure is None:
                 self._counted(stage.name, len(results[picture.index]))
-                picture.found[stage.name] = _seen(chosen[picture.index], results[picture.index], stage.answer)
+                picture.found[stage.name] = _seen(stage, chosen[picture.index], results[picture.index])
 
     def _chosen(self, stage: Stage, picture: _Picture) -> _Found:
         """The regions that a stage takes of a picture, without tensors of its own."""
@@ -235,15 +240,14 @@ class Stages:
         return answer
 
 
-def _seen(chosen: _Found, results: Sequence[Tensors | None], answer: Sequence[Tensor]) -> _Found:
-    """The regions that a stage took, with what it gave of them, turned where it says so.
-
-    A region of which it gave nothing is not among them.
-    """
-    given = [None if one is None or any(value.shape[1:2] == (0,) for value in one.values()) else one for one in results]
+def _seen(stage: Stage, chosen: _Found, results: Sequence[Tensors | None]) -> _Found:
+    """The regions that stay of those that a stage took, with what it gave of them, turned where it says so."""
+    given = [one if one is not None and stage.keeps(one) else None for one in results]
     kept = np.array([one is not None for one in given], bool)
-    tensors = _stacked([one for one in given if one is not None], answer)
-    quads = turned(chosen.quads[kept], tensors[DEGREES] // _QUARTER) if DEGREES in tensors else chosen.quads[kept]
+    tensors = _stacked([one for one in given if one is not None], stage.answer)
+    quads = chosen.quads[kept]
+    if DEGREES in tensors:
+        quads = turned(quads, tensors[DEGREES] // _QUARTER)
     return _Found(chosen.places[kept], quads, tensors)
 
 

@@ -34,6 +34,15 @@ def test_a_class_without_a_name_is_refused(tmp_path: Path, content: str, line: i
         read_labels(path)
 
 
+def test_of_characters_a_space_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "labels.txt"
+    path.write_text("a\n\u3000\n \n", encoding="utf-8")
+    assert read_labels(path, spaces=True) == ["a", "\u3000", " "]
+    path.write_text("a\n\n \n")
+    with pytest.raises(ValueError, match=r"line 2 is empty"):
+        read_labels(path, spaces=True)
+
+
 def test_another_encoding_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "labels.txt"
     path.write_bytes("œuf".encode("utf-16"))

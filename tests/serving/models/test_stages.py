@@ -68,9 +68,8 @@ def value(outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
     return [{"value": np.array([[place]], np.int32), "pair": np.array([[place, -place]], np.int32)}]
 
 
-def odd_only(outputs: Tensors, sizes: Sequence[Any]) -> list[Tensors]:
-    (found,) = value(outputs, sizes)
-    return [found if found["value"][0, 0] % 2 else {name: one[:, :0] for name, one in found.items()}]
+def is_odd(answer: Tensors) -> bool:
+    return bool(answer["value"][0, 0] % 2)
 
 
 def turn(outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
@@ -78,9 +77,9 @@ def turn(outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
     return [{"degrees": np.array([[90 * place]], np.int32)}]
 
 
-def stages(*later: Stage, networks: Networks | None = None, limits: Limits = Limits()) -> Stages:
+def stages(*later: Stage, networks: Networks | None = None, limits: Limits | None = None) -> Stages:
     first = Stage("find", FIND, Cutter(), boxes, FOUND)
-    return Stages(Decoder(), [first, *later], networks or Echo(), limits=limits, chunk=3)
+    return Stages(Decoder(), [first, *later], networks or Echo(), limits=limits or Limits(), chunk=3)
 
 
 LOOK = Stage("look", REGIONS, Cutter(), value, VALUE)
@@ -124,8 +123,8 @@ def test_above_the_limit_the_best_regions_stay_and_the_rest_is_counted() -> None
     assert answer["left_out"].tolist() == [[5]]
 
 
-def test_a_region_of_which_a_stage_gives_nothing_has_no_row() -> None:
-    (answer,) = stages(Stage("odd", REGIONS, Cutter(), odd_only, VALUE), LOOK).run([6])
+def test_a_region_that_a_stage_does_not_keep_has_no_row() -> None:
+    (answer,) = stages(Stage("odd", REGIONS, Cutter(), value, VALUE, is_odd), LOOK).run([6])
     assert answer["odd_value"].tolist() == answer["value"].tolist() == [[1, 3, 5]]
     assert answer["boxes"][0, :, 0].tolist() == [10, 30, 50]
 
@@ -145,7 +144,7 @@ def test_a_later_stage_takes_regions_turned() -> None:
     corners = [[0, 0], [10, 0], [10, 10], [0, 10]]
     for place, quad in enumerate(seen):
         # What was the top left corner of the content has moved on by a corner for each quarter.
-        expected = np.roll(np.array(corners) + [place * SIDE, 0], -place, axis=0)
+        expected = np.roll(np.array(corners) + np.array([place * SIDE, 0]), -place, axis=0)
         assert quad.tolist() == expected.tolist()
 
 

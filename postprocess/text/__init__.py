@@ -1,0 +1,1 @@
+"""Text: where its lines are, which way up they are, and what they say."""

@@ -1,0 +1,54 @@
+"""Lines are read in the same order however the page lies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onestream.postprocess.text.lines import clockwise_from_top_left
+from onestream.postprocess.text.reading_order import reading_order
+
+
+def box(x: float, y: float, width: float, height: float) -> list[list[float]]:
+    return [[x, y], [x + width, y], [x + width, y + height], [x, y + height]]
+
+
+# Words of one row lie up to a third of their height apart, as detectors find them; rows a height apart.
+PAGE = np.array(
+    [
+        *(box(10, 10, 80, 20), box(100, 14, 60, 18), box(170, 6, 90, 20)),
+        *(box(12, 50, 150, 20), box(180, 53, 50, 20)),
+        *(box(10, 90, 40, 18), box(60, 86, 200, 20)),
+    ]
+)
+
+
+def turned(quads: np.ndarray, degrees: float) -> np.ndarray:
+    turn = np.deg2rad(degrees)
+    return quads @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) + 500
+
+
+@given(degrees=st.floats(-50, 50), shuffled=st.permutations(range(len(PAGE))))
+def test_a_page_that_lies_askew(degrees: float, shuffled: list[int]) -> None:
+    quads = clockwise_from_top_left(turned(PAGE, degrees))[shuffled]
+    assert [shuffled[place] for place in reading_order(quads)] == list(range(len(PAGE)))
+
+
+@pytest.mark.parametrize("degrees", [85, 90, 95])
+def test_a_page_that_lies_on_its_side_is_read_from_the_top_to_the_bottom_of_the_picture(degrees: float) -> None:
+    """Turned clockwise; its short words are no guide, and its first row is at the right."""
+    quads = clockwise_from_top_left(turned(PAGE, degrees))
+    assert reading_order(quads).tolist() == list(range(len(PAGE)))
+
+
+def test_one_upright_word_changes_nothing() -> None:
+    quads = np.concatenate([PAGE, [box(300, 10, 20, 100)]])
+    order = [place for place in reading_order(quads).tolist() if place < len(PAGE)]
+    assert order == list(range(len(PAGE)))
+
+
+def test_none_and_points() -> None:
+    assert reading_order(np.empty((0, 4, 2), np.float32)).tolist() == []
+    assert reading_order(np.zeros((2, 4, 2), np.float32)).tolist() == [0, 1]

@@ -1,0 +1,263 @@
+"""Text at the build: the recognizer's tail, its characters, and refusals by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from onnx import TensorProto, helper, numpy_helper
+
+from onestream.postprocess.options import Detection, Matte, Text
+from onestream.preprocess import Decode, Definition, Resize
+from onestream.serving.building import onnx_graph
+from onestream.serving.building.build import Built, build
+from onestream.serving.building.ctc_tail import append_ctc_tail
+from onestream.serving.building.triton_config import from_text
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine.fused import fused_network
+from onestream.serving.errors import BadNetwork, BadPipeline
+
+OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 64]}, {"op": "output"}]
+CLASSES = 6
+Shape = tuple[int | str | None, ...]
+
+
+def columns(
+    *,
+    width: int | str = "width",
+    softmax: bool = True,
+    characters: str | None = None,
+) -> onnx.ModelProto:
+    """A recognizer of a kind: a step for each column, whose logits are its mean levels times a weight."""
+    weights = np.random.default_rng(5).normal(scale=9, size=(3, CLASSES)).astype(np.float32)
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[2], keepdims=0),
+        helper.make_node("Transpose", ["mean"], ["steps"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["steps", "weights"], ["logits"]),
+        helper.make_node("Softmax" if softmax else "Identity", ["logits"], ["y"], **({"axis": 2} if softmax else {})),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "columns",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, "height", width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "steps", CLASSES])],
+        [numpy_helper.from_array(weights, "weights")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+    if characters is not None:
+        model.metadata_props.add(key="character", value=characters)
+    return model
+
+
+def built(folder: Path, model: onnx.ModelProto, postprocess: dict[str, Any], **fields: Any) -> Built:
+    onnx.save(model, folder / "mine.onnx")
+    pipeline = {"preprocess": {"operations": OPERATIONS}, "postprocess": postprocess, **fields}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(pipeline))
+    return build(folder / "mine.yaml", folder=folder / "repository", onnx_file=folder / "mine.onnx")
+
+
+def passing(shape: Shape, *, dtype: int = TensorProto.FLOAT, opset: int = 13, last: str = "Softmax") -> onnx.ModelProto:
+    """What comes in leaves, after the last operator."""
+    attributes = {"axis": 2} if last == "Softmax" else {}
+    graph = helper.make_graph(
+        [helper.make_node(last, ["x"], ["y"], **attributes)],
+        "passing",
+        [helper.make_tensor_value_info("x", dtype, list(shape))],
+        [helper.make_tensor_value_info("y", dtype, list(shape))],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18, 21])
+@pytest.mark.parametrize(("numpy_type", "dtype"), [("float16", TensorProto.FLOAT16), ("float32", TensorProto.FLOAT)])
+@pytest.mark.parametrize("last", ["Softmax", "Identity"])
+def test_the_best_class_of_each_step_and_its_probability(numpy_type: str, dtype: int, opset: int, last: str) -> None:
+    model = passing(("batch", "steps", 300), dtype=dtype, opset=opset, last=last)
+    assert append_ctc_tail(model) == 300
+    logits = np.random.default_rng(1).normal(scale=3, size=(2, 17, 300)).astype(numpy_type)
+    # Equal ones: the lower class.
+    logits[0, 3, [40, 20]] = 30
+    found = OnnxRuntimeEngine(model.SerializeToString(), threads=1).run_together(logits)
+    assert [(name, value.dtype.name) for name, value in found.items()] == [
+        ("ctc_classes", "int32"),
+        ("ctc_scores", "float32"),
+    ]
+    exact = np.exp(logits.astype(np.float64))
+    exact /= exact.sum(axis=2, keepdims=True)
+    np.testing.assert_allclose(found["ctc_scores"], exact.max(axis=2), rtol=1e-3 if numpy_type == "float16" else 1e-5)
+    assert found["ctc_classes"][0, 3] == 20
+    # float16 rounds probabilities of nearly the same logits to one.
+    chosen = np.take_along_axis(exact, found["ctc_classes"][..., None].astype(np.int64), axis=2)[..., 0]
+    np.testing.assert_allclose(chosen, exact.max(axis=2), rtol=2e-3 if numpy_type == "float16" else 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (passing(("batch", 300)), r"\(batch, steps, classes\).*got y float32 \[None, 300\]"),
+        (passing(("batch", "steps", None)), "known number of classes"),
+        (passing(("batch", "steps", 1)), "known number of classes"),
+        (passing(("batch", "steps", 9), dtype=TensorProto.INT64, last="Identity"), "one output of floats.*int64"),
+        (passing(("batch", "steps", 9), last="Sigmoid"), "'y' comes from sigmoid"),
+        (passing(("batch", "steps", 9), opset=10), "opset 11 or newer; the file has 10"),
+    ],
+)
+def test_what_is_no_recognizer(model: onnx.ModelProto, message: str) -> None:
+    with pytest.raises(BadNetwork, match=message):
+        append_ctc_tail(model)
+
+
+def test_a_tensor_of_our_name_is_refused() -> None:
+    model = passing(("batch", "steps", 9))
+    model.graph.node[0].output[0] = model.graph.output[0].name = "ctc_scores"
+    with pytest.raises(BadNetwork, match="'ctc_scores' has a name that the build gives"):
+        append_ctc_tail(model)
+
+
+@pytest.mark.parametrize("softmax", [True, False])
+def test_a_recognizer_of_ones_own(tmp_path: Path, softmax: bool) -> None:
+    """The answer, and the same network in the fused form of a GPU; the path of the characters stays at home."""
+    (tmp_path / "mine.txt").write_text("a\nb\nc\n\u3000\n", encoding="utf-8")
+    asked = {"kind": "text", "characters": "mine.txt", "character_scores": True}
+    made = built(tmp_path, columns(softmax=softmax), asked)
+    config = from_text((made.folder / "mine" / "config.pbtxt").read_text(encoding="utf-8"))
+    assert {output.name: list(output.dims) for output in config.output} == {
+        "texts": [1],
+        "scores": [1],
+        "character_scores": [1],
+    }
+    assert (made.folder / "mine_postprocess" / "labels.txt").read_text(encoding="utf-8") == "a\nb\nc\n\u3000\n \n"
+    cpu = from_text((made.folder / "mine_fused" / "configs" / "cpu.pbtxt").read_text(encoding="utf-8"))
+    options = cpu.parameters["postprocess"].string_value
+    assert "mine.txt" not in options
+    plain = made.folder / "mine_fused" / "1" / "model.onnx"
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 32, 64, 3), dtype=np.uint8)
+    outputs = [OnnxRuntimeEngine(one, threads=1).run(pixels) for one in (plain, fused_network(plain, options))]
+    for name in ("ctc_classes", "ctc_scores"):
+        assert outputs[0][name].shape == (2, 64)
+        np.testing.assert_array_equal(outputs[0][name], outputs[1][name])
+    assert onnx_graph.classes_of(onnx_graph.load(plain)) == CLASSES
+
+
+def test_a_network_built_for_another_kind_is_built_anew(tmp_path: Path) -> None:
+    built(tmp_path, columns(characters="a\nb\nc\nd\ne"), {"kind": "raw"})
+    made = built(tmp_path, columns(characters="a\nb\nc\nd\ne"), {"kind": "text"})
+    model = onnx_graph.load(made.folder / "mine_model" / "1" / "model.onnx")
+    assert [output.name for output in model.graph.output] == ["ctc_classes", "ctc_scores"]
+    labels = made.folder / "mine_fused" / "labels.txt"
+    assert labels.read_text() == "a\nb\nc\nd\ne\n"
+    # The characters of a file come before the network's, and the network is not built again.
+    (tmp_path / "mine.txt").write_text("v\r\nw\r\nx\r\ny\r\nz\r\n")
+    built(tmp_path, columns(characters="a\nb\nc\nd\ne"), {"kind": "text", "characters": "mine.txt"})
+    assert labels.read_text() == "v\nw\nx\ny\nz\n"
+
+
+@pytest.mark.parametrize(
+    ("in_network", "file", "message"),
+    [
+        (None, None, "postprocess.characters is missing, and the network's metadata hold no 'character'"),
+        ("a\nb", None, "has 2 lines, the network 6 classes; expected 5, .* or 4 and the last class is a space"),
+        (None, "a\nb\nc\nd\ne\nf\n", "has 6 lines, the network 6 classes"),
+        (None, "a\n\nc\nd\n", "line 2 is empty"),
+        (None, "none.txt", r"postprocess\.characters: .*none\.txt: No such file"),
+        (None, b"\xff\xfe", r"postprocess\.characters: .*not UTF-8 at byte 0"),
+    ],
+)
+def test_characters_that_do_not_fit(tmp_path: Path, in_network: str | None, file: Any, message: str) -> None:
+    options = {"kind": "text"}
+    if file == "none.txt":
+        options["characters"] = file
+    elif file is not None:
+        (tmp_path / "mine.txt").write_bytes(file if isinstance(file, bytes) else file.encode())
+        options["characters"] = "mine.txt"
+    with pytest.raises(BadPipeline, match=message):
+        built(tmp_path, columns(characters=in_network), options)
+
+
+def maps(shape: Shape, *, last: str = "Sigmoid") -> onnx.ModelProto:
+    """A network that reduces its input to a map of a shape: the mean over channels."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=int(len(shape) == 4)),
+            helper.make_node(last, ["mean"], ["y"]),
+        ],
+        "maps",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, "height", "width"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, list(shape))],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+
+
+@pytest.mark.parametrize(
+    "shape", [("batch", 1, "rows", "columns"), ("batch", "rows", "columns"), ("b", "one", "h", "w")]
+)
+def test_a_map_of_any_size(tmp_path: Path, shape: Shape) -> None:
+    made = built(tmp_path, maps(shape), {"kind": "text_lines"})
+    config = from_text((made.folder / "mine" / "config.pbtxt").read_text(encoding="utf-8"))
+    assert {output.name: list(output.dims) for output in config.output} == {
+        "quads": [-1, 4, 2],
+        "scores": [-1],
+        "image_size": [2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "postprocess", "message"),
+    [
+        (
+            columns(softmax=False, width=64),
+            {"kind": "rotation", "degrees": [0, 180]},
+            r"rotation takes .*\(batch, classes\)",
+        ),
+        (columns(), {"kind": "text_lines"}, "'y' comes from softmax"),
+        (passing(("batch", 3, 32, 64), last="Sigmoid"), {"kind": "text_lines"}, r"got y \[None, 3, 32, 64\]"),
+        (maps(("batch", 1, "rows", "columns")), {"kind": "text"}, r"text takes one output of floats"),
+    ],
+)
+def test_networks_of_other_kinds(
+    tmp_path: Path, model: onnx.ModelProto, postprocess: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadNetwork, match=message):
+        built(tmp_path, model, postprocess)
+
+
+def test_angles_are_the_networks_classes(tmp_path: Path) -> None:
+    from networks import ending_in
+
+    with pytest.raises(BadPipeline, match=r"postprocess\.degrees has 2 angles, the network has 7 classes"):
+        built(tmp_path, ending_in("Identity", shape=("batch", 3, 32, 64)), {"kind": "rotation", "degrees": [0, 180]})
+
+
+FREE = Definition(operations=[Decode(), Resize(mode="shorter", size=32)])
+
+
+def test_free_sides_stay_free() -> None:
+    served = onnx_graph.prepare(columns(characters="a\nb\nc\nd\ne"), FREE, Text())
+    (door,) = served.graph.input
+    assert [dim.dim_value or dim.dim_param for dim in door.type.tensor_type.shape.dim] == [
+        "batch",
+        "height",
+        "width",
+        3,
+    ]
+    engine = OnnxRuntimeEngine(served.SerializeToString(), threads=1)
+    for height, width in ((32, 50), (90, 32)):
+        assert engine.run(np.zeros((2, height, width, 3), np.uint8))["ctc_classes"].shape == (2, width)
+
+
+def test_free_sides_that_are_not() -> None:
+    with pytest.raises(BadNetwork, match=r"\[batch, 3, any, any\] depends on the image, .* \[batch, 3, any, 64\]; end"):
+        onnx_graph.prepare(columns(width=64), FREE)
+    fixed = columns()
+    fixed.graph.node.insert(0, helper.make_node("Reshape", ["x", "size"], ["again"]))
+    fixed.graph.initializer.append(numpy_helper.from_array(np.array([-1, 3, 320, 320], np.int64), "size"))
+    fixed.graph.node[1].input[0] = "again"
+    with pytest.raises(BadNetwork, match="does not run with one image"):
+        onnx_graph.prepare(fixed, FREE)
+    for options in (Detection(family="yolo"), Matte()):
+        with pytest.raises(BadNetwork, match=f"{options.kind} takes a definition whose output has one size"):
+            onnx_graph.prepare(columns(), FREE, options)

