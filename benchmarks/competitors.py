@@ -20,13 +20,14 @@ from onnx import numpy_helper
 from benchmarks.agreement import Agree, same_best_classes, same_boxes, same_texts
 from benchmarks.photos import SIZES, PhotoSet, Size, photo_set
 from benchmarks.reading import pictures
-from benchmarks.reading.readers import SETTINGS
+from benchmarks.reading.readers import NETWORKS, SETTINGS
 from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS
 from onestream.serving.building.build import build
 from onestream.serving.networks import ssdlite
 from onestream.serving.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
 from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
+from onestream.serving.networks.ppocr import fetch_network
 
 ROOT = Path(__file__).parent.parent
 _PLAIN = Path(__file__).parent / "plain"
@@ -98,7 +99,8 @@ def _detector() -> dict[str, bytes]:
 
 
 def _rapid_ocr() -> dict[str, bytes]:
-    return {"whole/settings.json": json.dumps(SETTINGS).encode()}
+    networks = {f"whole/1/{part}.onnx": fetch_network(name).read_bytes() for part, name in NETWORKS.items()}
+    return {"whole/settings.json": json.dumps(SETTINGS).encode(), **networks}
 
 
 def _onnx(network: onnx.ModelProto) -> bytes:

@@ -17,11 +17,12 @@ from benchmarks.competitors import READ
 from benchmarks.photos import PhotosMissing
 from benchmarks.reading import measure
 from benchmarks.reading.pictures import LINES, SEED, TURNED, rendered_lines, turned_pictures
-from benchmarks.reading.readers import SETTINGS, networks, rapid_ocr, served
+from benchmarks.reading.readers import SETTINGS, rapid_ocr, served
 from benchmarks.reading.results import FILE_NAME, ReadingResults, table
 from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, versions, write
 from benchmarks.results import PACKAGES
 from onestream.serving.building.build import build
+from onestream.serving.networks.package_files import WeightsError
 from onestream.serving.server.errors import ServerError
 from onestream.serving.server.server import Server
 
@@ -51,12 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             machine=machine,
             versions=versions((*PACKAGES, *READ.packages)),
             seed=SEED,
-            networks=networks(),
             settings=dict(SETTINGS),
             lines=read,
             compared=compared,
         )
-    except (PhotosMissing, ServerError) as error:
+    except (PhotosMissing, WeightsError, ServerError) as error:
         print(f"benchmarks.reading: {error}", file=sys.stderr)
         return 1
     # A partial run does not replace published results.

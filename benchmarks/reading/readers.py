@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from benchmarks.agreement import ask
-from benchmarks.photos import PhotosMissing, packaged
+from benchmarks.photos import PhotosMissing
 from onestream.measure.same_lines import Line, lines_of
+from onestream.serving.networks.ppocr import Network, fetch_network
 from onestream.wire.install import install_command
 
 Reader = Callable[[bytes], list[Line]]
 """An encoded picture to the lines that are read on it."""
 
-NETWORKS = ("PP-OCRv6_det_small.onnx", "ch_ppocr_mobile_v2.0_cls_mobile.onnx", "PP-OCRv6_rec_small.onnx")
-"""What rapidocr 3.10 runs without being told otherwise: to find lines, to turn them, to read them."""
+NETWORKS: Mapping[str, Network] = {"Det": "ppocr-v6-det", "Cls": "ppocr-cls", "Rec": "ppocr-v6-rec"}
+"""What finds lines, turns them and reads them, by rapidocr's names for these parts."""
 SETTINGS: Mapping[str, str | int | float | bool] = {
     "Global.text_score": 0.5,
     "Global.use_preprocess_img": False,  # which resizes pictures with a side below 30 or above 2000 pixels
@@ -44,9 +44,9 @@ def served(model: str, *, grpc_address: str) -> Reader:
 
 
 def rapid_ocr(*, lines_in_a_batch: int = LINES_IN_A_BATCH, threads: int = 1) -> Reader:
-    """The package rapidocr in this process. ``threads`` are ONNX Runtime's.
+    """The package rapidocr in this process, with the networks that ours runs. ``threads`` are ONNX Runtime's.
 
-    Raises ``PhotosMissing`` naming the command that installs it.
+    Raises ``PhotosMissing`` naming the command that installs it, and ``WeightsError`` as ``fetch_network`` does.
     """
     try:
         from rapidocr import RapidOCR
@@ -55,6 +55,7 @@ def rapid_ocr(*, lines_in_a_batch: int = LINES_IN_A_BATCH, threads: int = 1) -> 
     read = RapidOCR(
         params={
             **SETTINGS,
+            **{f"{part}.model_path": str(fetch_network(network)) for part, network in NETWORKS.items()},
             "Cls.cls_batch_num": lines_in_a_batch,
             "Rec.rec_batch_num": lines_in_a_batch,
             "EngineConfig.onnxruntime.intra_op_num_threads": threads,
@@ -69,11 +70,3 @@ def rapid_lines(output: Any) -> list[Line]:
         return []
     rows = zip(output.boxes, output.txts, output.scores, strict=True)
     return [Line(np.asarray(quad, np.float64), text, float(score)) for quad, text, score in rows]
-
-
-def networks() -> dict[str, str]:
-    """SHA-256, hexadecimal, of the networks that the installed rapidocr runs, by the names of their files.
-
-    Raises ``PhotosMissing`` where it is not installed.
-    """
-    return {name: hashlib.sha256(packaged("rapidocr/models", name).read_bytes()).hexdigest() for name in NETWORKS}

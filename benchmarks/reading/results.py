@@ -56,7 +56,7 @@ class Compared(BaseModel):
 
 
 class ReadingResults(BaseModel):
-    """Everything of one run. ``networks`` are the SHA-256 of rapidocr's files, ``settings`` what it was told."""
+    """Everything of one run. ``settings`` are what rapidocr was told."""
 
     model_config = FROZEN
 
@@ -65,7 +65,6 @@ class ReadingResults(BaseModel):
     machine: Machine
     versions: dict[str, str]
     seed: int
-    networks: dict[str, str]
     settings: dict[str, str | int | float | bool]
     lines: list[LineRead]
     compared: list[Compared]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks import competitors
 from benchmarks.competitors import (
     CLASSIFY,
     DETECT,
@@ -156,8 +157,11 @@ def png(level: int) -> bytes:
     return file.getvalue()
 
 
-def test_the_plain_reader_is_one_model_with_rapidocrs_settings(tmp_path: Path, plain_reader: ModuleType) -> None:
-    setting = PlainSetting(instances=2, threads=1)
+def test_the_plain_reader_is_one_model_with_rapidocrs_settings(
+    tmp_path: Path, plain_reader: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, network = PlainSetting(instances=2, threads=1), SimpleNamespace(read_bytes=lambda: b"network")
+    monkeypatch.setattr(competitors, "fetch_network", lambda _name: network)
     write_plain("read", tmp_path, setting, READ.plain_files())
     assert [path.name for path in tmp_path.iterdir()] == ["plain_2x_1"]
     config = from_text((tmp_path / setting.name / "config.pbtxt").read_text())
@@ -167,8 +171,11 @@ def test_the_plain_reader_is_one_model_with_rapidocrs_settings(tmp_path: Path, p
     assert [READ.batching_model(name) for name in ("read", "read_fused")] == ["read", "read_fused"]
     model = plain_reader.TritonPythonModel()
     model_config = {"parameters": {"threads": {"string_value": "1"}}}
-    model.initialize({"model_repository": str(tmp_path / setting.name), "model_config": json.dumps(model_config)})
-    assert model.reader.params == {**SETTINGS, "EngineConfig.onnxruntime.intra_op_num_threads": 1}
+    folder = tmp_path / setting.name
+    model.initialize({"model_repository": str(folder), "model_version": "1", "model_config": json.dumps(model_config)})
+    networks = {f"{part}.model_path": str(folder / "1" / f"{part}.onnx") for part in ("Det", "Cls", "Rec")}
+    assert all(Path(file).read_bytes() == b"network" for file in networks.values())
+    assert model.reader.params == SETTINGS | networks | {"EngineConfig.onnxruntime.intra_op_num_threads": 1}
     # Every network is loaded before the first request, and lines are looked for from then on.
     assert model.reader.asked == [("ndarray", {"use_det": False}), ("ndarray", {"use_det": True})]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.competitors import READ
 from benchmarks.photos import PhotosMissing
 from benchmarks.reading import __main__ as command
 from benchmarks.reading import measure, readers
@@ -25,6 +26,8 @@ from benchmarks.reading.results import (
 )
 from benchmarks.result_files import Machine, read
 from onestream.measure.same_lines import Line
+from onestream.preprocess import Resize
+from onestream.serving.cascade import Cascade
 
 CORNERS = np.array([[0, 0], [100, 0], [100, 20], [0, 20]], float)
 
@@ -90,7 +93,6 @@ def made_up() -> ReadingResults:
         machine=Machine(cpu="Some CPU", cores=2, memory_gib=8, kernel="Linux 6", system="Debian"),
         versions={"rapidocr": "3.10.0"},
         seed=1,
-        networks={"rec.onnx": "00"},
         settings={"Det.limit_side_len": 960},
         lines=lines,
         compared=measure.compared(fakes, [picture("a"), picture("b")], [("read", "rapidocr")], progress=quiet),
@@ -139,15 +141,32 @@ def test_rapidocr_is_told_every_setting_and_its_answer_is_read(monkeypatch: pyte
         return FakeRapidOcr(params=params)
 
     monkeypatch.setitem(sys.modules, "rapidocr", SimpleNamespace(RapidOCR=opened))
+    monkeypatch.setattr(readers, "fetch_network", lambda name: Path("cache", name))
     reader = readers.rapid_ocr(lines_in_a_batch=1)
     first, second = reader(b"red fox")
     assert (first.text, second.text, second.score) == ("red", "fox", 0.5)
     assert second.quad.tolist() == (CORNERS + np.array([0, 30])).tolist()
     assert reader(b"") == []
     assert told[0].items() >= readers.SETTINGS.items()
+    assert told[0]["Rec.model_path"] == "cache/ppocr-v6-rec"
     assert told[0]["Rec.rec_batch_num"] == told[0]["Cls.cls_batch_num"] == 1
     readers.rapid_ocr()
     assert told[1]["Rec.rec_batch_num"] == readers.LINES_IN_A_BATCH
+
+
+def test_rapidocr_is_set_up_as_our_pipeline() -> None:
+    cascade = Cascade.from_file(READ.pipeline_file)
+    assert [stage.network for stage in cascade.stages.values()] == list(readers.NETWORKS.values())
+    find, turn, text = cascade.stages.values()
+    (resize,) = (one for one in find.preprocess.operations if isinstance(one, Resize))
+    longest = readers.SETTINGS["Det.limit_side_len"]
+    assert (resize.mode, resize.size, resize.multiple_of, resize.enlarge) == ("longer", longest, 32, False)
+    lines = find.postprocess
+    names = ("thresh", "box_thresh", "unclip_ratio", "use_dilation", "max_candidates")
+    ours = (lines.threshold, lines.box_threshold, lines.unclip_ratio, lines.dilation, lines.max_lines)
+    assert ours == tuple(readers.SETTINGS[f"Det.{name}"] for name in names)
+    assert turn.postprocess.min_score == readers.SETTINGS["Cls.cls_thresh"]
+    assert text.postprocess.min_score == readers.SETTINGS["Global.text_score"]
 
 
 def test_without_rapidocr_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +199,6 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(command, "build", lambda *_arguments, **_options: None)
     monkeypatch.setattr(command, "Server", server)
-    monkeypatch.setattr(command, "networks", lambda: {"rec.onnx": "00"})
     monkeypatch.setattr(command, "rapid_ocr", lambda **_options: lambda _content: found("one", "two"))
     monkeypatch.setattr(command, "served", lambda _model, *, grpc_address: lambda _content: found("one", "tvo"))  # noqa: ARG005
 

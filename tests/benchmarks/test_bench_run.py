@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from benchmarks import __main__ as command
 from benchmarks import photos, run
-from benchmarks.competitors import CLASSIFY, DETECT, Contest
-from benchmarks.plan import QUICK, ServedPlan, at_main_load
+from benchmarks.competitors import CLASSIFY, DETECT, READ, Contest
+from benchmarks.plan import FULL, QUICK, ServedPlan, at_main_load
 from benchmarks.tables import full
 from onestream.measure.load.perf_analyzer import PerfAnalyzerError
 
@@ -95,3 +96,22 @@ def test_without_perf_analyzer_nothing_is_started(tmp_path: Path, monkeypatch: p
     with pytest.raises(PerfAnalyzerError, match="not on PATH"):
         run.run(QUICK, progress=said.append)
     assert said == []
+
+
+def test_a_pipeline_is_measured_at_its_own_sizes_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--pipeline", "read", "--size", "500x375"])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "read is measured at 640x480, not at 500x375" in capsys.readouterr().err
+    plans: list[tuple[ServedPlan, Contest]] = []
+
+    def asked(plan: ServedPlan, contest: Contest, **_options: object) -> None:
+        plans.append((plan, contest))
+        raise PerfAnalyzerError("none here")
+
+    monkeypatch.setattr(command, "run", asked)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--pipeline", "read"])
+    assert command.main() == 1
+    assert plans == [(replace(FULL, sizes=("640x480",)), READ)]

@@ -17,7 +17,10 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Open rapidocr; the parameter ``threads`` is 0 for ONNX Runtime's default."""
-        settings = json.loads((Path(args["model_repository"]) / "settings.json").read_text(encoding="utf-8"))
+        folder = Path(args["model_repository"])
+        settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        for part in ("Det", "Cls", "Rec"):
+            settings[f"{part}.model_path"] = str(folder / args["model_version"] / f"{part}.onnx")
         threads = int(json.loads(args["model_config"])["parameters"]["threads"]["string_value"])
         settings["EngineConfig.onnxruntime.intra_op_num_threads"] = threads or -1
         self.reader = RapidOCR(params=settings)
