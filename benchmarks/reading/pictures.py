@@ -27,6 +27,7 @@ TURNED = 40
 MOST_DEGREES = 30.0
 TEN_LINES: Size = "640x480"
 """The size of the pictures with ten lines each."""
+TEN_LINES_PICTURES = 20
 SEED = 17
 
 _RECIPE = 1
@@ -89,10 +90,17 @@ def turned_pictures(count: int = TURNED) -> list[TextPicture]:
 
 
 def ten_lines(size: Size, folder: Path) -> PhotoSet:
-    """20 photos of ``size`` with two signs of five lines each, kept in ``folder``; see ``photos.kept``."""
+    """Photos of ``size`` with two signs of five lines each, kept in ``folder``; see ``photos.kept``."""
     photos = [file.name for file in _photo_files()]
-    made_by = {"recipe": _RECIPE, "sources": photos, "pillow": PIL.__version__, "numpy": np.__version__}
-    return kept(size, folder / f"ten-lines-{size}", made_by, lambda: [_ten_lines(size, index) for index in range(20)])
+    made_by = {
+        "recipe": _RECIPE,
+        "pictures": TEN_LINES_PICTURES,
+        "sources": photos,
+        "pillow": PIL.__version__,
+        "numpy": np.__version__,
+    }
+    every = range(TEN_LINES_PICTURES)
+    return kept(size, folder / f"ten-lines-{size}", made_by, lambda: [_ten_lines(size, index) for index in every])
 
 
 def _ten_lines(size: Size, index: int) -> Drawn:
