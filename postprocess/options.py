@@ -37,8 +37,8 @@ class Options(BaseModel):
     ``takes_image_size``: whether results depend on the size of the picture, beside the network's outputs.
     ``takes_long``: whether results take so long that one process for all cores would hold the others up.
     ``leaves_with_pictures``: whether results leave beside the pictures of a video that they are drawn into.
-    Of a cascade's stages: ``finds_regions`` in a picture, for later stages; ``takes_regions``, so that a later stage may
-    end in it; ``turns_regions``, so that those after it take them turned.
+    Of a cascade's stages: ``finds_regions`` in a picture, for later stages; ``takes_regions``, so that a later stage
+    may end in it; ``turns_regions``, so that those after it take them turned.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -29,6 +29,7 @@ from onestream.preprocess.tolerances import Stage, compare
 from onestream.serving.building.figures import Figures
 
 FILE_NAME = "certificate.json"
+STAGES: tuple[Stage, ...] = ("decode", "resize", "crop", "normalize")
 
 _REGIONS = np.array(
     [
