@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from onestream.postprocess import read_labels
-from onestream.postprocess.options import AnyPostprocess, read_postprocess
+from onestream.postprocess.options import AnyPostprocess, Text, read_postprocess
 from onestream.postprocess.postprocessing import Postprocess, Tensors, open_postprocess
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Definition, Limits, compile, compile_from_picture
 from onestream.preprocess.headers.reader import read_header
@@ -107,7 +107,8 @@ class _Networks(Networks):
 
 def _postprocess(options: AnyPostprocess, definition: Definition, folder: Path) -> Postprocess:
     labels = folder / "labels.txt"
-    return open_postprocess(options, definition, labels=read_labels(labels) if labels.exists() else None)
+    names = read_labels(labels, spaces=isinstance(options, Text)) if labels.exists() else None
+    return open_postprocess(options, definition, labels=names)
 
 
 def measure(
