@@ -18,7 +18,7 @@ WORKERS ?= 3
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-slow test-gpu example lint type stubs pages format bench bench-training bench-video bench-boxes bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
+.PHONY: help demo demo-page test test-slow test-gpu example lint type stubs pages format bench bench-training bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ bench-video: $(VENV)/.dev  ## measure the video loader against decord
 
 bench-boxes: $(VENV)/.bench  ## count the boxes that every backend and a server share with the reference
 	$(BIN)/python -m benchmarks.boxes $(BENCH_ARGS)
+
+bench-reading: $(VENV)/.bench  ## count what is read wrong, beside rapidocr with the same networks
+	$(BIN)/python -m benchmarks.reading $(BENCH_ARGS)
 
 bench-streams: $(VENV)/.dev  ## measure how many video streams are held, and a soak of half an hour
 	$(BIN)/python -m benchmarks.streams $(BENCH_ARGS)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarks import plot, tables
 from benchmarks.competitors import CLASSIFY, CONTESTS
-from benchmarks.photos import SIZES, PhotosMissing
+from benchmarks.photos import PhotosMissing
 from benchmarks.plan import FULL, QUICK
 from benchmarks.result_files import add_out, path_in, write
 from benchmarks.results import FILE_NAME
@@ -21,11 +21,11 @@ from onestream.serving.server.errors import ServerError
 def main() -> int:
     """Run the benchmarks; returns the exit status."""
     options = _options()
-    plan = QUICK if options.quick else FULL
-    plan = replace(plan, rounds=options.rounds or plan.rounds, sizes=tuple(options.size or SIZES))
-    parts = tuple(options.only or PARTS)
-    complete = plan == replace(FULL, rounds=plan.rounds) and parts == PARTS
     contest = CONTESTS[options.pipeline]
+    plan = QUICK if options.quick else FULL
+    plan = replace(plan, rounds=options.rounds or plan.rounds, sizes=tuple(options.size or contest.sizes))
+    parts = tuple(options.only or PARTS)
+    complete = plan == replace(FULL, rounds=plan.rounds, sizes=contest.sizes) and parts == PARTS
     try:
         results = run(plan, contest, parts=parts, progress=lambda line: print(line, flush=True))
     except (PerfAnalyzerError, Disagreement, PhotosMissing, ServerError) as error:
@@ -51,10 +51,15 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="a few minutes instead of half an hour; for a first look")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds, of which medians are taken")
-    parser.add_argument("--size", action="append", choices=SIZES, help="measure this size only; repeatable")
+    sizes = list(dict.fromkeys(size for contest in CONTESTS.values() for size in contest.sizes))
+    parser.add_argument("--size", action="append", choices=sizes, help="measure this size only; repeatable")
     parser.add_argument("--only", action="append", choices=PARTS, help="measure this part only; repeatable")
     add_out(parser, else_where="benchmarks/results, or .cache/benchmarks/results where not all is measured")
-    return parser.parse_args()
+    options = parser.parse_args()
+    own = CONTESTS[options.pipeline].sizes
+    if wrong := set(options.size or ()) - set(own):
+        parser.error(f"{options.pipeline} is measured at {', '.join(own)}, not at {', '.join(sorted(wrong))}")
+    return options
 
 
 if __name__ == "__main__":

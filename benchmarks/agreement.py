@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tritonclient.grpc as triton
 
 from onestream.measure.agreement import Disagreement
+from onestream.measure.same_lines import lines_of, quad_iou, same_lines
 from onestream.measure.same_objects import iou
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE, SCORES
 
@@ -23,6 +24,9 @@ percent of a score; a wrong colour order, filter or crop moves scores by tens of
 LEAST_OVERLAP = 0.9
 """Least intersection over union of a box and its partner. One level of 255 moves an edge by less than one percent of
 the box; the picture's size with its sides swapped, or an inverse geometry of other scales, by far more."""
+LEAST_EQUAL_TEXTS = 0.9
+"""Least share of the lines that two competitors read equally. rapidocr pads the lines of a batch to the widest, which
+changes a character of a line now and then; wrong crops, another colour order or another threshold change most lines."""
 
 _TIMEOUT_S = 60.0
 
@@ -34,13 +38,15 @@ Answer = dict[str, npt.NDArray[Any]]
 class Agreed:
     """How far competitors agree with the first one.
 
-    ``best_classes_equal`` counts the photos whose best class is the same for all; ``largest_difference`` is that of a
-    score and ``least_overlap`` that of a box with its partner, by competitor.
+    ``best_classes_equal`` counts the photos whose best class, or every text, is the same for all; by competitor,
+    ``largest_difference`` is that of a score, ``least_overlap`` that of a box or of a line with its partner, and
+    ``equal_texts`` the share of lines that both read equally.
     """
 
     best_classes_equal: int
     largest_difference: dict[str, float]
     least_overlap: dict[str, float] = field(default_factory=dict)
+    equal_texts: dict[str, float] = field(default_factory=dict)
 
 
 Agree = Callable[[Mapping[str, Sequence[Answer]], Sequence[str]], Agreed]
@@ -113,6 +119,39 @@ def same_boxes(
                     worst[competitor] = max(worst[competitor], found[0])
                     least[competitor] = min(least[competitor], found[1])
     return Agreed(_equal_best(answers), worst, least)
+
+
+def same_texts(
+    answers: Mapping[str, Sequence[Answer]], names: Sequence[str], *, least_equal: float = LEAST_EQUAL_TEXTS
+) -> Agreed:
+    """Compare what was read; see ``Agree``.
+
+    Of all lines that either found, at least the share ``least_equal`` must be found by both with the same text.
+    """
+    (first, expected), *others = answers.items()
+    worst, least, shares = {}, {}, {}
+    all_equal = [True] * len(names)
+    for competitor, given in others:
+        worst[competitor], least[competitor] = 0.0, 1.0
+        equal, lines, differing = 0, 0, ""
+        for index, (name, one, other) in enumerate(zip(names, expected, given, strict=True)):
+            these, those = lines_of(one), lines_of(other)
+            pairs = [(these[i], those[j]) for i, j in same_lines(these, those)]
+            alike = [pair for pair in pairs if pair[0].text == pair[1].text]
+            equal += len(alike)
+            lines += len(these) + len(those) - len(pairs)
+            worst[competitor] = max([worst[competitor], *(abs(a.score - b.score) for a, b in alike)])
+            least[competitor] = min([least[competitor], *(quad_iou([a.quad], [b.quad])[0, 0] for a, b in pairs)])
+            if not len(alike) == len(these) == len(those):
+                all_equal[index] = False
+                differing = differing or f"{name}: {[b.text for b in those]} against {[a.text for a in these]}"
+        shares[competitor] = equal / lines if lines else 1.0
+        if shares[competitor] < least_equal:
+            raise Disagreement(
+                f"{competitor} and {first} read {equal} of {lines} lines equally; allowed is no less than "
+                f"{least_equal:.0%}. The first photo about which they disagree is {differing}. Nothing was timed"
+            )
+    return Agreed(sum(all_equal), worst, least, shares)
 
 
 def _partner(these: Answer, index: int, those: Answer, tolerance: float) -> tuple[float, float] | None:

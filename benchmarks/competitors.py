@@ -1,9 +1,9 @@
-"""What is compared: a pipeline of ours and the plain ensemble for the same network, side by side in one Triton."""
+"""What is compared: a pipeline of ours and the plain models for the same networks, side by side in one Triton."""
 
 from __future__ import annotations
 
 import io
-import os
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,13 +17,17 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.agreement import Agree, same_best_classes, same_boxes
+from benchmarks.agreement import Agree, same_best_classes, same_boxes, same_texts
+from benchmarks.photos import SIZES, PhotoSet, Size, photo_set
+from benchmarks.reading import pictures
+from benchmarks.reading.readers import NETWORKS, SETTINGS
 from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS
 from onestream.serving.building.build import build
 from onestream.serving.networks import ssdlite
 from onestream.serving.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
 from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
+from onestream.serving.networks.ppocr import fetch_network
 
 ROOT = Path(__file__).parent.parent
 _PLAIN = Path(__file__).parent / "plain"
@@ -32,19 +36,28 @@ SCORE_THRESHOLD = 0.25
 _DATA = ROOT / "serving" / "data"
 
 
+def _photos(size: Size, folder: Path) -> PhotoSet:
+    return photo_set(size, folder=folder)
+
+
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """A pipeline of ours, ``name``, against the plain ensemble of ``plain/<name>``.
+    """A pipeline of ours, ``name``, against the plain models of ``plain/<name>``, of which *whole* is asked.
 
-    ``network`` exports what both run. ``plain_files`` are what the plain ensemble's last step reads, by name, for that
-    network. ``agree`` compares answers. The names of files of results begin with ``prefix``.
+    ``plain_files`` gives what the plain models read, by *MODEL/PATH*. ``agree`` compares answers. The names of files of
+    results begin with ``prefix``. ``pictures`` makes those of one of the ``sizes`` in a folder. A ``cascade`` is a
+    pipeline of stages: neither it nor its competitor has a model for preprocessing or for one network. ``packages`` do
+    the competitor's work.
     """
 
     name: str
-    network: Callable[[], onnx.ModelProto]
-    plain_files: Callable[[onnx.ModelProto], Mapping[str, bytes]]
+    plain_files: Callable[[], Mapping[str, bytes]]
     agree: Agree
     prefix: str
+    sizes: tuple[Size, ...] = SIZES
+    pictures: Callable[[Size, Path], PhotoSet] = _photos
+    cascade: bool = False
+    packages: tuple[str, ...] = ()
 
     @property
     def pipeline_file(self) -> Path:
@@ -60,26 +73,39 @@ class Contest:
         """The name of a file of results."""
         return f"{self.prefix}{name}"
 
-
-def _classifier() -> onnx.ModelProto:
-    return export_efficientnet_lite0(read_legacy_checkpoint(fetch_weights()))
-
-
-def _detector() -> onnx.ModelProto:
-    return ssdlite.export_ssdlite(ssdlite.fetch_graph())
+    def batching_model(self, model: str) -> str:
+        """The model whose batches tell how Triton batched for ``model``: that of its network."""
+        if self.cascade or model == self.fused:
+            return model
+        return f"{model}_model" if model == self.name else f"{model}_network"
 
 
-def _names_of_classes(_network: onnx.ModelProto) -> dict[str, bytes]:
-    return {"labels.txt": (_DATA / "imagenet_labels.txt").read_bytes()}
+def _classifier() -> dict[str, bytes]:
+    return {
+        "network/1/model.onnx": _onnx(export_efficientnet_lite0(read_legacy_checkpoint(fetch_weights()))),
+        "postprocess/labels.txt": (_DATA / "imagenet_labels.txt").read_bytes(),
+    }
 
 
-def _anchors_and_classes(network: onnx.ModelProto) -> dict[str, bytes]:
+def _detector() -> dict[str, bytes]:
+    network = ssdlite.export_ssdlite(ssdlite.fetch_graph())
     anchors = next(one for one in network.graph.initializer if one.name == ANCHORS)
     return {
-        "labels.txt": (_DATA / "coco_labels.txt").read_bytes(),
-        "class_ids.npy": _npy(np.array(COCO_IDS, np.int32)),
-        "anchors.npy": _npy(numpy_helper.to_array(anchors)),
+        "network/1/model.onnx": _onnx(network),
+        "postprocess/labels.txt": (_DATA / "coco_labels.txt").read_bytes(),
+        "postprocess/class_ids.npy": _npy(np.array(COCO_IDS, np.int32)),
+        "postprocess/anchors.npy": _npy(numpy_helper.to_array(anchors)),
     }
+
+
+def _rapid_ocr() -> dict[str, bytes]:
+    networks = {f"whole/1/{part}.onnx": fetch_network(name).read_bytes() for part, name in NETWORKS.items()}
+    return {"whole/settings.json": json.dumps(SETTINGS).encode(), **networks}
+
+
+def _onnx(network: onnx.ModelProto) -> bytes:
+    content: bytes = network.SerializeToString()
+    return content
 
 
 def _npy(array: npt.NDArray[Any]) -> bytes:
@@ -88,19 +114,27 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
     return file.getvalue()
 
 
-CLASSIFY = Contest("classify", _classifier, _names_of_classes, same_best_classes, "")
-DETECT = Contest(
-    "detect", _detector, _anchors_and_classes, partial(same_boxes, score_threshold=SCORE_THRESHOLD), "detect-"
+CLASSIFY = Contest("classify", _classifier, same_best_classes, "")
+DETECT = Contest("detect", _detector, partial(same_boxes, score_threshold=SCORE_THRESHOLD), "detect-")
+READ = Contest(
+    "read",
+    _rapid_ocr,
+    same_texts,
+    "read-",
+    sizes=(pictures.TEN_LINES,),
+    pictures=pictures.ten_lines,
+    cascade=True,
+    packages=("rapidocr",),
 )
-CONTESTS = {contest.name: contest for contest in (CLASSIFY, DETECT)}
+CONTESTS = {contest.name: contest for contest in (CLASSIFY, DETECT, READ)}
 
 
 @dataclass(frozen=True, slots=True)
 class PlainSetting:
-    """How a plain ensemble is deployed.
+    """How the plain models are deployed.
 
-    ``instances``: processes of its preprocessing and of its network each. ``threads``: ONNX Runtime's in each, 0 for
-    its default, one per core.
+    ``instances``: processes of preprocessing and of the network each, or of the one model that does everything.
+    ``threads``: ONNX Runtime's in each, 0 for its default, one per core.
     """
 
     instances: int
@@ -108,8 +142,12 @@ class PlainSetting:
 
     @property
     def name(self) -> str:
-        """Name of the ensemble in the repository."""
+        """Name of the model that is asked."""
         return f"plain_{self.instances}x_{self.threads or 'default'}"
+
+    def model(self, step: str) -> str:
+        """Name of a model in the repository; the step *whole* is what is asked."""
+        return self.name if step == "whole" else f"{self.name}_{step}"
 
     def __str__(self) -> str:
         instances = f"{self.instances} instance{'s' if self.instances > 1 else ''} per step"
@@ -126,30 +164,23 @@ def plain_settings(cores: int) -> tuple[PlainSetting, ...]:
 
 
 def make_repository(contest: Contest, folder: Path, settings: tuple[PlainSetting, ...]) -> None:
-    """Write our pipeline and one plain ensemble per setting into ``folder``."""
+    """Write our pipeline and the plain models in each setting into ``folder``."""
     build(contest.pipeline_file, folder=folder)
-    network = contest.network()
-    file = folder / "plain_network.onnx"
-    onnx.save(network, str(file))
+    files = contest.plain_files()
     for setting in settings:
-        _write_plain(contest, folder, setting, file, contest.plain_files(network))
-    file.unlink()
+        write_plain(contest.name, folder, setting, files)
 
 
-def _write_plain(
-    contest: Contest, folder: Path, setting: PlainSetting, network: Path, files: Mapping[str, bytes]
-) -> None:
+def write_plain(name: str, folder: Path, setting: PlainSetting, files: Mapping[str, bytes]) -> None:
+    """Write the models of ``plain/<name>`` in one setting: one for each ``*.pbtxt``, and ``files`` (``Contest``)."""
     values = {"name": setting.name, "instances": setting.instances, "threads": setting.threads}
-    own = _PLAIN / contest.name
-    for step in ("preprocess", "network", "postprocess"):
-        version = folder / f"{setting.name}_{step}" / "1"
-        version.mkdir(parents=True)
-        shutil.copyfile(_PLAIN / "network.py" if step == "network" else own / f"{step}.py", version / "model.py")
-        config = Template((own / f"{step}.pbtxt").read_text()).substitute(values)
-        (version.parent / "config.pbtxt").write_text(config)
-    os.link(network, folder / f"{setting.name}_network" / "1" / "model.onnx")
-    for name, content in files.items():
-        (folder / f"{setting.name}_postprocess" / name).write_bytes(content)
-    (folder / setting.name / "1").mkdir(parents=True)
-    ensemble = Template((own / "ensemble.pbtxt").read_text()).substitute(values)
-    (folder / setting.name / "config.pbtxt").write_text(ensemble)
+    for config in sorted((_PLAIN / name).glob("*.pbtxt")):
+        model = folder / setting.model(config.stem)
+        (model / "1").mkdir(parents=True)
+        (model / "config.pbtxt").write_text(Template(config.read_text()).substitute(values))
+        code = _PLAIN / "network.py" if config.stem == "network" else config.with_suffix(".py")
+        if code.exists():  # an ensemble has none
+            shutil.copyfile(code, model / "1" / "model.py")
+    for path, content in files.items():
+        step, _, inside = path.partition("/")
+        (folder / setting.model(step) / inside).write_bytes(content)

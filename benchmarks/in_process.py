@@ -1,7 +1,8 @@
 """The limit: the same operations without a server, in one process per core, each with one thread.
 
 Every process runs what the fused model runs: the definition compiled for DALI up to its pixels, the network with the
-definition's last steps at its door, postprocessing. It reads no requests and builds no responses.
+definition's last steps at its door, postprocessing; of a cascade, its stages. It reads no requests and builds no
+responses.
 """
 
 from __future__ import annotations
@@ -17,35 +18,38 @@ from typing import Any
 import numpy as np
 
 from onestream.postprocess import read_labels
-from onestream.postprocess.options import read_postprocess
-from onestream.postprocess.postprocessing import Tensors, open_postprocess
-from onestream.preprocess import BadImage, Definition, Limits, compile
+from onestream.postprocess.options import AnyPostprocess, Text, read_postprocess
+from onestream.postprocess.postprocessing import Postprocess, Tensors, open_postprocess
+from onestream.preprocess import WHOLE_PICTURE, BadImage, Definition, Limits, compile, compile_from_picture
 from onestream.preprocess.headers.reader import read_header
 from onestream.serving.building.triton_config import from_text
+from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.models.stages import NetworkFailed, Networks, Pixels, Stage, Stages
 
 _START_TIMEOUT_S = 120.0
 _WARMUP_BATCHES = 5
+_CHUNK = 64
 
 
-def open_fused(model: Path) -> Callable[[Sequence[bytes]], list[Tensors]]:
-    """What one process runs: encoded images to the outputs for each. ``model`` is the folder of the fused model."""
+def open_fused(
+    model: Path, *, engine: type[OnnxRuntimeEngine] = OnnxRuntimeEngine
+) -> Callable[[Sequence[bytes]], list[Tensors]]:
+    """What one process runs: encoded images to the outputs for each. ``model`` is the folder of the fused model.
+
+    ``engine`` runs every network.
+    """
     config = from_text((model / "configs" / "cpu.pbtxt").read_text())
     parameters = {name: value.string_value for name, value in config.parameters.items()}
-    definition, labels = Definition.from_json((model / "definition.json").read_text()), model / "labels.txt"
+    limits = Limits.model_validate_json(parameters["limits"])
+    if STAGES_PARAMETER in parameters:
+        return _open_cascade(model, SERVED_STAGES.validate_json(parameters[STAGES_PARAMETER]), limits, engine)
+    definition = Definition.from_json((model / "definition.json").read_text())
     compiled = compile(
-        definition.pixels(),
-        backend="dali",
-        limits=Limits.model_validate_json(parameters["limits"]),
-        max_batch_size=config.max_batch_size,
-        threads=1,
+        definition.pixels(), backend="dali", limits=limits, max_batch_size=config.max_batch_size, threads=1
     )
-    engine = OnnxRuntimeEngine(model / "1" / "model.onnx", threads=1)
-    postprocess = open_postprocess(
-        read_postprocess(parameters["postprocess"]),
-        definition,
-        labels=read_labels(labels) if labels.exists() else None,
-    )
+    network = engine(model / "1" / "model.onnx", threads=1)
+    postprocess = _postprocess(read_postprocess(parameters["postprocess"]), definition, model)
 
     def run(images: Sequence[bytes]) -> list[Tensors]:
         pixels = []
@@ -53,9 +57,58 @@ def open_fused(model: Path) -> Callable[[Sequence[bytes]], list[Tensors]]:
             if isinstance(sample, BadImage):
                 raise sample
             pixels.append(sample)
-        return postprocess(engine.run(np.stack(pixels)), [read_header(image).oriented_hw for image in images])
+        return postprocess(network.run(np.stack(pixels)), [read_header(image).oriented_hw for image in images])
 
     return run
+
+
+def _open_cascade(
+    model: Path, served: Sequence[ServedStage], limits: Limits, engine: type[OnnxRuntimeEngine]
+) -> Callable[[Sequence[bytes]], list[Tensors]]:
+    stages = Stages(
+        compile(WHOLE_PICTURE, backend="dali", limits=limits, threads=1),
+        [
+            Stage(
+                one.name,
+                one.definition,
+                compile_from_picture(one.definition.pixels(), backend="dali", limits=limits),
+                _postprocess(one.postprocess, one.definition, model / STAGES_PARAMETER / one.name),
+                one.answer,
+            )
+            for one in served
+        ],
+        _Networks({one.name: engine(model / "1" / f"{one.name}.onnx", threads=1) for one in served}),
+        limits=limits,
+        chunk=_CHUNK,
+    )
+
+    def run(images: Sequence[bytes]) -> list[Tensors]:
+        answers = []
+        for image in images:
+            (answer,) = stages.run([image])
+            if isinstance(answer, Exception):
+                raise answer
+            assert answer is not None, "somebody waits for every answer"
+            answers.append(answer)
+        return answers
+
+    return run
+
+
+class _Networks(Networks):
+    """Every sample by itself, as the fused model runs them."""
+
+    def __init__(self, engines: dict[str, OnnxRuntimeEngine]) -> None:
+        self._engines = engines
+
+    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors | NetworkFailed]:
+        return [self._engines[stage].run(sample[None]) for sample in samples]
+
+
+def _postprocess(options: AnyPostprocess, definition: Definition, folder: Path) -> Postprocess:
+    labels = folder / "labels.txt"
+    names = read_labels(labels, spaces=isinstance(options, Text)) if labels.exists() else None
+    return open_postprocess(options, definition, labels=names)
 
 
 def measure(

@@ -14,10 +14,10 @@ import importlib.util
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import PIL
@@ -26,8 +26,9 @@ from PIL import Image
 from onestream.measure.load.perf_analyzer import input_data
 from onestream.wire.install import install_command
 
-Size = Literal["500x375", "1920x1080"]
+Size = Literal["500x375", "1920x1080", "640x480"]
 SIZES: tuple[Size, ...] = ("500x375", "1920x1080")
+"""Those of the photos; pictures with text have another."""
 QUALITY = 90
 SEED = 20
 
@@ -50,7 +51,7 @@ _SOURCES = {
 
 
 class PhotosMissing(Exception):
-    """A package that carries the photos is not installed."""
+    """A package that carries photos, or what pictures are made of, is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +74,48 @@ class PhotoSet:
     perf_analyzer_input: Path
 
 
+class Drawn(NamedTuple):
+    """A picture that was made: its name, that of the picture it was made from, and its bytes."""
+
+    name: str
+    source: str
+    content: bytes
+
+
 def photo_set(size: Size, *, folder: Path, sources: Sequence[Path] | None = None) -> PhotoSet:
-    """The photos of one size, made in ``folder`` where they are missing or their bytes are not the manifest's.
+    """The photos of one size; see ``kept``.
 
     ``sources`` are image files to make them from; None takes those of the installed packages. Raises ``PhotosMissing``
     naming the command that installs them.
     """
     files = _source_files() if sources is None else list(sources)
-    own = folder / size
-    manifest = own / "manifest.json"
     made_by = {
         "recipe": _RECIPE,
         "sources": [file.name for file in files],
         "pillow": PIL.__version__,
         "numpy": np.__version__,
     }
+    return kept(size, folder / size, made_by, lambda: _make(size, files))
+
+
+def kept(size: Size, own: Path, made_by: Mapping[str, Any], make: Callable[[], Sequence[Drawn]]) -> PhotoSet:
+    """The pictures in a folder, made where they are missing, their bytes are not the manifest's, or that says that they
+    were made by something else.
+    """
+    manifest = own / "manifest.json"
     photos = _read(manifest, made_by)
     if photos is None:
-        photos = _make(size, own, files)
-        (own / "perf_analyzer.json").write_text(input_data([(own / p.name).read_bytes() for p in photos]))
+        own.mkdir(parents=True, exist_ok=True)
+        drawn = make()
+        for one in drawn:
+            (own / one.name).write_bytes(one.content)
+        photos = tuple(Photo(d.name, size, d.source, len(d.content), _sha256(d.content)) for d in drawn)
+        (own / "perf_analyzer.json").write_text(input_data([one.content for one in drawn]))
         manifest.write_text(json.dumps({"made_by": made_by, "photos": [asdict(p) for p in photos]}, indent=1) + "\n")
     return PhotoSet(photos, tuple((own / p.name).read_bytes() for p in photos), own / "perf_analyzer.json")
 
 
-def _read(manifest: Path, made_by: dict[str, object]) -> tuple[Photo, ...] | None:
+def _read(manifest: Path, made_by: Mapping[str, Any]) -> tuple[Photo, ...] | None:
     try:
         found = json.loads(manifest.read_text())
         if found["made_by"] != made_by:
@@ -109,30 +128,33 @@ def _read(manifest: Path, made_by: dict[str, object]) -> tuple[Photo, ...] | Non
     return photos if whole else None
 
 
-def _make(size: Size, folder: Path, sources: Sequence[Path]) -> tuple[Photo, ...]:
-    folder.mkdir(parents=True, exist_ok=True)
+def _make(size: Size, sources: Sequence[Path]) -> list[Drawn]:
     width, height = (int(side) for side in size.split("x"))
     rng = np.random.default_rng(SEED)
-    photos = []
+    made = []
     for source in sources:
         original = Image.open(source).convert("RGB")
         for part in ("whole", "near"):
-            content = _jpeg(_picture(original, part, width, height, rng))
-            name = f"{source.stem}-{part}.jpg"
-            (folder / name).write_bytes(content)
-            photos.append(Photo(name, size, source.name, len(content), _sha256(content)))
-    return tuple(photos)
+            content = jpeg(_picture(original, part, width, height, rng))
+            made.append(Drawn(f"{source.stem}-{part}.jpg", source.name, content))
+    return made
 
 
 def _source_files() -> list[Path]:
-    files = []
-    for location, names in _SOURCES.items():
-        package, _, inside = location.partition("/")
-        spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
-            raise PhotosMissing(f"the photos come with the package {package}; run: {install_command('bench')}")
-        files += [Path(spec.origin).parent / inside / name for name in names]
-    return files
+    return [packaged(location, name) for location, names in _SOURCES.items() for name in names]
+
+
+def packaged(location: str, name: str) -> Path:
+    """A file that an installed package carries. ``location`` is the package and the folder in it.
+
+    Raises ``PhotosMissing`` naming the command that installs it.
+    """
+    package, _, inside = location.partition("/")
+    spec = importlib.util.find_spec(package)
+    file = None if spec is None or spec.origin is None else Path(spec.origin).parent / inside / name
+    if file is None or not file.is_file():
+        raise PhotosMissing(f"{name} comes with the package {package}; run: {install_command('bench')}")
+    return file
 
 
 def _picture(original: Image.Image, part: str, width: int, height: int, rng: np.random.Generator) -> Image.Image:
@@ -153,7 +175,8 @@ def _with_grain(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
     return Image.fromarray(np.clip(np.rint(np.asarray(picture) + grain), 0, 255).astype(np.uint8))
 
 
-def _jpeg(picture: Image.Image) -> bytes:
+def jpeg(picture: Image.Image) -> bytes:
+    """A picture as the benchmarks send it."""
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=QUALITY)
     return file.getvalue()

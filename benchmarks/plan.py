@@ -56,15 +56,16 @@ class PlannedLoad:
     part: Part = "whole"
 
 
-def points(plan: ServedPlan, pipeline: str, *, rate: int) -> list[PlannedLoad]:
-    """The points of one size. ``rate`` is in requests per second."""
+def points(plan: ServedPlan, pipeline: str, *, rate: int, cascade: bool = False) -> list[PlannedLoad]:
+    """The points of one size. ``rate`` is in requests per second. A cascade has no model for preprocessing alone."""
     every, most = competitors(pipeline), at_main_load(pipeline)
     concurrencies = [Load(kind="concurrency", value=value) for value in plan.concurrencies]
+    # By shared memory, since inside a pipeline these pixels do not travel to a client.
+    alone = PlannedLoad(MAIN_LOAD, ("plain", pipeline), transport="grpc+shm", part="preprocess")
     return [
         *(PlannedLoad(load, most if load == MAIN_LOAD else every) for load in concurrencies),
         PlannedLoad(Load(kind="rate", value=rate), every),
         PlannedLoad(MAIN_LOAD, every, transport="http"),
         PlannedLoad(MAIN_LOAD, every, transport="grpc+shm"),
-        # By shared memory, since inside a pipeline these pixels do not travel to a client.
-        PlannedLoad(MAIN_LOAD, ("plain", pipeline), transport="grpc+shm", part="preprocess"),
+        *([] if cascade else [alone]),
     ]

@@ -74,7 +74,7 @@ class InProcess(BaseModel):
 
 
 class CpuTime(BaseModel):
-    """CPU milliseconds per image in one pass over the photos; see ``cpu_time`` and ``boxes_time``."""
+    """CPU milliseconds per image in one pass over the photos; see ``cpu_time``, ``boxes_time`` and ``network_time``."""
 
     model_config = FROZEN
 
@@ -105,6 +105,7 @@ class Agreement(BaseModel):
     photos: int
     largest_difference: dict[str, float]
     least_overlap: dict[str, float] = {}
+    equal_texts: dict[str, float] = {}
 
 
 class Results(BaseModel):

@@ -14,7 +14,7 @@ from typing import Literal
 
 import tritonclient.grpc as triton
 
-from benchmarks import agreement, boxes_time, cpu_time, in_process
+from benchmarks import agreement, boxes_time, cpu_time, in_process, network_time
 from benchmarks.competitors import (
     CLASSIFY,
     DEFAULT_PLAIN,
@@ -24,7 +24,7 @@ from benchmarks.competitors import (
     make_repository,
     plain_settings,
 )
-from benchmarks.photos import PhotoSet, Size, photo_set
+from benchmarks.photos import PhotoSet, Size
 from benchmarks.plan import MAIN_LOAD, RATE_SHARE, SEED, PlannedLoad, ServedPlan, points
 from benchmarks.result_files import commit, this_machine, versions
 from benchmarks.results import (
@@ -70,15 +70,15 @@ def run(
     started, cores = datetime.now(timezone.utc), usable_cores()
     command = perf_analyzer.find_perf_analyzer() if "served" in parts else []
     progress("photos: reading, or making them")
-    photos = {size: photo_set(size, folder=CACHE / "photos") for size in plan.sizes}
+    photos = {size: contest.pictures(size, CACHE / "photos") for size in plan.sizes}
     settings = plain_settings(cores)
-    libraries = versions(PACKAGES)
+    libraries = versions((*PACKAGES, *contest.packages))
     with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
         repository = Path(folder) / "repository"
-        progress("repository: building ours and the plain ensembles")
+        progress("repository: building ours and the plain models")
         make_repository(contest, repository, settings)
         bare_network = None
-        if "cpu-time" in parts and isinstance(Pipeline.from_file(contest.pipeline_file).postprocess, Detection):
+        if "cpu-time" in parts and _is_detector(contest):
             bare_network = boxes_time.build_without_tail(contest.pipeline_file, Path(folder) / "without-tail")
         state = _Run(plan, contest, parts, progress, photos, repository / contest.fused, bare_network, cores)
         if "served" in parts:
@@ -109,6 +109,10 @@ def run(
         in_process=state.in_process,
         cpu_time=state.cpu_time,
     )
+
+
+def _is_detector(contest: Contest) -> bool:
+    return not contest.cascade and isinstance(Pipeline.from_file(contest.pipeline_file).postprocess, Detection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +183,14 @@ class _Run:
             )
 
     def choose_plain(self, serving: _Serving, settings: tuple[PlainSetting, ...]) -> None:
-        """Take, for each size, the setting with which the plain ensemble is fastest at concurrency 8."""
+        """Take, for each size, the setting in which the plain competitor is fastest at concurrency 8."""
         for size in self.photos:
             rates: dict[PlainSetting, list[float]] = {setting: [] for setting in settings}
             for index in range(self.plan.trial_rounds):
                 for setting in settings:
                     point = PlannedLoad(MAIN_LOAD, ())
-                    export, _ = self._load(serving, size, point, setting.name, f"{setting.name}_network")
+                    batching_model = self.contest.batching_model(setting.name)
+                    export, _ = self._load(serving, size, point, setting.name, batching_model)
                     rate = export.inferences_per_s
                     rates[setting].append(rate)
                     self.trials.append(PlainTrial(round=index, size=size, setting=str(setting), inferences_per_s=rate))
@@ -201,7 +206,7 @@ class _Run:
                 self.progress(f"round {index + 1} of {self.plan.rounds}, {size}")
                 if serving is not None:
                     rate = max(1, math.floor(self.capacity[size] * RATE_SHARE))
-                    for point in points(self.plan, self.contest.name, rate=rate):
+                    for point in points(self.plan, self.contest.name, rate=rate, cascade=self.contest.cascade):
                         for competitor in rotated(point.competitors, index):
                             self.served.append(self._measure(serving, index, size, point, competitor))
                 if "in-process" in self.parts:
@@ -259,9 +264,7 @@ class _Run:
         name = plain[competitor].name if competitor in plain else competitor
         if point.part == "preprocess":
             return f"{name}_preprocess", f"{name}_preprocess"
-        if competitor == self.contest.fused:
-            return name, name
-        return name, f"{name}_model" if competitor == self.contest.name else f"{name}_network"
+        return name, self.contest.batching_model(name)
 
     def _measure_in_process(self, index: int, size: Size) -> None:
         # Batch 1, and the batch that a server makes at concurrency 8 when every process has its share.
@@ -281,7 +284,10 @@ class _Run:
 
     def _measure_cpu_time(self, index: int, size: Size) -> None:
         file, photos, passes = self.contest.pipeline_file, self.photos[size].contents, self.plan.cpu_time_passes
-        of_pass = cpu_time.measure(file, photos, passes=passes)
+        if self.contest.cascade:
+            of_pass = network_time.measure(self.fused, photos, passes=passes)
+        else:
+            of_pass = cpu_time.measure(file, photos, passes=passes)
         if self.bare_network is not None:
             after = boxes_time.measure(file, self.fused, self.bare_network, photos, passes=passes)
             of_pass = [before | used for before, used in zip(of_pass, after, strict=True)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks import streams_table, video_table
-from benchmarks.competitors import CLASSIFY, CONTESTS, DETECT, Contest
+from benchmarks.competitors import CLASSIFY, CONTESTS, DETECT, READ, Contest
 from benchmarks.overload import results as overload
 from benchmarks.photos import Size
 from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME
@@ -47,9 +47,9 @@ class Row:
             return f"| {self.quantity} | not measured | {self.other} | not measured | – | – |\n"
         cells = [
             self.quantity,
-            _text(self.ours, self.digits),
+            _figures(self.ours, self.digits),
             self.other,
-            _text(self.theirs, self.digits),
+            _figures(self.theirs, self.digits),
             against.text(2),
             self._verdict(against),
         ]
@@ -71,6 +71,7 @@ def table(folder: Path) -> str:
     rows = [
         *_photos(folder, CLASSIFY, ""),
         *_photos(folder, DETECT, "boxes found: "),
+        *_text(folder),
         *_training(folder),
         *_video(folder),
         *_overload(folder),
@@ -93,6 +94,14 @@ def _photos(folder: Path, contest: Contest, beginning: str) -> Iterator[Row]:
         ours, limit = _rate(one, one.fused, _SMALL), one.limit(_SMALL)
         quantity = f"{beginning}images/s, photos of {_title(_SMALL)}"
         yield Row(quantity, ours, "the same code without a server", limit, 0)
+
+
+def _text(folder: Path) -> Iterator[Row]:
+    for one in read(folder, READ.file(FILE_NAME), Results):
+        (size,) = READ.sizes
+        ours, plain = (_rate(one, competitor, size) for competitor in (one.fused, "plain"))
+        quantity = f"text read: images/s, ten lines on {_title(size)}"
+        yield Row(quantity, ours, "rapidocr in Triton, at its best setting", plain, 1)
 
 
 def _training(folder: Path) -> Iterator[Row]:
@@ -140,7 +149,7 @@ def _title(size: Size) -> str:
     return size.replace("x", "×")
 
 
-def _text(rounds: _Rounds, digits: int) -> str:
+def _figures(rounds: _Rounds, digits: int) -> str:
     return Spread.of(list(rounds.values())).text(digits)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import boxes_table, streams_table, video_table
+from benchmarks import boxes_table, network_time, streams_table, video_table
 from benchmarks.boxes_time import SCORE_THRESHOLD
 from benchmarks.competitors import CONTESTS
 from benchmarks.gpu import results as gpu
@@ -18,6 +18,7 @@ from benchmarks.overload import results as overload
 from benchmarks.overload import table as overload_table
 from benchmarks.photos import Size, mean_kilobytes, title
 from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, at_main_load
+from benchmarks.reading import results as reading
 from benchmarks.result_files import RESULTS, Raw, read
 from benchmarks.results import FILE_NAME, Competitor, Part, Results, Served, Where
 from benchmarks.training import results as training
@@ -88,9 +89,14 @@ def ratios(results: Results) -> str:
     def of_bare_decode(timed: str) -> _Quantity:
         return lambda size: ratio(_cpu(results, size, timed), _cpu(results, size, "bare decode"))
 
+    def beside_networks(size: Size) -> Spread | None:
+        networks, others = (_cpu(results, size, timed) for timed in network_time.TIMED)
+        return ratio(others, networks)
+
     rows: list[tuple[str, str, _Quantity]] = [
         (f"images/s: {fused} ÷ plain", "higher", against_plain(_throughput, fused)),
         (f"images/s: {ours} ÷ plain", "higher", against_plain(_throughput, ours)),
+        (f"images/s: {ours} ÷ {fused}", "higher", against_plain(_throughput, ours, plain=fused)),
         (
             f"images/s: {fused} ÷ plain with default settings",
             "higher",
@@ -107,19 +113,24 @@ def ratios(results: Results) -> str:
             "higher",
             against_plain(_throughput, fused, transport="grpc+shm"),
         ),
-        (
-            f"images/s: {ours}_preprocess ÷ plain preprocessing, each alone",
-            "higher",
-            against_plain(_throughput, ours, transport="grpc+shm", part="preprocess"),
-        ),
         (f"p50 at concurrency 1: {fused} ÷ plain", "lower", against_plain(_p50, fused, load=ONE_AT_A_TIME)),
         (f"p50 at concurrency 1: {ours} ÷ plain", "lower", against_plain(_p50, ours, load=ONE_AT_A_TIME)),
         ("images/s: in process, without any server ÷ plain", "–", limit_against_plain),
         (f"images/s: {fused} by gRPC ÷ in process", "higher", against_limit("grpc")),
         (f"images/s: {fused} by shared memory ÷ in process", "higher", against_limit("grpc+shm")),
-        ("CPU time: decode to float32 ÷ bare full decode", "lower", of_bare_decode("definition")),
-        ("CPU time: decode to uint8 pixels ÷ bare full decode", "lower", of_bare_decode("pixels")),
     ]
+    if CONTESTS[results.pipeline].cascade:
+        rows.append(("CPU time: everything but the networks ÷ the networks", "lower", beside_networks))
+    else:
+        rows += [
+            (
+                f"images/s: {ours}_preprocess ÷ plain preprocessing, each alone",
+                "higher",
+                against_plain(_throughput, ours, transport="grpc+shm", part="preprocess"),
+            ),
+            ("CPU time: decode to float32 ÷ bare full decode", "lower", of_bare_decode("definition")),
+            ("CPU time: decode to uint8 pixels ÷ bare full decode", "lower", of_bare_decode("pixels")),
+        ]
     if any("boxes" in one.milliseconds for one in results.cpu_time):
         name = f"CPU ms an image: from outputs to boxes, score threshold {SCORE_THRESHOLD}"
         rows.append((name, "lower", lambda size: Spread.of(list(_after_network(results, size).values()))))
@@ -201,14 +212,18 @@ def _plain_trials(results: Results) -> str:
 
 
 def _agreement(results: Results) -> str:
-    head = ["photos", "same best class by all", "competitor", "largest difference of a score from plain"]
+    same = "same texts by all" if CONTESTS[results.pipeline].cascade else "same best class by all"
+    head = ["photos", same, "competitor", "largest difference of a score from plain"]
     has_boxes = any(one.least_overlap for one in results.agreement)
+    has_texts = any(one.equal_texts for one in results.agreement)
     rows = []
     for one in results.agreement:
         for competitor, difference in one.largest_difference.items():
             row = [title(one.size), f"{one.best_classes_equal} of {one.photos}", competitor, f"{difference:.4f}"]
-            rows.append([*row, f"{one.least_overlap[competitor]:.3f}"] if has_boxes else row)
-    return markdown([*head, "least overlap of a box with plain's"] if has_boxes else head, rows)
+            row += [f"{one.least_overlap[competitor]:.3f}"] if has_boxes else []
+            rows.append([*row, f"{one.equal_texts[competitor]:.1%}"] if has_texts else row)
+    head += [f"least overlap of a {'line' if has_texts else 'box'} with plain's"] if has_boxes else []
+    return markdown([*head, "lines that both read equally"] if has_texts else head, rows)
 
 
 def _in_process(results: Results) -> str:
@@ -269,6 +284,7 @@ def _page(folder: Path) -> str:
         *map(video_table.table, read(folder, video_table.FILE_NAME, Raw)),
         *map(streams_table.table, read(folder, streams_table.FILE_NAME, Raw)),
         *map(boxes_table.table, read(folder, boxes_table.FILE_NAME, Raw)),
+        *map(reading.table, read(folder, reading.FILE_NAME, reading.ReadingResults)),
         *(
             overload_table.with_plot(one, link_to=_LINK)
             for one in read(folder, overload.FILE_NAME, overload.OverloadResults)

@@ -90,11 +90,11 @@ def compare(one: Found, other: Found) -> Compared:
     same_class = one.class_ids[:, None] == other.class_ids[None]
     same = [
         Pair(i, j, float(overlap[i, j]), _farthest_corner_px(one.boxes[i], other.boxes[j]))
-        for i, j in _best_pairs(np.where(same_class, overlap, 0))
+        for i, j in best_pairs(np.where(same_class, overlap, 0))
     ]
     lost = sorted(set(range(len(one))) - {pair.one for pair in same})
     added = sorted(set(range(len(other))) - {pair.other for pair in same})
-    became = {lost[i]: added[j] for i, j in _best_pairs(overlap[np.ix_(lost, added)])}
+    became = {lost[i]: added[j] for i, j in best_pairs(overlap[np.ix_(lost, added)])}
     return Compared(same, lost, added, became)
 
 
@@ -114,7 +114,7 @@ def _best(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values if values.ndim == 1 else values[:, :1].ravel()
 
 
-def _best_pairs(overlap: _Floats) -> list[tuple[int, int]]:
+def best_pairs(overlap: _Floats) -> list[tuple[int, int]]:
     """Rows and columns that belong together, each at most once: the largest overlap first."""
     left, found = overlap.copy(), []
     while left.size:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.photos import SIZES, Photo, Size
+from benchmarks.competitors import CONTESTS
+from benchmarks.photos import Photo, Size
 from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, competitors
 from benchmarks.result_files import Machine
 from benchmarks.results import Agreement, Competitor, CpuTime, InProcess, PlainTrial, Results, Served
@@ -42,12 +43,16 @@ def served(
 
 
 def made_up(pipeline: str = "classify") -> Results:
-    """Three rounds of both sizes; shared memory and HTTP are left out."""
+    """Three rounds of every size; shared memory and HTTP are left out."""
+    sizes = CONTESTS[pipeline].sizes
     milliseconds = {"bare decode": 2.0, "definition": 3.0, "pixels": 2.5}
-    least_overlap = {}
+    least_overlap, equal_texts = {}, {}
     if pipeline == "detect":
         milliseconds |= {"network": 18.0, "network with tail": 18.25, "boxes": 0.125}
         least_overlap = {"detect_fused": 0.985}
+    if pipeline == "read":
+        milliseconds = {"networks": 200.0, "everything but the networks": 16.0}
+        least_overlap, equal_texts = {"read_fused": 0.75}, {"read_fused": 0.995}
     return Results(
         started_utc="2030-01-02T03:04:05+00:00",
         pipeline=pipeline,
@@ -58,7 +63,7 @@ def made_up(pipeline: str = "classify") -> Results:
         commit="0123456789abcdef",
         machine=Machine(cpu="Some CPU (tm)", cores=2, memory_gib=8, kernel="Linux 6", system="Debian"),
         versions={"python": "3.11"},
-        photos=[Photo("cat.jpg", size, "cat.png", 50_000, "00") for size in SIZES],
+        photos=[Photo("cat.jpg", size, "cat.png", 50_000, "00") for size in sizes],
         agreement=[
             Agreement(
                 size=size,
@@ -67,23 +72,24 @@ def made_up(pipeline: str = "classify") -> Results:
                 photos=20,
                 largest_difference={f"{pipeline}_fused": 0.0125},
                 least_overlap=least_overlap,
+                equal_texts=equal_texts,
             )
-            for size in SIZES
+            for size in sizes
         ],
-        plain_setting=dict.fromkeys(SIZES, "2 instances"),
-        plain_trials=[PlainTrial(round=0, size=size, setting="2 instances", inferences_per_s=100) for size in SIZES],
+        plain_setting=dict.fromkeys(sizes, "2 instances"),
+        plain_trials=[PlainTrial(round=0, size=size, setting="2 instances", inferences_per_s=100) for size in sizes],
         served=[
             served(competitor, size, load, index)
             for index in range(3)
-            for size in SIZES
+            for size in sizes
             for load in (ONE_AT_A_TIME, MAIN_LOAD)
             for competitor in competitors(pipeline)
         ],
         in_process=[
             InProcess(round=index, size=size, batch=batch, processes=2, images_per_s=rate / (2 if index == 2 else 1))
             for index in range(3)
-            for size in SIZES
+            for size in sizes
             for batch, rate in ((1, 150.0), (4, 200.0))
         ],
-        cpu_time=[CpuTime(round=index, size=size, milliseconds=milliseconds) for index in range(3) for size in SIZES],
+        cpu_time=[CpuTime(round=index, size=size, milliseconds=milliseconds) for index in range(3) for size in sizes],
     )

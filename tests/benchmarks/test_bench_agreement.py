@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from benchmarks.agreement import Answer, same_best_classes, same_boxes
+from benchmarks.agreement import Answer, same_best_classes, same_boxes, same_texts
 from onestream.measure.agreement import Disagreement
 
 PHOTOS = ["cat.jpg", "coffee.jpg"]
@@ -22,6 +22,16 @@ def classes(class_ids: Sequence[int], scores: Sequence[float]) -> Answer:
 def objects(*found: Object) -> Answer:
     boxes = np.array([box for _, _, box in found], np.float32).reshape(1, -1, 4)
     return classes([number for number, _, _ in found], [score for _, score, _ in found]) | {"boxes": boxes}
+
+
+def lines(*texts: str, score: float = 0.9, first_x: float = 0) -> Answer:
+    """Lines below each other, 100 wide and 20 high, 30 apart."""
+    corners = np.array([[0, 0], [100, 0], [100, 20], [0, 20]], np.float32) + np.array([first_x, 0], np.float32)
+    return {
+        "quads": np.array([corners + np.array([0, 30 * n]) for n in range(len(texts))]).reshape(1, -1, 4, 2),
+        "texts": np.array([[text.encode() for text in texts]], object),
+        "scores": np.full((1, len(texts)), score, np.float32),
+    }
 
 
 CAT, COFFEE = classes((285, 282), (0.5, 0.3)), classes((967, 968), (0.95, 0.01))
@@ -61,9 +71,9 @@ def test_two_classes_within_the_tolerance_are_a_tie() -> None:
         same_best_classes({"plain": [first], "fused": [swapped]}, ["tie.jpg"], tolerance=0.005)
 
 
-@pytest.mark.parametrize("agree", [same_best_classes, boxes_agree])
+@pytest.mark.parametrize("agree", [same_best_classes, boxes_agree, same_texts])
 def test_a_missing_answer_is_an_error(agree: object) -> None:
-    seen = objects(SEEN_CAT)
+    seen = objects(SEEN_CAT) | lines("cat")
     with pytest.raises(ValueError, match="zip"):
         agree({"plain": [seen, seen], "fused": [seen]}, PHOTOS)  # type: ignore[operator]
 
@@ -95,3 +105,37 @@ def test_objects_that_differ_are_a_disagreement(other: Answer) -> None:
 
 def test_an_object_just_above_the_threshold_may_be_missing() -> None:
     boxes_agree({"plain": [objects(SEEN_CAT, FAINT)], "fused": [objects(SEEN_CAT)]}, ["cat.jpg"])
+
+
+def test_texts_agree_and_scores_overlap_and_share_are_returned() -> None:
+    plain, ours = [lines("one", "two"), lines()], [lines("one", "two", score=0.875, first_x=10), lines()]
+    agreed = same_texts({"plain": plain, "fused": ours, "same": plain}, PHOTOS)
+    assert agreed.best_classes_equal == 2
+    assert agreed.largest_difference == {"fused": pytest.approx(0.025, abs=1e-6), "same": 0.0}
+    assert agreed.least_overlap == {"fused": pytest.approx(90 / 110), "same": 1.0}
+    assert agreed.equal_texts == {"fused": 1.0, "same": 1.0}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(lines("one", "tvo", "three"), id="another text"),
+        pytest.param(lines("one", "two"), id="one too few"),
+        pytest.param(lines("one", "two", "three", "four"), id="one too many"),
+        pytest.param(lines("one", "two", "three", first_x=60), id="elsewhere"),
+    ],
+)
+def test_texts_that_differ_are_a_disagreement(other: Answer) -> None:
+    plain = lines("one", "two", "three")
+    with pytest.raises(Disagreement, match=r"fused and plain read . of . lines equally.* is coffee\.jpg: \['one'"):
+        same_texts({"plain": [lines("a"), plain], "fused": [lines("a"), other]}, PHOTOS)
+
+
+def test_a_few_other_texts_are_allowed_and_counted() -> None:
+    read = [str(number) for number in range(20)]
+    plain, ours = [lines(*read), lines("x")], [lines(*read[:19], "another"), lines("x")]
+    agreed = same_texts({"plain": plain, "fused": ours}, PHOTOS)
+    assert agreed.equal_texts == {"fused": 20 / 21}
+    assert agreed.best_classes_equal == 1
+    with pytest.raises(Disagreement, match="20 of 21 lines equally; allowed is no less than 96%"):
+        same_texts({"plain": plain, "fused": ours}, PHOTOS, least_equal=0.96)

@@ -29,6 +29,12 @@ def test_preprocessing_is_measured_alone() -> None:
     assert alone.competitors == ("plain", "classify")
 
 
+def test_a_cascade_has_no_preprocessing_to_be_measured_alone() -> None:
+    of_cascade = points(FULL, "read", rate=70, cascade=True)
+    assert of_cascade == [point for point in points(FULL, "read", rate=70) if point.part == "whole"]
+    assert len(of_cascade) == len(FULL.concurrencies) + 3
+
+
 def test_each_competitor_is_first_equally_often() -> None:
     every = competitors("detect")
     orders = [rotated(every, index) for index in range(6)]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from benchmarks import __main__ as command
 from benchmarks import photos, run
-from benchmarks.competitors import CONTESTS
-from benchmarks.plan import QUICK, ServedPlan, at_main_load
+from benchmarks.competitors import CONTESTS, READ, Contest
+from benchmarks.plan import FULL, QUICK, ServedPlan, at_main_load
+from benchmarks.reading import pictures
 from benchmarks.tables import full
 from onestream.measure.load.perf_analyzer import PerfAnalyzerError
 
@@ -59,20 +63,38 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return notes
 
 
+@pytest.fixture
+def of_few_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Contest], Contest]:
+    """The contest with two pictures."""
+
+    def few(contest: Contest) -> Contest:
+        if contest is READ:
+            monkeypatch.setattr(pictures, "TEN_LINES_PICTURES", 2)
+            return contest
+        source = tmp_path / "picture.png"
+        Image.open(PHOTOS[contest.name]).save(source)
+        return replace(contest, pictures=lambda size, folder: photos.photo_set(size, folder=folder, sources=[source]))
+
+    return few
+
+
 @pytest.mark.needs_triton
 @pytest.mark.slow
-@pytest.mark.parametrize("pipeline", CONTESTS)
+@pytest.mark.parametrize("contest", CONTESTS.values(), ids=CONTESTS)
 def test_every_competitor_is_served_compared_and_measured(
-    pipeline: str, stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    contest: Contest,
+    of_few_pictures: Callable[[Contest], Contest],
+    stand_in: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    picture = tmp_path / "picture.png"
-    Image.open(PHOTOS[pipeline]).save(picture)
-    monkeypatch.setattr(run, "photo_set", lambda size, folder: photos.photo_set(size, folder=folder, sources=[picture]))
+    pipeline = contest.name
     monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
     said: list[str] = []
-    results = run.run(TINY, CONTESTS[pipeline], progress=said.append)
+    results = run.run(replace(TINY, sizes=contest.sizes[:1]), of_few_pictures(contest), progress=said.append)
     assert sum("once more" in line for line in said) == 1
-    assert [one.best_classes_equal for one in results.agreement] == [2]
+    (agreed,) = results.agreement
+    assert agreed.photos == 2
     assert {one.competitor for one in results.served} == set(at_main_load(pipeline))
     asked = [json.loads(line) for line in stand_in.read_text().splitlines()]
     assert len(asked) == len(results.plain_trials) + len(results.served)
@@ -82,9 +104,16 @@ def test_every_competitor_is_served_compared_and_measured(
     report = full(results)
     assert f"images/s: {pipeline}_fused by gRPC ÷ in process" in report
     assert ("from outputs to boxes" in report) == (pipeline == "detect")
-    overlaps = [overlap for one in results.agreement for overlap in one.least_overlap.values()]
-    assert len(overlaps) == (6 if pipeline == "detect" else 0)
-    assert all(0.9 <= overlap <= 1 for overlap in overlaps)
+    assert ("everything but the networks" in report) == (pipeline == "read")
+    assert ("each alone" in report) == (pipeline != "read")
+    # Three plain settings beside the first, our two forms, and in process.
+    compared = {"classify": 0, "detect": 6, "read": 6}[pipeline]
+    assert len(agreed.least_overlap) == compared
+    assert all(overlap >= (0.5 if contest is READ else 0.9) for overlap in agreed.least_overlap.values())
+    if contest is READ:
+        assert all(share >= 0.9 for share in agreed.equal_texts.values())
+    else:
+        assert agreed.best_classes_equal == 2
 
 
 def test_without_perf_analyzer_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,3 +123,22 @@ def test_without_perf_analyzer_nothing_is_started(tmp_path: Path, monkeypatch: p
     with pytest.raises(PerfAnalyzerError, match="not on PATH"):
         run.run(QUICK, progress=said.append)
     assert said == []
+
+
+def test_a_pipeline_is_measured_at_its_own_sizes_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--pipeline", "read", "--size", "500x375"])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "read is measured at 640x480, not at 500x375" in capsys.readouterr().err
+    plans: list[tuple[ServedPlan, Contest]] = []
+
+    def asked(plan: ServedPlan, contest: Contest, **_options: object) -> None:
+        plans.append((plan, contest))
+        raise PerfAnalyzerError("none here")
+
+    monkeypatch.setattr(command, "run", asked)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--pipeline", "read"])
+    assert command.main() == 1
+    assert plans == [(replace(FULL, sizes=("640x480",)), READ)]

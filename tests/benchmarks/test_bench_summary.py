@@ -8,7 +8,7 @@ import pytest
 from bench_results import made_up
 
 from benchmarks import summary
-from benchmarks.competitors import DETECT
+from benchmarks.competitors import DETECT, READ
 from benchmarks.results import FILE_NAME, Results
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +52,16 @@ def test_a_detector_has_rows_of_its_own_where_it_was_measured(tmp_path: Path) ->
     found = rows(summary.table(folder))
     assert [row[0].startswith("boxes found: ") for row in found] == [False] * 4 + [True] * 4
     assert found[4][:2] == ["boxes found: images/s, photos of 500×375", "160 (120–160)"]
+
+
+def test_reading_has_one_row_where_it_was_measured(tmp_path: Path) -> None:
+    read = made_up("read")
+    (tmp_path / read.machine.slug).mkdir()
+    (tmp_path / read.machine.slug / READ.file(FILE_NAME)).write_text(read.model_dump_json())
+    assert rows(summary.table(tmp_path)) == [
+        ["text read: images/s, ten lines on 640×480", "160.0 (120.0–160.0)", "rapidocr in Triton, at its best setting",
+         "100.0 (75.0–100.0)", "1.60 (1.60–1.60)", "better"],
+    ]  # fmt: skip
 
 
 def test_a_slower_network_is_a_loss_and_an_equal_one_is_even(tmp_path: Path) -> None:

@@ -45,6 +45,22 @@ def test_a_detector_has_the_same_rows_and_what_its_boxes_cost() -> None:
     assert "detect_fused" in overlap
 
 
+def test_a_cascade_has_rows_of_its_own_and_none_of_preprocessing_alone() -> None:
+    results = made_up("read")
+    table = tables.ratios(results)
+    assert "| 640×480 |" in table
+    assert row(table, "images/s: read_fused ÷ plain")[2] == "1.60 (1.60–1.60)"
+    # 140 images/s of 160.
+    assert row(table, "images/s: read ÷ read_fused")[1:] == ["higher", "0.88 (0.88–0.88)"]
+    # 16 ms of 200.
+    assert row(table, "CPU time: everything but the networks ÷ the networks")[1:] == ["lower", "0.08 (0.08–0.08)"]
+    assert "preprocessing" not in table
+    assert "full decode" not in table
+    agreement = next(line for line in tables.full(results).splitlines() if "99.5%" in line)
+    assert agreement == "| 640×480 | 20 of 20 | read_fused | 0.0125 | 0.750 | 99.5% |"
+    assert "same texts by all" in tables.full(results)
+
+
 def test_what_was_not_measured_is_not_invented() -> None:
     assert row(tables.ratios(made_up()), "images/s: classify_fused ÷ plain, HTTP")[2:] == ["–", "–"]
 

@@ -1,0 +1,1 @@
+"""The plain reader: rapidocr in one model."""

@@ -1,0 +1,80 @@
+"""``python -m benchmarks.reading``: how well ``read`` reads, beside rapidocr with the same networks and thresholds.
+
+Nothing is timed. 200 rendered lines tell how many characters are wrong, 40 pictures with turned text how many lines
+are read as rapidocr reads them; README.md is the method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from benchmarks.competitors import READ
+from benchmarks.photos import PhotosMissing
+from benchmarks.reading import measure
+from benchmarks.reading.pictures import LINES, SEED, TURNED, rendered_lines, turned_pictures
+from benchmarks.reading.readers import SETTINGS, rapid_ocr, served
+from benchmarks.reading.results import FILE_NAME, ReadingResults, table
+from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, versions, write
+from benchmarks.results import PACKAGES
+from onestream.serving.building.build import build
+from onestream.serving.networks.package_files import WeightsError
+from onestream.serving.server.errors import ServerError
+from onestream.serving.server.server import Server
+
+RAPID, ONE_BY_ONE = "rapidocr", "rapidocr, line by line"
+"""As it comes, with up to six lines in a batch; and with one, whose neighbours cannot change it."""
+CACHE = ROOT / ".cache" / "benchmarks" / "results"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and write reading.json; returns the exit status."""
+    options = _options(arguments)
+    started, machine = datetime.now(timezone.utc), this_machine()
+    forms = (READ.name, READ.fused)
+    pairs = [(one, other) for one in (*forms, ONE_BY_ONE) for other in (RAPID, ONE_BY_ONE) if one != other]
+    try:
+        lines, pictures = rendered_lines(options.lines), turned_pictures(options.pictures)
+        readers = {RAPID: rapid_ocr(), ONE_BY_ONE: rapid_ocr(lines_in_a_batch=1)}
+        with tempfile.TemporaryDirectory(prefix="onestream-reading-") as folder:
+            build(READ.pipeline_file, folder=Path(folder), progress=print)
+            with Server(Path(folder), http_port=0, grpc_port=0, metrics_port=0, device="cpu") as server:
+                readers |= {model: served(model, grpc_address=server.grpc_address) for model in forms}
+                read = measure.lines_read(readers, lines)
+                compared = measure.compared(readers, pictures, pairs)
+        results = ReadingResults(
+            started_utc=started.isoformat(timespec="seconds"),
+            commit=commit(),
+            machine=machine,
+            versions=versions((*PACKAGES, *READ.packages)),
+            seed=SEED,
+            settings=dict(SETTINGS),
+            lines=read,
+            compared=compared,
+        )
+    except (PhotosMissing, WeightsError, ServerError) as error:
+        print(f"benchmarks.reading: {error}", file=sys.stderr)
+        return 1
+    # A partial run does not replace published results.
+    complete = (options.lines, options.pictures) == (LINES, TURNED)
+    path = path_in(options.out or (None if complete else CACHE), machine.slug, FILE_NAME)
+    write(path, results)
+    print(table(results))
+    print(f"written to {path}")
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reading", description=__doc__)
+    parser.add_argument("--lines", type=int, default=LINES, metavar="N", help=f"fewer rendered lines than {LINES}")
+    parser.add_argument("--pictures", type=int, default=TURNED, metavar="N", help=f"fewer pictures than {TURNED}")
+    add_out(parser, else_where="benchmarks/results, or .cache/benchmarks/results where there are fewer")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
