@@ -32,8 +32,8 @@ COLORS = {"red": (200, 0, 0), "green": (200, 255, 0), "blue": (200, 0, 255)}
 NOTHING = (0, 0, 0)
 
 
-def strongest_channel(path: Path) -> None:
-    """A classifier whose scores are the means of the channels, 0 to 1."""
+def strongest_channel(path: Path, *, side: int = 16) -> None:
+    """A classifier of pictures of so many pixels a side, whose scores are the means of the channels."""
     flat = numpy_helper.from_array(np.array([0, -1], np.int64), "flat")
     graph = helper.make_graph(
         [
@@ -41,7 +41,7 @@ def strongest_channel(path: Path) -> None:
             helper.make_node("Reshape", ["means", "flat"], ["out"]),
         ],
         "strongest_channel",
-        [helper.make_tensor_value_info("in", TensorProto.FLOAT, ["batch", 3, 16, 16])],
+        [helper.make_tensor_value_info("in", TensorProto.FLOAT, ["batch", 3, side, side])],
         [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["batch", 3])],
         [flat],
     )
