@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -19,9 +21,10 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from tritonclient import grpc
 
-from onestream.client import BadImage, Client
+from onestream.client import BadImage, Client, OnestreamError, ServerUnavailable
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
+from onestream.serving.server.triton.model_processes import find_model_processes
 
 pytestmark = pytest.mark.needs_triton
 
@@ -188,3 +191,24 @@ def test_each_stage_has_its_time_and_its_regions(server: Server) -> None:
     for form in FORMS:
         for step in ("decode", "find_preprocess", "find_network", "find_postprocess", "name_network"):
             assert value(f'onestream_step_batches_total{{model="{form}",step="{step}"}}') > 0
+
+
+def test_a_network_that_is_killed_is_served_again_and_the_fused_form_does_not_notice(server: Server) -> None:
+    (victim,) = [one for one in find_model_processes(server.pid).running if one.model == "things_name_model"]
+    colors = drawn(6, 3)
+    os.kill(victim.pid, signal.SIGKILL)
+    failures = set()
+    deadline = time.monotonic() + 60
+    with Client(server.grpc_url, timeout_s=20, retries=0) as client:
+        while True:
+            assert sorted(places(client.infer("things_fused", picture(colors))["boxes"][0])) == list(range(6))
+            try:
+                found = client.infer("things", picture(colors))
+            except OnestreamError as error:
+                failures.add(type(error))
+                assert time.monotonic() < deadline, failures
+                time.sleep(0.1)
+                continue
+            break
+    assert found["labels"].shape == (1, 6)
+    assert failures <= {ServerUnavailable}, failures
