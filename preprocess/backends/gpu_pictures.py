@@ -81,10 +81,10 @@ class GpuFromPicture:
         for picture, some in zip(pictures, quads, strict=True):
             height, width, _ = picture.shape
             found = checked_cuts(region, some, (height, width), limits=self.limits)
-            transforms = homographies(found.quads, found.sizes)
+            windows, transforms = found.windows.tolist(), homographies(found.quads, found.sizes)
             for number, (rows, columns) in enumerate(found.sizes.tolist()):
                 if region.shape == "box" and not found.turned[number]:
-                    left, top = (int(edge) for edge in found.quads[number].min(axis=0))
+                    left, top, _, _ = windows[number]
                     regions.append(picture.window(top, left, rows, columns))
                 else:
                     # A box at whole pixels is rectified to its own pixels, turned.
