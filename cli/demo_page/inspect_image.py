@@ -14,7 +14,7 @@ from PIL import Image
 from onestream.cli.demo_page.compose import composed
 from onestream.cli.demo_page.served import Answer, Form, Served
 from onestream.cli.result_lines import left_out, lines
-from onestream.client import Classification, Detections, Outputs, Reading, Regions, Result, answers
+from onestream.client import Classification, Detection, Detections, Outputs, Reading, Region, Regions, Result, answers
 from onestream.client._transports.base import Tensors
 from onestream.client.regions import quads_of
 from onestream.measure.parity import heatmap
@@ -142,6 +142,7 @@ def _objects(result: Detections | Regions) -> Json:
     else:
         nothing = "No text." if isinstance(result, Reading) else "No region."
         quads = result.quads
+    found: list[Detection | Region] = [*result]
     objects = [
         {
             "label": one.label,
@@ -151,7 +152,7 @@ def _objects(result: Detections | Regions) -> Json:
             "quad": quad,
             "color": f"rgb{color_of(one.class_id)}",
         }
-        for one, line, quad in zip(result, lines(result, 1), quads.tolist(), strict=False)
+        for one, line, quad in zip(found, lines(result, 1), quads.tolist(), strict=False)
     ]
     return {
         "kind": "objects",
