@@ -209,12 +209,12 @@ class Mapping:
     def quads_to_canvas(self, quads: Quads) -> Quads:
         """Quads of the image on the canvas, corner by corner: one that is mirrored is no longer clockwise."""
         points = quads.astype(np.float64) * self._xyxy(self.scale)[:2] + self._xyxy(self.offset)[:2]
-        return points.astype(np.float32)
+        return np.asarray(points, np.float32)
 
     def quads_to_source(self, quads: Quads) -> Quads:
         """Quads on the canvas in the image, corner by corner."""
         points = (quads.astype(np.float64) - self._xyxy(self.offset)[:2]) / self._xyxy(self.scale)[:2]
-        return points.astype(np.float32)
+        return np.asarray(points, np.float32)
 
     def _ordered(self, boxes: npt.NDArray[np.float64]) -> Boxes:
         """With the lower edge first, which a mirror turns round."""

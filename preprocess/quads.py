@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +40,7 @@ def clipped_quads(quads: Quads, size_hw: Size) -> Quads:
     return np.clip(quads, 0, np.array(size_hw[::-1], np.float32))
 
 
-def turned(quads: Quads, quarters: int | npt.NDArray[np.integer]) -> Quads:
+def turned(quads: Quads, quarters: int | npt.NDArray[np.integer[Any]]) -> Quads:
     """The same areas, whose contents are seen turned by so many quarters counterclockwise, as by ``numpy.rot90``."""
     order = (np.arange(4) + np.asarray(quarters)[..., None]) % 4
     return np.take_along_axis(quads, np.broadcast_to(order, quads.shape[:2])[..., None], axis=1)
@@ -101,6 +102,19 @@ def cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts
     return Cuts(seen, np.where(is_turned[:, None], sizes[:, ::-1], sizes), is_turned, shorter)
 
 
+def checked_cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts:
+    """The same. Raises ``ValueError`` naming the first quad that cannot be cut."""
+    found = cuts(region, quads, size_hw, limits=limits)
+    impossible = np.flatnonzero(~found.possible)
+    if len(impossible):
+        number = int(impossible[0])
+        raise ValueError(
+            f"quads[{number}] {quads[number].tolist()} cannot be cut as a {region.shape} of a picture of "
+            f"{size_hw[1]}x{size_hw[0]}; choose() leaves such out"
+        )
+    return found
+
+
 _Cut = tuple[_Points, _Points, npt.NDArray[np.bool_]]
 """Corners of what is cut, shorter sides of the regions, and which can be cut."""
 
@@ -152,8 +166,8 @@ def choose(
     size_hw: Size,
     *,
     limits: Limits,
-    scores: npt.NDArray[np.floating] | None = None,
-    class_ids: npt.NDArray[np.integer] | None = None,
+    scores: npt.NDArray[np.floating[Any]] | None = None,
+    class_ids: npt.NDArray[np.integer[Any]] | None = None,
     class_names: Sequence[str] = (),
 ) -> Chosen:
     """Which of an earlier stage's regions of a picture of ``size_hw`` a stage takes.

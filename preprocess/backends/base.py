@@ -16,7 +16,7 @@ from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
-from onestream.preprocess.quads import cuts, homographies
+from onestream.preprocess.quads import checked_cuts, homographies
 from onestream.preprocess.variation import Vary
 
 BackendName = Literal["reference", "dali", "cvcuda"]
@@ -87,6 +87,8 @@ class FromPicture(ABC):
         """
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or not picture.size:
             raise ValueError(f"got a picture of {picture.dtype}{picture.shape}, expected uint8 (height, width, 3) RGB")
+        # The compiled loops take no gaps, and nothing that is read-only.
+        picture = np.require(picture, requirements=("C", "W"))
         region = self.definition.source
         if not isinstance(region, Region):
             if quads is not None:
@@ -95,14 +97,7 @@ class FromPicture(ABC):
         if quads is None:
             raise ValueError("the definition begins with region, which takes quads")
         height, width = picture.shape[:2]
-        found = cuts(region, quads, (height, width), limits=self.limits)
-        impossible = np.flatnonzero(~found.possible)
-        if len(impossible):
-            number = int(impossible[0])
-            raise ValueError(
-                f"quads[{number}] {quads[number].tolist()} cannot be cut as a {region.shape} of a picture of "
-                f"{width}x{height}; choose() leaves such out"
-            )
+        found = checked_cuts(region, quads, (height, width), limits=self.limits)
         samples: list[Sample | BadImage] = []
         transforms = homographies(found.quads, found.sizes) if region.shape == "quad" else [None] * len(quads)
         for corners, size, is_turned, transform in zip(

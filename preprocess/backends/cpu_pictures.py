@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import overload
-
 import numpy as np
 import numpy.typing as npt
 
@@ -12,8 +10,7 @@ from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.backends.finish import CpuFinish
 from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Quads, Size, free_sizes, place
+from onestream.preprocess.geometry import Size, free_sizes, place
 from onestream.preprocess.limits import Limits
 
 
@@ -24,16 +21,6 @@ class CpuFromPicture(FromPicture):
         super().__init__(definition, limits)
         refuse_inexact(definition, backend="dali", own_filter=False)
         self._finish = CpuFinish(definition)
-
-    @overload
-    def run(self, picture: Pixels) -> Sample: ...
-    @overload
-    def run(self, picture: Pixels, quads: Quads) -> list[Sample | BadImage]: ...
-    def run(self, picture: Pixels, quads: Quads | None = None) -> Sample | list[Sample | BadImage]:
-        """See ``FromPicture.run``."""
-        # The compiled loops take no gaps, and nothing that is read-only.
-        picture = np.require(picture, requirements=("C", "W"))
-        return super().run(picture) if quads is None else super().run(picture, quads)
 
     def _sample(self, pixels: Pixels) -> Sample:
         height, width = pixels.shape[:2]

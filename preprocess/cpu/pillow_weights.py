@@ -88,7 +88,8 @@ def _triangle(places: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.maximum(1.0 - np.abs(places), 0.0)
 
 
-def _bicubic(places: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def bicubic(places: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The weight of a pixel so far away: Keys's cubic with a = -0.5."""
     x, a = np.abs(places), -0.5
     near, far = ((a + 2.0) * x - (a + 3.0)) * x * x + 1, (((x - 5) * x + 8) * x - 4) * a
     return np.where(x < 1, near, np.where(x < 2, far, 0.0))
@@ -98,4 +99,4 @@ def _lanczos(places: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where((places >= -3) & (places < 3), np.sinc(places) * np.sinc(places / 3), 0.0)
 
 
-_CURVES = {"bilinear": _triangle, "bicubic": _bicubic, "lanczos": _lanczos}
+_CURVES = {"bilinear": _triangle, "bicubic": bicubic, "lanczos": _lanczos}

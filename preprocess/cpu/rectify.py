@@ -1,7 +1,7 @@
 """The perspective transform of regions on a CPU, compiled by Numba: every bit is the reference's.
 
-The reference (``backends.reference_pictures.rectified``) fixes the order of the sums. Where a pixel's sixteen
-neighbours lie inside the picture, the levels of four pixels of a row are one run of twelve bytes, which vectorizes.
+The reference is ``backends.reference_pictures.rectified``. Places are computed in float64, one operation after the
+other; the rest is whole numbers.
 """
 
 from __future__ import annotations
@@ -10,87 +10,83 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.cpu.loops import compiled
+from onestream.preprocess.cpu.pillow_weights import Indices
+from onestream.preprocess.cpu.rectify_weights import DIGITS, STEPS, step_weights
 from onestream.preprocess.geometry import Size
 
 Pixels = npt.NDArray[np.uint8]
-_Floats = npt.NDArray[np.float32]
 _Doubles = npt.NDArray[np.float64]
-_Places = npt.NDArray[np.int32]
-
-_float32, _int32 = np.float32, np.int32
-_HALF, _ONE, _THREE_HALVES, _TWO, _FIVE_HALVES = (_float32(value) for value in (0.5, 1.0, 1.5, 2.0, 2.5))
-_RUN = np.uint64(12)
-"""Bytes of four neighbouring RGB pixels."""
 
 
-def rectify(picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
-    """As ``backends.reference_pictures.rectified``, of a contiguous picture."""
+def rectify(picture: Pixels, transform: _Doubles, size_hw: Size) -> Pixels:
+    """The rectangle of ``size_hw`` that a transform takes from a contiguous picture, (height, width, 3) uint8."""
     out = np.empty((*size_hw, 3), np.uint8)
-    _rectify(picture.reshape(-1), picture.shape[0], picture.shape[1], np.ascontiguousarray(transform), out)
+    _rectify(picture.reshape(-1), picture.shape[0], picture.shape[1], transform, _WEIGHTS, out)
     return out
 
 
-@compiled("void(float64[:,::1], float64, float64, float64, int32[:,::1], float32[:,:,::1])")
-def _map_row(
-    transform: _Doubles, down: float, height: float, width: float, firsts: _Places, weights: _Floats
-) -> None:
-    """For each pixel of a row: ``firsts``, its neighbours' second column and row, and ``weights`` along x and y."""
-    for at in range(firsts.shape[1]):
+_WEIGHTS = step_weights()
+_STEPS = float(STEPS)
+_SHIFT, _MASK = np.int32(STEPS.bit_length() - 1), np.int32(STEPS - 1)
+_HALF, _DIGITS = np.int32(1 << (2 * DIGITS - 1)), np.int32(2 * DIGITS)
+_THREE = np.uint64(3)
+"""Channels; indices are unsigned where it counts, as in ``cuda.kernels``."""
+
+
+@compiled("void(float64[::1], float64[::1], float64, int64, int32[::1])")
+def _map_row(factors: _Doubles, divisors: _Doubles, down: float, side: int, places: Indices) -> None:
+    """``places``, in steps, along one axis of the picture, ``side`` pixels long, of the pixels of a row."""
+    by_across, by_down, constant = factors[0], factors[1], factors[2]
+    across_one, down_one, one = divisors[0], divisors[1], divisors[2]
+    last = side + 1.0
+    for at in range(places.size):
         across = at + 0.5
-        divisor = (transform[2, 0] * across + transform[2, 1] * down) + transform[2, 2]
-        for axis in range(2):
-            place = ((transform[axis, 0] * across + transform[axis, 1] * down) + transform[axis, 2]) / divisor - 0.5
-            place = min(max(place, -2.0), (width if axis == 0 else height) + 1.0)
-            first = np.floor(place)
-            share = _float32(place - first)
-            firsts[axis, at] = _int32(first)
-            weights[axis, 0, at] = ((_ONE - _HALF * share) * share - _HALF) * share
-            weights[axis, 1, at] = (_THREE_HALVES * share - _FIVE_HALVES) * share * share + _ONE
-            weights[axis, 2, at] = ((_TWO - _THREE_HALVES * share) * share + _HALF) * share
-            weights[axis, 3, at] = (_HALF * share - _HALF) * share * share
+        divisor = (across_one * across + down_one * down) + one
+        place = ((by_across * across + by_down * down) + constant) / divisor - 0.5
+        places[at] = np.int32(np.floor(min(max(place, -2.0), last) * _STEPS + 0.5))
 
 
-@compiled("void(uint8[::1], int64, int64, float64[:,::1], uint8[:,:,::1])")
-def _rectify(levels: Pixels, height: int, width: int, transform: _Doubles, out: Pixels) -> None:
+@compiled("uint64(int32, int64, int64)")
+def _inside(at: int, side: int, pitch: int) -> np.uint64:
+    """Where a line of pixels begins that may lie outside the picture, whose border is repeated."""
+    return np.uint64(min(max(at, 0), side - 1) * pitch)
+
+
+@compiled("int32(uint8[::1], uint64, uint64, uint64, uint64, int32, int32, int32, int32)")
+def _mixed(
+    levels: Pixels, first: int, second: int, third: int, fourth: int, by_1: int, by_2: int, by_3: int, by_4: int
+) -> np.int32:
+    """The sum of four levels of a column, each by its weight."""
+    return np.int32(
+        by_1 * np.int32(levels[first])
+        + by_2 * np.int32(levels[second])
+        + by_3 * np.int32(levels[third])
+        + by_4 * np.int32(levels[fourth])
+    )
+
+
+@compiled("void(uint8[::1], int64, int64, float64[:,::1], int32[:,::1], uint8[:,:,::1])")
+def _rectify(levels: Pixels, height: int, width: int, transform: _Doubles, weights: Indices, out: Pixels) -> None:
     """``levels`` are the picture's, (height x width x 3)."""
-    firsts = np.empty((2, out.shape[1]), np.int32)
-    weights = np.empty((2, 4, out.shape[1]), np.float32)
-    columns = np.empty(_RUN, np.float32)
-    starts = np.empty(4, np.uint64)
+    xs, ys = np.empty(out.shape[1], np.int32), np.empty(out.shape[1], np.int32)
     pitch = width * 3
-    zero, highest = _float32(0.0), _float32(255.0)
     for row in range(out.shape[0]):
-        _map_row(transform, row + 0.5, float(height), float(width), firsts, weights)
+        _map_row(transform[0], transform[2], row + 0.5, width, xs)
+        _map_row(transform[1], transform[2], row + 0.5, height, ys)
         for at in range(out.shape[1]):
-            left, top = firsts[0, at] - 1, firsts[1, at] - 1
-            by_one, by_two, by_three, by_four = (
-                weights[1, 0, at], weights[1, 1, at], weights[1, 2, at], weights[1, 3, at]
-            )  # fmt: skip
-            if left >= 0 and left + 3 < width and top >= 0 and top + 3 < height:
-                one = np.uint64(top * pitch + left * 3)
-                two, three, four = one + np.uint64(pitch), one + np.uint64(2 * pitch), one + np.uint64(3 * pitch)
-                for place in range(_RUN):
-                    columns[place] = (
-                        (_float32(levels[one + place]) * by_one + _float32(levels[two + place]) * by_two)
-                        + _float32(levels[three + place]) * by_three
-                    ) + _float32(levels[four + place]) * by_four
-            else:
-                for tap in range(4):
-                    starts[tap] = np.uint64(min(max(top + tap, 0), height - 1) * pitch)
-                for tap in range(4):
-                    column = np.uint64(min(max(left + tap, 0), width - 1) * 3)
-                    for channel in range(np.uint64(3)):
-                        place = column + channel
-                        columns[tap * 3 + channel] = (
-                            (
-                                _float32(levels[starts[0] + place]) * by_one
-                                + _float32(levels[starts[1] + place]) * by_two
-                            )
-                            + _float32(levels[starts[2] + place]) * by_three
-                        ) + _float32(levels[starts[3] + place]) * by_four
-            for channel in range(3):
-                level = (
-                    (columns[channel] * weights[0, 0, at] + columns[channel + 3] * weights[0, 1, at])
-                    + columns[channel + 6] * weights[0, 2, at]
-                ) + columns[channel + 9] * weights[0, 3, at]
-                out[row, at, channel] = np.uint8(min(max(level + _HALF, zero), highest))
+            left, top = (xs[at] >> _SHIFT) - 1, (ys[at] >> _SHIFT) - 1
+            along, down = weights[xs[at] & _MASK], weights[ys[at] & _MASK]
+            # The weights of the columns, and of the rows.
+            a, b, c, d = along[0], along[1], along[2], along[3]
+            e, f, g, h = down[0], down[1], down[2], down[3]
+            one, two = _inside(top, height, pitch), _inside(top + 1, height, pitch)
+            three, four = _inside(top + 2, height, pitch), _inside(top + 3, height, pitch)
+            column_1, column_2 = _inside(left, width, 3), _inside(left + 1, width, 3)
+            column_3, column_4 = _inside(left + 2, width, 3), _inside(left + 3, width, 3)
+            for channel in range(_THREE):
+                at_1, at_2, at_3, at_4 = column_1 + channel, column_2 + channel, column_3 + channel, column_4 + channel
+                level = _HALF + a * _mixed(levels, one + at_1, two + at_1, three + at_1, four + at_1, e, f, g, h)
+                level += b * _mixed(levels, one + at_2, two + at_2, three + at_2, four + at_2, e, f, g, h)
+                level += c * _mixed(levels, one + at_3, two + at_3, three + at_3, four + at_3, e, f, g, h)
+                level += d * _mixed(levels, one + at_4, two + at_4, three + at_4, four + at_4, e, f, g, h)
+                out[row, at, channel] = min(max(level >> _DIGITS, 0), 255)
