@@ -62,6 +62,11 @@ class Cuts:
     shorter_sides: _Points
 
     @property
+    def windows(self) -> npt.NDArray[np.int64]:
+        """The whole pixels of boxes, (n, 4): left, top, right, bottom."""
+        return bounding_boxes(self.quads).astype(np.int64)
+
+    @property
     def possible(self) -> npt.NDArray[np.bool_]:
         """Which regions can be cut, (n,)."""
         return self.sizes[:, 0] > 0

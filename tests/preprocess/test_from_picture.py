@@ -26,6 +26,7 @@ from onestream.preprocess import (
     Letterbox,
     Limits,
     Normalize,
+    OutOfMemory,
     Output,
     Pad,
     Region,
@@ -291,14 +292,31 @@ def test_pictures_are_read_where_they_lie() -> None:
         np.testing.assert_array_equal(run(other, quads)[0], expected)
 
 
+def test_a_region_for_which_memory_is_short_hurts_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_here = compile_from_picture(regions(PIXELS, shape="quad"), backend="dali")
+    rectified = type(compiled_here)._rectified
+
+    def short_of_memory(self: Any, picture: np.ndarray, transform: np.ndarray, size_hw: tuple[int, int]) -> np.ndarray:
+        if size_hw == (30, 60):
+            raise MemoryError
+        return rectified(self, picture, transform, size_hw)
+
+    monkeypatch.setattr(type(compiled_here), "_rectified", short_of_memory)
+    quads = np.concatenate([line(5, 5, 40, 20, 0), line(5, 5, 60, 30, 0), line(5, 5, 40, 20, 0)])
+    first, bad, last = compiled_here.run(array(noise(50, 70)), quads)
+    assert isinstance(bad, OutOfMemory)
+    assert "60x30" in bad.reason
+    np.testing.assert_array_equal(first, last)
+
+
 @pytest.mark.parametrize("backend", ["reference", "dali"])
 def test_wrong_use_is_refused_by_name(backend: str) -> None:
     of_regions, whole = (compile_from_picture(one, backend=backend) for one in (regions(PIXELS), WHOLE_PICTURE))
     picture, quads = array(noise(20, 30)), line(5, 5, 10, 10, 0)
     assert of_regions.run(picture, quads[:0]) == []
-    with pytest.raises(ValueError, match="takes quads"):
+    with pytest.raises(ValueError, match="begins with region; quads go with region"):
         of_regions.run(picture)
-    with pytest.raises(ValueError, match="takes no regions"):
+    with pytest.raises(ValueError, match="begins with decode; quads go with region"):
         whole.run(picture, quads)
     for wrong in (picture[:, :, 0], picture[:, :, :2], picture.astype(np.float32), picture[:0]):
         with pytest.raises(ValueError, match="expected uint8"):
