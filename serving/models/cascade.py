@@ -12,7 +12,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from onestream.postprocess.options import TextLines
 from onestream.postprocess.postprocessing import Tensors
+from onestream.postprocess.text.reading_order import reading_order
 from onestream.preprocess import WHOLE_PICTURE, BadImage, compile, compile_from_picture
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -79,6 +81,7 @@ class _Cascade(FromImages):
             self.postprocess_of(stage.postprocess, stage.definition, folder),
             stage.answer,
             stage.postprocess.keeps,
+            reading_order if isinstance(stage.postprocess, TextLines) else None,
         )
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
