@@ -141,7 +141,8 @@ def _build_cascade(
             served = ServedNetwork.of(pipeline, onnx_files.get(name), folder=folder, beside=beside, progress=progress)
             pipeline, own_notes = _suited(_one_by_one(pipeline, served.network), served.network)
         except (BadNetwork, BadPipeline) as error:
-            raise type(error)(f"stage {name}: {error}") from None
+            reason = str(error).replace("--onnx FILE", f"--onnx {name}=FILE")
+            raise type(error)(f"stage {name}: {reason}") from None
         networks.append(served)
         notes += [f"stage {name}: {note}" for note in own_notes]
         stages.append(cascade_repository.PreparedStage(name, pipeline, served.outputs, served.labels))

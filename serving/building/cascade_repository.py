@@ -21,9 +21,11 @@ from onestream.serving.building.repository import Terms, files_of, pixels_of, sm
 from onestream.serving.building.triton_config import Device, Model, Placement, Tensor, Warmup
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine.served import NetworkOutput
+from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.tensor_names import BOXES, IMAGE_SIZE, LEFT_OUT, QUADS
 
+_CLASSES_SHOWN = 10
 _NETWORK, _FORMS = "onestream.serving.models.image", "onestream.serving.models.cascade"
 
 
@@ -78,6 +80,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
 
     Raises ``BadNetwork`` and ``BadPipeline``, naming the stage, where a network does not suit its stage.
     """
+    _check_class_names(stages)
     terms, answers = Terms.of(cascade.limits, cascade.serving), [_answer(stage) for stage in stages]
     served = tuple(
         ServedStage(
@@ -131,6 +134,19 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
         form(f"{cascade.name}_fused", terms.photo),
         tuple(map(network, stages)),
     )
+
+
+def _check_class_names(stages: Sequence[PreparedStage]) -> None:
+    """Raise ``BadPipeline`` where a stage takes regions of a class that the first one does not know."""
+    known = set((stages[0].labels or "").splitlines())
+    for stage in stages[1:]:
+        region = stage.definition.region
+        names = [name for name in (region.classes if region else ()) if isinstance(name, str)]
+        if unknown := [name for name in names if name not in known]:
+            raise BadPipeline(
+                f"stage {stage.name}: region.classes has {unknown[0]!r}, which is no class of stage {stages[0].name}; "
+                f"expected {', '.join(sorted(known)[:_CLASSES_SHOWN]) or 'ids, since it has no labels'}"
+            )
 
 
 def _answer(stage: PreparedStage) -> tuple[Tensor, ...]:

@@ -249,7 +249,12 @@ def test_arrays_of_another_shape_are_refused() -> None:
 def test_regions_are_chosen_by_class_score_and_size() -> None:
     some = quads(INSIDE, INSIDE, [[0, 0], [30, 0], [30, 9], [0, 9]], INSIDE)
     scores, ids = np.float32([0.9, 0.2, 0.8, np.nan]), np.int32([0, 2, 2, 0])
-    told = {"limits": LIMITS, "scores": scores, "class_ids": ids, "class_names": ("cat", "dog", "cat")}
+    told = {
+        "limits": LIMITS,
+        "scores": scores,
+        "class_ids": ids,
+        "labels": np.array([b"cat", b"cat", b"cat", b"cat"], object),
+    }
 
     def indices(**fields: Any) -> list[int]:
         return choose(Region(of="find", **fields), some, PICTURE, **told).indices.tolist()
@@ -265,8 +270,7 @@ def test_regions_are_chosen_by_class_score_and_size() -> None:
     assert indices(classes=("dog",)) == []
     assert indices(classes=("cat",)) == [0, 1, 2, 3]
     assert indices(classes=(0, "dog"), min_score=0.5) == [0]
-    with pytest.raises(ValueError, match="class 'cow', which 'find' has not"):
-        indices(classes=("cow",))
+    assert indices(classes=("cow",)) == []
     for fields, missing in (({"classes": (1,)}, "gives none"), ({"min_score": 0.1}, "gives no scores")):
         with pytest.raises(ValueError, match=missing):
             choose(Region(of="find", **fields), some, PICTURE, limits=LIMITS)
@@ -284,6 +288,15 @@ def test_the_best_stay_in_their_order_and_the_rest_is_counted(scores: list[float
     if len(others):
         assert min(scores[at] for at in found.indices) >= max(scores[at] for at in others)
     assert choose(BOX, some, PICTURE, limits=limits).indices.tolist() == list(range(min(most, len(scores))))
+
+
+def test_regions_have_four_times_the_pixels_of_the_largest_picture_together_at_most() -> None:
+    some = quads(*[[(0, 0), (40, 0), (40, 20), (0, 20)]] * 10)
+    limits = Limits(max_pixels=1000)
+    scores = np.array([0.1, 0.9, 0.8, 0.2, 0.7, 0.3, 0.6, 0.5, 0.4, 0.0], np.float32)
+    # Each has 800.
+    found = choose(BOX, some, PICTURE, limits=limits, scores=scores)
+    assert (found.indices.tolist(), found.left_out) == ([1, 2, 4, 6, 7], 5)
 
 
 @given(

@@ -23,6 +23,7 @@ from tritonclient import grpc
 
 from onestream.client import BadImage, Client, OnestreamError, ServerUnavailable
 from onestream.serving.building.build import build
+from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
 
@@ -88,6 +89,35 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
     assert built.models == ["things", "things_find_model", "things_name_model", "things_fused"]
     return folder / "repository"
+
+
+def test_a_class_that_the_first_stage_does_not_know_is_refused_at_the_build(tmp_path: Path) -> None:
+    described = fields()
+    described["stages"]["find"]["postprocess"]["labels"] = ["cell"]
+    described["stages"]["name"]["preprocess"]["operations"][0]["classes"] = ["sell"]
+    (tmp_path / "things.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
+    detectors.level_detector(tmp_path / "find.onnx", cells=CELLS)
+    strongest_channel(tmp_path / "name.onnx")
+    networks = {name: tmp_path / f"{name}.onnx" for name in ("find", "name")}
+    with pytest.raises(BadPipeline, match=r"stage name: region.classes has 'sell'.* expected cell"):
+        build(tmp_path / "things.yaml", folder=tmp_path / "repository", onnx_files=networks)
+
+
+def test_networks_that_do_not_fit_are_refused_by_their_stage(tmp_path: Path) -> None:
+    path = tmp_path / "things.yaml"
+    path.write_text(yaml.safe_dump(fields(), sort_keys=False))
+    strongest_channel(tmp_path / "name.onnx", side=32)
+    detectors.level_detector(tmp_path / "find.onnx", cells=CELLS)
+    networks = {name: tmp_path / f"{name}.onnx" for name in ("find", "name")}
+    for given, reason in (
+        (networks, "stage name: .* takes .*32, 32"),
+        ({"find": networks["find"]}, "stage name: .* names no built-in network; give its file: --onnx name=FILE"),
+        ({"other": networks["find"]}, "things has no stage 'other'; it has find, name"),
+    ):
+        with pytest.raises((BadNetwork, BadPipeline), match=reason):
+            build(path, folder=tmp_path / "repository", onnx_files=given)
+    with pytest.raises(BadPipeline, match="things is a cascade; say whose network it is: --onnx STAGE="):
+        build(path, folder=tmp_path / "repository", onnx_file=networks["find"])
 
 
 @pytest.fixture(scope="module")
