@@ -11,7 +11,15 @@ from onestream.postprocess.options import AnyPostprocess, Text
 from onestream.preprocess import Definition, Limits
 from onestream.serving.building.triton_config import Tensor
 from onestream.serving.errors import BadPipeline
-from onestream.serving.pipeline import Pipeline, PipelineName, ServingOptions, Stage, read_fields, validated
+from onestream.serving.pipeline import (
+    Pipeline,
+    PipelineName,
+    ServingOptions,
+    Stage,
+    VideoOptions,
+    read_fields,
+    validated,
+)
 
 STAGES_PARAMETER = "stages"
 """Parameter in which a cascade's models carry their stages; the files of a stage lie in a folder of this name."""
@@ -31,6 +39,9 @@ class Cascade(BaseModel):
     )
     limits: Limits = Field(default=Limits(), description="what is refused before it is decoded, and the most regions")
     serving: ServingOptions = Field(default=ServingOptions(), description="how Triton runs each stage")
+    video: VideoOptions | None = Field(
+        default=None, description="with it there is a model ``NAME_video`` for streams; ``output`` is not for cascades"
+    )
 
     @model_validator(mode="after")
     def _stages_follow(self) -> Cascade:
@@ -45,6 +56,10 @@ class Cascade(BaseModel):
             reason = _why_not_first(stage) if index == 0 else self._why_not_later(name, stage)
             if reason:
                 raise ValueError(f"stages.{name}: {reason}")
+        if self.video and self.video.output:
+            raise ValueError(
+                "video.output draws a pipeline's boxes or matte; a cascade's results leave without pictures"
+            )
         return self
 
     def _why_not_later(self, name: str, stage: Stage) -> str:

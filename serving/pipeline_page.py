@@ -33,7 +33,7 @@ _CASCADE = """
 ## A cascade
 
 A file with `stages` is [a cascade](cascades.md), such as [pipelines/read.yaml](../pipelines/read.yaml). It has `name`,
-`limits` and `serving` as above, no `video`, and
+`limits`, `serving` and `video` as above, without `video.output`, and
 
 | field | values | default | meaning |
 |---|---|---|---|

@@ -32,6 +32,9 @@ QUEUE_IS_FULL = "Exceeds maximum queue size"
 WAITED_TOO_LONG = "Request timeout expired"
 """Triton's words for a request that waited in a queue for longer than it may."""
 
+QUEUE_FULL = (QUEUE_IS_FULL, WAITED_TOO_LONG)
+"""What Triton 2.51 says to a caller inside the server of a queue without room: its code is INTERNAL there."""
+
 _BAD_IMAGE = re.compile(r"bad image \((?P<code>\w+)\): (?P<reason>.*)", re.DOTALL)
 
 

@@ -151,7 +151,7 @@ def _build_cascade(
     for stage, served in zip(stages, networks, strict=True):
         written += served.install(folder / f"{cascade.name}_fused" / "1" / f"{stage.name}.onnx")
         progress(f"measuring parity of stage {stage.name} with the reference")
-        forms = [folder / form / STAGES_PARAMETER / stage.name for form in (cascade.name, f"{cascade.name}_fused")]
+        forms = [folder / form / STAGES_PARAMETER / stage.name for form in planned.form_names]
         written += certificate.install(stage.definition, [served.path.parent.parent, *forms])
     return Built(cascade, folder, written, planned.model_names, notes)
 

@@ -3,7 +3,8 @@
     NAME              all stages in one model, which asks the networks inside the server
     NAME_STAGE_model  the network of a stage
     NAME_fused        all stages and their networks in one process
-    each with         config.pbtxt (GPU), configs/cpu.pbtxt, 1/model.py; the first and the last hold a folder
+    NAME_video        streams, where the cascade takes them; it asks the networks as NAME does
+    each with         config.pbtxt (GPU), configs/cpu.pbtxt, 1/model.py; all but the networks hold a folder
                       stages/STAGE for each stage, with what else lies beside a model: definition.json, labels.txt
 
 On a machine with a GPU they run on the CPU too.
@@ -18,15 +19,16 @@ from dataclasses import dataclass
 from onestream.preprocess import Definition
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.repository import Terms, files_of, pixels_of, small_pixels, warmup_files
-from onestream.serving.building.triton_config import Device, Model, Placement, Tensor, Warmup
+from onestream.serving.building.triton_config import Device, Model, Placement, StreamModel, Tensor, Warmup
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import Pipeline
-from onestream.wire.tensor_names import BOXES, IMAGE_SIZE, LEFT_OUT, QUADS
+from onestream.wire.tensor_names import BOXES, EVENT, IMAGE_SIZE, LEFT_OUT, MESSAGE, QUADS
 
 _CLASSES_SHOWN = 10
 _NETWORK, _FORMS = "onestream.serving.models.image", "onestream.serving.models.cascade"
+_VIDEO = "onestream.serving.video.cascade"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +55,32 @@ class CascadeRepository:
     asking: Model
     fused: Model
     networks: tuple[Model, ...]
+    video: StreamModel | None
 
     @property
     def model_names(self) -> list[str]:
         """Names of the models, which are those of their folders."""
-        return [model.name for model in (self.asking, *self.networks, self.fused)]
+        videos = [video.name for video in self._videos]
+        return [self.asking.name, *(network.name for network in self.networks), self.fused.name, *videos]
+
+    @property
+    def form_names(self) -> list[str]:
+        """Names of the models that hold all stages."""
+        return [self.asking.name, self.fused.name, *(video.name for video in self._videos)]
+
+    @property
+    def _videos(self) -> list[StreamModel]:
+        return [self.video] if self.video else []
 
     def files(self, *, source: str) -> dict[str, bytes]:
         """Every file by its path in the repository. ``source`` names the cascade file in the headers."""
         found = files_of(self.asking, module=_FORMS, adapter="Cascade", source=source)
         found |= files_of(self.fused, module=_FORMS, adapter="CascadeFused", source=source)
+        for video in self._videos:
+            found |= files_of(video, module=_VIDEO, adapter="CascadeVideo", source=source)
         for model, stage in zip(self.networks, self.stages, strict=True):
             found |= files_of(model, module=_NETWORK, adapter="Network", source=source)
-            folders = [f"{form.name}/{STAGES_PARAMETER}/{stage.name}" for form in (self.asking, self.fused)]
+            folders = [f"{form}/{STAGES_PARAMETER}/{stage.name}" for form in self.form_names]
             for folder in (model.name, *folders):
                 definition = json.dumps(stage.definition.model_dump(mode="json"), indent=2)
                 found[f"{folder}/definition.json"] = definition + "\n"
@@ -133,6 +148,20 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
         form(cascade.name, None),
         form(f"{cascade.name}_fused", terms.photo),
         tuple(map(network, stages)),
+        _video(cascade, results, parameters),
+    )
+
+
+def _video(cascade: Cascade, results: tuple[Tensor, ...], parameters: dict[str, str]) -> StreamModel | None:
+    """The model of a cascade's video streams, on the CPU; results leave with a dimension before their own: frames."""
+    if cascade.video is None:
+        return None
+    return StreamModel(
+        f"{cascade.name}_video",
+        (Tensor(MESSAGE, "uint8", (-1,)),),
+        (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, (-1, *out.dims)) for out in results)),
+        {"cpu": "cpu", "gpu": "cpu"},
+        parameters={**parameters, "video": cascade.video.model_dump_json(), "network_batch": "1"},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,25 +15,22 @@ import triton_python_backend_utils as pb_utils
 from onestream.postprocess.options import TextLines
 from onestream.postprocess.postprocessing import Tensors
 from onestream.postprocess.text.reading_order import reading_order
-from onestream.preprocess import WHOLE_PICTURE, BadImage, compile, compile_from_picture
+from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, compile, compile_from_picture
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models import deadline
-from onestream.serving.models.base import FromImages, Image, has_one_image, run_isolated
+from onestream.serving.models.base import Adapter, FromImages, Image, has_one_image, run_isolated
 from onestream.serving.models.heavy_pictures import unavailable
-from onestream.serving.models.stages import NetworkFailed, Networks, Pixels, Stage, Stages
-from onestream.wire.refusals import MAY_BE_SENT_AGAIN, QUEUE_IS_FULL, WAITED_TOO_LONG, shortened
+from onestream.serving.models.stages import Answer, NetworkFailed, Networks, Pixels, Stage, Stages
+from onestream.wire.refusals import MAY_BE_SENT_AGAIN, QUEUE_FULL, WAITED_TOO_LONG, shortened
 from onestream.wire.tensor_names import LEFT_OUT, PIXELS
-
-_QUEUE_FULL = (QUEUE_IS_FULL, WAITED_TOO_LONG)
-"""Triton 2.51 tells a caller inside the server no code but INTERNAL, so these words have to do."""
 
 _CHUNK = 64
 """Regions whose pixels are in memory at once: 64 of 224x224 take 10 MB."""
 
 
-class _Cascade(FromImages):
-    """``image`` to what the last stage gives of every region."""
+class Staged(Adapter):
+    """Has stages, each with a stamp of its own."""
 
     def read_stamps(self) -> None:
         """See ``Adapter.read_stamps``: every stage has its own."""
@@ -42,9 +39,42 @@ class _Cascade(FromImages):
         for stage in self.served:
             self.stamped(self.stage_folders[stage.name], stage.definition, stage.definition_digest)
 
+    def open_stages(self, decoder: Compiled, networks: Networks) -> Stages:
+        """The stages, for one thread."""
+        return Stages(
+            decoder,
+            [self._stage(stage) for stage in self.served],
+            networks,
+            limits=self.limits,
+            chunk=_CHUNK,
+            timed=self.timed,
+            counted=lambda stage, regions: self.metrics.count("onestream_regions_total", regions, stage=stage),
+            alive=deadline.extend,
+        )
+
+    def _stage(self, stage: ServedStage) -> Stage:
+        folder = self.stage_folders[stage.name]
+        return Stage(
+            stage.name,
+            stage.definition,
+            compile_from_picture(stage.definition.pixels(), backend="dali", limits=self.limits),
+            self.postprocess_of(stage.postprocess, stage.definition, folder),
+            stage.answer,
+            stage.postprocess.keeps,
+            reading_order if isinstance(stage.postprocess, TextLines) else None,
+        )
+
+    def other_models(self) -> OtherModels:
+        """The networks as models of their own, ``NAME_STAGE_model``."""
+        return OtherModels(self.parameters["pipeline"], {stage.name: stage.network_outputs for stage in self.served})
+
+
+class _Form(Staged, FromImages):
+    """``image`` to what the last stage gives of every region."""
+
     def prepare(self) -> None:
         """Load or find the networks, and compile the definitions."""
-        self._networks = self.open_networks()
+        self.networks = self.open_networks()
         self.open_on_cpu()
 
     @abstractmethod
@@ -60,33 +90,16 @@ class _Cascade(FromImages):
             max_batch_size=self.max_batch_size,
             threads=int(self.parameters["threads"]),
         )
-        stages = Stages(
-            decoder,
-            [self._stage(stage) for stage in self.served],
-            self._networks,
-            limits=self.limits,
-            chunk=_CHUNK,
-            timed=self.timed,
-            counted=lambda stage, regions: self.metrics.count("onestream_regions_total", regions, stage=stage),
-            alive=deadline.extend,
-        )
-        return partial(self._responses, stages)
-
-    def _stage(self, stage: ServedStage) -> Stage:
-        folder = self.stage_folders[stage.name]
-        return Stage(
-            stage.name,
-            stage.definition,
-            compile_from_picture(stage.definition.pixels(), backend="dali", limits=self.limits),
-            self.postprocess_of(stage.postprocess, stage.definition, folder),
-            stage.answer,
-            stage.postprocess.keeps,
-            reading_order if isinstance(stage.postprocess, TextLines) else None,
-        )
+        return partial(self._responses, self.open_stages(decoder, self.networks))
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Answer every picture; a bad one is an error of its own request only."""
         return self.answer_on_cpu(requests)
+
+    def finalize(self) -> None:
+        """Finish what was begun."""
+        super().finalize()
+        self.networks.close()
 
     def _responses(self, stages: Stages, requests: Sequence[Any]) -> list[Any]:
         began, single = time.monotonic(), [request for request in requests if has_one_image(request)]
@@ -103,7 +116,7 @@ class _Cascade(FromImages):
         answers = run_isolated(run, requests)
         return [self._response(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
-    def _response(self, request: Any, answer: Tensors | BadImage | NetworkFailed | None) -> Any:
+    def _response(self, request: Any, answer: Answer) -> Any:
         if isinstance(answer, BadImage):
             return self.refuse(request, answer)
         if isinstance(answer, NetworkFailed):
@@ -117,7 +130,7 @@ class _Cascade(FromImages):
         return self.respond(answer)
 
 
-class CascadeFused(_Cascade):
+class CascadeFused(_Form):
     """All stages in one process."""
 
     def open_networks(self) -> Networks:
@@ -127,21 +140,12 @@ class CascadeFused(_Cascade):
         )
 
 
-class Cascade(_Cascade):
+class Cascade(_Form):
     """All stages but their networks, which are models of their own and are asked inside the server."""
 
     def open_networks(self) -> Networks:
         """The models ``NAME_STAGE_model``."""
-        models = {stage.name: f"{self.parameters['pipeline']}_{stage.name}_model" for stage in self.served}
-        outputs = {stage.name: stage.network_outputs for stage in self.served}
-        # They wait most of the time: one for each instance of a network, and as many that are on their way.
-        self._askers = ThreadPoolExecutor(2 * len(os.sched_getaffinity(0)), "ask")
-        return _OtherModels(models, outputs, self._askers)
-
-    def finalize(self) -> None:
-        """Finish what was begun."""
-        super().finalize()
-        self._askers.shutdown()
+        return self.other_models()
 
 
 class _OwnNetworks(Networks):
@@ -159,16 +163,25 @@ class _OwnNetworks(Networks):
             return NetworkFailed(f"the network of stage {stage} failed: {type(error).__name__}")
 
 
-class _OtherModels(Networks):
-    def __init__(self, models: dict[str, str], outputs: dict[str, tuple[str, ...]], askers: ThreadPoolExecutor) -> None:
-        self._models, self._outputs, self._askers = models, outputs, askers
+class OtherModels(Networks):
+    """Models of Triton's, asked inside the server. ``outputs`` are the names of each network's, by its stage."""
+
+    def __init__(self, pipeline: str, outputs: Mapping[str, Sequence[str]]) -> None:
+        self._pipeline, self._outputs = pipeline, outputs
+        # They wait most of the time: one for each instance of a network, and as many that are on their way.
+        self._askers = ThreadPoolExecutor(2 * len(os.sched_getaffinity(0)), "ask")
 
     def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors | NetworkFailed]:
+        """See ``Networks.run``: all at once, so that the instances of a network share them."""
         return list(self._askers.map(partial(self._ask, stage), samples))
+
+    def close(self) -> None:
+        """End the threads that ask."""
+        self._askers.shutdown()
 
     def _ask(self, stage: str, sample: Pixels) -> Tensors | NetworkFailed:
         request = pb_utils.InferenceRequest(
-            model_name=self._models[stage],
+            model_name=f"{self._pipeline}_{stage}_model",
             requested_output_names=list(self._outputs[stage]),
             inputs=[pb_utils.Tensor(PIXELS, sample[None])],
             # A network on a GPU would leave its outputs there.
@@ -178,5 +191,5 @@ class _OtherModels(Networks):
         if response.has_error():
             # The lines after the first may be a stack trace.
             reason = shortened(response.error().message().partition("\n")[0])
-            return NetworkFailed(reason, is_overload=any(text in reason for text in _QUEUE_FULL))
+            return NetworkFailed(reason, is_overload=any(text in reason for text in QUEUE_FULL))
         return {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs[stage]}

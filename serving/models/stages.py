@@ -45,6 +45,13 @@ class Networks(ABC):
     def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors | NetworkFailed]:
         """The outputs for each sample, uint8 (height, width, channels) of any shape, with a batch dimension of 1."""
 
+    def close(self) -> None:  # noqa: B027 (most hold nothing)
+        """Release what is held."""
+
+
+Answer = Tensors | BadImage | NetworkFailed | None
+"""What becomes of a picture; None where nobody waits for it any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -116,19 +123,24 @@ class Stages:
         self._limits, self._chunk = limits, chunk
         self._timed, self._counted, self._alive = timed, counted, alive
 
-    def run(
-        self, images: Sequence[Encoded], is_wanted: Callable[[int], bool] = lambda _: True
-    ) -> list[Tensors | BadImage | NetworkFailed | None]:
+    def run(self, images: Sequence[Encoded], is_wanted: Callable[[int], bool] = lambda _: True) -> list[Answer]:
         """The answer to each image, or why there is none; what is wrong with one image changes nothing of others.
 
         ``is_wanted`` says whether somebody still waits for the answer to the image of an index; None where nobody did.
         """
         with self._timed("decode"):
             decoded = self._decoder.run(images)
-        answers: list[Tensors | BadImage | NetworkFailed | None] = [
-            one if isinstance(one, BadImage) else None for one in decoded
-        ]
-        pictures = [_Picture(index, one) for index, one in enumerate(decoded) if not isinstance(one, BadImage)]
+        good = [index for index, one in enumerate(decoded) if not isinstance(one, BadImage)]
+        answers: list[Answer] = [one if isinstance(one, BadImage) else None for one in decoded]
+        pictures = [one for one in decoded if not isinstance(one, BadImage)]
+        for index, answer in zip(good, self.run_decoded(pictures, lambda at: is_wanted(good[at])), strict=True):
+            answers[index] = answer
+        return answers
+
+    def run_decoded(self, images: Sequence[Pixels], is_wanted: Callable[[int], bool] = lambda _: True) -> list[Answer]:
+        """The same of pictures that are decoded already, upright, (height, width, 3) RGB."""
+        answers: list[Answer] = [None] * len(images)
+        pictures = [_Picture(index, image) for index, image in enumerate(images)]
         for stage in self._stages:
             pictures = [picture for picture in pictures if picture.failure is None and is_wanted(picture.index)]
             if stage.definition.region is None:

@@ -40,7 +40,7 @@ from onestream.serving.video.memory import MemoryWatch, resident_bytes
 from onestream.serving.video.session import Session
 from onestream.serving.video.stream_types import ResponseSink, Slot
 from onestream.serving.video.thread_pools import BatchingPool, RoundRobinPool
-from onestream.wire.refusals import QUEUE_IS_FULL, WAITED_TOO_LONG
+from onestream.wire.refusals import QUEUE_FULL
 from onestream.wire.tensor_names import EVENT, MESSAGE, PIXELS, VIDEO
 from onestream.wire.video import BadMessage, Event, Message, Open, unpack
 
@@ -53,9 +53,6 @@ _OVERLOADED_S = 10.0
 _AGAIN_S = 0.005
 """How long a frame waits before the network's full queue, and how often it asks."""
 
-_QUEUE_FULL = (QUEUE_IS_FULL, WAITED_TOO_LONG)
-"""Triton 2.51 tells a caller inside the server no code but INTERNAL, so these words have to do."""
-
 
 class Video(Adapter):
     """``message`` to ``event`` and the pipeline's outputs; decoupled."""
@@ -63,10 +60,7 @@ class Video(Adapter):
     def prepare(self) -> None:
         """Load what takes long and start the threads; decoders come with streams."""
         self._options = VideoOptions.model_validate_json(self.parameters["video"])
-        self._network = f"{self.parameters['pipeline']}_model"
-        self._outputs = self.parameters["network_outputs"].split(",")
-        self._kind: AnyPostprocess = read_postprocess(self.parameters["postprocess"])
-        self._postprocess = self.load_postprocess()
+        self.open_network()
         self._sessions: dict[int, Session] = {}
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
@@ -96,6 +90,13 @@ class Video(Adapter):
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="tick", daemon=True)
         self._ticker.start()
+
+    def open_network(self) -> None:
+        """Prepare for ``answers_to``."""
+        self._network = f"{self.parameters['pipeline']}_model"
+        self._outputs = self.parameters["network_outputs"].split(",")
+        self._kind: AnyPostprocess = read_postprocess(self.parameters["postprocess"])
+        self._postprocess = self.load_postprocess()
 
     def answer(self, requests: Sequence[Any]) -> None:
         """Hand every message to its stream. Never waits."""
@@ -250,7 +251,7 @@ class Video(Adapter):
         """Frames of one stream or several to the network, and their results to their streams."""
         try:
             rows = self._ask_until_taken([slot.frame for _, slot in pieces])
-        except _Overloaded as error:
+        except Overloaded as error:
             # The frames have waited as long as any may.
             for session, _ in pieces:
                 session.fail(error)
@@ -283,14 +284,22 @@ class Video(Adapter):
 
     def _ask_until_taken(self, frames: list[StreamFrame]) -> list[Tensors]:
         # Images may fill the queue of the network. What waits here meanwhile is bounded, and a live stream drops it.
-        # Made once, and held: memory on a GPU must outlive its tensor.
-        batch, deadline = self._batch([frame.pixels for frame in frames]), time.monotonic() + _OVERLOADED_S
+        ask, deadline = self.asking(frames), time.monotonic() + _OVERLOADED_S
         while True:
             try:
-                return self._ask(batch, [frame.size_hw for frame in frames])
-            except _Overloaded:
+                return ask()
+            except Overloaded:
                 if time.monotonic() > deadline or self._stop.wait(_AGAIN_S):
                     raise
+
+    def asking(self, frames: list[StreamFrame]) -> Callable[[], list[Tensors]]:
+        """A function that asks for the answers to frames, each without a batch dimension.
+
+        It raises ``Overloaded`` where there is no room for them now; then it may be called again.
+        """
+        # Made once, and held: memory on a GPU must outlive its tensor.
+        batch, sizes = self._batch([frame.pixels for frame in frames]), [frame.size_hw for frame in frames]
+        return lambda: self._ask(batch, sizes)
 
     def _ask(self, batch: npt.NDArray[np.uint8] | DeviceArray, sizes: list[Size]) -> list[Tensors]:
         request = pb_utils.InferenceRequest(
@@ -303,7 +312,7 @@ class Video(Adapter):
         response = request.exec()
         if response.has_error():
             message = response.error().message()
-            raise _Overloaded(message) if any(text in message for text in _QUEUE_FULL) else RuntimeError(message)
+            raise Overloaded(message) if any(text in message for text in QUEUE_FULL) else RuntimeError(message)
         outputs = {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs}
         return [{name: value[0] for name, value in one.items()} for one in self._postprocess(outputs, sizes)]
 
@@ -365,7 +374,7 @@ class Video(Adapter):
                 self.metrics.count("onestream_video_frames_total", more, what=what)
 
 
-class _Overloaded(RuntimeError):
+class Overloaded(RuntimeError):
     """The network's queue is full, or the frames waited in it for too long."""
 
 

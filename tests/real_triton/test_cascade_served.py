@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import av
 import detectors
 import numpy as np
 import onnx
@@ -75,6 +76,7 @@ def fields() -> dict[str, Any]:
     return {
         "stages": {"find": find, "name": name},
         "limits": {"max_regions": MOST},
+        "video": {},
         "serving": {"max_batch_size": 4, "cpu_instances": 1},
     }
 
@@ -87,7 +89,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     strongest_channel(folder / "name.onnx")
     networks = {name: folder / f"{name}.onnx" for name in ("find", "name")}
     built = build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
-    assert built.models == ["things", "things_find_model", "things_name_model", "things_fused"]
+    assert built.models == ["things", "things_find_model", "things_name_model", "things_fused", "things_video"]
     return folder / "repository"
 
 
@@ -221,6 +223,30 @@ def test_each_stage_has_its_time_and_its_regions(server: Server) -> None:
     for form in FORMS:
         for step in ("decode", "find_preprocess", "find_network", "find_postprocess", "name_network"):
             assert value(f'onestream_step_batches_total{{model="{form}",step="{step}"}}') > 0
+
+
+def test_every_frame_of_a_stream_has_its_regions(server: Server, tmp_path: Path) -> None:
+    counts = [3, 0, 7, 1, 40, 5]
+    shown = [drawn(count, count) for count in counts]
+    side = CELLS * detectors.CELL * SCALE
+    with av.open(str(tmp_path / "cells.mkv"), "w") as container:
+        stream = container.add_stream("libx264", rate=10, options={"qp": "0"})
+        stream.width, stream.height, stream.pix_fmt = side, side, "yuv444p"
+        for colors in shown:
+            pixels = np.asarray(Image.open(io.BytesIO(picture(colors))))
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode(None))
+    with (
+        Client(server.grpc_url, timeout_s=60) as client,
+        client.stream(tmp_path / "cells.mkv", pipeline="things") as frames,
+    ):
+        results = list(frames)
+    assert len(results) == len(counts)
+    for colors, result in zip(shown, results, strict=True):
+        found = result.regions
+        order = np.argsort(places(found.boxes))
+        assert [found.tensors["labels"][place] for place in order] == colors
+        assert found.left_out == 0
 
 
 def test_a_network_that_is_killed_is_served_again_and_the_fused_form_does_not_notice(server: Server) -> None:

@@ -1,0 +1,54 @@
+"""Streams of a cascade: frames are pictures, and every stage looks at them as it looks at a file's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from onestream.postprocess.postprocessing import Tensors
+from onestream.preprocess import WHOLE_PICTURE, BadImage, compile
+from onestream.preprocess.video.streams.stream import StreamFrame
+from onestream.serving.models.cascade import Staged
+from onestream.serving.models.stages import NetworkFailed, Stages
+from onestream.serving.video.model import Overloaded, Video
+
+
+class CascadeVideo(Staged, Video):
+    """``message`` to ``event`` and the cascade's answer; the networks are asked inside the server."""
+
+    def read_stamps(self) -> None:
+        """See ``Staged.read_stamps``. Frames are decoded whole."""
+        super().read_stamps()
+        self.definition = WHOLE_PICTURE
+
+    def open_network(self) -> None:
+        """See ``Video.open_network``."""
+        self._networks, self._of_thread = self.other_models(), threading.local()
+
+    def asking(self, frames: list[StreamFrame]) -> Callable[[], list[Tensors]]:
+        """See ``Video.asking``."""
+        return lambda: [self._answer(frame) for frame in frames]
+
+    def finalize(self) -> None:
+        """End every stream and the threads."""
+        super().finalize()
+        self._networks.close()
+
+    def _answer(self, frame: StreamFrame) -> Tensors:
+        # The model is on the CPU, and so is what it decodes.
+        assert isinstance(frame.pixels, np.ndarray)
+        (answer,) = self._stages().run_decoded([frame.pixels])
+        if isinstance(answer, NetworkFailed) and answer.is_overload:
+            raise Overloaded(str(answer))
+        if answer is None or isinstance(answer, BadImage | NetworkFailed):
+            raise RuntimeError(str(answer))
+        return {name: value[0] for name, value in answer.items()}
+
+    def _stages(self) -> Stages:
+        if not hasattr(self._of_thread, "stages"):
+            decoder = compile(WHOLE_PICTURE, backend="reference")
+            self._of_thread.stages = self.open_stages(decoder, self._networks)
+        stages: Stages = self._of_thread.stages
+        return stages
