@@ -125,26 +125,29 @@ def print_for_people(items: Iterable[Item[Result]], top: int, *, several: bool) 
 
 
 def print_texts(items: Iterable[Item[Result]], *, several: bool) -> int:
-    """The text of each image as soon as it is known, below its path where there are ``several``.
+    """The text of all images at the end, each below its path where there are ``several``.
 
     The number of images that failed; standard error says why they did, and which have no text.
     """
-    failures, above = 0, ""
+    texts: list[str] = []
+    notes: list[str] = []
+    failures = 0
     for item in items:
         path = printable(str(item.source))
         if item.error is not None:
             failures += 1
-            typer.echo(f"{path}: {printable(without_name(item.error))}", err=True)
+            notes.append(f"{path}: {printable(without_name(item.error))}")
             continue
         result = item.unwrap()
         found = result.texts if isinstance(result, Reading) else [line.what for line in lines(result, 1)]
-        title = [f"{above}{path}"] if several else []
-        for line in [*title, *map(printable, found)]:
-            typer.echo(line)
-        above = "\n"
-        for note in ("" if found else "no text", left_out(result)):
-            if note:
-                typer.echo(f"{path}: {note}", err=True)
+        if several:
+            texts += ["", path] if texts else [path]
+        texts += map(printable, found)
+        notes += [f"{path}: {note}" for note in ("" if found else "no text", left_out(result)) if note]
+    for line in texts:
+        typer.echo(line)
+    for note in notes:
+        typer.echo(note, err=True)
     return failures
 
 

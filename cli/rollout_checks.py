@@ -14,7 +14,7 @@ from onestream.client import Client, OnestreamError
 from onestream.measure.same_objects import Found, holds_objects
 from onestream.measure.same_objects import compare as compare_objects
 from onestream.preprocess import Definition
-from onestream.wire.tensor_names import CLASS_IDS, EMBEDDING, MASKS, PIXELS, SCORES
+from onestream.wire.tensor_names import CLASS_IDS, EMBEDDING, MASKS, PIXELS, SCORES, TEXTS
 
 Answer = dict[str, npt.NDArray[Any]]
 
@@ -31,7 +31,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How many of all best classes, or of all objects that either answer holds, are the same, and in words."""
+    """How many of all best classes, or of all objects or lines that either answer holds, are the same, and in words."""
 
     what: str
     among: str
@@ -51,7 +51,7 @@ class Comparison:
     Attributes:
         photos: that both versions answered.
         refused: photos that both refuse, as images of a kind that no version takes.
-        kept: what the answers have in common; None where the outputs are neither classes nor objects.
+        kept: what the answers have in common; None where the outputs are neither classes, objects nor text.
         mean_difference: of the scores of the best classes or the same objects, or of all values.
         max_difference: the largest one.
         pixels: largest difference of the decoded and resized pixels, in levels; None where the definitions differ.
@@ -74,7 +74,7 @@ class Comparison:
         if self.photos == 0:
             found.append("no photo was answered by both versions")
         if self.kept is not None and self.kept.of == 0 and self.photos:
-            found.append("no version finds an object in these photos, so that nothing was compared")
+            found.append("no version finds an object or text in these photos, so that nothing was compared")
         if self.kept is not None and self.kept.share < least_top1:
             kept = f"the {self.kept.what} for {self.kept.share:.1%} of the {self.kept.among}"
             found.append(f"{kept}; asked for {least_top1:.1%}")
@@ -132,17 +132,18 @@ def ask(client: Client, model: str, photo: Path) -> Answer | OnestreamError:
 
 
 def what_is_kept(one: Answer, other: Answer) -> Kept | None:
-    """What two answers have in common; None where they hold neither classes nor objects."""
+    """What two answers have in common; None where they hold neither classes, objects nor text."""
     if holds_objects(one) and holds_objects(other):
         compared = compare_objects(Found.of(one), Found.of(other))
         same = len(compared.same)
-        return Kept("same object", "objects found", same, same + len(compared.only_one) + len(compared.only_other))
+        what, among = ("same text", "lines found") if TEXTS in one else ("same object", "objects found")
+        return Kept(what, among, same, same + len(compared.only_one) + len(compared.only_other))
     before, after = _best(one), _best(other)
     return None if before is None or after is None else Kept("same best class", "photos", int(before == after), 1)
 
 
 def agree(one: Answer, other: Answer) -> bool:
-    """Whether two answers say the same, where they hold classes or objects."""
+    """Whether two answers say the same, where they hold classes, objects or text."""
     if one.keys() != other.keys():
         return False
     kept = what_is_kept(one, other)

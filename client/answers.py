@@ -127,14 +127,16 @@ def regions(model: str, tensors: Tensors, request_id: str, latency_ms: float) ->
         )
     found, image_size = _places(model, tensors, places)
     _check_near(model, places, found, image_size)
-    left_out = tensors.get(LEFT_OUT, np.zeros((1, 1), np.int32))[0, 0]
-    if left_out.dtype.kind not in "iu" or left_out < 0:
-        raise UnexpectedResponse(f"model {model!r} answered {LEFT_OUT} {left_out}, expected a whole number from 0 on")
+    left_out = tensors.get(LEFT_OUT, np.zeros((1, 1), np.int32))
+    if left_out.dtype.kind not in "iu" or left_out[0, 0] < 0:
+        raise UnexpectedResponse(
+            f"model {model!r} answered {LEFT_OUT} {left_out.tolist()}, expected a whole number from 0 on"
+        )
     return (Reading if reads else Regions)(
         quads=found if places == QUADS else quads_of(found),
         boxes=None if places == QUADS else found,
         tensors={name: _said(model, name, tensors[name][0]) for name in said},
-        left_out=int(left_out),
+        left_out=int(left_out[0, 0]),
         image_size=image_size,
         model=model,
         request_id=request_id,
@@ -255,8 +257,10 @@ def _said(model: str, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         texts = np.empty(values.size, object)
         texts[:] = _texts(model, values.ravel(), name)
         return texts.reshape(values.shape)
-    if holds(SCORES) and (values.dtype.kind != "f" or not np.isfinite(values).all()):
-        raise UnexpectedResponse(f"model {model!r} answered {name} of {values.dtype}, expected finite floats")
+    if holds(SCORES):
+        if values.dtype.kind != "f" or not np.isfinite(values).all():
+            raise UnexpectedResponse(f"model {model!r} answered {name} of {values.dtype}, expected finite floats")
+        return values.astype(np.float32, copy=False)
     if holds(CLASS_IDS) and (values.dtype.kind not in "iu" or (values < 0).any()):
         raise UnexpectedResponse(f"model {model!r} answered {name} of {values.dtype}, expected whole numbers from 0 on")
     return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
@@ -20,10 +20,13 @@ _LONGEST_TEXT = 120
 """Characters. A longer one would take more room than pictures have."""
 
 
-def draw_quads(image: Image.Image, objects: Sequence[Drawn], *, image_size: tuple[int, int]) -> Image.Image:
+def draw_quads(
+    image: Image.Image, objects: Sequence[Drawn], *, image_size: tuple[int, int], spare_others: bool = False
+) -> Image.Image:
     """A copy of ``image``, upright and in RGB, with ``objects``, the first on top.
 
-    Lines and letters grow with the picture. A text that would cover that of an object before it is left out; letters
+    Lines and letters grow with the picture. A text that would cover that of an object before it is left out; with
+    ``spare_others`` it covers other objects only where it has no other place, also to the right of its own. Letters
     that the font lacks are drawn as it draws what it lacks. Raises ValueError where the picture is not of
     ``image_size``, (height, width).
     """
@@ -42,13 +45,19 @@ def draw_quads(image: Image.Image, objects: Sequence[Drawn], *, image_size: tupl
     _, top, _, bottom = pen.textbbox((0, 0), "Äg", font=font)
     high = bottom - top + line
     taken: list[_Area] = []
-    for corners, class_id, whole in objects:
+    areas = [_around(corners, picture.size) for corners, _, _ in objects]
+    for index, (_, class_id, whole) in enumerate(objects):
         text = _drawable(whole, font)
         if not text:
             continue
         left, _, right, _ = pen.textbbox((0, 0), text, font=font)
-        places = _places(_around(corners, picture.size), right - left + 2 * line, high, picture.size)
-        area = next((place for place in places if not any(_overlap(place, other) for other in taken)), None)
+        wide = right - left + 2 * line
+        places = list(_places(areas[index], wide, high, picture.size))
+        if spare_others:
+            others = [*areas[:index], *areas[index + 1 :]]
+            places += _beside(areas[index], wide, high, picture.size)
+            places = [*(place for place in places if not _meets(place, others)), *places]
+        area = next((place for place in places if not _meets(place, taken)), None)
         if area is None:
             continue
         taken.append(area)
@@ -83,7 +92,7 @@ def _around(corners: _Corners, size: tuple[int, int]) -> _Area:
 
 
 def _outline(pen: ImageDraw.ImageDraw, corners: _Corners, size: tuple[int, int], color: Color, line: int) -> None:
-    """Lines along four corners. A thin second line shows them before things of their own colour."""
+    """Lines along four corners. Thin second lines show them before things of their own colour."""
     (x0, y0), (x1, y1) = corners[0], corners[2]
     if [tuple(corner) for corner in corners] == [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]:
         x0, y0, x1, y1 = _around(corners, size)
@@ -96,8 +105,8 @@ def _outline(pen: ImageDraw.ImageDraw, corners: _Corners, size: tuple[int, int],
         (min(max(-beyond, x), size[0] + beyond), min(max(-beyond, y), size[1] + beyond))
         for x, y in (*corners, *corners[:2])
     ]
+    pen.line(path, fill=ink_on(color), width=line + 2 * max(1, line // 3), joint="curve")
     pen.line(path, fill=color, width=line, joint="curve")
-    pen.line(path, fill=ink_on(color), width=max(1, line // 3))
 
 
 def _frame(pen: ImageDraw.ImageDraw, box: _Area, color: Color, line: int) -> None:
@@ -118,6 +127,17 @@ def _places(box: _Area, wide: float, high: float, size: tuple[int, int]) -> Iter
     for y in rows:
         if 0 <= y <= height - high:
             yield (x, y, x + wide, y + high)
+
+
+def _beside(box: _Area, wide: float, high: float, size: tuple[int, int]) -> Iterator[_Area]:
+    """Where the text of a box may stand to the right of it, within a picture of this width and height."""
+    y = (box[1] + box[3] - high) / 2
+    if box[2] + wide <= size[0] and 0 <= y <= size[1] - high:
+        yield (box[2], y, box[2] + wide, y + high)
+
+
+def _meets(place: _Area, others: Iterable[_Area]) -> bool:
+    return any(_overlap(place, other) for other in others)
 
 
 def _overlap(one: _Area, other: _Area) -> bool:

@@ -108,9 +108,8 @@ class Regions:
         """
         from onestream.client.drawing import draw_quads
 
-        drawn: Image = draw_quads(
-            image, [(one.quad, one.class_id, str(one)) for one in self], image_size=self.image_size
-        )
+        objects = [(one.quad, one.class_id, str(one)) for one in self]
+        drawn: Image = draw_quads(image, objects, image_size=self.image_size, spare_others=True)
         return drawn
 
 

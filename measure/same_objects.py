@@ -1,4 +1,4 @@
-"""Which objects of two answers of a detector are the same, and how far apart their boxes are."""
+"""Which objects, or lines of text, of two answers are the same, and how far apart their boxes are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, SCORES
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES, TEXTS
 
 SAME_OBJECT_IOU = 0.5
 """The least overlap of two boxes that mean the same object, as COCO and Pascal VOC count."""
@@ -19,21 +19,29 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The objects in one picture: ``boxes`` (n, 4), x0 y0 x1 y1 in its pixels; scores, ids and names of n classes."""
+    """The objects in one picture: ``boxes`` (n, 4), x0 y0 x1 y1 in its pixels; scores, ids and names of n classes.
+
+    Of lines of text the texts stand for both ids and names, and boxes are those around them.
+    """
 
     boxes: _Floats
     scores: _Floats
-    class_ids: npt.NDArray[np.int32]
+    class_ids: npt.NDArray[Any]
     labels: list[str]
 
     @classmethod
     def of(cls, answer: Mapping[str, npt.NDArray[Any]]) -> Found:
-        """From a detection pipeline's outputs, each with a batch of 1."""
+        """From the outputs of a pipeline that finds objects or text, each with a batch of 1; of k classes the best."""
+        if QUADS in answer:
+            boxes = np.concatenate([answer[QUADS][0].min(axis=1), answer[QUADS][0].max(axis=1)], axis=1)
+        else:
+            boxes = answer[BOXES][0]
+        ids, names = (TEXTS, TEXTS) if TEXTS in answer else (CLASS_IDS, LABELS)
         return cls(
-            answer[BOXES][0].astype(np.float64),
-            answer[SCORES][0].astype(np.float64),
-            answer[CLASS_IDS][0],
-            [label.decode(errors="replace") for label in answer[LABELS][0]],
+            boxes.astype(np.float64),
+            _best(answer[SCORES][0]).astype(np.float64),
+            _best(answer[ids][0]),
+            [label.decode(errors="replace") for label in _best(answer[names][0])],
         )
 
     def __len__(self) -> int:
@@ -68,8 +76,12 @@ class Compared:
 
 
 def holds_objects(answer: Mapping[str, npt.NDArray[Any]]) -> bool:
-    """Whether an answer is a detection pipeline's, not a network's that calls one of its outputs so."""
-    return {BOXES, SCORES, CLASS_IDS, LABELS, IMAGE_SIZE} <= answer.keys()
+    """Whether an answer is of objects or lines of text, not of a network that calls one of its outputs so."""
+    names = answer.keys()
+    if {BOXES, SCORES, CLASS_IDS, LABELS, IMAGE_SIZE} <= names:
+        return True
+    of_cascade = {SCORES, IMAGE_SIZE, LEFT_OUT} <= names and (BOXES in names or QUADS in names)
+    return of_cascade and (TEXTS in names or {CLASS_IDS, LABELS} <= names)
 
 
 def compare(one: Found, other: Found) -> Compared:
@@ -95,6 +107,11 @@ def iou(one: _Floats, other: _Floats) -> _Floats:
     union = areas[0][:, None] + areas[1][None] - common
     shared: _Floats = common / np.where(union > 0, union, 1)
     return shared
+
+
+def _best(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The first of several values of each object."""
+    return values if values.ndim == 1 else values[:, :1].ravel()
 
 
 def best_pairs(overlap: _Floats) -> list[tuple[int, int]]:

@@ -20,6 +20,8 @@ _Points = npt.NDArray[np.float64]
 
 MAX_REGION_SIDE = MAX_SIDE_OF_OPERATION
 """The longest side of a rectified region, in pixels: no operation makes a longer one."""
+_MOST_PICTURES = 4
+"""Pixels of all regions of a picture, in largest pictures: of 25 million each they take some seconds to rectify."""
 _LEAST_SINE = 0.01
 """Of the angle at a corner, about half a degree: beyond, four corners are nearly a line."""
 
@@ -61,6 +63,11 @@ class Cuts:
     shorter_sides: _Points
 
     @property
+    def windows(self) -> npt.NDArray[np.int64]:
+        """The whole pixels of boxes, (n, 4): left, top, right, bottom."""
+        return bounding_boxes(self.quads).astype(np.int64)
+
+    @property
     def possible(self) -> npt.NDArray[np.bool_]:
         """Which regions can be cut, (n,)."""
         return self.sizes[:, 0] > 0
@@ -99,6 +106,19 @@ def cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts
         is_turned = possible & (sizes[:, 0] >= region.upright * sizes[:, 1])
     seen = turned(corners.astype(np.float32), is_turned.astype(np.int64))
     return Cuts(seen, np.where(is_turned[:, None], sizes[:, ::-1], sizes), is_turned, shorter)
+
+
+def checked_cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts:
+    """The same. Raises ``ValueError`` naming the first quad that cannot be cut."""
+    found = cuts(region, quads, size_hw, limits=limits)
+    impossible = np.flatnonzero(~found.possible)
+    if len(impossible):
+        number = int(impossible[0])
+        raise ValueError(
+            f"quads[{number}] {quads[number].tolist()} cannot be cut as a {region.shape} of a picture of "
+            f"{size_hw[1]}x{size_hw[0]}; choose() leaves such out"
+        )
+    return found
 
 
 _Cut = tuple[_Points, _Points, npt.NDArray[np.bool_]]
@@ -159,7 +179,8 @@ def choose(
     """Which of an earlier stage's regions of a picture of ``size_hw`` a stage takes.
 
     Those that can be cut (``cuts``), of ``region.classes``, with ``region.min_score`` and ``region.min_side`` at least;
-    of these the ``limits.max_regions`` with the best scores, or the first ones where there are no scores. ``scores``,
+    of these the ``limits.max_regions`` with the best scores, or the first ones where there are no scores, as far as all
+    together have at most four times the pixels of the largest picture (``limits.max_pixels``). ``scores``,
     ``class_ids`` and ``labels``, the names of the classes in UTF-8, are (n,). Raises ``ValueError`` where the region
     asks for scores or classes and there are none.
     """
@@ -176,11 +197,10 @@ def choose(
             raise ValueError(f"region asks for min_score {region.min_score}, but {region.of!r} gives no scores")
         taken &= scores >= region.min_score
     indices = np.flatnonzero(taken)
-    left_out = max(len(indices) - limits.max_regions, 0)
-    if left_out:
-        order = np.arange(len(indices)) if scores is None else np.argsort(-scores[indices], kind="stable")
-        indices = indices[np.sort(order[: limits.max_regions])]
-    return Chosen(indices, left_out)
+    best_first = indices if scores is None else indices[np.argsort(-scores[indices], kind="stable")]
+    pixels = np.cumsum(found.sizes[best_first].prod(axis=1))
+    kept = best_first[: limits.max_regions][pixels[: limits.max_regions] <= _MOST_PICTURES * limits.max_pixels]
+    return Chosen(np.sort(kept), len(indices) - len(kept))
 
 
 def homographies(quads: Quads, sizes: npt.NDArray[np.int64]) -> _Points:

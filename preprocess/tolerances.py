@@ -12,9 +12,9 @@ from typing import Literal, Protocol
 import numpy as np
 
 from onestream.preprocess.backends.base import BackendName, Device, Sample
-from onestream.preprocess.definition import Definition
+from onestream.preprocess.definition import Definition, StageName
 
-Stage = Literal["decode", "resize", "crop", "normalize"]
+Stage = StageName
 Source = Literal["plain", "converted"]
 """*plain* is stored as 8-bit gray or RGB. *converted* is not: CMYK JPEG, 16-bit PNG and TIFF, palette TIFF."""
 
@@ -71,6 +71,11 @@ TOLERANCES: tuple[Tolerance, ...] = (
         "dali", "decode", "converted", 2, 1, 0.01,
         "Pillow keeps the high byte of 16 bit and of palettes where nvImageCodec rounds: one level. CMYK is multiplied "
         "out with other rounding, which rarely makes two",
+    ),
+    Tolerance("dali", "region", "plain", 0, 0, 0, "a box is copied; a quad is rectified in the same whole numbers"),
+    Tolerance(
+        "dali", "region", "converted", 4, 1, 0.05,
+        "the levels of the conversion, which the negative lobes of bicubic make 1.6 times as many",
     ),
     Tolerance(
         "dali", "resize", "plain", 1, 0.5, 0,
@@ -138,7 +143,10 @@ TOLERANCES += tuple(
     for backend, hq, source, bounds in _GPU
     for stage, most, above_one, reason in bounds
 )
-"""One entry for every backend, device, stage and source, and of cvcuda one more for ``resize: hq``."""
+"""One entry for every backend, device, stage and source, and of cvcuda one more for ``resize: hq``.
+
+*region* takes the place of *decode* in the later stages of a cascade, on a CPU.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from onestream.serving.cascade import Cascade
 from onestream.serving.pipeline import Pipeline
 
 _Schema = dict[str, Any]
@@ -28,11 +29,26 @@ field, what was seen and what is allowed. `onestream build` reads the file; buil
 an option. `python -m onestream.serving.pipeline_page` prints this page.
 """
 
+_CASCADE = """
+## A cascade
+
+A file with `stages` is [a cascade](cascades.md), such as [pipelines/read.yaml](../pipelines/read.yaml). It has `name`,
+`limits` and `serving` as above, no `video`, and
+
+| field | values | default | meaning |
+|---|---|---|---|
+| `stages` | names, each with the [fields of a stage](#the-file) | required | {stages} |
+"""
+
 
 def page() -> str:
     """The page. Each section is a table of fields; a field that holds fields leads to its own section."""
     schema = Pipeline.model_json_schema()
-    return _HEAD + "".join(_sections("The file", "", schema, schema["$defs"]))
+    # The fields of a stage come from a class that the pipeline's extends.
+    schema["properties"] = {"name": schema["properties"].pop("name")} | schema["properties"]
+    sections = "".join(_sections("The file", "", schema, schema["$defs"]))
+    cascade = Cascade.model_json_schema()["properties"]["stages"]["description"]
+    return _HEAD + sections + _CASCADE.format(stages=_text(cascade))
 
 
 def _sections(title: str, path: str, model: _Schema, models: dict[str, _Schema]) -> Iterator[str]:

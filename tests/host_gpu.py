@@ -180,6 +180,7 @@ def compiled_kernel(source: str, name: str) -> Any:
     assert found is not None
     names = ", ".join(re.split(r"\W+", parameter.strip())[-1] for parameter in found[1].split(","))
     text = f"""
+    #include <math.h>
     struct Dim {{ unsigned x, y, z; }};
     static thread_local Dim blockIdx, blockDim, threadIdx;
     #define __global__

@@ -77,11 +77,12 @@ def test_no_page_installs_from_an_index_that_lacks_the_name(page: Path) -> None:
     assert re.findall(r"pip install '?onestream(?!(\[[\w,]+\])? @ git\+URL')", text) == []
 
 
-def test_the_program_of_the_definition_page_runs() -> None:
-    (program,) = blocks("docs/definition.md", "python")
+def test_the_programs_of_the_definition_page_run_one_after_the_other() -> None:
+    program = "\n".join(blocks("docs/definition.md", "python"))
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("True\n")
+    shown = re.findall(r"print\(.*# (?:.*: )?(.+)", program)
+    assert done.stdout.splitlines()[1:] == shown
 
 
 @pytest.mark.needs_triton

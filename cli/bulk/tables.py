@@ -17,7 +17,8 @@ Column = tuple[str, Any]
 """A name, and the type of its cells: ``str``, ``int``, ``float``, a ``list`` of a type, or a ``tuple`` of one."""
 
 _Point = tuple[float, float]
-_BOX, _QUAD = tuple[float, float, float, float], tuple[_Point, _Point, _Point, _Point]
+_Box = tuple[float, float, float, float]
+_Quad = tuple[_Point, _Point, _Point, _Point]
 _ONE_OF = {TEXTS: "text", LABELS: "label", CLASS_IDS: "class_id", SCORES: "score"}
 """What one value of these tensors is called."""
 
@@ -55,7 +56,7 @@ def one_for_each_image(like: Answer | None, top: int) -> Table:
     if isinstance(like, Regions):
         return _regions(like)
     columns: list[Column] = [
-        ("boxes", list[_BOX]),
+        ("boxes", list[_Box]),
         ("scores", list[float]),
         ("class_ids", list[int]),
         ("labels", list[str]),
@@ -105,7 +106,7 @@ def _classes(top: int) -> Table:
 
 def _regions(like: Regions) -> Table:
     """One record for each image: the fields of the answer, what a stage said of each region in a list."""
-    places: Column = (QUADS, list[_QUAD]) if like.boxes is None else (BOXES, list[_BOX])
+    places: Column = (QUADS, list[_Quad]) if like.boxes is None else (BOXES, list[_Box])
     said = [(name, _type_of(array)) for name, array in like.tensors.items()]
     columns = [places, *said, (IMAGE_SIZE, list[int]), (LEFT_OUT, int)]
 

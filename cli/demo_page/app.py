@@ -103,7 +103,10 @@ class Page:
             return _failed("; ".join([text, *unreadable]), 503, again=True)
         found = {
             "server": self._served.url,
-            "pipelines": [{"name": form.name, "digest": form.definition.digest} for form in offer.forms.values()],
+            "pipelines": [
+                {"name": form.name, "digest": "" if form.stages else form.definition.digest}
+                for form in offer.forms.values()
+            ],
             "unreadable": unreadable,
             "samples": list(self._samples),
             "legend": legend(),

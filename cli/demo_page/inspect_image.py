@@ -13,9 +13,10 @@ from PIL import Image
 
 from onestream.cli.demo_page.compose import composed
 from onestream.cli.demo_page.served import Answer, Form, Served
-from onestream.cli.result_lines import lines
-from onestream.client import Classification, Detections, Outputs, Result, answers
+from onestream.cli.result_lines import left_out, lines
+from onestream.client import Classification, Detection, Detections, Outputs, Reading, Region, Regions, Result, answers
 from onestream.client._transports.base import Tensors
+from onestream.client.regions import quads_of
 from onestream.measure.parity import heatmap
 from onestream.measure.parity.library_baselines import usual_code
 from onestream.measure.parity.photos import source_of
@@ -38,6 +39,7 @@ _STEPS = {
     "_postprocess": ("postprocess", "outputs to answer"),
 }
 _IN_ONE = ("all steps", "in one process")
+_STAGES = ("all stages", "from the picture to what they say of its regions")
 
 
 def look(served: Served, form: Form, image: bytes) -> Json:
@@ -52,7 +54,7 @@ def look(served: Served, form: Form, image: bytes) -> Json:
         "form": form.name,
         "seen": _seen(form, seen, reference),
         "answer": _answer(form, image, answer),
-        "time": _time(answer),
+        "time": _time(form, answer),
         "parity": _parity(served, form, image, answer, seen, reference),
     }
 
@@ -76,6 +78,13 @@ def describe(definition: Definition) -> list[str]:
     return lines
 
 
+def _operations(form: Form) -> list[str]:
+    """What is done before the network, or of a cascade before each stage's."""
+    if not form.stages:
+        return describe(form.definition)
+    return [f"{name}: {line}" for name, definition in form.stages.items() for line in describe(definition)]
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(_plain, value)) if len(set(value)) > 1 else _plain(value[0])
@@ -90,13 +99,15 @@ def _reference(form: Form, image: bytes) -> Pixels | BadImage:
 
 def _seen(form: Form, seen: Pixels | None, reference: Pixels | BadImage) -> Json:
     """The picture that the network was fed, and who showed it."""
-    found: Json = {"image": None, "operations": describe(form.definition)}
+    found: Json = {"image": None, "operations": _operations(form)}
     if seen is not None:
         pixels, source = seen, f"the output of {form.preprocess_model} on the server"
     elif isinstance(reference, BadImage):
         return {**found, "source": f"not shown: the server has no model for it, and the reference says: {reference}"}
     else:
         pixels, source = reference, "made here by the reference: the server has no model that shows it"
+        if form.stages:
+            source = f"what the first network saw, that of {next(iter(form.stages))}; {source}"
     height, width, _channels = pixels.shape
     return {**found, "image": _shown(form, pixels), "width": width, "height": height, "source": source}
 
@@ -105,13 +116,8 @@ def _answer(form: Form, image: bytes, answer: Answer) -> Json:
     result = _result(form, answer.outputs)
     if isinstance(result, Classification):
         return {"kind": "classes", "labels": [label.to_dict() for label in result.labels]}
-    if isinstance(result, Detections):
-        height, width = result.image_size
-        objects = [
-            {"label": one.label, "score": one.score, "box": one.box, "color": f"rgb{color_of(one.class_id)}"}
-            for one in result
-        ]
-        return {"kind": "objects", "objects": objects, "width": width, "height": height}
+    if isinstance(result, Detections | Regions):
+        return _objects(result)
     if isinstance(result, Outputs) and MATTE in result.tensors:
         matte: Pixels = result.tensors[MATTE][0]
         found: Json = {"kind": "matte", "matte": _png(matte), "person": float((matte >= 128).mean())}
@@ -122,11 +128,47 @@ def _answer(form: Form, image: bytes, answer: Answer) -> Json:
     return {"kind": "raw", "outputs": [f"{line.what}: {line.where}" for line in lines(result, 1)]}
 
 
+def _objects(result: Detections | Regions) -> Json:
+    """Objects, regions or lines of text: corners for the picture, words for the list, and words about it."""
+    height, width = result.image_size
+    boxes = isinstance(result, Detections) or result.boxes is not None
+    corners = (
+        "left, top, right, bottom" if boxes else "x,y of each corner, clockwise from the top left of what is in it"
+    )
+    said = left_out(result)
+    note = f"In the picture's pixels: {corners}." + (f" {said}." if said else "")
+    if isinstance(result, Detections):
+        nothing, quads = "No object with a score above the pipeline's threshold.", quads_of(result.boxes)
+    else:
+        nothing = "No text." if isinstance(result, Reading) else "No region."
+        quads = result.quads
+    found: list[Detection | Region] = [*result]
+    objects = [
+        {
+            "label": one.label,
+            "what": line.what,
+            "where": line.where,
+            "score": one.score,
+            "quad": quad,
+            "color": f"rgb{color_of(one.class_id)}",
+        }
+        for one, line, quad in zip(found, lines(result, 1), quads.tolist(), strict=False)
+    ]
+    return {
+        "kind": "objects",
+        "objects": objects,
+        "width": width,
+        "height": height,
+        "nothing": nothing,
+        "note": note,
+    }
+
+
 def _result(form: Form, outputs: Tensors) -> Result:
     return answers.result(form.name, outputs, request_id="", latency_ms=0.0)
 
 
-def _time(answer: Answer) -> Json:
+def _time(form: Form, answer: Answer) -> Json:
     """Where the milliseconds of one request went; the parts sum up to what this process saw.
 
     Of what Triton counts for a step only its queue and its model's own time are taken: a step hands out its outputs
@@ -135,7 +177,11 @@ def _time(answer: Answer) -> Json:
     spent = answer.spent
     parts: list[Json] = []
     for step in spent.steps or (spent,):
-        name, what = next((words for suffix, words in _STEPS.items() if step.model.endswith(suffix)), _IN_ONE)
+        name, what = (
+            _STAGES
+            if form.stages
+            else next((words for suffix, words in _STEPS.items() if step.model.endswith(suffix)), _IN_ONE)
+        )
         parts.append({"name": name, "what": what, "ms": step.compute_infer_ms})
     waited_ms = sum(step.queue_ms for step in spent.steps or (spent,))
     parts.append({"name": "queue", "what": "before the steps", "ms": waited_ms})

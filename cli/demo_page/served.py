@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
@@ -19,6 +19,7 @@ from onestream.client._transports.grpc_calls import channel_options, failure
 from onestream.client.calls import positive
 from onestream.postprocess.options import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
+from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
 from onestream.serving.pipeline import describe
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
 from onestream.wire.tensor_names import IMAGE, IMAGE_SIZE, PIXELS
@@ -34,7 +35,8 @@ class Form:
     """A served model that takes images, with what its configuration says.
 
     ``preprocess_model``, ``network_model`` and ``postprocess_model`` are its steps, by name, where they can be asked
-    alone, else None. ``postprocess`` is None where no configuration states it.
+    alone, else None. ``postprocess`` is None where no configuration states it. Of a cascade ``definition`` is the
+    first stage's, and ``stages`` has all by their names, in order; of other pipelines it is empty.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Form:
     preprocess_model: str | None
     network_model: str | None
     postprocess_model: str | None
+    stages: Mapping[str, Definition] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class Served:
             if (
                 [one.name for one in config.input] == [IMAGE]
                 and PIXELS not in [one.name for one in config.output]
-                and "definition" in config.parameters
+                and ("definition" in config.parameters or STAGES_PARAMETER in config.parameters)
             ):
                 try:
                     forms[name] = _form(name, configs)
@@ -195,13 +198,17 @@ def _form(name: str, configs: Mapping[str, Any]) -> Form:
     max_body_bytes = parameter(MAX_BODY_BYTES_PARAMETER, name, preprocess_model)
     postprocess = parameter("postprocess", name, postprocess_model)
     checked = Limits.model_validate_json(limits) if limits else Limits()
+    stated = parameter(STAGES_PARAMETER, name)
+    stages = {stage.name: stage.definition for stage in SERVED_STAGES.validate_json(stated)} if stated else {}
+    definition = parameter("definition", name)
     return Form(
         name=name,
-        definition=Definition.from_json(config.parameters["definition"].string_value),
+        definition=next(iter(stages.values())) if stages else Definition.from_json(definition),
         limits=checked,
         max_body_bytes=int(max_body_bytes) if max_body_bytes.isdecimal() else checked.max_body_bytes,
         postprocess=read_postprocess(postprocess) if postprocess else None,
         preprocess_model=preprocess_model,
         network_model=role("_model"),
         postprocess_model=postprocess_model,
+        stages=stages,
     )

@@ -14,10 +14,10 @@ _TALL = 1.5
 def reading_order(quads: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
     """The places of quads (n, 4, 2) in reading order: row by row from above, in a row from the left.
 
-    Above and left are those of the text: its direction is the mean of the lines', weighted by their lengths. Lines that
-    are taller than wide by half count as written from top to bottom; of these and the others only those that are longer
-    together decide. From above, a line begins a new row where its centre is below that of the row's first line by more
-    than half the height of the lower of the two.
+    Corners go clockwise from the top left of what is written. Above and left are those of the text: its direction is
+    the mean of the lines', weighted by their lengths. Lines that are taller than wide by half count as written from top
+    to bottom; of these and the others only those decide that are longer together. From above, a line begins a new row
+    where its centre is below that of the row's first line by more than half the height of the lower of the two.
     """
     corners = np.asarray(quads, np.float64)
     if not len(corners):

@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import BadImage
+from onestream.preprocess.errors import BadImage, OutOfMemory
 from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
-from onestream.preprocess.quads import cuts, homographies
+from onestream.preprocess.quads import checked_cuts, homographies
 from onestream.preprocess.variation import Vary
+from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 
 BackendName = Literal["reference", "dali", "cvcuda"]
 Device = Literal["cpu", "gpu"]
@@ -90,36 +91,28 @@ class FromPicture(ABC):
         # The compiled loops take no gaps, and nothing that is read-only.
         picture = np.require(picture, requirements=("C", "W"))
         region = self.definition.source
-        if not isinstance(region, Region):
-            if quads is not None:
-                raise ValueError("the definition begins with decode, which takes no regions")
+        if isinstance(region, Region) != (quads is not None):
+            raise ValueError(f"the definition begins with {region.op}; quads go with region")
+        if not isinstance(region, Region) or quads is None:
             return self._sample(picture)
-        if quads is None:
-            raise ValueError("the definition begins with region, which takes quads")
-        height, width = picture.shape[:2]
-        found = cuts(region, quads, (height, width), limits=self.limits)
-        impossible = np.flatnonzero(~found.possible)
-        if len(impossible):
-            number = int(impossible[0])
-            raise ValueError(
-                f"quads[{number}] {quads[number].tolist()} cannot be cut as a {region.shape} of a picture of "
-                f"{width}x{height}; choose() leaves such out"
-            )
+        found = checked_cuts(region, quads, (picture.shape[0], picture.shape[1]), limits=self.limits)
+        windows, transforms = found.windows.tolist(), homographies(found.quads, found.sizes)
         samples: list[Sample | BadImage] = []
-        transforms = homographies(found.quads, found.sizes) if region.shape == "quad" else [None] * len(quads)
-        for corners, size, is_turned, transform in zip(
-            found.quads, found.sizes.tolist(), found.turned, transforms, strict=True
-        ):
-            if transform is None:
-                left, top, right, bottom = (int(edge) for edge in (*corners.min(axis=0), *corners.max(axis=0)))
-                pixels = picture[top:bottom, left:right]
-                pixels = np.rot90(pixels) if is_turned else pixels
-            else:
-                pixels = self._rectified(picture, transform, (size[0], size[1]))
+        for number, (height, width) in enumerate(found.sizes.tolist()):
             try:
+                if region.shape == "quad":
+                    pixels = self._rectified(picture, transforms[number], (height, width))
+                else:
+                    left, top, right, bottom = windows[number]
+                    pixels = picture[top:bottom, left:right]
+                    pixels = np.rot90(pixels) if found.turned[number] else pixels
                 samples.append(self._sample(pixels))
             except BadImage as error:
                 samples.append(error.as_result())
+            except MemoryError:
+                samples.append(
+                    OutOfMemory(f"too little memory is free for a region of {width}x{height}{MAY_BE_SENT_AGAIN}")
+                )
         return samples
 
     @abstractmethod

@@ -12,7 +12,7 @@ from onestream.preprocess.cuda.resize_kernels import KERNELS, WORK
 from onestream.preprocess.cuda.staging import Staging
 
 _BLOCK = (32, 8)
-_NAMES = ("resample", "interpolate", "look_up")
+_NAMES = ("resample", "interpolate", "rectify", "look_up")
 
 
 class Work(NamedTuple):

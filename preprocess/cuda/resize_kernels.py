@@ -2,9 +2,10 @@
 
 ``resample`` is one pass of Pillow's resize: fixed-point weights, half a unit added, shifted, clipped to 8 bits.
 ``interpolate`` is the definition's resize without antialiasing, *nearest* and plain copies: four pixels in float64.
-``look_up`` brings levels to the network's values by a table. All work on a batch of pictures of different sizes: a
-thread is a pixel (x across, y down), and z of the grid a picture, described by one ``Work``. Threads share nothing,
-so that a C++ compiler runs the same source, thread after thread.
+``look_up`` brings levels to the network's values by a table. ``rectify`` is the perspective transform of a region, in
+whole numbers but for the places (``backends.reference_pictures.rectified``). All work on a batch of pictures of
+different sizes: a thread is a pixel (x across, y down), and z of the grid a picture, described by one ``Work``. Threads
+share nothing, so that a C++ compiler runs the same source, thread after thread.
 
 A warp reads neighbouring pixels of a row, and writes neighbouring ones; the taps that neighbours have in common come
 from the cache. In a pass along the rows it reads its weights side by side (they are stored by tap), in one down the
@@ -38,6 +39,9 @@ WORK = np.dtype(
 
 NEIGHBOURS = np.dtype([("first", np.int32), ("second", np.int32), ("share", np.float64)])
 """``Neighbours`` of the source: two source pixels, and the share, 0 to 1, of the second."""
+
+TRANSFORM = np.dtype([("factors", np.float64, 9), ("height", np.int32), ("width", np.int32)])
+"""``Transform`` of the source: from a rectangle to a picture of ``height`` and ``width`` (``quads.homographies``)."""
 
 KERNELS = r"""
 struct Work {
@@ -136,6 +140,56 @@ extern "C" __global__ void interpolate(const Work *works)
         double at_right = between(levels[2], levels[3], down.share);
         unsigned char level = (unsigned char)__dadd_rn(between(at_left, at_right, across.share), 0.5);
         pixel[work.to_bgr ? work.channels - 1 - channel : channel] = level;
+    }
+}
+
+struct Transform {
+    double factors[9];
+    int height, width;
+};
+
+// Where a pixel's centre comes to lie along one axis of the picture, ``side`` pixels long, in steps of 1/256 pixel:
+// rounded after each operation, too. A division is never fused.
+__device__ int steps(const double *factors, const double *divisors, double across, double down, int side)
+{
+    double dividend = __dadd_rn(__dadd_rn(__dmul_rn(factors[0], across), __dmul_rn(factors[1], down)), factors[2]);
+    double divisor = __dadd_rn(__dadd_rn(__dmul_rn(divisors[0], across), __dmul_rn(divisors[1], down)), divisors[2]);
+    double place = __dadd_rn(dividend / divisor, -0.5);
+    place = place < -2.0 ? -2.0 : place > side + 1.0 ? side + 1.0 : place;
+    return (int)floor(__dadd_rn(__dmul_rn(place, 256.0), 0.5));
+}
+
+__device__ int inside(int at, int side)
+{
+    return at < 0 ? 0 : at >= side ? side - 1 : at;
+}
+
+// ``rows`` is the Transform, ``columns`` are the weights: four neighbours' for each of the 256 steps.
+extern "C" __global__ void rectify(const Work *works)
+{
+    const Work &work = works[blockIdx.z];
+    int column = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    if (row >= work.height || column >= work.width)
+        return;
+    const Transform &transform = *(const Transform *)work.rows;
+    const double across = column + 0.5, down = row + 0.5, *divisors = transform.factors + 6;
+    const int x = steps(transform.factors, divisors, across, down, transform.width);
+    const int y = steps(transform.factors + 3, divisors, across, down, transform.height);
+    const int *weights = (const int *)work.columns, *along = weights + 4 * (x & 255), *below = weights + 4 * (y & 255);
+    int levels[3] = {1 << 21, 1 << 21, 1 << 21};
+    for (int line = 0; line < 4; line++) {
+        const unsigned char *pixels = work.source + inside((y >> 8) - 1 + line, transform.height) * work.source_pitch;
+        for (int tap = 0; tap < 4; tap++) {
+            const unsigned char *pixel = pixels + 3 * (long long)inside((x >> 8) - 1 + tap, transform.width);
+            for (int channel = 0; channel < 3; channel++)
+                levels[channel] += below[line] * along[tap] * pixel[channel];
+        }
+    }
+    unsigned char *pixel = work.target + row * work.target_pitch + 3 * (long long)column;
+    for (int channel = 0; channel < 3; channel++) {
+        int level = levels[channel] >> 22;
+        pixel[channel] = level < 0 ? 0 : level > 255 ? 255 : level;
     }
 }
 

@@ -25,12 +25,18 @@ from onestream.preprocess.training.detection.voc import read_voc
 from onestream.preprocess.training.detection.yolo import read_yolo
 from onestream.preprocess.training.loader import ImageLoader
 from onestream.preprocess.training.samples import NO_LABEL, Files, InMemory, Samples
+from onestream.preprocess.training.text.characters import Characters
+from onestream.preprocess.training.text.files import TextFiles, TextLine
+from onestream.preprocess.training.text.icdar import read_icdar
+from onestream.preprocess.training.text.json_lines import read_text_lines
+from onestream.preprocess.training.text.loader import TextBatch, TextLoader
 
 __all__ = [
     "NO_LABEL",
     "PADDING_LABEL",
     "Augmentation",
     "Batch",
+    "Characters",
     "DetectionBatch",
     "DetectionFiles",
     "DetectionLoader",
@@ -40,7 +46,13 @@ __all__ = [
     "InMemory",
     "Samples",
     "Skipped",
+    "TextBatch",
+    "TextFiles",
+    "TextLine",
+    "TextLoader",
     "read_coco",
+    "read_icdar",
+    "read_text_lines",
     "read_voc",
     "read_yolo",
 ]

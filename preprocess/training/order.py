@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from onestream.preprocess.training.augmentation import generator
 
 LastBatch = Literal["partial", "pad", "drop"]
-_SHUFFLE = 1
+SHUFFLE = 1
+"""What random numbers are for, so that no draw of an augmentation equals one of an order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,7 @@ class Order:
 
     def batches(self, epoch: int) -> list[list[Slot]]:
         """The batches of this shard in an epoch."""
-        order = np.arange(self.count)
-        if self.shuffle:
-            order = generator(seed=self.seed, epoch=epoch, index=0, purpose=_SHUFFLE).permutation(self.count)
-        mine = [Slot(int(index)) for index in order[self.shard_id :: self.num_shards]]
+        mine = [Slot(int(index)) for index in self._of_shard(epoch)]
         wanted, size = self.batches_per_epoch, self.batch_size
         if self.last_batch == "drop":
             mine = mine[: wanted * size]
@@ -80,3 +79,10 @@ class Order:
         # A shard that is one sample short still needs as many batches: its last ones are smaller.
         ends = [min((n + 1) * size, len(mine) - (wanted - 1 - n)) for n in range(wanted)]
         return [mine[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+
+    def _of_shard(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The samples of this shard in an epoch, in order."""
+        order = np.arange(self.count)
+        if self.shuffle:
+            order = generator(seed=self.seed, epoch=epoch, index=0, purpose=SHUFFLE).permutation(self.count)
+        return order[self.shard_id :: self.num_shards]

@@ -1,11 +1,11 @@
-"""The threads that make clips: decoder and compiled loops release the interpreter's lock."""
+"""The threads that make clips."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.training.base_loader import WorkerBatch
+from onestream.preprocess.training.makers import MakerThreads
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.video.clips.maker import ClipMaker
 
@@ -34,13 +35,9 @@ class ClipWorkers:
         threads: int,
         prefetch: int,
     ) -> None:
-        self._make, self._paths, self._prefetch = make, paths, prefetch
+        self._paths, self._prefetch = paths, prefetch
         self._clip_shape, self._dtype = tuple(clip_shape), dtype
-        # Made once here, so that a refusal is raised where the loader is made.
-        self._makers = [make()]
-        self._spare = list(self._makers)
-        self._local, self._lock = threading.local(), threading.Lock()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="onestream-clips", initializer=self._begin)
+        self._threads = MakerThreads(make, threads=threads, name="onestream-clips")
 
     def run(self, batches: list[list[Slot]]) -> Iterator[WorkerBatch]:
         """The batches, in order. Closing the iterator ends the epoch."""
@@ -63,26 +60,15 @@ class ClipWorkers:
 
     def close(self) -> None:
         """Wait for the clips that are being made, and release everything."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for maker in self._makers:
-            maker.close()
-        self._makers.clear()
-        self._spare.clear()
-
-    def _begin(self) -> None:
-        with self._lock:
-            if not self._spare:
-                self._spare.append(self._make())
-                self._makers.append(self._spare[0])
-            self._local.maker = self._spare.pop()
+        self._threads.close()
 
     def _start(self, slots: list[Slot]) -> tuple[list[Slot], torch.Tensor, list[Future[BadSample | None]]]:
         clips = torch.empty((len(slots), *self._clip_shape), dtype=self._dtype)
         shared = clips.numpy()
-        return slots, clips, [self._pool.submit(self._fill, shared[n], slot.index) for n, slot in enumerate(slots)]
+        tasks = [partial(self._fill, shared[n], slot.index) for n, slot in enumerate(slots)]
+        return slots, clips, [self._threads.submit(task) for task in tasks]
 
-    def _fill(self, out: npt.NDArray[Any], index: int) -> BadSample | None:
-        maker: ClipMaker = self._local.maker
+    def _fill(self, out: npt.NDArray[Any], index: int, maker: ClipMaker) -> BadSample | None:
         try:
             maker.make(self._paths[index], out=out)
         except BadSample as error:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ from onestream.preprocess.geometry import Mapping
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.base_loader import Bad, WorkerBatch
+from onestream.preprocess.training.makers import MakerThreads
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.samples import Pictures
 from onestream.preprocess.variation import Variation, Vary
@@ -136,7 +136,7 @@ class Workers(Protocol):
 
 
 class ThreadWorkers:
-    """Threads of this process: the decoders and the compiled loops release the interpreter's lock.
+    """Threads of this process.
 
     On the CPU every thread has a compiled definition of its own with one thread, as serving has in each process. A GPU
     gets one, which has ``threads`` threads itself and leaves its batches on the device.
@@ -148,14 +148,9 @@ class ThreadWorkers:
         self._parts = 1 if self._on_gpu else threads
         part = -(-config.batch_size // self._parts)
         inner = threads if self._on_gpu else 1
-        # Compiled once here, so that a refusal is raised where the loader is made.
-        first = config.compile(part, inner)
-        self._compiled: list[Compiled] = [first]
-        self._local = threading.local()
-        self._lock = threading.Lock()
-        self._compile: Callable[[], Compiled] = partial(config.compile, part, inner)
-        self._spare: list[Compiled] = [first]
-        self._pool = ThreadPoolExecutor(self._parts, thread_name_prefix="onestream-loader", initializer=self._begin)
+        self._threads: MakerThreads[Compiled] = MakerThreads(
+            partial(config.compile, part, inner), threads=self._parts, name="onestream-loader"
+        )
 
     def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         """See ``Workers.run``."""
@@ -184,37 +179,23 @@ class ThreadWorkers:
 
     def close(self) -> None:
         """See ``Workers.close``."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for compiled in self._compiled:
-            compiled.close()
-        self._compiled.clear()
-        self._spare.clear()
-
-    def _begin(self) -> None:
-        with self._lock:
-            if self._spare:
-                self._local.compiled = self._spare.pop()
-                return
-        compiled = self._compile()
-        with self._lock:
-            self._compiled.append(compiled)
-        self._local.compiled = compiled
+        self._threads.close()
 
     def _start(self, slots: list[Slot], epoch: int) -> tuple[list[Slot], torch.Tensor | None, list[Future[Any]]]:
         if self._on_gpu:
-            return slots, None, [self._pool.submit(self._on_device, slots, epoch)]
+            return slots, None, [self._threads.submit(partial(self._on_device, slots, epoch))]
         images = self._config.empty(len(slots))
         shared = images.numpy()
         size = -(-len(slots) // self._parts)
         firsts = range(0, len(slots), size)
-        parts = [self._pool.submit(self._fill, shared, slots[n : n + size], n, epoch) for n in firsts]
+        parts = [self._threads.submit(partial(self._fill, shared, slots[n : n + size], n, epoch)) for n in firsts]
         return slots, images, parts
 
     def _fill(
-        self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int
+        self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int, compiled: Compiled
     ) -> tuple[None, dict[int, Bad], dict[int, Mapping]]:
         bad = {}
-        samples, mappings = self._config.make(self._local.compiled, slots, epoch)
+        samples, mappings = self._config.make(compiled, slots, epoch)
         for place, sample in enumerate(samples, start=first):
             if isinstance(sample, Bad):
                 # Never what happened to be in the memory, even if nobody looks.
@@ -223,9 +204,11 @@ class ThreadWorkers:
                 shared[place] = sample
         return None, bad, {first + place: mapping for place, mapping in mappings.items()}
 
-    def _on_device(self, slots: list[Slot], epoch: int) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Mapping]]:
+    def _on_device(
+        self, slots: list[Slot], epoch: int, compiled: Any
+    ) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Mapping]]:
         read = self._config.read(slots, epoch)
-        made, refused = self._local.compiled.run_on_device(read.images, read.varies)
+        made, refused = compiled.run_on_device(read.images, read.varies)
         bad: dict[int, Bad] = {**read.bad, **{read.places[index]: error for index, error in refused.items()}}
         kept = [place for place in range(len(slots)) if place not in bad]
         images = torch.zeros((len(slots), *self._config.sample_shape), dtype=self._config.dtype, device="cuda")

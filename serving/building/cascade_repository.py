@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from onestream.preprocess import Definition
-from onestream.preprocess.geometry import mapping
 from onestream.serving.building.kinds import answer_of, tensors_of
-from onestream.serving.building.repository import Terms, files_of, pixels_of, warmup_files
+from onestream.serving.building.repository import Terms, files_of, pixels_of, small_pixels, warmup_files
 from onestream.serving.building.triton_config import Device, Model, Placement, Tensor, Warmup
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine.served import NetworkOutput
+from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.tensor_names import BOXES, IMAGE_SIZE, LEFT_OUT, QUADS
 
+_CLASSES_SHOWN = 10
 _NETWORK, _FORMS = "onestream.serving.models.image", "onestream.serving.models.cascade"
-_SMALL_HW = (64, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
 
     Raises ``BadNetwork`` and ``BadPipeline``, naming the stage, where a network does not suit its stage.
     """
+    _check_class_names(stages)
     terms, answers = Terms.of(cascade.limits, cascade.serving), [_answer(stage) for stage in stages]
     served = tuple(
         ServedStage(
@@ -113,16 +114,16 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
         )
 
     def network(stage: PreparedStage) -> Model:
-        pixels, options = pixels_of(stage.definition), stage.pipeline.serving
+        options = stage.pipeline.serving
         own = Terms.of(cascade.limits, options)
         stamp = {"definition": stage.definition.canonical_json(), "definition_digest": stage.definition.digest}
         return Model(
             f"{stage.pipeline.name}_model",
-            (pixels,),
+            (pixels_of(stage.definition),),
             tensors_of(stage.outputs),
             {"cpu": own.python_cpu, "gpu": own.python_cpu},
             max_queue_ms=options.max_queue_ms,
-            warmup=Warmup((_one(stage.definition, pixels),)),
+            warmup=Warmup((small_pixels(stage.definition),)),
             parameters={**stamp, "pipeline": cascade.name, **own.per_core},
         )
 
@@ -133,6 +134,19 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
         form(f"{cascade.name}_fused", terms.photo),
         tuple(map(network, stages)),
     )
+
+
+def _check_class_names(stages: Sequence[PreparedStage]) -> None:
+    """Raise ``BadPipeline`` where a stage takes regions of a class that the first one does not know."""
+    known = set((stages[0].labels or "").splitlines())
+    for stage in stages[1:]:
+        region = stage.definition.region
+        names = [name for name in (region.classes if region else ()) if isinstance(name, str)]
+        if unknown := [name for name in names if name not in known]:
+            raise BadPipeline(
+                f"stage {stage.name}: region.classes has {unknown[0]!r}, which is no class of stage {stages[0].name}; "
+                f"expected {', '.join(sorted(known)[:_CLASSES_SHOWN]) or 'ids, since it has no labels'}"
+            )
 
 
 def _answer(stage: PreparedStage) -> tuple[Tensor, ...]:
@@ -152,8 +166,3 @@ def _results(names: Sequence[str], answers: Sequence[tuple[Tensor, ...]]) -> tup
             dims = tensor.dims if name == names[0] else (-1, *(() if tensor.dims == (1,) else tensor.dims))
             found.append(Tensor(prefix + tensor.name, tensor.dtype, dims))
     return tuple(found)
-
-
-def _one(definition: Definition, pixels: Tensor) -> Tensor:
-    """The pixels that a small picture gives, where sides depend on the picture."""
-    return replace(pixels, dims=(*mapping(definition, _SMALL_HW).canvas_hw, pixels.dims[2]))

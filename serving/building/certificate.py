@@ -94,7 +94,7 @@ def issue(definition: Definition) -> Certificate:
     versions = library_versions()
     stages, unmeasured = {}, ""
     try:
-        stages = {stage: _measure(definition, stage, photos) for stage in definition.stages if stage != "region"}
+        stages = {stage: _measure(definition, stage, photos) for stage in definition.stages}
     except (BackendMissing, CannotCompile, BadImage) as error:
         unmeasured = str(error)
     return Certificate(

@@ -14,12 +14,13 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
 from onestream.postprocess.options import Classification, Rotation, Segmentation
 from onestream.preprocess import Definition, Limits
+from onestream.preprocess.geometry import mapping
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.triton_config import (
@@ -40,7 +41,7 @@ from onestream.serving.building.triton_config import (
 from onestream.serving.building.versions import VERSION_OF
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
-from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline, ServingOptions
+from onestream.serving.pipeline import BACKGROUND_FILE, GpuOptions, Pipeline, ServingOptions
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
 from onestream.wire.tensor_names import (
     EVENT,
@@ -53,6 +54,7 @@ from onestream.wire.tensor_names import (
 
 _COMMITTED_CORES = 2
 _WARMUP_FILE = "photo.jpg"
+_SMALL_HW = (64, 64)
 _ADAPTER = (
     HEADER
     + """from {module} import {adapter} as TritonPythonModel
@@ -174,10 +176,11 @@ def plan(
     network_tensors = tensors_of(outputs)
     terms = Terms.of(pipeline.limits, options)
     pixels = pixels_of(definition)
-    if -1 in pixels.dims:
+    is_free = -1 in pixels.dims
+    if is_free and pipeline.video:
         raise BadPipeline(
-            "preprocess: its output size depends on the image, and images are batched; end its geometry with "
-            "center_crop, pad, letterbox or an exact resize"
+            "video: frames of streams share batches, and the definition's output size depends on the picture; end its "
+            "geometry with center_crop, pad, letterbox or an exact resize"
         )
     if isinstance(postprocess, Classification | Segmentation | Rotation):
         postprocess = with_activation(postprocess, outputs)
@@ -202,20 +205,9 @@ def plan(
             "serving.gpu: Triton's onnxruntime backend runs model.onnx as it is, which is float32; precision fp16 "
             "needs engine tensorrt, or --form dali-backend"
         )
-    gpu, on_gpu = options.gpu, {"gpu": options.gpu.model_dump_json()}
-    gpus = gpu.gpu_numbers
-    python_gpu = Placement(
-        "python", "gpu", gpu.max_batch_size, max_queue_size=gpu.max_queue_size, gpus=gpus, parameters=on_gpu
-    )
-    network_gpu = Placement(
-        gpu.engine,
-        "gpu",
-        gpu.max_batch_size,
-        max_queue_size=gpu.max_queue_size,
-        cuda_graphs=gpu.engine == "tensorrt",
-        gpus=gpus,
-        parameters=on_gpu,
-    )
+    gpu = options.gpu
+    # A plan has one size of picture: where sides are free, a machine with a GPU runs everything on its CPU.
+    python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else _on_gpu(gpu)
 
     def model(
         role: str,
@@ -254,7 +246,7 @@ def plan(
                 (pixels,),
                 labelled,
                 {"cpu": python_cpu, "gpu": network_gpu},
-                Warmup((pixels,)),
+                Warmup((small_pixels(definition),)),
                 per_core,
             ),
             model(
@@ -327,6 +319,21 @@ def pixels_of(definition: Definition) -> Tensor:
     """The input of a served network, with -1 for sides that depend on the picture."""
     height, width = (-1 if side is None else side for side in definition.output_spec.size_hw)
     return Tensor(PIXELS, "uint8", (height, width, definition.output_spec.channels))
+
+
+def small_pixels(definition: Definition) -> Tensor:
+    """The same of a small picture, whose sides are all known."""
+    pixels = pixels_of(definition)
+    return replace(pixels, dims=(*mapping(definition, _SMALL_HW).canvas_hw, pixels.dims[2]))
+
+
+def _on_gpu(options: GpuOptions) -> tuple[Placement, Placement]:
+    """The places of Python and of the network on a machine with a GPU."""
+    gpus, parameters = options.gpu_numbers, {"gpu": options.model_dump_json()}
+    python = Placement(
+        "python", "gpu", options.max_batch_size, max_queue_size=options.max_queue_size, gpus=gpus, parameters=parameters
+    )
+    return python, replace(python, backend=options.engine, cuda_graphs=options.engine == "tensorrt")
 
 
 def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -98,7 +98,7 @@ class StockRepository(Repository):
         return (
             {path: text.encode() for path, text in found.items()}
             | {f"{network.name}/1/{file}": content for file, content in self.networks.items()}
-            | {f"{preprocess.name}/warmup/{preprocess.warmup.file}": repository.warmup_photo()}
+            | repository.warmup_files((preprocess,))
         )
 
     def _config(self, model: Model, device: Device) -> ModelConfig:

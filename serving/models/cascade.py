@@ -12,7 +12,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from onestream.postprocess.options import TextLines
 from onestream.postprocess.postprocessing import Tensors
+from onestream.postprocess.text.reading_order import reading_order
 from onestream.preprocess import WHOLE_PICTURE, BadImage, compile, compile_from_picture
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -20,7 +22,7 @@ from onestream.serving.models import deadline
 from onestream.serving.models.base import FromImages, Image, has_one_image, run_isolated
 from onestream.serving.models.heavy_pictures import unavailable
 from onestream.serving.models.stages import NetworkFailed, Networks, Pixels, Stage, Stages
-from onestream.wire.refusals import MAY_BE_SENT_AGAIN, QUEUE_IS_FULL, WAITED_TOO_LONG
+from onestream.wire.refusals import MAY_BE_SENT_AGAIN, QUEUE_IS_FULL, WAITED_TOO_LONG, shortened
 from onestream.wire.tensor_names import LEFT_OUT, PIXELS
 
 _QUEUE_FULL = (QUEUE_IS_FULL, WAITED_TOO_LONG)
@@ -79,6 +81,7 @@ class _Cascade(FromImages):
             self.postprocess_of(stage.postprocess, stage.definition, folder),
             stage.answer,
             stage.postprocess.keeps,
+            reading_order if isinstance(stage.postprocess, TextLines) else None,
         )
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
@@ -173,6 +176,7 @@ class _OtherModels(Networks):
         )
         response = request.exec()
         if response.has_error():
-            reason = response.error().message()
+            # The lines after the first may be a stack trace.
+            reason = shortened(response.error().message().partition("\n")[0])
             return NetworkFailed(reason, is_overload=any(text in reason for text in _QUEUE_FULL))
         return {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs[stage]}

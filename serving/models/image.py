@@ -173,9 +173,11 @@ class Fused(FromImages):
         responses = iter(())
         if good:
             with self.timed("network"):
-                outputs = self._engine.run(np.stack([pixels for pixels, _ in good]))
+                # Sides may depend on the picture, so that the images of a batch have shapes of their own.
+                outputs = [self._engine.run(pixels[None]) for pixels, _ in good]
             with self.timed("postprocess"):
-                responses = map(self.respond, self._postprocess(outputs, [size for _, size in good]))
+                results = [self._postprocess(one, [size])[0] for one, (_, size) in zip(outputs, good, strict=True)]
+                responses = map(self.respond, results)
         return [
             self.refuse(request, sample) if isinstance(sample, BadImage) else next(responses)
             for request, sample in zip(requests, samples, strict=True)

@@ -51,7 +51,7 @@ class Stage:
     """One stage, ready to run.
 
     ``answer`` are the tensors that it gives of one region, without a batch dimension; ``keeps`` says of them, with it,
-    whether the region stays.
+    whether the region stays. ``order`` says of regions which comes first, where their order means something.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Stage:
     postprocess: Postprocess
     answer: tuple[Tensor, ...]
     keeps: Callable[[Tensors], bool] = lambda _: True
+    order: Callable[[Quads], npt.NDArray[np.int64]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +224,13 @@ class Stages:
         """Of every stage the rows of the regions that went through all of them."""
         found = list(picture.found.values())
         places = reduce(np.intersect1d, (one.places for one in found))
+        order = self._stages[0].order
+        if order is not None:
+            # A page that lies on its side, or upside down, is known for that only now.
+            places = places[order(found[-1].quads[np.isin(found[-1].places, places)])]
         answer: Tensors = {}
         for stage, one in zip(self._stages, found, strict=True):
-            kept = np.isin(one.places, places)
+            kept = np.searchsorted(one.places, places)
             is_last = stage is self._stages[-1]
             for name, value in one.tensors.items():
                 if name == IMAGE_SIZE:

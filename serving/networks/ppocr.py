@@ -3,7 +3,8 @@
 PP-OCRv6 small for detection and recognition, PP-OCR mobile v2.0 for the orientation of a line, all of
 github.com/PaddlePaddle/PaddleOCR (Apache-2.0), converted to ONNX by the PyPI package `rapidocr` 3.10.0 (Apache-2.0).
 
-Each takes ``x``: float32 [batch, 3, height, width], BGR, (0 to 255 / 255 - 0.5) / 0.5; every size but 3 is dynamic.
+Each takes ``x``: float32 [batch, 3, height, width], BGR, (0 to 255 / 255 - 0.5) / 0.5; batch, height and width are
+dynamic, but for the recognizer's height.
 """
 
 from __future__ import annotations

@@ -28,6 +28,18 @@ def objects(*found: tuple[str, float, int]) -> Answer:
     }
 
 
+def text(*found: tuple[str, float, int]) -> Answer:
+    """An answer of text, by line, score and how far down it is; each is 50 pixels wide and 10 high."""
+    quads = [((0, y), (50, y + 1), (50, y + 10), (0, y + 9)) for _, _, y in found]
+    return {
+        "quads": np.array(quads, np.float32).reshape(1, -1, 4, 2),
+        "texts": np.array([[line.encode() for line, _, _ in found]], object),
+        "scores": np.array([[score for _, score, _ in found]], np.float32),
+        "image_size": np.array([[100, 100]], np.int32),
+        "left_out": np.zeros((1, 1), np.int32),
+    }
+
+
 def classes(*scores: float) -> Answer:
     order = np.argsort(-np.array(scores), kind="stable").astype(np.int32)
     return {"scores": np.array([scores], np.float32)[:, order], "class_ids": order[None]}
@@ -63,6 +75,39 @@ def test_objects_count_over_all_photos() -> None:
     assert result.failures(least_top1=0.5) == []
     (why,) = result.failures(least_top1=0.99)
     assert why == "the same object for 50.0% of the objects found; asked for 99.0%"
+
+
+def test_lines_are_the_same_where_their_text_and_their_place_are() -> None:
+    result = compared(
+        a=(text(("EXIT", 0.9, 0), ("7 km", 0.8, 50)), text(("EXIT", 0.7, 1), ("7 km", 0.8, 80))),
+        b=(text(), text()),
+        c=(text(("stop", 0.9, 0), ("stop", 0.9, 20)), text(("st0p", 0.9, 0), ("stop", 0.9, 20))),
+    )
+    assert result.kept is not None
+    # EXIT, and the second stop; a line elsewhere and a line that reads otherwise are found by one version each.
+    assert (result.kept.same, result.kept.of) == (2, 6)
+    assert result.max_difference == pytest.approx(0.2)
+    (why,) = result.failures(least_top1=0.99)
+    assert why == "the same text for 33.3% of the lines found; asked for 99.0%"
+    assert agree(text(("EXIT", 0.9, 0)), text(("EXIT", 0.9, 0)))
+    assert not agree(text(("EXIT", 0.9, 0)), text(("EX1T", 0.9, 0)))
+
+
+def test_regions_are_the_same_where_their_best_class_and_their_place_are() -> None:
+    def regions(*found: tuple[str, float, int]) -> Answer:
+        alone = objects(*found)
+        several = {
+            name: np.stack([alone[name], alone[name][:, ::-1]], axis=2) for name in ("scores", "class_ids", "labels")
+        }
+        return {**alone, **several, "detect_scores": alone["scores"], "left_out": np.zeros((1, 1), np.int32)}
+
+    one = regions(("cat", 0.9, 0), ("dog", 0.8, 50))
+    kept = what_is_kept(one, regions(("cat", 0.7, 0), ("fox", 0.8, 50)))
+    assert kept is not None
+    assert (kept.what, kept.same, kept.of) == ("same object", 1, 3)
+    assert difference(one, regions(("cat", 0.7, 0))) == pytest.approx(0.2)
+    none = {name: value[:, :0] for name, value in one.items() if name not in ("image_size", "left_out")}
+    assert agree({**one, **none}, {**one, **none})
 
 
 def test_photos_without_objects_show_nothing() -> None:

@@ -32,6 +32,49 @@ def detections(*objects: tuple[str, int, float, Sequence[float]], size_hw: tuple
     return {"boxes": boxes, **labels, "image_size": np.array([size_hw], np.int32)}
 
 
+def reading(
+    *lines: tuple[str, float, Sequence[Sequence[float]]], size_hw: tuple[int, int] = (100, 200), left_out: int = 0
+) -> Tensors:
+    """The outputs of a pipeline that reads text, for a picture of ``size_hw``; a line is its text, score and quad."""
+    count = len(lines)
+    names = np.empty((1, count), object)
+    names[0] = [text.encode() for text, *_ in lines]
+    return {
+        "quads": np.array([quad for *_, quad in lines], np.float32).reshape(1, count, 4, 2),
+        "texts": names,
+        "scores": np.array([[score for _, score, _ in lines]], np.float32),
+        "find_scores": np.full((1, count), 0.75, np.float32),
+        "turn_degrees": np.full((1, count), 180, np.int32),
+        "turn_scores": np.full((1, count), 0.5, np.float32),
+        "image_size": np.array([size_hw], np.int32),
+        "left_out": np.array([[left_out]], np.int32),
+    }
+
+
+def sorted_objects(
+    *objects: tuple[str, str, Sequence[float]], size_hw: tuple[int, int] = (100, 200), left_out: int = 0
+) -> Tensors:
+    """The outputs of a cascade that finds objects and classifies each: its name, what it looks like, and its box.
+
+    Each has two classes; the second is *other*.
+    """
+    count = len(objects)
+    names, labels = np.empty((1, count), object), np.empty((1, count, 2), object)
+    for index, (name, label, _) in enumerate(objects):
+        names[0, index], labels[0, index] = name.encode(), (label.encode(), b"other")
+    return {
+        "boxes": np.array([box for *_, box in objects], np.float32).reshape(1, count, 4),
+        "scores": np.tile(np.array([0.625, 0.25], np.float32), (1, count, 1)),
+        "class_ids": np.tile(np.array([5, 7], np.int32), (1, count, 1)),
+        "labels": labels,
+        "detect_scores": np.full((1, count), 0.875, np.float32),
+        "detect_class_ids": np.full((1, count), 47, np.int32),
+        "detect_labels": names,
+        "image_size": np.array([size_hw], np.int32),
+        "left_out": np.array([[left_out]], np.int32),
+    }
+
+
 def echo_size(_model: str, data: bytes) -> Tensors:
     """One label whose class id is the number of bytes received."""
     return classification((f"{len(data)} bytes", len(data), 1.0))

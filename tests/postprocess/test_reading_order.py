@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as of_numpy
 
 from onestream.postprocess.text.lines import clockwise_from_top_left
 from onestream.postprocess.text.reading_order import reading_order
@@ -43,6 +44,15 @@ def test_a_page_that_lies_on_its_side_is_read_from_the_top_to_the_bottom_of_the_
     assert reading_order(quads).tolist() == list(range(len(PAGE)))
 
 
+@pytest.mark.parametrize("degrees", [180, 170, -90])
+def test_quads_that_say_how_they_are_turned_are_read_from_their_own_top(degrees: float) -> None:
+    """A classifier finds lines upside down; when their corners begin where the text does, so does the page."""
+    quads = turned(PAGE, degrees)
+    found = clockwise_from_top_left(quads)
+    assert reading_order(found).tolist() == list(range(len(PAGE)))[::-1]
+    assert reading_order(np.roll(found, 2, axis=1)).tolist() == list(range(len(PAGE)))
+
+
 def test_one_upright_word_changes_nothing() -> None:
     quads = np.concatenate([PAGE, [box(300, 10, 20, 100)]])
     order = [place for place in reading_order(quads).tolist() if place < len(PAGE)]
@@ -52,3 +62,12 @@ def test_one_upright_word_changes_nothing() -> None:
 def test_none_and_points() -> None:
     assert reading_order(np.empty((0, 4, 2), np.float32)).tolist() == []
     assert reading_order(np.zeros((2, 4, 2), np.float32)).tolist() == [0, 1]
+
+
+@given(
+    of_numpy.arrays(
+        np.float32, st.tuples(st.integers(0, 9), st.just(4), st.just(2)), elements=st.floats(0, 4096, width=32)
+    )
+)
+def test_every_line_has_its_place(quads: np.ndarray) -> None:
+    assert sorted(reading_order(quads).tolist()) == list(range(len(quads)))

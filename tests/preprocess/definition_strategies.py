@@ -12,7 +12,7 @@ from onestream.preprocess.operations import Operation
 SIDES = st.integers(1, 48)
 BOXES = st.tuples(SIDES, SIDES)
 FILTERS = st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"])
-ROUNDINGS = st.sampled_from(["truncate", "nearest"])
+ROUNDINGS = st.sampled_from(["truncate", "nearest", "up"])
 ALIGNMENTS = st.sampled_from(["center", "top_left"])
 SIZES = st.tuples(st.integers(1, 90), st.integers(1, 90)) | st.tuples(st.integers(1, 3), st.integers(1, 300))
 """(height, width) of images, extreme aspect ratios among them."""
@@ -20,14 +20,27 @@ SIZES = st.tuples(st.integers(1, 90), st.integers(1, 90)) | st.tuples(st.integer
 CROPS = st.builds(CenterCrop, size=BOXES, rounding=st.sampled_from(["nearest", "truncate"]))
 
 
-def resizes(filters: st.SearchStrategy[str] = FILTERS) -> st.SearchStrategy[Resize]:
-    return st.builds(
-        Resize, mode=st.sampled_from(["shorter", "longer"]), size=SIDES, filter=filters, rounding=ROUNDINGS
-    ) | st.builds(Resize, mode=st.sampled_from(["exact", "fit"]), size=BOXES, filter=filters, rounding=ROUNDINGS)
+@st.composite
+def resizes(draw: st.DrawFn, filters: st.SearchStrategy[str] = FILTERS) -> Resize:
+    mode = draw(st.sampled_from(["shorter", "longer", "exact", "fit", "height"]))
+    size = draw(SIDES if mode in ("shorter", "longer") else BOXES)
+    fields = {"mode": mode, "size": size, "filter": draw(filters), "rounding": draw(ROUNDINGS)}
+    if mode not in ("exact", "height"):
+        # Seldom, since not all that takes definitions takes these.
+        multiple = fields["multiple_of"] = draw(st.sampled_from([1, 1, 1, 8]))
+        fields["size"] = size * multiple if isinstance(size, int) else (size[0] * multiple, size[1] * multiple)
+        fields["enlarge"] = draw(st.sampled_from([True, True, False]))
+    return Resize(**fields)
 
 
 def pads(values: st.SearchStrategy[int]) -> st.SearchStrategy[Pad]:
-    return st.builds(Pad, size=st.tuples(st.integers(30, 120), st.integers(30, 120)), value=values, align=ALIGNMENTS)
+    return st.builds(
+        Pad,
+        size=st.tuples(st.integers(30, 120), st.integers(30, 120)),
+        value=values,
+        align=ALIGNMENTS,
+        multiple_of=st.sampled_from([(0, 0), (0, 0), (0, 8), (16, 1)]),
+    )
 
 
 def letterboxes(

@@ -23,6 +23,7 @@ from onestream.preprocess import (
     Normalize,
     Output,
     Pad,
+    Region,
     Resize,
     TensorSpec,
     compile,
@@ -86,6 +87,61 @@ def test_a_crop_states_its_rounding_only_where_it_is_not_the_one_that_all_had() 
     assert first_difference(nearest, truncated) == "operations[1].rounding: None != 'truncate'"
 
 
+def test_newer_fields_are_stated_only_where_they_matter() -> None:
+    """Digests of definitions that were written before them stay."""
+    plain = Definition(operations=[Decode(), Resize(mode="longer", size=64), Pad(size=(64, 64))])
+    assert json.loads(plain.canonical_json())["operations"][2] == {
+        "op": "pad", "size": [64, 64], "value": 0, "align": "center"
+    }  # fmt: skip
+    changed = Definition(
+        operations=[
+            Decode(), Resize(mode="longer", size=64, multiple_of=32, enlarge=False),
+            Pad(size=(64, 64), multiple_of=(0, 8)),
+        ]
+    )  # fmt: skip
+    assert plain.digest != changed.digest
+    _, resize, pad, _ = json.loads(changed.canonical_json())["operations"]
+    assert (resize["multiple_of"], resize["enlarge"], pad["multiple_of"]) == (32, False, [0, 8])
+    assert Definition.from_json(changed.canonical_json()) == Definition.from_yaml(changed.to_yaml()) == changed
+
+
+def test_a_definition_of_regions_is_a_value_like_others() -> None:
+    written = """
+    operations:
+      - {op: region, of: find, color: gray, shape: quad, margin: -0.0, upright: 1.5, classes: [cat, 3, "4"]}
+      - {op: resize, mode: height, size: [48, 3200], rounding: up}
+      - {op: pad, size: [48, 320], multiple_of: [0, 8]}
+    """
+    definition = Definition.from_yaml(written)
+    assert isinstance(definition.source, Region)
+    assert (definition.color, definition.source.classes) == ("gray", ("cat", 3, "4"))
+    assert definition.output_spec == TensorSpec((1, 48, None), "float32", "CHW")
+    assert Definition.from_json(definition.canonical_json()) == Definition.from_yaml(definition.to_yaml()) == definition
+    assert Definition.from_yaml(written.replace("-0.0", "0")).digest == definition.digest
+    assert definition.stages == ("region", "resize", "crop", "normalize")
+    assert definition.stage("region").operations == (definition.source, Output(layout="NHWC", dtype="uint8"))
+    with pytest.raises(ValueError, match="no stage 'decode' in a definition that begins with region"):
+        definition.stage("decode")
+    with pytest.raises(ValueError, match="no stage 'region' in a definition that begins with decode"):
+        CLASSIFY.stage("region")
+    assert CLASSIFY.stages == ("decode", "resize", "crop", "normalize")
+
+
+@pytest.mark.parametrize(
+    ("operations", "size"),
+    [
+        ([Resize(mode="longer", size=64, multiple_of=32)], (None, None)),
+        ([Resize(mode="height", size=(48, 320))], (48, None)),
+        ([Resize(mode="height", size=(48, 320)), Pad(size=(48, 320))], (48, 320)),
+        ([Resize(mode="height", size=(48, 3200)), Pad(size=(48, 320), multiple_of=(0, 8))], (48, None)),
+        ([Resize(mode="exact", size=(50, 30)), Pad(size=(48, 48), multiple_of=(32, 32))], (64, 48)),
+        ([Pad(size=(48, 48), multiple_of=(32, 0))], (None, 48)),
+    ],
+)
+def test_free_sides_are_none(operations: list[Any], size: tuple[int | None, int | None]) -> None:
+    assert Definition(operations=[Decode(), *operations]).output_spec.size_hw == size
+
+
 def test_definitions_are_equal_however_they_are_written() -> None:
     written = """
     operations:
@@ -133,6 +189,35 @@ def test_definitions_are_frozen() -> None:
         ),
         (["decode", {"op": "center_crop", "size": [1, 1], "rounding": "up"}], ["rounding", "'nearest' or 'truncate'"]),
         (["decode", {"op": "center_crop", "size": [1, 20000]}], ["size", "less than or equal to 16384"]),
+        ([{"op": "region"}], ["region.of", "required"]),
+        (["decode", {"op": "region", "of": "find"}], ["operations[1]", "region must be the first operation"]),
+        ([{"op": "region", "of": "find", "shape": "oval"}], ["shape", "'box' or 'quad'"]),
+        ([{"op": "region", "of": "find", "margin": -0.1}], ["margin", "greater than or equal to 0"]),
+        ([{"op": "region", "of": "find", "upright": 0.5}], ["upright", "greater than or equal to 1"]),
+        ([{"op": "region", "of": "find", "min_score": 2}], ["min_score", "less than or equal to 1"]),
+        ([{"op": "region", "of": "find", "classes": [1.5]}], ["classes", "valid integer"]),
+        (
+            ["decode", {"op": "resize", "mode": "longer", "size": 100, "multiple_of": 32}],
+            ["multiple of multiple_of 32", "100"],
+        ),
+        (
+            ["decode", {"op": "resize", "mode": "fit", "size": [64, 100], "multiple_of": 32}],
+            ["multiple of multiple_of 32", "(64, 100)"],
+        ),
+        (
+            ["decode", {"op": "resize", "mode": "height", "size": [32, 64], "multiple_of": 32}],
+            ["'height' takes no multiple_of", "longer"],
+        ),
+        (
+            ["decode", {"op": "resize", "mode": "exact", "size": [32, 64], "enlarge": False}],
+            ["'exact' takes no enlarge", "fit"],
+        ),
+        (["decode", {"op": "resize", "mode": "height", "size": 32}], ["'height'", "[height, width]", "got size 32"]),
+        (["decode", {"op": "pad", "size": [1, 1], "multiple_of": [0, 2000]}], ["multiple_of", "equal to 1024"]),
+        (
+            ["decode", {"op": "resize", "mode": "height", "size": [30, 90]}, {"op": "pad", "size": [20, 40]}],
+            ["operations[2] pad", "(20, 40)", "(30, None)"],
+        ),
         (["decode", {"op": "pad", "size": [1, 1], "value": 256}], ["value", "less than or equal to 255"]),
         (
             ["decode", {"op": "resize", "mode": "exact", "size": [30, 30]}, {"op": "pad", "size": [20, 40]}],

@@ -346,7 +346,7 @@ def test_nvrtc_compiles_the_kernels_for_every_gpu(arch: str) -> None:
     from cuda.core import Program, ProgramOptions
 
     code = bytes(Program(KERNELS, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
-    for name in (b"resample", b"interpolate", b"look_up"):
+    for name in (b"resample", b"interpolate", b"rectify", b"look_up"):
         assert name in code
     with pytest.raises(Exception, match="undefined"):
         Program(KERNELS.replace("1 << 21", "HALF"), "c++", ProgramOptions(arch=arch)).compile("cubin")

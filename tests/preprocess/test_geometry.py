@@ -24,6 +24,7 @@ from onestream.preprocess.geometry import (
     clipped,
     crop_window,
     fill_values,
+    free_sizes,
     mapping,
     part_of,
     place,
@@ -45,6 +46,8 @@ def half_even(numerator: int, denominator: int) -> int:
 
 
 def proportional(size: int, side: int, scaled_side: int, rounding: str) -> int:
+    if rounding == "up":
+        return math.ceil(Fraction(size * side, scaled_side))
     exact = size * side // scaled_side if rounding == "truncate" else half_even(size * side, scaled_side)
     return max(1, exact)
 
@@ -111,6 +114,78 @@ def test_rounding_by_ratio_is_that_of_ultralytics_at_halves_too(size_hw: tuple[i
     assert resized_size(Resize(mode="fit", size=box, rounding="ratio"), size_hw) == expected
 
 
+@given(
+    size_hw=REAL_SIZES,
+    mode=st.sampled_from(["shorter", "longer", "fit"]),
+    multiples=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    multiple=st.sampled_from([1, 2, 14, 32]),
+    rounding=ROUNDINGS,
+)
+@example(size_hw=(700, 960), mode="longer", multiples=(30, 30), multiple=32, rounding="truncate")
+@example(size_hw=(1, 20_000), mode="longer", multiples=(30, 30), multiple=32, rounding="truncate")
+def test_sides_become_the_nearest_multiple(
+    size_hw: tuple[int, int], mode: str, multiples: tuple[int, int], multiple: int, rounding: str
+) -> None:
+    sizes = (multiples[0] * multiple, multiples[1] * multiple)
+    size = sizes if mode == "fit" else sizes[0]
+    free, seen = (
+        resized_size(Resize(mode=mode, size=size, rounding=rounding, multiple_of=one), size_hw) for one in (1, multiple)
+    )
+    for before, after in zip(free, seen, strict=True):
+        assert after % multiple == 0
+        assert after == max(multiple, multiple * half_even(before, multiple))
+    # The side that is told stays.
+    assert any(after == before == told for before, after, told in zip(free, seen, sizes, strict=True)) or mode != "fit"
+    assert mode == "fit" or sizes[0] in seen
+
+
+@pytest.mark.parametrize(
+    ("resize", "size_hw", "expected"),
+    [
+        (Resize(mode="longer", size=960, enlarge=False), (300, 400), (300, 400)),
+        (Resize(mode="longer", size=960, enlarge=False), (960, 400), (960, 400)),
+        (Resize(mode="longer", size=960, enlarge=False), (961, 400), (960, 399)),
+        (Resize(mode="longer", size=960, enlarge=False, multiple_of=32), (300, 400), (288, 384)),
+        (Resize(mode="longer", size=960, enlarge=False, multiple_of=32), (5, 7), (32, 32)),
+        (Resize(mode="shorter", size=200, enlarge=False), (100, 900), (100, 900)),
+        (Resize(mode="shorter", size=200, enlarge=False), (400, 900), (200, 450)),
+        (Resize(mode="fit", size=(100, 200), enlarge=False), (99, 199), (99, 199)),
+        (Resize(mode="fit", size=(100, 200), enlarge=False), (99, 400), (49, 200)),
+    ],
+)
+def test_a_picture_that_would_grow_keeps_its_size(
+    resize: Resize, size_hw: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    assert resized_size(resize, size_hw) == expected
+
+
+@given(size_hw=REAL_SIZES, size=BOXES | st.just((48, 3200)))
+@example(size_hw=(37, 333), size=(48, 3200))
+def test_a_height_has_the_width_in_proportion_up_to_the_most(size_hw: tuple[int, int], size: tuple[int, int]) -> None:
+    """PaddleOCR: ``min(ceil(height * width / height), most)``."""
+    seen = resized_size(Resize(mode="height", size=size, rounding="up"), size_hw)
+    assert seen == (size[0], min(size[1], math.ceil(Fraction(size[0] * size_hw[1], size_hw[0]))))
+
+
+def test_a_side_that_is_too_large_is_padded_to_a_multiple() -> None:
+    pad = Pad(size=(48, 320), multiple_of=(0, 8), align="top_left")
+    for width, padded_width in ((1, 320), (320, 320), (321, 328), (328, 328), (3199, 3200)):
+        assert crop_window(pad, (48, width)) == Window(0, 0, 48, padded_width)
+    with pytest.raises(BadImage, match="pads to 320x48 pixels, which cannot hold the 10x49"):
+        crop_window(pad, (49, 10))
+    assert crop_window(Pad(size=(4, 4), multiple_of=(4, 4)), (5, 6)) == Window(-1, -1, 8, 8)
+
+
+def test_sizes_that_follow_from_the_picture_are_those_that_limits_judge() -> None:
+    definition = Definition(
+        operations=[
+            Decode(), Resize(mode="shorter", size=10), CenterCrop(size=(300, 400)), Pad(size=(500, 500)),
+            Pad(size=(1, 1), multiple_of=(64, 64)),
+        ]
+    )  # fmt: skip
+    assert free_sizes(definition, (20, 40)) == [(10, 20), (512, 512)]
+
+
 def test_the_exact_quotient_and_the_ratio_round_some_halves_differently() -> None:
     sizes = [resized_size(Resize(mode="fit", size=(416, 416), rounding=r), (192, 57)) for r in ("nearest", "ratio")]
     assert sizes == [(416, 124), (416, 123)]
@@ -133,8 +208,10 @@ def cropped(line: Lines, size: int, rounding: str) -> Lines:
     return line[first : first + size]
 
 
-def padded(line: Lines, size: int, align: str) -> Lines:
+def padded(line: Lines, size: int, multiple: int, align: str) -> Lines:
     missing = size - len(line)
+    if missing < 0:
+        missing = next(more for more in range(multiple) if (len(line) + more) % multiple == 0)
     front = missing // 2 if align == "center" else 0
     return np.concatenate([np.full(front, -1), line, np.full(missing - front, -1)])
 
@@ -151,7 +228,7 @@ def expected_lines(definition: Definition, size_hw: tuple[int, int]) -> list[Lin
                 lines[axis] = cropped(lines[axis], operation.size[axis], operation.rounding)
             else:
                 assert isinstance(operation, Pad)
-                lines[axis] = padded(lines[axis], operation.size[axis], operation.align)
+                lines[axis] = padded(lines[axis], operation.size[axis], operation.multiple_of[axis], operation.align)
     return lines
 
 
@@ -283,7 +360,7 @@ def test_a_window_lies_inside_and_a_border_has_a_known_value(definition: Definit
     crop=BOXES,
     size_hw=SIZES | REAL_SIZES,
 )
-def test_a_region_holds_every_pixel_that_the_filter_reads(
+def test_a_part_holds_every_pixel_that_the_filter_reads(
     resize: Resize, crop: tuple[int, int], size_hw: tuple[int, int]
 ) -> None:
     placement = place(Definition(operations=[Decode(), resize, CenterCrop(size=crop)]), size_hw)
@@ -353,6 +430,9 @@ def test_kinds_of_geometry() -> None:
         ([Resize(mode="exact", size=(32, 64)), CenterCrop(size=(32, 32))], ()),
         ([Resize(mode="exact", size=(32, 64)), CenterCrop(size=(33, 33))], (0,)),
         ([Resize(mode="fit", size=(32, 64)), CenterCrop(size=(32, 32)), Pad(size=(40, 40))], (0,)),
+        ([Resize(mode="height", size=(32, 64)), CenterCrop(size=(32, 32))], (0,)),
+        ([Resize(mode="shorter", size=256, enlarge=False), CenterCrop(size=(224, 224))], (0,)),
+        ([Resize(mode="shorter", size=256, multiple_of=32), CenterCrop(size=(224, 224))], ()),
     ],
 )
 def test_fill_values(operations: list[Resize | CenterCrop | Pad | Letterbox], values: tuple[int, ...]) -> None:

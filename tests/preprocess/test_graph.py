@@ -17,6 +17,7 @@ from PIL import Image
 from sample_images import PHOTOS, photo, portrait
 
 from onestream.preprocess import (
+    CannotCompile,
     CenterCrop,
     Decode,
     Definition,
@@ -55,6 +56,8 @@ TO_THE_BORDER = {
     "top left": [Decode(), Letterbox(size=(96, 160), align="top_left", value=3), Output(layout="NHWC", dtype="uint8")],
     "padded": [Decode(), Resize(mode="longer", size=99), Pad(size=(100, 120), value=7),
                Output(layout="NHWC", dtype="uint8")],
+    "multiples": [Decode(), Resize(mode="longer", size=128, multiple_of=32), Output(layout="NHWC", dtype="uint8")],
+    "height": [Decode(), Resize(mode="height", size=(96, 100), rounding="up"), Output(layout="NHWC", dtype="uint8")],
 }  # fmt: skip
 IMAGES = [photo(name) for name in PHOTOS] + [portrait("coffee")]
 
@@ -97,6 +100,14 @@ def run_graph(definition: Definition, files: list[bytes], *, device: Device = "c
 def both(definition: Definition) -> list[tuple[Sample, Sample]]:
     files = [encode(image, "JPEG", quality=90) for image in IMAGES]
     return list(zip(compile(definition).run(files), run_graph(definition, files), strict=True))
+
+
+def test_a_border_whose_size_depends_on_the_image_is_refused_by_name() -> None:
+    free = Definition(
+        operations=[Decode(), Resize(mode="height", size=(48, 900)), Pad(size=(48, 32), multiple_of=(0, 8))]
+    )
+    with pytest.raises(CannotCompile, match="cannot pad to a size that depends on the image in a graph; cvcuda can"):
+        run_graph(free, [encode(IMAGES[0], "JPEG")])
 
 
 @pytest.mark.parametrize("name", WITHIN_ONE_LEVEL | ONE_MORE_FOR_LUMA)

@@ -18,7 +18,8 @@ def test_every_backend_stage_and_source_has_one_entry_with_a_reason() -> None:
     keys = [((entry.backend, entry.device, entry.hq), entry.stage, entry.source) for entry in TOLERANCES]
     backends = [("dali", "cpu", False), ("dali", "gpu", False), ("cvcuda", "gpu", False), ("cvcuda", "gpu", True)]
     stages, sources = ("decode", "resize", "crop", "normalize"), ("plain", "converted")
-    assert sorted(keys) == sorted(itertools.product(backends, stages, sources))
+    of_regions = itertools.product(backends[:1], ["region"], sources)
+    assert sorted(keys) == sorted([*itertools.product(backends, stages, sources), *of_regions])
     for entry in TOLERANCES:
         assert entry.reason
         assert tolerance(entry.backend, entry.stage, entry.source, entry.device, hq=entry.hq) is entry

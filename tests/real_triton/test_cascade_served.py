@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -19,9 +21,11 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from tritonclient import grpc
 
-from onestream.client import BadImage, Client
+from onestream.client import BadImage, Client, OnestreamError, ServerUnavailable
 from onestream.serving.building.build import build
+from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.server.server import Server
+from onestream.serving.server.triton.model_processes import find_model_processes
 
 pytestmark = pytest.mark.needs_triton
 
@@ -32,8 +36,8 @@ COLORS = {"red": (200, 0, 0), "green": (200, 255, 0), "blue": (200, 0, 255)}
 NOTHING = (0, 0, 0)
 
 
-def strongest_channel(path: Path) -> None:
-    """A classifier whose scores are the means of the channels, 0 to 1."""
+def strongest_channel(path: Path, *, side: int = 16) -> None:
+    """A classifier of pictures of so many pixels a side, whose scores are the means of the channels."""
     flat = numpy_helper.from_array(np.array([0, -1], np.int64), "flat")
     graph = helper.make_graph(
         [
@@ -41,7 +45,7 @@ def strongest_channel(path: Path) -> None:
             helper.make_node("Reshape", ["means", "flat"], ["out"]),
         ],
         "strongest_channel",
-        [helper.make_tensor_value_info("in", TensorProto.FLOAT, ["batch", 3, 16, 16])],
+        [helper.make_tensor_value_info("in", TensorProto.FLOAT, ["batch", 3, side, side])],
         [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["batch", 3])],
         [flat],
     )
@@ -85,6 +89,35 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
     assert built.models == ["things", "things_find_model", "things_name_model", "things_fused"]
     return folder / "repository"
+
+
+def test_a_class_that_the_first_stage_does_not_know_is_refused_at_the_build(tmp_path: Path) -> None:
+    described = fields()
+    described["stages"]["find"]["postprocess"]["labels"] = ["cell"]
+    described["stages"]["name"]["preprocess"]["operations"][0]["classes"] = ["sell"]
+    (tmp_path / "things.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
+    detectors.level_detector(tmp_path / "find.onnx", cells=CELLS)
+    strongest_channel(tmp_path / "name.onnx")
+    networks = {name: tmp_path / f"{name}.onnx" for name in ("find", "name")}
+    with pytest.raises(BadPipeline, match=r"stage name: region.classes has 'sell'.* expected cell"):
+        build(tmp_path / "things.yaml", folder=tmp_path / "repository", onnx_files=networks)
+
+
+def test_networks_that_do_not_fit_are_refused_by_their_stage(tmp_path: Path) -> None:
+    path = tmp_path / "things.yaml"
+    path.write_text(yaml.safe_dump(fields(), sort_keys=False))
+    strongest_channel(tmp_path / "name.onnx", side=32)
+    detectors.level_detector(tmp_path / "find.onnx", cells=CELLS)
+    networks = {name: tmp_path / f"{name}.onnx" for name in ("find", "name")}
+    for given, reason in (
+        (networks, "stage name: .* takes .*32, 32"),
+        ({"find": networks["find"]}, "stage name: .* names no built-in network; give its file: --onnx name=FILE"),
+        ({"other": networks["find"]}, "things has no stage 'other'; it has find, name"),
+    ):
+        with pytest.raises((BadNetwork, BadPipeline), match=reason):
+            build(path, folder=tmp_path / "repository", onnx_files=given)
+    with pytest.raises(BadPipeline, match="things is a cascade; say whose network it is: --onnx STAGE="):
+        build(path, folder=tmp_path / "repository", onnx_file=networks["find"])
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +221,24 @@ def test_each_stage_has_its_time_and_its_regions(server: Server) -> None:
     for form in FORMS:
         for step in ("decode", "find_preprocess", "find_network", "find_postprocess", "name_network"):
             assert value(f'onestream_step_batches_total{{model="{form}",step="{step}"}}') > 0
+
+
+def test_a_network_that_is_killed_is_served_again_and_the_fused_form_does_not_notice(server: Server) -> None:
+    (victim,) = [one for one in find_model_processes(server.pid).running if one.model == "things_name_model"]
+    colors = drawn(6, 3)
+    os.kill(victim.pid, signal.SIGKILL)
+    failures = set()
+    deadline = time.monotonic() + 60
+    with Client(server.grpc_url, timeout_s=20, retries=0) as client:
+        while True:
+            assert sorted(places(client.infer("things_fused", picture(colors))["boxes"][0])) == list(range(6))
+            try:
+                found = client.infer("things", picture(colors))
+            except OnestreamError as error:
+                failures.add(type(error))
+                assert time.monotonic() < deadline, failures
+                time.sleep(0.1)
+                continue
+            break
+    assert found["labels"].shape == (1, 6)
+    assert failures <= {ServerUnavailable}, failures

@@ -69,7 +69,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
-EMBED, PERSONS = (yaml.safe_load(block) for block in blocks("yaml"))
+EMBED, PERSONS, _ = (yaml.safe_load(block) for block in blocks("yaml"))
 PIPELINES = {
     "embed": EMBED,
     "segment": {

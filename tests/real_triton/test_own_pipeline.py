@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,12 @@ import pytest
 import yaml
 from clip_files import write_video
 from networks import ending_in, mean_color
+from PIL import Image
 
 from onestream.client import Client
 from onestream.preprocess import Definition, compile
 from onestream.serving.building.build import build
+from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.server.errors import ModelLoadFailed
 from onestream.serving.server.server import Server
 
@@ -152,3 +155,41 @@ def test_scores_of_a_network_are_served_as_they_are(tmp_path: Path, photos: dict
         assert own.sum() == pytest.approx(1)
         for form in ("scores", "scores_fused"):
             np.testing.assert_array_equal(client.infer(form, photos["cat"])["scores"][0], own)
+
+
+def test_pictures_keep_sizes_of_their_own_where_the_network_s_sides_are_free(tmp_path: Path) -> None:
+    operations = [
+        {"op": "decode"},
+        {"op": "resize", "mode": "longer", "size": 64, "multiple_of": 16},
+        {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
+    ]
+    repository = build_own(
+        tmp_path,
+        "free",
+        network=mean_color(("batch", 3, "height", "width")),
+        preprocess={"operations": operations},
+        postprocess={"kind": "raw"},
+        serving={"max_batch_size": 8, **ONE_PROCESS},
+    )
+    random = np.random.default_rng(0)
+    sizes = [(20, 80), (80, 20), (50, 50), (33, 71), (300, 200), (64, 64)] * 4
+    pictures = [png(random.integers(0, 256, (*size, 3), np.uint8)) for size in sizes]
+    compiled = compile(Definition.model_validate({"operations": operations}).pixels(), backend="dali")
+    engine = OnnxRuntimeEngine(repository / "free_fused" / "1" / "model.onnx", threads=1)
+    alone = [next(iter(engine.run(pixels[None]).values())) for pixels in compiled.run(pictures)]
+    with (
+        Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server,
+        Client(server.grpc_url, timeout_s=60) as client,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        for form in ("free", "free_fused"):
+            together = list(pool.map(partial(client.infer, form), pictures))
+            for one, other in zip(together, alone, strict=True):
+                (scores,) = one.values()
+                np.testing.assert_array_equal(scores, other)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()

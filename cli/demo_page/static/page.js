@@ -157,17 +157,18 @@ function draw(tag, attributes, text = "") {
   return element;
 }
 
-/** The boxes over the picture: both are fitted into the same place in the same way. */
+/** The outlines over the picture: both are fitted into the same place in the same way. */
 function showBoxes({ objects = [], width = 1, height = 1 }) {
   const boxes = byId("boxes");
   boxes.closest(".card").classList.toggle("wide", objects.length > 0);
   const letters = Math.max(width, height) * 0.03;
   boxes.setAttribute("viewBox", `0 0 ${width} ${height}`);
   // The best last, so that it lies on top.
-  boxes.replaceChildren(...objects.map(({ label, box: [x0, y0, x1, y1], color }) => {
-    const name = draw("text", { x: x0 + letters / 4, y: Math.max(y0, 0) + letters, "font-size": letters }, label);
+  boxes.replaceChildren(...objects.map(({ label, quad, color }) => {
+    const [x0, y0] = [0, 1].map((axis) => Math.max(0, Math.min(...quad.map((corner) => corner[axis]))));
+    const name = draw("text", { x: x0 + letters / 4, y: y0 + letters, "font-size": letters }, label);
     const group = draw("g", { color });
-    group.append(draw("rect", { x: x0, y: y0, width: x1 - x0, height: y1 - y0 }), name);
+    group.append(draw("polygon", { points: quad.join(" ") }), name);
     return group;
   }).reverse());
 }
@@ -190,18 +191,18 @@ const ANSWERS = {
       bar(score)));
     return [make("ol", { className: "classes" }, ...items)];
   },
-  objects({ objects }) {
-    if (!objects.length) return [make("p", { className: "quiet", text: "No object with a score above the pipeline's threshold." })];
-    const items = objects.map(({ label, score, box, color }) => {
+  objects({ objects, nothing, note }) {
+    const words = make("p", { className: "quiet", text: objects.length ? note : nothing });
+    if (!objects.length) return [words];
+    const items = objects.map(({ what, where, score, color }) => {
       const swatch = make("i", { className: "swatch", ariaHidden: "true" });
       swatch.style.backgroundColor = color;
       return make("li", {},
-        make("span", { className: "label" }, swatch, label),
-        make("span", { className: "score", text: score.toFixed(3) }),
-        make("small", { className: "quiet", text: box.map(Math.round).join(", ") }));
+        make("span", { className: "label" }, swatch, what),
+        make("span", { className: "score", text: score === null ? "" : score.toFixed(3) }),
+        make("small", { className: "quiet", text: where }));
     });
-    return [make("ol", { className: "classes", id: "objects" }, ...items),
-      make("p", { className: "quiet", text: "Boxes: left, top, right, bottom in the picture's pixels." })];
+    return [make("ol", { className: "classes", id: "objects" }, ...items), words];
   },
   matte({ composed, matte, person, why }) {
     const share = `${Math.round(100 * person)} % of the network's picture is person.`;

@@ -12,13 +12,8 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from onestream.preprocess.errors import BadDataset, BadSample
-from onestream.preprocess.training.detection.files import (
-    DetectionFiles,
-    DetectionSample,
-    FoundObject,
-    inside,
-    read_bounded,
-)
+from onestream.preprocess.training.annotations import first_problem, inside, read_bounded
+from onestream.preprocess.training.detection.files import DetectionFiles, DetectionSample, FoundObject
 
 MAX_BYTES = 2 * 1024**3
 """COCO's largest file, instances_train2017.json, has 0.45 GB; LVIS's and Objects365's about 1.2 GB."""
@@ -77,7 +72,7 @@ def read_coco(file: str | os.PathLike[str], *, images: str | os.PathLike[str]) -
     except BadSample as error:
         raise BadDataset(f"{path}: {error}") from None
     except ValidationError as error:
-        raise BadDataset(f"{path} is no COCO file: {_first_line(error)}") from None
+        raise BadDataset(f"{path} is no COCO file: {first_problem(error)}") from None
     categories = sorted(content.categories, key=lambda category: category.id)
     listed = _by_id(path, "image", content.images)
     _by_id(path, "category", categories)
@@ -130,10 +125,3 @@ def _by_id(path: Path, kind: str, entries: Sequence[_EntryT]) -> dict[int, _Entr
 
 def _name(position: int, annotation: _Annotation) -> str:
     return f"{position} of the list" if annotation.id is None else f"id {annotation.id}"
-
-
-def _first_line(error: ValidationError) -> str:
-    """Where and why, in one line; pydantic lists every entry."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else first["msg"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,7 @@ from onestream.preprocess.errors import BadDataset, BadSample
 from onestream.preprocess.geometry import Boxes, Size, clipped
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import MAX_SIDE
-
-ROUNDING = 1.0
-"""Pixels by which a box may reach beyond its picture and is cut there: tools round to whole pixels."""
-_SHOWN = 10
-"""Bad pictures that an error lists."""
+from onestream.preprocess.training.annotations import ROUNDING, refuse_bad, refuse_missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +40,7 @@ class DetectionSample:
 
         A box must have an area and lie in the picture; by up to ``ROUNDING`` pixels it may reach beyond and is cut.
         """
-        try:
-            is_file = path.is_file()
-        except OSError as error:  # a name that is too long
-            raise BadSample(f"the picture cannot be read: {error.strerror or error}") from None
-        if not is_file:
-            raise BadSample("there is no such picture")
+        refuse_missing(path)
         found = list(objects)
         height, width = size_hw
         if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
@@ -116,30 +107,5 @@ class DetectionFiles:
 
     def refuse_bad(self) -> None:
         """Raise ``BadSample`` where a picture cannot be trained on, with a line for each of the first ten."""
-        lines = [f"{sample.path}: {sample.problem}" for sample in self.samples if sample.problem]
-        if len(lines) > _SHOWN:
-            lines = [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more"]
-        if len(lines) == 1:
-            raise BadSample(lines[0])
-        if lines:
-            count = sum(bool(sample.problem) for sample in self.samples)
-            raise BadSample("\n  ".join([f"{count} of {len(self)} pictures cannot be used:", *lines]))
-
-
-def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """The bytes of an annotation file. Raises ``BadSample`` where it cannot be read or is larger than allowed."""
-    try:
-        size = path.stat().st_size
-        if size > max_bytes:
-            raise BadSample(f"{path.name} has {size} bytes; at most {max_bytes} are read")
-        return path.read_bytes()
-    except OSError as error:
-        raise BadSample(f"{path.name} cannot be read: {error.strerror or error}") from None
-
-
-def inside(folder: Path, name: str) -> Path:
-    """The path of a picture that a file names. Raises ``BadSample`` where the name leads out of the folder."""
-    relative = PurePosixPath(name)
-    if not name or "\0" in name or relative.is_absolute() or ".." in relative.parts:
-        raise BadSample(f"the file names the picture {name[:80]!r}; expected a path within the pictures' folder")
-    return folder / relative
+        problems = [f"{sample.path}: {sample.problem}" for sample in self.samples if sample.problem]
+        refuse_bad(problems, count=len(self), things="pictures")

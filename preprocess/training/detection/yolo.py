@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from onestream.preprocess.errors import BadDataset, BadImage, BadSample
+from onestream.preprocess.errors import BadDataset, BadSample
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.plain_yaml import BadYaml, read_plain_yaml
-from onestream.preprocess.training.detection.files import DetectionFiles, DetectionSample, FoundObject, read_bounded
+from onestream.preprocess.training.annotations import picture_size, read_bounded
+from onestream.preprocess.training.detection.files import DetectionFiles, DetectionSample, FoundObject
 from onestream.preprocess.training.samples import image_files
 
 MAX_BYTES = 4 * 1024**2
@@ -73,11 +72,11 @@ def _pictures(file: Path, content: dict[Any, Any], split: str) -> Path:
 
 def _sample(picture: Path, classes: Sequence[str], limits: Limits) -> DetectionSample:
     try:
-        size_hw = _size(picture, limits)
+        size_hw = picture_size(picture, limits)
         labels = _labels(picture)
         objects = _objects(labels, size_hw, classes) if labels.is_file() else ()
         return DetectionSample.of(picture, size_hw, objects)
-    except (BadSample, BadImage) as error:
+    except BadSample as error:
         return DetectionSample(picture, problem=str(error))
 
 
@@ -89,16 +88,6 @@ def _labels(picture: Path) -> Path:
             parts[place] = "labels"
             return Path(*parts)
     raise BadSample("it is in no folder 'images', beside which 'labels' would be")
-
-
-def _size(picture: Path, limits: Limits) -> Size:
-    """Size after the EXIF orientation. The file is mapped: of a large one only the header's pages are read."""
-    try:
-        if picture.stat().st_size == 0:
-            return limits.check(b"").oriented_hw
-        return limits.check(np.memmap(picture, np.uint8, mode="r")).oriented_hw
-    except OSError as error:
-        raise BadSample(f"the file cannot be read: {error.strerror or error}") from None
 
 
 def _objects(file: Path, size_hw: Size, classes: Sequence[str]) -> Iterator[FoundObject]:

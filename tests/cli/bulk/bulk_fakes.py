@@ -53,6 +53,42 @@ def objects(data: bytes) -> Tensors:
     }
 
 
+def text(data: bytes) -> Tensors:
+    """As many lines of text as the bytes have letters *o*, each saying the bytes. *bad* is refused."""
+    if data.startswith(b"bad"):
+        raise BadImage("corrupt", "the file ends, early")
+    count = data.count(b"o")
+    texts = np.empty((1, count), dtype=object)
+    texts[:] = data[:40]
+    corners = [((n, 0.25), (n + 10.1, 1), (n + 10, 20), (n, 19.5)) for n in range(count)]
+    return {
+        "quads": np.array(corners, np.float32).reshape(1, count, 4, 2),
+        "texts": texts,
+        "scores": np.linspace(0.9, 0.3, count, dtype=np.float32)[None],
+        "turn_degrees": np.full((1, count), 180, np.int32),
+        "find_scores": np.full((1, count), 0.7, np.float32),
+        "image_size": np.array([[48, 64]], np.int32),
+        "left_out": np.array([[count // 3]], np.int32),
+    }
+
+
+def sorted_objects(data: bytes) -> Tensors:
+    """The ``objects``, each of which a later stage gave two classes and a vector."""
+    found = objects(data)
+    count = found["boxes"].shape[1]
+    labels = np.empty((1, count, 2), dtype=object)
+    labels[:] = b"espresso", b"other"
+    return {
+        **{f"detect_{name}": found[name] for name in ("scores", "class_ids", "labels")},
+        **{name: found[name] for name in ("boxes", "image_size")},
+        "labels": labels,
+        "class_ids": np.tile(np.array([5, 7], np.int32), (1, count, 1)),
+        "scores": np.tile(np.array([0.75, 0.125], np.float32), (1, count, 1)),
+        "vectors": np.ones((1, count, 3), np.float32),
+        "left_out": np.zeros((1, 1), np.int32),
+    }
+
+
 class FakeTransport:
     """Answers with ``answer(data)``, which may raise, and remembers what it was sent."""
 

@@ -79,7 +79,7 @@ class FakeTriton(GRPCInferenceServiceServicer):  # type: ignore[misc]
         for name, value in self.models[request.model_name].answer().items():
             found.outputs.add(name=name, datatype=np_to_triton_dtype(value.dtype), shape=value.shape)
             if value.dtype == np.object_:
-                found.raw_output_contents.append(serialize_byte_tensor(value).item())
+                found.raw_output_contents.append(serialize_byte_tensor(value).item() if value.size else b"")
             else:
                 found.raw_output_contents.append(value.tobytes())
         return found

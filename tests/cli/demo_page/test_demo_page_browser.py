@@ -196,7 +196,7 @@ def test_objects_have_boxes_on_the_picture(tab: Page) -> None:
     # The box as the list has it, in the picture's pixels, and where it is on the screen.
     left, top, right, bottom = map(int, tab.locator("#objects small").first.inner_text().split(", "))
     picture = tab.locator("#original").bounding_box()
-    box = tab.locator("#boxes rect").last.bounding_box()
+    box = tab.locator("#boxes polygon").last.bounding_box()
     assert picture is not None
     assert box is not None
     scale = min(picture["width"] / 600, picture["height"] / 400)
@@ -209,7 +209,7 @@ def test_objects_have_boxes_on_the_picture(tab: Page) -> None:
     assert box["height"] == pytest.approx((bottom - top) * scale, abs=scale + 5)
     tab.get_by_label("Pipeline").select_option("classify")
     tab.get_by_text("espresso", exact=True).wait_for()
-    assert tab.locator("#boxes rect").count() == 0
+    assert tab.locator("#boxes polygon").count() == 0
 
 
 @pytest.mark.slow

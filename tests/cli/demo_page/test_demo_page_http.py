@@ -82,7 +82,7 @@ def test_objects_are_those_that_the_client_gets(
         expected = client.detect(photos["coffee"], pipeline=form)
     answer = found["answer"]
     assert (answer["kind"], answer["height"], answer["width"]) == ("objects", 400, 600)
-    assert [(one["label"], one["score"], one["box"]) for one in answer["objects"]] == [
+    assert [(one["label"], one["score"], [*one["quad"][0], *one["quad"][2]]) for one in answer["objects"]] == [
         (one.label, one.score, list(one.box)) for one in expected
     ]
     assert answer["objects"][0]["label"] == "cup"

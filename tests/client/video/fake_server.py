@@ -50,6 +50,8 @@ class Behaviour:
     """How many results it sends at once where so many packets wait."""
     boxes: Callable[[int], Sequence[Sequence[float]]] | None = None
     """It detects: the boxes of a frame by its number, all of cats in pictures of 256 x 192. Not with ``together``."""
+    lines: Callable[[int], Sequence[bytes]] | None = None
+    """It reads: the lines of a frame by its number, below one another in such pictures. Not with ``together``."""
 
 
 @dataclass
@@ -253,6 +255,16 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
                 ("class_ids", "INT32", [count], np.full(count, 17, "<i4").tobytes()),
                 ("labels", "BYTES", [count], _strings(*[b"cat"] * count)),
                 ("image_size", "INT32", [2], np.array([192, 256], "<i4").tobytes()),
+            ]
+        if self.behaviour.lines is not None:
+            texts = self.behaviour.lines(first)
+            quads = [((20, y), (200, y + 10), (198, y + 30), (18, y + 20)) for y in range(30, 30 + 50 * len(texts), 50)]
+            tensors = [
+                ("quads", "FP32", [len(texts), 4, 2], np.array(quads, "<f4").tobytes()),
+                ("texts", "BYTES", [len(texts)], _strings(*texts)),
+                ("scores", "FP32", [len(texts)], np.full(len(texts), 0.75, "<f4").tobytes()),
+                ("image_size", "INT32", [2], np.array([192, 256], "<i4").tobytes()),
+                ("left_out", "INT32", [1], np.array([0], "<i4").tobytes()),
             ]
         for name, datatype, shape, data in tensors:
             response.outputs.append(

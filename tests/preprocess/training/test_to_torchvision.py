@@ -49,6 +49,10 @@ DEFINITIONS = {
                                                 CenterCrop(size=(50, 50), rounding="truncate"))),
     "bgr": Definition(operations=(Decode(color="bgr"), Letterbox(size=(96, 64)),
                                   Normalize(mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395), scale=1))),
+    "multiples": Definition(operations=(Decode(), Resize(mode="shorter", size=64, multiple_of=32), IMAGENET)),
+    "kept where it would grow": Definition(operations=(Decode(), Resize(mode="shorter", size=9999, enlarge=False),
+                                                       Pad(size=(90, 90), multiple_of=(16, 16)))),
+    "height": Definition(operations=(Decode(), Resize(mode="height", size=(48, 60), rounding="up"))),
     "gray": Definition(operations=(Decode(color="gray"), Resize(mode="longer", size=60, rounding="nearest"),
                                    CenterCrop(size=(64, 40)), Normalize(mean=(0.4,), std=(0.2,)))),
 }  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from clip_files import COUNT, HEIGHT, WIDTH, number_in, picture, turn, write_video
 
 from onestream.preprocess import BadSample, CannotCompile, Definition, Limits
-from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Normalize, Output, Pad, Resize
+from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Normalize, Output, Pad, Region, Resize
 from onestream.preprocess.tolerances import compare
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.decode import VideoFile
@@ -150,6 +150,9 @@ def test_what_cannot_be_done_is_refused_by_name(videos: dict[str, Path]) -> None
     with pytest.raises(CannotCompile, match="the video backend pyav does one resize, before any crop"):
         ClipMaker(two, Clip(num_frames=1))
     assert ClipMaker(two, Clip(num_frames=1), backend="reference").make(videos["h264"]).shape == (1, 3, 20, 20)
+    of_regions = Definition(operations=(Region(of="find"), Resize(mode="shorter", size=20)))
+    with pytest.raises(CannotCompile, match="a video takes whole pictures; this definition begins with region"):
+        ClipMaker(of_regions, Clip(num_frames=1))
     with pytest.raises(CannotCompile, match="unknown video backend 'decord'"):
         ClipMaker(AS_IT_IS, Clip(num_frames=1), backend="decord")  # type: ignore[arg-type]
     with pytest.raises(CannotCompile, match="pyav runs on the device 'cpu' only"):

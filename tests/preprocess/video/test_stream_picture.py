@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onestream.preprocess import BadImage, CannotCompile, Definition, Limits
 from onestream.preprocess.backends.finish import CpuFinish
 from onestream.preprocess.geometry import Window, place
-from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Output, Pad, Resize
+from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Output, Pad, Region, Resize
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb_reference
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.common.picture import PictureMaker
@@ -61,6 +61,8 @@ def test_what_cannot_be_made_is_refused() -> None:
     two = Definition(operations=(Decode(), CenterCrop(size=(40, 40)), Resize(mode="shorter", size=20)))
     with pytest.raises(CannotCompile, match="resized once, before any crop"):
         PictureMaker(two, ColorRule(), Limits())
+    with pytest.raises(CannotCompile, match="a video takes whole pictures; this definition begins with region"):
+        PictureMaker(Definition(operations=(Region(of="find"), OUTPUT)), ColorRule(), Limits())
     padded = Definition(operations=(Decode(), Pad(size=(20, 20)), OUTPUT))
     with pytest.raises(BadImage, match="pads to 20x20"):
         PictureMaker(padded, ColorRule(), Limits()).pixels(noise((30, 10), (1, 1), 8, 0), UPRIGHT)

@@ -261,3 +261,9 @@ def test_free_sides_that_are_not() -> None:
     for options in (Detection(family="yolo"), Matte()):
         with pytest.raises(BadNetwork, match=f"{options.kind} takes a definition whose output has one size"):
             onnx_graph.prepare(columns(), FREE, options)
+
+
+def test_an_image_pipeline_has_one_size(tmp_path: Path) -> None:
+    """Its images are batched."""
+    with pytest.raises(BadPipeline, match="output size depends on the image, and images are batched"):
+        built(tmp_path, columns(), {"kind": "raw"}, preprocess=FREE.model_dump(mode="json"))

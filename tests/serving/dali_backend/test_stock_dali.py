@@ -29,6 +29,7 @@ from onestream.preprocess import (
     Limits,
     Normalize,
     Pad,
+    Region,
     Resize,
     compile,
 )
@@ -302,12 +303,22 @@ print(sorted({"preprocess", "serving", "client", "pydantic", "PIL"} & set(sys.mo
         ("without antialias", [Resize(mode="exact", size=(9, 9), antialias=False)]),
         ("no resize with rounding 'ratio'", [Resize(mode="fit", size=(9, 9), rounding="ratio"), Pad(size=(9, 9))]),
         ("no center_crop with rounding 'truncate'", [CenterCrop(size=(9, 9), rounding="truncate")]),
+        ("no resize with rounding 'up'", [Resize(mode="fit", size=(9, 9), rounding="up"), Pad(size=(9, 9))]),
+        ("no resize with mode 'height'", [Resize(mode="height", size=(9, 9)), CenterCrop(size=(9, 9))]),
+        ("multiple_of", [Resize(mode="fit", size=(8, 8), multiple_of=4), CenterCrop(size=(9, 9))]),
+        ("enlarge false", [Resize(mode="fit", size=(8, 8), enlarge=False), CenterCrop(size=(9, 9))]),
+        ("no pad with multiple_of", [CenterCrop(size=(8, 8)), Pad(size=(9, 9), multiple_of=(8, 8))]),
         ("may miss the image", [Resize(mode="fit", size=(9, 9)), Pad(size=(9, 9)), CenterCrop(size=(1, 1))]),
     ],
 )
 def test_refuses_by_name_what_it_cannot_do_exactly(named: str, operations: list[Any]) -> None:
     with pytest.raises(CannotCompile, match=named):
         load(Definition(operations=[Decode(), *operations]))
+
+
+def test_refuses_regions() -> None:
+    with pytest.raises(CannotCompile, match="the unmodified container takes whole pictures"):
+        load(Definition(operations=[Region(of="find"), CenterCrop(size=(9, 9))]))
 
 
 @pytest.mark.parametrize(

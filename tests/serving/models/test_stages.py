@@ -154,3 +154,12 @@ def test_nobody_works_for_a_caller_who_has_left() -> None:
     assert answers[0] is None
     assert answers[1]["value"].tolist() == [[0, 1]]
     assert [size for stage, size in networks.batches if stage == "find"] == [1]
+
+
+def test_regions_whose_order_means_something_are_ordered_as_they_were_turned() -> None:
+    first = Stage("find", FIND, Cutter(), boxes, FOUND, order=lambda quads: np.argsort(-quads[:, 0, 0]))
+    cascade = Stages(Decoder(), [first, LOOK], Echo(), limits=Limits(), chunk=3)
+    (answer,) = cascade.run([3])
+    assert answer["value"].tolist() == [[2, 1, 0]]
+    assert answer["boxes"][0, :, 0].tolist() == [20, 10, 0]
+    assert answer["find_scores"].tolist() == [[0.5, 0.75, 1.0]]

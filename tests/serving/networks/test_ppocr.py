@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from onestream.postprocess.options import Text
 from onestream.postprocess.postprocessing import open_postprocess
-from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
+from onestream.preprocess import Decode, Definition, Normalize, Output, Resize, compile
 from onestream.serving.building import onnx_graph
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.triton_config import from_text
@@ -136,6 +138,25 @@ def test_sides_stay_free(network: Network, channels_last: bool) -> None:
     for sides in ((64, 96), (96, 64)):
         (output,) = engine.run(np.zeros((2, *sides, 3), np.uint8)).values()
         assert output.shape == ((2, 2) if channels_last else (2, 1, *sides))
+
+
+def test_the_page_shows_where_text_is(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "kinds.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"```yaml\n(# lines\.yaml.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "lines.yaml").write_text(lines)
+    made = build(tmp_path / "lines.yaml", folder=tmp_path / "repository")
+    picture = Image.new("RGB", (960, 480), "white")
+    picture.paste(written("Hello world").resize((400, 96)), (300, 120))
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    definition, postprocess = made.pipeline.preprocess, made.pipeline.postprocess
+    pixels = compile(definition.pixels(), backend="reference").run([file.getvalue()])[0]
+    outputs = OnnxRuntimeEngine(made.folder / "lines_fused" / "1" / "model.onnx", threads=1).run(pixels[None])
+    (answer,) = open_postprocess(postprocess, definition)(outputs, [(480, 960)])
+    (quad,) = answer["quads"][0]
+    # Round the letters, of which those without stems are two thirds of a line's height.
+    assert 300 < quad[0, 0] < 340 < 660 < quad[2, 0] < 700
+    assert 100 < quad[0, 1] < 150 < 180 < quad[2, 1] < 230
 
 
 def test_all_three_are_fetched_at_once_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,203 @@
+"""The network of a pipeline: where it comes from, and ready to be served."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnx
+
+from onestream.postprocess.options import Detection, Text
+from onestream.serving.building import onnx_graph, repository
+from onestream.serving.building.ctc_tail import characters_of
+from onestream.serving.building.named_files import anchors_of, labels_of
+from onestream.serving.building.onnx_process import prepare_file
+from onestream.serving.engine import served as served_network
+from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.networks.ppocr import Network, fetch_network
+from onestream.serving.pipeline import Pipeline
+
+_SOURCE_KEY = "onestream.source"
+_MOST_NETWORK_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServedNetwork:
+    """A network that is ready to be served, the labels beside it, and where it is installed."""
+
+    pipeline: Pipeline
+    network: onnx.ModelProto
+    labels: str | None
+    path: Path
+    is_fresh: bool
+
+    @classmethod
+    def of(
+        cls,
+        pipeline: Pipeline,
+        onnx_file: Path | None,
+        *,
+        folder: Path,
+        beside: Path,
+        progress: Callable[[str], None],
+    ) -> ServedNetwork:
+        """The network of a pipeline, as it was built before or prepared anew."""
+        labels = labels_of(pipeline, beside)
+        source = NetworkSource.of(pipeline, onnx_file, anchors=anchors_of(pipeline, beside))
+        path = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
+        network = _built_before(path, source.key(pipeline))
+        is_fresh = network is None
+        if network is None:
+            progress(f"preparing the network {source.name}")
+            network = source.prepare(pipeline, progress)
+            entry = network.metadata_props.add()
+            entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
+        if isinstance(pipeline.postprocess, Detection):
+            _check_classes(pipeline.postprocess, network, labels)
+        if isinstance(pipeline.postprocess, Text):
+            labels = characters_of(network, onnx_graph.classes_of(network), labels)
+        return cls(pipeline, network, labels, path, is_fresh)
+
+    @property
+    def outputs(self) -> list[served_network.NetworkOutput]:
+        """What the network gives."""
+        return served_network.outputs(self.network)
+
+    def install(self, second: Path) -> list[Path]:
+        """Put the network beside the two models that run it; returns the files that changed."""
+        if not self.is_fresh and second.exists():
+            return []
+        return repository.install_network(self.network.SerializeToString(), self.path, second)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSource:
+    """The source of the network, and a key that changes when the source does."""
+
+    name: str
+    file: Path | None
+    anchors: npt.NDArray[Any] | None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, onnx_file: Path | None, *, anchors: npt.NDArray[Any] | None) -> NetworkSource:
+        """The file that is given, else the built-in network that the pipeline names.
+
+        Raises ``BadNetwork`` for a file that is not there or too large, ``BadPipeline`` where there is neither.
+        """
+        if onnx_file is not None:
+            if not onnx_file.is_file():
+                raise BadNetwork(f"{onnx_file}: no such file")
+            if onnx_file.stat().st_size > _MOST_NETWORK_BYTES:
+                raise BadNetwork(
+                    f"{onnx_file}: above 2 GiB, which ONNX does not take; keep its weights in files beside it"
+                )
+            return cls(str(onnx_file), onnx_file, anchors)
+        if pipeline.network is None:
+            raise BadPipeline(f"pipeline {pipeline.name} names no built-in network; give its file: --onnx FILE")
+        return cls(pipeline.network, None, anchors)
+
+    def key(self, pipeline: Pipeline) -> str:
+        """SHA-256 of everything that the served network is made of, in hexadecimal."""
+        content = self.name.encode() if self.file is None else self.file.read_bytes()
+        key = content + pipeline.preprocess.digest.encode()
+        if isinstance(pipeline.postprocess, Detection | Text):
+            key += pipeline.postprocess.model_dump_json().encode()
+        if self.anchors is not None:
+            key += self.anchors.tobytes()
+        if pipeline.network_outputs is not None:
+            key += ",".join(pipeline.network_outputs).encode()
+        return hashlib.sha256(key).hexdigest()
+
+    def prepare(self, pipeline: Pipeline, progress: Callable[[str], None]) -> onnx.ModelProto:
+        """The served network; raises as ``onnx_graph.prepare``. ``progress`` is told of what is fetched."""
+        if self.file is not None:
+            return prepare_file(
+                self.file,
+                pipeline.preprocess,
+                pipeline.postprocess,
+                outputs=pipeline.network_outputs,
+                anchors=self.anchors,
+            )
+        return onnx_graph.prepare(
+            _BUILT_IN[self.name](progress),
+            pipeline.preprocess,
+            pipeline.postprocess,
+            outputs=pipeline.network_outputs,
+            anchors=self.anchors,
+        )
+
+
+def _efficientnet_lite0(progress: Callable[[str], None]) -> onnx.ModelProto:
+    from onestream.serving.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
+    from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
+
+    progress("fetching the weights of EfficientNet-Lite0 (18 MB, once)")
+    return export_efficientnet_lite0(read_legacy_checkpoint(fetch_weights()))
+
+
+def _selfie_segmentation(_: Callable[[str], None]) -> onnx.ModelProto:
+    from onestream.serving.networks.selfie_segmentation import load_selfie_segmentation
+
+    return load_selfie_segmentation()
+
+
+def _ssdlite_mobilenet_v2(progress: Callable[[str], None]) -> onnx.ModelProto:
+    from onestream.serving.networks import ssdlite
+
+    progress("fetching SSDLite-MobileNetV2 (17 MB, once)")
+    return ssdlite.export_ssdlite(ssdlite.fetch_graph())
+
+
+def _nanodet_g(progress: Callable[[str], None]) -> onnx.ModelProto:
+    from onestream.serving.networks import nanodet
+
+    progress("fetching NanoDet-g (145 MB, once)")
+    return nanodet.export_nanodet_g(nanodet.fetch_graph())
+
+
+def _ppocr(network: Network) -> Callable[[Callable[[str], None]], onnx.ModelProto]:
+    def load(progress: Callable[[str], None]) -> onnx.ModelProto:
+        progress("fetching PP-OCR's networks (27 MB, once)")
+        return onnx_graph.load(fetch_network(network))
+
+    return load
+
+
+_BUILT_IN = {
+    "efficientnet-lite0": _efficientnet_lite0,
+    "selfie-segmentation": _selfie_segmentation,
+    "ssdlite-mobilenet-v2": _ssdlite_mobilenet_v2,
+    "nanodet-g": _nanodet_g,
+    "ppocr-v6-det": _ppocr("ppocr-v6-det"),
+    "ppocr-cls": _ppocr("ppocr-cls"),
+    "ppocr-v6-rec": _ppocr("ppocr-v6-rec"),
+}
+
+
+def _built_before(path: Path, key: str) -> onnx.ModelProto | None:
+    if not path.exists():
+        return None
+    try:
+        model = onnx_graph.load(path)
+    except BadNetwork:
+        return None
+    found = {entry.key: entry.value for entry in model.metadata_props}
+    return model if found.get(_SOURCE_KEY) == key else None
+
+
+def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | None) -> None:
+    """Raise ``BadPipeline`` where a detector has another number of classes than there are names or ids for."""
+    classes = onnx_graph.classes_of(served)
+    names, ids = None if labels is None else len(labels.splitlines()), options.id_of_class
+    for field, count in (("labels", names), ("class_ids", None if ids is None else len(ids))):
+        if count is not None and classes is not None and count != classes:
+            raise BadPipeline(
+                f"postprocess.{field} has {count} entries, the network has {classes} classes, if its family is "
+                f"{options.family}"
+            )
+    if names is not None and ids is not None and names != len(ids):
+        raise BadPipeline(f"postprocess.labels has {names} names, postprocess.class_ids {len(ids)} ids")

@@ -1,0 +1,153 @@
+"""What the page shows of cascades: outlines on the picture, text, and what is done before each stage's network."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_triton import FakeTriton, Model, Outputs, serving
+from page_browser import chromium, opened
+from page_process import PageProcess, pixels_of
+from PIL import Image
+
+from onestream.postprocess.options import Classification, Detection
+from onestream.preprocess import Decode, Definition, Normalize, Region, Resize, compile
+from onestream.serving.cascade import SERVED_STAGES, ServedStage
+
+WIDTH, HEIGHT = 96, 64
+SCALE = Normalize(mean=(0.5,) * 3, std=(0.5,) * 3)
+FIND = Definition(operations=(Decode(color="bgr"), Resize(mode="longer", size=64, multiple_of=32), SCALE))
+NAME = Definition(operations=(Region(of="find"), Resize(mode="exact", size=(16, 16)), SCALE))
+SIGN = ((10, 10), (60, 20), (58, 30), (8, 20))
+
+
+def stage(name: str, definition: Definition, postprocess: Detection | Classification) -> ServedStage:
+    return ServedStage(
+        name=name,
+        definition=definition,
+        definition_digest=definition.digest,
+        postprocess=postprocess,
+        network_outputs=("out",),
+        answer=(),
+    )
+
+
+STAGES = (stage("find", FIND, Detection(family="yolo")), stage("name", NAME, Classification()))
+PARAMETERS = {"stages": SERVED_STAGES.dump_json(STAGES).decode(), "pipeline": "things"}
+
+
+def strings(*texts: str) -> np.ndarray:
+    found = np.empty((1, len(texts)), object)
+    found[0] = [text.encode() for text in texts]
+    return found
+
+
+def text(*lines: str, left_out: int = 0) -> Outputs:
+    count = len(lines)
+    return {
+        "quads": np.array([SIGN] * count, np.float32).reshape(1, count, 4, 2),
+        "texts": strings(*lines),
+        "scores": np.full((1, count), 0.75, np.float32),
+        "image_size": np.array([[HEIGHT, WIDTH]], np.int32),
+        "left_out": np.array([[left_out]], np.int32),
+    }
+
+
+def things() -> Outputs:
+    return {
+        "boxes": np.array([[(8, 4, 48, 44)]], np.float32),
+        "labels": strings("rusty"),
+        "scores": np.array([[0.5]], np.float32),
+        "class_ids": np.array([[3]], np.int32),
+        "find_labels": strings("bolt"),
+        "find_scores": np.array([[0.875]], np.float32),
+        "image_size": np.array([[HEIGHT, WIDTH]], np.int32),
+        "left_out": np.array([[7]], np.int32),
+    }
+
+
+def models() -> dict[str, Model]:
+    read = Model(
+        answer=lambda: text("EXIT", "<b>7 km"), inputs=["image"], outputs=("quads", "texts"), parameters=PARAMETERS
+    )
+    return {"read": read, "things": replace(read, answer=things), "empty": replace(read, answer=text)}
+
+
+@pytest.fixture(scope="module")
+def picture() -> bytes:
+    file = io.BytesIO()
+    levels = np.arange(HEIGHT * WIDTH * 3).reshape(HEIGHT, WIDTH, 3) % 251
+    Image.fromarray(levels.astype(np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[tuple[FakeTriton, PageProcess]]:
+    with serving(models()) as (address, triton), PageProcess("--url", address, "--port", "0") as page:
+        yield triton, page
+
+
+@pytest.fixture
+def page(started: tuple[FakeTriton, PageProcess]) -> PageProcess:
+    return started[1]
+
+
+def test_text_has_its_quads_and_its_words(page: PageProcess, picture: bytes) -> None:
+    answer = page.look("read", picture)["answer"]
+    assert (answer["kind"], answer["width"], answer["height"]) == ("objects", WIDTH, HEIGHT)
+    assert [(one["label"], one["what"], one["score"]) for one in answer["objects"]] == [
+        ("EXIT", "EXIT", 0.75),
+        ("<b>7 km", "<b>7 km", 0.75),
+    ]
+    assert answer["objects"][0]["quad"] == [list(corner) for corner in SIGN]
+    assert answer["objects"][0]["where"] == "10,10 60,20 58,30 8,20"
+    assert "left out" not in answer["note"]
+
+
+def test_regions_have_what_each_stage_said(page: PageProcess, picture: bytes) -> None:
+    answer = page.look("things", picture)["answer"]
+    (bolt,) = answer["objects"]
+    assert (bolt["label"], bolt["what"], bolt["where"]) == ("rusty", "rusty (find: bolt 0.88)", "8, 4, 48, 44")
+    assert bolt["quad"] == [[8, 4], [48, 4], [48, 44], [8, 44]]
+    assert "7 more were found and left out" in answer["note"]
+
+
+def test_a_picture_without_text_says_so(page: PageProcess, picture: bytes) -> None:
+    answer = page.look("empty", picture)["answer"]
+    assert (answer["objects"], answer["nothing"]) == ([], "No text.")
+
+
+def test_the_first_network_s_view_is_shown_and_what_is_done_before_each(page: PageProcess, picture: bytes) -> None:
+    shown = page.look("read", picture)
+    (pixels,) = compile(FIND.pixels(), backend="reference").run([picture])
+    assert isinstance(pixels, np.ndarray)
+    np.testing.assert_array_equal(pixels_of(shown["seen"]["image"]), pixels[:, :, ::-1])
+    assert shown["seen"]["source"].startswith("what the first network saw, that of find; made here by the reference")
+    operations = shown["seen"]["operations"]
+    assert operations[0] == "find: decode: color bgr"
+    assert next(line for line in operations if line.startswith("name: ")) == "name: region: of find"
+    assert [part["name"] for part in shown["time"]["parts"]] == ["all stages", "queue", "transfer"]
+    status, offered = page.ask("/api/pipelines")
+    assert (status, offered["unreadable"]) == (200, [])
+    assert [one["name"] for one in offered["pipelines"]] == ["empty", "read", "things"]
+
+
+@pytest.mark.needs_chromium
+def test_quads_lie_on_the_picture_and_texts_beside_it(page: PageProcess, picture: bytes) -> None:
+    with chromium() as browser:
+        tab = opened(browser, page.url)
+        tab.get_by_label("Pipeline").select_option("read")
+        tab.locator("#file").set_input_files({"name": "sign.png", "mimeType": "image/png", "buffer": picture})
+        tab.get_by_text("sign.png: done.").wait_for()
+        assert tab.locator("#objects .label").all_inner_texts() == ["EXIT", "<b>7 km"]
+        assert tab.locator("#boxes text").all_text_contents() == ["<b>7 km", "EXIT"]
+        quads = tab.locator("#boxes polygon")
+        assert quads.count() == 2
+        assert quads.first.get_attribute("points") == "10,10 60,20 58,30 8,20"
+        assert tab.locator("#boxes").get_attribute("viewBox") == f"0 0 {WIDTH} {HEIGHT}"
+        tab.get_by_label("Pipeline").select_option("empty")
+        tab.get_by_text("No text.").wait_for()
+        assert quads.count() == 0

@@ -1,0 +1,176 @@
+"""``onestream predict`` before cascades: the text of photos, tables of regions, JSON, drawn files."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from client_fakes import FakeTransport, reading, sorted_objects
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+import onestream.cli.predict as command
+from onestream.client import BadImage, Client
+from onestream.client._transports.base import Tensors
+
+app = typer.Typer()
+app.command()(command.predict)
+
+SIZE = (200, 100)
+GRAY = (90, 90, 90)
+SIGN = ((20, 30), (120, 50), (115, 70), (15, 50))
+LINES = ("EXIT\u3000→", 0.875, SIGN), ("\x1b[31m[red]\nRaum 7", 0.5, ((0, 0), (9, 0), (9, 9.5), (0, 9.5)))
+
+
+def answer(model: str, data: bytes) -> Tensors:
+    with Image.open(io.BytesIO(data)) as image:
+        width, height = image.size
+    if width < 50:
+        raise BadImage("corrupt", "as ordered")
+    size_hw = height, width
+    lines = LINES if width > height else ()
+    if model == "read":
+        return reading(*lines, size_hw=size_hw, left_out=12 if height > 100 else 0)
+    objects = [("cup", "espresso", (10, 20, 110, 90)), ("table", "café", (0, 0, 40.25, 30.5))]
+    found = sorted_objects(*objects[: len(lines)], size_hw=size_hw, left_out=7)
+    if model == "sort":
+        return found
+    corners = found.pop("boxes")[:, :, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(1, -1, 4, 2)
+    last = {name: found[name] for name in ("image_size", "left_out")}
+    return {**last, "quads": corners, "turn_degrees": np.full(corners.shape[:2], 90, np.int32)}
+
+
+@pytest.fixture(autouse=True)
+def _transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        command, "Client", lambda *given, **options: Client(*given, transport=FakeTransport(answer), **options)
+    )
+
+
+def photo(path: Path, size: tuple[int, int] = SIZE) -> Path:
+    Image.new("RGB", size, GRAY).save(path)
+    return path
+
+
+@pytest.fixture
+def sign(tmp_path: Path) -> Path:
+    return photo(tmp_path / "sign.png")
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """The fake server finds nothing in a square."""
+    return photo(tmp_path / "empty.png", (100, 100))
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    return photo(tmp_path / "bad.png", (10, 10))
+
+
+def run(*arguments: object, pipeline: str = "read") -> Result:
+    given = [str(argument) for argument in arguments]
+    return CliRunner().invoke(app, [*given, "--pipeline", pipeline], catch_exceptions=False)
+
+
+TEXT = "EXIT\u3000→\n?[31m[red]?Raum 7\n"
+"""What could command the terminal is not printed."""
+
+
+def test_of_one_photo_just_its_lines_are_printed(sign: Path) -> None:
+    result = run(sign)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, TEXT, "")
+
+
+def test_of_several_photos_the_path_comes_first(sign: Path, empty: Path, bad: Path) -> None:
+    other = photo(sign.with_name("other.png"))
+    result = run(sign, bad, empty, other)
+    assert result.exit_code == 1
+    assert result.stdout == f"{sign}\n{TEXT}\n{empty}\n\n{other}\n{TEXT}"
+    failed, nothing, summary = result.stderr.splitlines()
+    assert failed == f"{bad}: bad image (corrupt): as ordered"
+    assert nothing == f"{empty}: no text"
+    assert "1 of 4 images failed" in summary
+
+
+def test_a_photo_that_fails_before_the_first_text(sign: Path, bad: Path) -> None:
+    result = run(bad, sign)
+    assert result.exit_code == 1
+    assert result.stdout == f"{sign}\n{TEXT}"
+    assert f"{bad}: bad image" in result.stderr
+
+
+def test_a_photo_without_text_prints_none(empty: Path) -> None:
+    result = run(empty)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{empty}: no text\n")
+
+
+def test_what_was_left_out_is_said(tmp_path: Path) -> None:
+    large = photo(tmp_path / "large.png", (300, 200))
+    said = "more were found and left out; the pipeline's limits.max_regions is the most of a picture"
+    result = run(large)
+    assert (result.stdout, result.stderr) == (TEXT, f"{large}: 12 {said}\n")
+    assert run(large, pipeline="sort").stderr == f"{large}: 7 {said}\n"
+
+
+def test_json_has_the_answer_s_fields_under_their_names(sign: Path, empty: Path) -> None:
+    result = run(sign, empty, "--json")
+    assert result.stderr == ""
+    found, nothing = map(json.loads, result.stdout.splitlines())
+    expected = {
+        "path": str(sign),
+        "quads": [[list(map(float, corner)) for corner in quad] for _, _, quad in LINES],
+        "texts": [text for text, _, _ in LINES],
+        "scores": [0.875, 0.5],
+        "image_size": [100, 200],
+        "left_out": 0,
+        "find_scores": [0.75, 0.75],
+        "turn_degrees": [180, 180],
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert [nothing[name] for name in ("quads", "texts", "scores", "left_out")] == [[], [], [], 0]
+
+
+def test_regions_are_a_table_with_what_each_stage_said(sign: Path, empty: Path) -> None:
+    result = run(sign, empty, pipeline="sort")
+    assert result.exit_code == 0
+    header, *_ = [line for line in result.stdout.splitlines() if "label" in line]
+    assert [word.strip() for word in header.strip("┃").split("┃")] == ["image", "label", "score", "box", "ms"]
+    cup, table, nothing = [line.strip("│").split("│") for line in result.stdout.splitlines() if line.startswith("│")]
+    assert [cell.strip() for cell in cup[:4]] == [
+        str(sign),
+        "espresso (detect: cup 0.88)",
+        "0.625",
+        "10, 20, 110, 90",
+    ]
+    assert [cell.strip() for cell in table] == ["", "café (detect: table 0.88)", "0.625", "0, 0, 40, 30", ""]
+    assert [cell.strip() for cell in nothing[:4]] == [str(empty), "nothing", "", ""]
+
+
+def test_regions_without_a_name_are_listed(sign: Path) -> None:
+    result = run(sign, pipeline="turned")
+    assert "region (turn: 90)" in result.stdout
+    assert "10,20 110,20 110,90 10,90" in result.stdout
+    assert "quad" in result.stdout
+
+
+def test_json_of_regions_has_what_each_stage_said(sign: Path) -> None:
+    found = json.loads(run(sign, "--json", pipeline="sort").stdout)
+    assert found["boxes"] == [[10, 20, 110, 90], [0, 0, 40.25, 30.5]]
+    assert found["labels"] == [["espresso", "other"], ["café", "other"]]
+    assert (found["detect_labels"], found["detect_class_ids"], found["left_out"]) == (["cup", "table"], [47, 47], 7)
+
+
+@pytest.mark.parametrize("pipeline", ["read", "sort", "turned"])
+def test_text_and_regions_are_drawn(sign: Path, empty: Path, tmp_path: Path, pipeline: str) -> None:
+    result = run(sign, empty, "--draw", tmp_path / "out", pipeline=pipeline)
+    assert result.exit_code == 0
+    with Image.open(tmp_path / "out" / "sign.png") as drawn:
+        assert drawn.size == SIZE
+        assert len(drawn.getcolors(1 << 16) or ()) > 1
+    with Image.open(tmp_path / "out" / "empty.png") as drawn:
+        assert drawn.getcolors() == [(100 * 100, GRAY)]

@@ -1,0 +1,179 @@
+"""The GPU's perspective transform by a C++ compiler: every bit is the reference's and the CPU's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from definition_strategies import definitions
+from host_gpu import HostDevice, HostStream, view
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onestream.preprocess import (
+    WHOLE_PICTURE,
+    BadImage,
+    CannotCompile,
+    Definition,
+    Limits,
+    Region,
+    Resize,
+    compile_from_picture,
+)
+from onestream.preprocess.backends.gpu_pictures import GpuFromPicture
+from onestream.preprocess.backends.reference_pictures import rectified
+from onestream.preprocess.cpu.rectify import rectify
+from onestream.preprocess.cuda.device import DeviceArray
+from onestream.preprocess.cuda.rectify import Rectify, ToRectify
+from onestream.preprocess.quads import choose, cuts, homographies
+
+QUAD = Region(of="find", shape="quad", upright=1.5, margin=0.1)
+LIMITS = Limits()
+SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))
+
+
+def on_gpu(pixels: np.ndarray, stream: HostStream, *, gap: int) -> DeviceArray:
+    """A picture whose rows have a gap between them."""
+    height, width, _ = pixels.shape
+    memory = np.full((height, width * 3 + gap), 0xA5, np.uint8)
+    memory[:, : width * 3] = pixels.reshape(height, -1)
+    return DeviceArray(
+        memory.ctypes.data, pixels.shape, np.dtype(np.uint8), stream.handle, memory, (memory.shape[1], 3, 1)
+    )
+
+
+def lines_of(centers: list[tuple[float, float, float]]) -> np.ndarray:
+    """Quads of 40 x 12 pixels, turned by an angle."""
+    lines = []
+    for x, y, angle in centers:
+        along, down = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
+        lines.append([(x, y) + a * along + b * down for a, b in ((-20, -6), (20, -6), (20, 6), (-20, 6))])
+    return np.array(lines, np.float32).reshape(-1, 4, 2)
+
+
+@settings(max_examples=40)
+@given(
+    sizes=st.lists(SIZES, min_size=1, max_size=3),
+    corners=st.lists(st.lists(st.floats(-20, 80, width=32), min_size=8, max_size=8), max_size=6),
+    centers=st.lists(st.tuples(st.floats(0, 60), st.floats(0, 60), st.floats(-3.2, 3.2)), min_size=1, max_size=4),
+    gap=st.integers(0, 5),
+    seed=st.integers(0, 99),
+)
+def test_every_bit_is_the_references_and_the_cpus(
+    sizes: list[tuple[int, int]],
+    corners: list[list[float]],
+    centers: list[tuple[float, float, float]],
+    gap: int,
+    seed: int,
+) -> None:
+    """Regions of pictures of any sizes in one batch, twice."""
+    quads = np.concatenate([np.array(corners, np.float32).reshape(-1, 4, 2), lines_of(centers)])
+    stream = HostDevice().stream()
+    rectifier = Rectify(stream)
+    for turn in range(2):
+        items, expected = [], []
+        for number, size_hw in enumerate(sizes):
+            picture = np.random.default_rng(seed + number + turn).integers(0, 256, (*size_hw, 3)).astype(np.uint8)
+            found = cuts(QUAD, quads, size_hw, limits=LIMITS)
+            taken, areas = found.sizes[found.possible], found.quads[found.possible]
+            source = on_gpu(picture, stream, gap=gap)
+            for transform, (height, width) in zip(homographies(areas, taken), taken.tolist(), strict=True):
+                items.append(ToRectify(source, transform, stream.allocate((height, width, 3), np.uint8)))
+                expected.append(rectified(picture, transform, (height, width)))
+                np.testing.assert_array_equal(rectify(picture, transform, (height, width)), expected[-1])
+        rectifier.enqueue(items)
+        stream.sync()
+        for item, pixels in zip(items, expected, strict=True):
+            np.testing.assert_array_equal(view(item.target), pixels)
+
+
+@settings(max_examples=60)
+@given(
+    definition=definitions(),
+    shape=st.sampled_from(["box", "quad"]),
+    sizes=st.lists(SIZES, min_size=1, max_size=3),
+    centers=st.lists(st.tuples(st.floats(0, 60), st.floats(0, 60), st.floats(-3.2, 3.2)), max_size=4),
+)
+def test_regions_of_a_batch_are_the_references_in_every_bit(
+    definition: Definition, shape: Any, sizes: list[tuple[int, int]], centers: list[tuple[float, float, float]]
+) -> None:
+    region = Region(of="find", shape=shape, upright=1.5, margin=0.1, color=definition.color)
+    of_regions = Definition(operations=[region, *definition.operations[1:]])
+    stream = HostDevice().stream()
+    chosen = np.random.default_rng(len(sizes))
+    pictures = [chosen.integers(0, 256, (*size, 3)).astype(np.uint8) for size in sizes]
+    lines = lines_of(centers)
+    quads = [lines[choose(region, lines, size, limits=LIMITS).indices] for size in sizes]
+    on_device = [on_gpu(picture, stream, gap=1) for picture in pictures]
+    run = compile_from_picture(of_regions, limits=LIMITS).run
+    of_each = [run(picture, some) for picture, some in zip(pictures, quads, strict=True)]
+    whole = [[run_one(definition, picture)] for picture in pictures]
+    for one, some, reference in ((of_regions, quads, of_each), (definition, None, whole)):
+        on_the_gpu = GpuFromPicture(one, LIMITS, stream=stream)
+        seen = on_the_gpu.enqueue(on_device, some)
+        stream.sync()
+        expected = [sample for samples in reference for sample in samples]
+        assert len(seen) == len(expected)
+        for sample, known in zip(seen, expected, strict=True):
+            if isinstance(known, BadImage):
+                assert str(sample) == str(known)
+            else:
+                assert (sample.shape, sample.dtype) == (known.shape, known.dtype)
+                np.testing.assert_array_equal(view(sample), known)
+
+
+def run_one(definition: Definition, picture: np.ndarray) -> Any:
+    try:
+        return compile_from_picture(definition, limits=LIMITS).run(picture)
+    except BadImage as error:
+        return error
+
+
+class CountingStream(HostStream):
+    """Counts launches and waits."""
+
+    def __init__(self) -> None:
+        super().__init__(HostDevice())
+        self.launches: list[tuple[int, ...]] = []
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, int], arguments: Any) -> None:
+        self.launches.append(grid)
+        super().launch(kernel, grid, block, arguments)
+
+
+def test_all_regions_of_a_batch_take_four_launches_and_no_wait() -> None:
+    stream = CountingStream()
+    line = Definition(operations=[QUAD, Resize(mode="height", size=(12, 99))])
+    run = GpuFromPicture(line, LIMITS, stream=stream)
+    pictures = [on_gpu(np.zeros((60, 60, 3), np.uint8), stream, gap=0) for _ in range(3)]
+    quads = lines_of([(30, 30, 0.1), (20, 40, 1), (30, 20, 3)])
+    seen = run.enqueue(pictures, [quads, quads[:0], quads[1:]])
+    assert [grid[2] for grid in stream.launches] == [5, 5, 5, 5]
+    assert stream.device.syncs == 0
+    assert len(seen) == 5
+    assert run.enqueue(pictures, [quads[:0]] * 3) == []
+    assert len(stream.launches) == 4
+
+
+def test_wrong_use_is_refused_by_name() -> None:
+    stream = HostDevice().stream()
+    picture = on_gpu(np.zeros((60, 60, 3), np.uint8), stream, gap=0)
+    of_regions = GpuFromPicture(Definition(operations=[QUAD]), LIMITS, stream=stream)
+    with pytest.raises(ValueError, match="begins with region; quads go with region"):
+        of_regions.enqueue([picture])
+    with pytest.raises(ValueError, match=r"quads\[0\].*cannot be cut"):
+        of_regions.enqueue([picture], [np.zeros((1, 4, 2), np.float32)])
+    with pytest.raises(ValueError, match="begins with decode"):
+        GpuFromPicture(WHOLE_PICTURE, LIMITS, stream=stream).enqueue([picture], [np.zeros((0, 4, 2), np.float32)])
+    twice = Definition(operations=[QUAD, Resize(mode="exact", size=(9, 9)), Resize(mode="exact", size=(8, 8))])
+    with pytest.raises(CannotCompile, match="one resize"):
+        GpuFromPicture(twice, LIMITS, stream=stream)
+
+
+def test_pixels_of_another_layout_are_not_read() -> None:
+    stream = HostDevice().stream()
+    planar = np.zeros((3, 9, 9), np.uint8)
+    pixels = DeviceArray(planar.ctypes.data, (9, 9, 3), planar.dtype, stream.handle, planar, (9, 1, 81))
+    with pytest.raises(ValueError, match="interleaved"):
+        Rectify(stream).enqueue([ToRectify(pixels, np.eye(3), stream.allocate((4, 4, 3), np.uint8))])

@@ -1,0 +1,338 @@
+"""Lines of text: samples are those of serving in every bit, and targets are what CTC's loss takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from text_sets import CHARACTERS, Page, pages, tilted, write_json_lines
+
+from onestream.preprocess import (
+    WHOLE_PICTURE,
+    BadSample,
+    CannotCompile,
+    Decode,
+    Definition,
+    Limits,
+    compile,
+    compile_from_picture,
+)
+from onestream.preprocess.training import TextBatch, TextFiles, TextLoader, read_text_lines
+
+NORMALIZE = {"op": "normalize", "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]}
+READ = Definition.model_validate(
+    {
+        "operations": [
+            {"op": "region", "of": "turn", "color": "bgr", "shape": "quad", "upright": 1.5},
+            {"op": "resize", "mode": "height", "size": [48, 3200], "rounding": "up"},
+            {"op": "pad", "size": [48, 160], "multiple_of": [0, 8], "align": "top_left", "value": 128},
+            NORMALIZE,
+        ]
+    }
+)
+BOX = Definition.model_validate(
+    {
+        "operations": [
+            {"op": "region", "of": "find", "shape": "box", "margin": 0.3},
+            {"op": "resize", "mode": "exact", "size": [32, 100], "filter": "bicubic"},
+            NORMALIZE,
+        ]
+    }
+)
+GRAY = Definition.model_validate(
+    {
+        "operations": [
+            {"op": "region", "of": "find", "shape": "quad", "color": "gray", "min_side": 5},
+            {"op": "resize", "mode": "height", "size": [20, 75]},
+            {"op": "output", "layout": "NHWC", "dtype": "uint8"},
+        ]
+    }
+)
+DEFINITIONS = [pytest.param(READ, id="read"), pytest.param(BOX, id="box"), pytest.param(GRAY, id="gray")]
+PAGES = pages(9)
+OPTIONS: dict[str, Any] = {"characters": CHARACTERS, "columns": lambda width: width // 8}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TextFiles:
+    """25 lines in 9 pictures of three formats, stored in four orientations."""
+    return read_text_lines(write_json_lines(tmp_path_factory.mktemp("lines"), PAGES))
+
+
+def rows(definition: Definition, batch: TextBatch) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """The samples of a batch at their own width, and what is beside them, by index."""
+    found = {}
+    for index, image, width in zip(batch.indices.tolist(), batch.images, batch.widths.tolist(), strict=True):
+        if index >= 0:
+            pixels = image.numpy() if definition.network_input.layout == "NCHW" else image.numpy().transpose(2, 0, 1)
+            found[index] = pixels[..., :width], pixels[..., width:]
+    return found
+
+
+def collect(loader: TextLoader) -> dict[int, np.ndarray]:
+    """The samples of an epoch at their own width, by index."""
+    return {index: sample for batch in loader for index, (sample, _) in rows(loader.definition, batch).items()}
+
+
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+@pytest.mark.parametrize("definition", DEFINITIONS)
+def test_samples_are_bit_equal_to_what_serving_runs(files: TextFiles, definition: Definition, backend: Any) -> None:
+    """Serving decodes a picture once, whole, and makes the samples of all of its regions."""
+    decode, cut = compile(WHOLE_PICTURE, backend=backend), compile_from_picture(definition, backend=backend)
+    served: list[np.ndarray] = []
+    for path in dict.fromkeys(line.path for line in files.samples):
+        (picture,) = decode.run([path.read_bytes()])
+        quads = np.stack([line.quad for line in files.samples if line.path == path])
+        served += cut.run(picture, quads)
+    with TextLoader(definition, files, batch_size=4, backend=backend, threads=2, shuffle=True, **OPTIONS) as loader:
+        made = collect(loader)
+    assert sorted(made) == list(range(len(files)))
+    for index, sample in made.items():
+        expected = served[index] if definition.network_input.layout == "NCHW" else served[index].transpose(2, 0, 1)
+        np.testing.assert_array_equal(sample, expected)
+    assert len({sample.shape for sample in made.values()}) > 1 or definition is BOX
+
+
+@pytest.mark.parametrize(("definition", "level"), [(READ, 128), (GRAY, 0)])
+def test_lines_are_padded_on_the_right_to_the_widest_of_their_batch(
+    files: TextFiles, definition: Definition, level: int
+) -> None:
+    levels = np.full((1, 1, definition.output_spec.channels), level, np.uint8)
+    beside = 0
+    with TextLoader(definition, files, batch_size=5, **OPTIONS) as loader:
+        for batch in loader:
+            width_axis = 3 if definition is READ else 2
+            assert batch.images.shape[width_axis] == batch.widths.max()
+            blank = (levels / np.float32(255) - np.float32([0.5, 0.4, 0.3])) / np.float32([0.5, 0.6, 0.7])
+            value = blank.reshape(3, 1, 1) if definition is READ else levels
+            for _, padding in rows(definition, batch).values():
+                assert (padding == value).all()
+                beside += padding.size
+    assert beside > 0
+
+
+def test_targets_are_what_the_ctc_loss_takes(files: TextFiles) -> None:
+    loss = torch.nn.CTCLoss(reduction="none")
+    with TextLoader(READ, files, batch_size=4, shuffle=True, **OPTIONS) as loader:
+        for batch in loader:
+            assert batch.texts == [files.samples[index].text for index in batch.indices.tolist()]
+            assert batch.target_lengths.tolist() == [len(text) for text in batch.texts]
+            spelled = "".join(CHARACTERS[number - 1] for number in batch.targets.tolist())
+            assert spelled == "".join(batch.texts)
+            assert batch.input_lengths.tolist() == [width // 8 for width in batch.widths.tolist()]
+            columns = batch.images.shape[3] // 8
+            log_probs = torch.randn(columns, len(batch.texts), len(loader.characters)).log_softmax(2)
+            together = loss(log_probs, *batch[1:4])
+            # The loss ignores the columns of the padding: it is that of each line alone.
+            for place, text in enumerate(batch.texts):
+                alone = loss(
+                    log_probs[: batch.input_lengths[place], place : place + 1],
+                    torch.tensor(loader.characters.classes_of(text)),
+                    batch.input_lengths[place : place + 1],
+                    batch.target_lengths[place : place + 1],
+                )
+                # The same sums in float32, in another order.
+                torch.testing.assert_close(together[place], alone[0], rtol=1e-5, atol=1e-5)
+
+
+def test_padding_samples_have_no_loss(files: TextFiles) -> None:
+    with TextLoader(READ, files, batch_size=4, last_batch="pad", **OPTIONS) as loader:
+        *_, last = loader
+    assert last.indices.tolist() == [24, -1, -1, -1]
+    assert last.texts[1:] == ["", "", ""]
+    for lengths in (last.input_lengths, last.target_lengths, last.widths):
+        assert lengths[0] > 0
+        assert lengths[1:].tolist() == [0, 0, 0]
+    log_probs = torch.randn(last.images.shape[3] // 8, 4, len(CHARACTERS) + 1, requires_grad=True)
+    losses = torch.nn.CTCLoss(reduction="none")(log_probs.log_softmax(2), *last[1:4])
+    losses.sum().backward()
+    assert losses[0] > 0
+    assert losses[1:].tolist() == [0, 0, 0]
+    assert log_probs.grad is not None
+    assert not log_probs.grad[:, 1:].any()
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS)
+def test_samples_depend_on_nothing_but_the_line(files: TextFiles, definition: Definition) -> None:
+    with TextLoader(definition, files, batch_size=3, threads=1, **OPTIONS) as loader:
+        first = collect(loader)
+    found: dict[int, np.ndarray] = {}
+    for shard in (0, 1):
+        with TextLoader(
+            definition, files, batch_size=4, threads=3, shuffle=True, window=9, seed=5, shard_id=shard, num_shards=2,
+            normalize="torch", to="cpu", **OPTIONS
+        ) as loader:  # fmt: skip
+            loader.set_epoch(3)
+            made = collect(loader)
+            assert not set(made) & set(found)
+            found.update(made)
+    assert sorted(found) == list(range(len(files)))
+    for index, sample in found.items():
+        np.testing.assert_array_equal(sample, first[index])
+
+
+def test_an_epoch_follows_from_its_seed_and_number(files: TextFiles) -> None:
+    def epochs(seed: int) -> list[list[list[int]]]:
+        with TextLoader(READ, files, batch_size=4, shuffle=True, seed=seed, **OPTIONS) as loader:
+            return [[batch.indices.tolist() for batch in loader] for _ in range(2)]
+
+    assert epochs(1) == epochs(1)
+    assert epochs(1)[0] != epochs(1)[1]
+    assert epochs(1) != epochs(2)
+
+
+def test_a_picture_is_read_once_for_all_of_its_lines_in_a_window(
+    files: TextFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: Counter[Path] = Counter()
+    read_bytes = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read[path] += 1
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    paths = {line.path for line in files.samples}
+    with TextLoader(READ, files, batch_size=2, shuffle=True, window=len(files), **OPTIONS) as loader:
+        list(loader)
+    assert {path: read[path] for path in paths} == dict.fromkeys(paths, 1)
+
+
+def test_lines_that_show_to_be_bad_fail_at_once_or_are_skipped(tmp_path: Path) -> None:
+    line = tilted(100, 60, 80, 20, 10)
+    texts = ["", "a", "Ab", "ab", "aaaaaaaaaaaaa", "b"]
+    page = Page("a.png", (120, 200), tuple((line, text) for text in texts))
+    small = Page("b.png", (120, 200), ((tilted(100, 60, 80, 4, 10), "small"), (tilted(100, 60, 80, 14, 0), "c")))
+    files = read_text_lines(write_json_lines(tmp_path, [page, small]))
+    least = READ.model_dump()
+    least["operations"][0]["min_side"] = 6
+    definition = Definition.model_validate(least)
+    # 80 by 20 pixels become 192 by 48, which are 24 columns.
+    with pytest.raises(BadSample, match=r"4 of 8 lines of text cannot be used:") as raised:
+        TextLoader(definition, files, batch_size=2, **OPTIONS)
+    reasons = [line.partition("jsonl ")[2] for line in str(raised.value).split("\n")[1:]]
+    assert reasons == [
+        "line 1, text 1: the text is empty; leave out a line whose text is not known",
+        "line 1, text 3: character 1 of the text 'Ab' is 'A' (U+0041), which is none of the 39 characters",
+        "line 1, text 5: the text 'aaaaaaaaaaaaa' is too long: CTC needs 13 columns for its characters and 12 for "
+        "blanks between equal ones; the network gives 24 for this line",
+        "line 2, text 1: the line's shorter side has 4.1 pixels; the definition's region takes those of 6 or more "
+        "(min_side)",
+    ]
+    with TextLoader(definition, files, batch_size=2, bad_files="skip", **OPTIONS) as loader:
+        for _ in range(2):
+            batches = list(loader)
+        assert [text for batch in batches for text in batch.texts] == ["a", "ab", "b", "c"]
+        assert [f"line {one.name.partition('jsonl line ')[2]}: {one.reason}" for one in loader.skipped] == reasons
+
+
+def test_a_line_that_the_definition_cannot_hold_is_bad(tmp_path: Path) -> None:
+    """Serving refuses it, too: the pad states no multiple."""
+    fixed = READ.model_dump()
+    fixed["operations"][2]["multiple_of"] = [0, 0]
+    definition = Definition.model_validate(fixed)
+    lines = ((tilted(100, 60, 120, 20, 0), "ab"), (tilted(100, 60, 50, 20, 0), "cd"))
+    files = read_text_lines(write_json_lines(tmp_path, [Page("a.png", (120, 200), lines)]))
+    with pytest.raises(BadSample, match=r"text 1: .*pads to 160x48 pixels, which cannot hold the 288x48"):
+        TextLoader(definition, files, batch_size=2, **OPTIONS)
+    with pytest.raises(BadSample, match=r"text 1: .*too_many_pixels.*would have 288x48 = 13824 pixels; at most 1000"):
+        TextLoader(READ, files, batch_size=2, limits=Limits(max_pixels=10_000), **OPTIONS)
+    with TextLoader(definition, files, batch_size=2, bad_files="skip", **OPTIONS) as loader:
+        (batch,) = loader
+    assert batch.texts == ["cd"]
+    assert batch.images.shape == (1, 3, 48, 160)
+
+
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+def test_pictures_that_turn_out_to_be_bad_fail_or_are_skipped(tmp_path: Path, backend: Any) -> None:
+    pictures = pages(6, seed=2)
+    files = read_text_lines(write_json_lines(tmp_path, pictures))
+    (tmp_path / pictures[0].name).unlink()
+    Page(pictures[1].name, (64, 128), ()).save(tmp_path)
+    damaged = tmp_path / pictures[3].name
+    damaged.write_bytes(damaged.read_bytes()[:2000])
+    options = {**OPTIONS, "batch_size": 4, "backend": backend}
+    with (
+        TextLoader(READ, files, **options) as loader,
+        pytest.raises(BadSample, match=r"img_000\.jpg: lines\.jsonl line 1, text 1: the file cannot be read: No such"),
+    ):
+        list(loader)
+    with TextLoader(READ, files, bad_files="skip", **options) as loader:
+        texts = [text for batch in loader for text in batch.texts]
+        reasons = {Path(one.name.partition(":")[0]).name: one.reason for one in loader.skipped}
+    assert texts == [text for number in (2, 4, 5) for _, text in pictures[number].lines]
+    height, width = pictures[1].size_hw
+    assert reasons[pictures[1].name] == (
+        f"the picture has 128x64 pixels after its EXIF orientation; when its lines were read it had {width}x{height}"
+    )
+    assert "corrupt" in reasons[pictures[3].name]
+
+
+def test_shards_stay_in_step_over_a_batch_of_bad_lines(tmp_path: Path) -> None:
+    files = read_text_lines(write_json_lines(tmp_path, pages(8, most_lines=1)))
+    for number in (0, 1):
+        files.samples[number].path.write_text("no picture")
+    with TextLoader(READ, files, batch_size=2, shard_id=0, num_shards=2, bad_files="skip", **OPTIONS) as loader:
+        first, second = loader
+    assert first.indices.tolist() == [-1, -1]
+    assert first.texts == ["", ""]
+    assert first.targets.shape == (0,)
+    assert first.widths.tolist() == first.input_lengths.tolist() == first.target_lengths.tolist() == [0, 0]
+    assert second.indices.tolist() == [2, 3]
+
+
+def test_a_loop_may_be_left_early_and_the_loader_used_again(files: TextFiles) -> None:
+    with TextLoader(READ, files, batch_size=2, window=4, **OPTIONS) as loader:
+        assert len(loader) == 13
+        for _ in range(3):
+            assert next(iter(loader)).indices.tolist() == [0, 1]
+        loader.reset()
+        assert [batch.indices.tolist() for batch in loader][-1] == [24]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"definition": Definition(operations=(Decode(),))}, CannotCompile, "begins with region, got decode"),
+        (
+            {
+                "definition": Definition.model_validate(
+                    {"operations": [{"op": "region", "of": "a"}, {"op": "resize", "mode": "longer", "size": 64}]}
+                )
+            },
+            CannotCompile,
+            "one height",
+        ),
+        ({"backend": "cvcuda"}, CannotCompile, "cvcuda"),
+        ({"normalize": "no"}, ValueError, "normalize must be 'backend' or 'torch', got 'no'"),
+        ({"window": 0}, ValueError, "window and threads must be at least 1, got 0 and None"),
+        ({"threads": 0}, ValueError, "got 512 and 0"),
+        ({"seed": -1}, ValueError, "seed must be 0 or more"),
+        ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
+    ],
+)
+def test_wrong_options_are_named(
+    files: TextFiles, change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    options = {"definition": READ, "batch_size": 2, **OPTIONS, **change}
+    with pytest.raises(error, match=message):
+        TextLoader(options.pop("definition"), files, **options)
+
+
+@pytest.mark.needs_gpu
+def test_a_gpu_gets_what_the_cpu_makes(files: TextFiles) -> None:
+    with TextLoader(READ, files, batch_size=4, shuffle=True, **OPTIONS) as loader:
+        expected = list(loader)
+    with TextLoader(
+        READ, files, batch_size=4, shuffle=True, to="cuda", normalize="torch", pin_memory=True, **OPTIONS
+    ) as loader:
+        for batch, other in zip(loader, expected, strict=True):
+            assert batch.texts == other.texts
+            for one, same in zip(batch, other, strict=True):
+                if isinstance(one, torch.Tensor):
+                    assert one.is_cuda
+                    assert torch.equal(one.cpu(), same)

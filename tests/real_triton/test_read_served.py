@@ -1,0 +1,108 @@
+"""Text read on a real Triton by PP-OCR's networks: what was written comes back, in both forms, whichever way up."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from benchmarks.reading.lettering import font
+from benchmarks.reading.pictures import rendered_lines
+from onestream.client import BadImage, Client, Reading
+from onestream.serving.building.build import build
+from onestream.serving.server.server import Server
+
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+
+PIPELINE_FILE = Path(__file__).parents[2] / "pipelines" / "read.yaml"
+FORMS = ("read", "read_fused")
+TEXTS = ("Rusty bolts", "42 boxes of nuts", "Gate B7 opens at 9:45")
+SIZE = (900, 600)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("read")
+    build(PIPELINE_FILE, folder=folder)
+    with Server(folder, http_port=0, grpc_port=0, metrics_port=0, shared_memory=True) as started:
+        yield started
+
+
+@pytest.fixture(params=["grpc", "http", "grpc, shared memory"])
+def client(server: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
+    url = server.http_url if request.param == "http" else server.grpc_url
+    with Client(url, timeout_s=60, shared_memory="shared" in request.param) as connected:
+        yield connected
+
+
+def sign(texts: tuple[str, ...] = TEXTS) -> Image.Image:
+    """Lines of text below each other on a light ground."""
+    picture = Image.new("RGB", SIZE, (235, 230, 220))
+    for number, text in enumerate(texts):
+        ImageDraw.Draw(picture).text((80, 60 + 160 * number), text, (30, 30, 60), font("DejaVu Sans", 56))
+    return picture
+
+
+def encoded(picture: Image.Image) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def test_what_is_written_is_read_line_by_line(client: Client) -> None:
+    for form in FORMS:
+        found = client.read(encoded(sign()), pipeline=form)
+        assert found.texts == TEXTS
+        assert found.image_size == SIZE[::-1]
+        assert found.left_out == 0
+        assert (found.scores > 0.9).all()
+        for number, quad in enumerate(found.quads):
+            assert quad[:, 0].min() == pytest.approx(80, abs=25)
+            middle = quad.mean(axis=0)
+            assert 60 + 160 * number < middle[1] < 60 + 160 * number + 80
+
+
+@pytest.mark.parametrize("degrees", [-25, -10, 10, 25, 90, 180, 270])
+def test_turned_text_is_read(server: Server, degrees: int) -> None:
+    turned = sign().rotate(degrees, Image.Resampling.BICUBIC, expand=True, fillcolor=(235, 230, 220))
+    with Client(server.grpc_url, timeout_s=60) as client:
+        readings = [client.read(encoded(turned), pipeline=form) for form in FORMS]
+    assert readings[0].texts == TEXTS
+    assert_same(*readings)
+
+
+def test_a_picture_without_text_has_no_lines(client: Client) -> None:
+    for form in FORMS:
+        found = client.read(encoded(sign(())), pipeline=form)
+        assert found.texts == ()
+        assert found.quads.shape == (0, 4, 2)
+
+
+def test_both_forms_read_the_same_and_nobody_s_lines_mix(server: Server) -> None:
+    pictures = [encoded(sign((line.text,))) for line in rendered_lines(12)]
+    with Client(server.grpc_url, timeout_s=60) as client:
+        alone = [client.read(picture, pipeline="read_fused") for picture in pictures]
+
+    def ask(number: int) -> Reading | None:
+        with Client(server.grpc_url, timeout_s=120) as client:
+            if number % 6 == 5:
+                with pytest.raises(BadImage):
+                    client.read(pictures[number % 12][:200], pipeline=FORMS[number % 2])
+                return None
+            return client.read(pictures[number % 12], pipeline=FORMS[number // 12])
+
+    with ThreadPoolExecutor(12) as pool:
+        for number, found in enumerate(pool.map(ask, range(24))):
+            if found is not None:
+                assert_same(found, alone[number % 12])
+
+
+def assert_same(one: Reading, other: Reading) -> None:
+    assert one.texts == other.texts
+    np.testing.assert_array_equal(one.quads, other.quads)
+    np.testing.assert_array_equal(one.scores, other.scores)
