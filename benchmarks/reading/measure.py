@@ -41,30 +41,40 @@ def compared(
             progress(f"turned pictures: {index} of {len(pictures)}")
         for name, reader in readers.items():
             read[name].append(reader(picture.content))
-    names = [picture.name for picture in pictures]
-    return [_compared(one, read[one], other, read[other], names) for one, other in pairs]
+    return [_compared(one, read[one], other, read[other], pictures) for one, other in pairs]
 
 
 def _compared(
-    one: str, ours: Sequence[Sequence[Line]], other: str, theirs: Sequence[Sequence[Line]], names: Sequence[str]
+    one: str,
+    ours: Sequence[Sequence[Line]],
+    other: str,
+    theirs: Sequence[Sequence[Line]],
+    pictures: Sequence[TextPicture],
 ) -> Compared:
-    differences, lines, equal, only_one, only_other = [], 0, 0, 0, 0
-    for name, our_lines, their_lines in zip(names, ours, theirs, strict=True):
+    differences, lines, equal, rendered, rendered_equal, only_one, only_other = [], 0, 0, 0, 0, 0, 0
+    for picture, our_lines, their_lines in zip(pictures, ours, theirs, strict=True):
         pairs = same_lines(our_lines, their_lines)
+        alike = [(i, j) for i, j in pairs if our_lines[i].text == their_lines[j].text]
         lines += len(their_lines)
+        equal += len(alike)
+        if picture.written:
+            rendered += len(their_lines)
+            rendered_equal += len(alike)
         only_one += len(our_lines) - len(pairs)
         only_other += len(their_lines) - len(pairs)
-        for i, j in pairs:
-            if our_lines[i].text == their_lines[j].text:
-                equal += 1
-            else:
-                differences.append(Difference(picture=name, one=our_lines[i].text, other=their_lines[j].text))
+        differences += [
+            Difference(picture=picture.name, one=our_lines[i].text, other=their_lines[j].text)
+            for i, j in pairs
+            if (i, j) not in alike
+        ]
     return Compared(
         one=one,
         other=other,
-        pictures=len(names),
+        pictures=len(pictures),
         lines=lines,
         equal=equal,
+        rendered=rendered,
+        rendered_equal=rendered_equal,
         only_one=only_one,
         only_other=only_other,
         differences=differences,

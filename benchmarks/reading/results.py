@@ -40,7 +40,9 @@ class Difference(BaseModel):
 class Compared(BaseModel):
     """Two readers on the same pictures. ``lines`` are the other's, of which ``equal`` have the same text in the first.
 
-    ``only_one`` and ``only_other`` count lines for which the other reader has none at that place.
+    ``rendered`` and ``rendered_equal`` are the same of pictures with rendered text, where lines that are found in the
+    photo beside it count too. ``only_one`` and ``only_other`` count lines for which the other reader has none at that
+    place.
     """
 
     model_config = FROZEN
@@ -50,6 +52,8 @@ class Compared(BaseModel):
     pictures: int
     lines: int
     equal: int
+    rendered: int
+    rendered_equal: int
     only_one: int
     only_other: int
     differences: list[Difference]
@@ -112,17 +116,24 @@ def table(results: ReadingResults) -> str:
         [
             one.one,
             one.other,
-            f"{one.equal} of {one.lines}" + (f" ({one.equal / one.lines:.1%})" if one.lines else ""),
+            _share(one.equal, one.lines),
+            _share(one.rendered_equal, one.rendered),
+            _share(one.equal - one.rendered_equal, one.lines - one.rendered),
             str(len(one.differences)),
             str(one.only_one),
             str(one.only_other),
         ]
         for one in results.compared
     ]
-    head = ["read by", "compared with", "lines equal", "read otherwise", "found by the first only", "by the other only"]
+    head = ["read by", "compared with", "lines equal", "of rendered text", "of real text"]
+    head += ["read otherwise", "found by the first only", "by the other only"]
     counts = sorted({one.pictures for one in results.compared})
     pictures = f"The same on {' to '.join(map(str, counts))} pictures of text that is turned by up to 30°:"
     return f"{about}\n\n{errors}\n{pictures}\n\n{markdown(head, pairs)}"
+
+
+def _share(equal: int, lines: int) -> str:
+    return f"{equal} of {lines} ({equal / lines:.1%})" if lines else NOT_MEASURED
 
 
 def _percent(rate: float | None) -> str:

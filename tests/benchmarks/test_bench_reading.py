@@ -16,6 +16,7 @@ from benchmarks.competitors import READ
 from benchmarks.photos import PhotosMissing
 from benchmarks.reading import __main__ as command
 from benchmarks.reading import measure, readers
+from benchmarks.reading.lettering import Written
 from benchmarks.reading.pictures import RenderedLine, TextPicture
 from benchmarks.reading.results import (
     FILE_NAME,
@@ -37,8 +38,8 @@ def found(*texts: str, first_x: float = 0) -> list[Line]:
     return [Line(CORNERS + np.array([first_x, 30 * place]), text, 0.9) for place, text in enumerate(texts)]
 
 
-def picture(name: str) -> TextPicture:
-    return TextPicture(name, "made up", name.encode(), [])
+def picture(name: str, *, rendered: bool = False) -> TextPicture:
+    return TextPicture(name, "made up", name.encode(), [Written("x", CORNERS)] if rendered else [])
 
 
 def rendered(text: str, *, font: Any = "Aileron", height_px: int = 40) -> RenderedLine:
@@ -72,9 +73,10 @@ def test_lines_are_equal_where_both_find_the_same_text_at_the_same_place() -> No
         "ours": lambda content: ours[content.decode()],
         "theirs": lambda content: theirs[content.decode()],
     }
-    pictures = [picture(name) for name in theirs]
+    pictures = [picture(name, rendered=name == "a") for name in theirs]
     one, same = measure.compared(fakes, pictures, [("ours", "theirs"), ("theirs", "theirs")], progress=quiet)
     assert (one.pictures, one.lines, one.equal) == (3, 4, 1)
+    assert (one.rendered, one.rendered_equal) == (3, 1)
     # "three" and "four" are where ours has nothing; "four" of ours and "five" where theirs has nothing.
     assert (one.only_one, one.only_other) == (2, 2)
     assert [(d.picture, d.one, d.other) for d in one.differences] == [("a", "tvo", "two")]
@@ -112,7 +114,7 @@ def test_both_tables_show_every_reader_wins_and_losses_alike() -> None:
     # One space of ten characters; one letter of ten; nobody read STIX.
     assert rapid == ["rapidocr", "10.00%", "0.00%", "1 of 2", "16.67%", "–", "0.00%", "0.00%"]
     assert ours == ["read", "10.00%", "11.11%", "1 of 2", "0.00%", "–", "25.00%", "25.00%"]
-    assert pair == ["read", "rapidocr", "2 of 6 (33.3%)", "2", "0", "2"]
+    assert pair == ["read", "rapidocr", "2 of 6 (33.3%)", "–", "2 of 6 (33.3%)", "2", "0", "2"]
 
 
 def test_results_survive_their_file(tmp_path: Path) -> None:
