@@ -25,11 +25,10 @@ from onestream.preprocess.headers.reader import read_header
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.models.stages import NetworkFailed, Networks, Pixels, Stage, Stages
+from onestream.serving.models.stages import Networks, Pixels, Stage, Stages
 
 _START_TIMEOUT_S = 120.0
 _WARMUP_BATCHES = 5
-_CHUNK = 64
 
 
 def open_fused(
@@ -65,8 +64,8 @@ def open_fused(
 def _open_cascade(
     model: Path, served: Sequence[ServedStage], limits: Limits, engine: type[OnnxRuntimeEngine]
 ) -> Callable[[Sequence[bytes]], list[Tensors]]:
+    decoder = compile(WHOLE_PICTURE, backend="dali", limits=limits, threads=1)
     stages = Stages(
-        compile(WHOLE_PICTURE, backend="dali", limits=limits, threads=1),
         [
             Stage(
                 one.name,
@@ -74,22 +73,21 @@ def _open_cascade(
                 compile_from_picture(one.definition.pixels(), backend="dali", limits=limits),
                 _postprocess(one.postprocess, one.definition, model / STAGES_PARAMETER / one.name),
                 one.answer,
+                one.postprocess.keeps,
+                one.postprocess.order,
             )
             for one in served
         ],
         _Networks({one.name: engine(model / "1" / f"{one.name}.onnx", threads=1) for one in served}),
         limits=limits,
-        chunk=_CHUNK,
     )
 
     def run(images: Sequence[bytes]) -> list[Tensors]:
         answers = []
-        for image in images:
-            (answer,) = stages.run([image])
-            if isinstance(answer, Exception):
-                raise answer
-            assert answer is not None, "somebody waits for every answer"
-            answers.append(answer)
+        for picture in decoder.run(images):
+            if isinstance(picture, BadImage):
+                raise picture
+            answers.append(stages.run(picture))
         return answers
 
     return run
@@ -101,7 +99,7 @@ class _Networks(Networks):
     def __init__(self, engines: dict[str, OnnxRuntimeEngine]) -> None:
         self._engines = engines
 
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors | NetworkFailed]:
+    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
         return [self._engines[stage].run(sample[None]) for sample in samples]
 
 

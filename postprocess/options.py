@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
 from onestream.postprocess.labels import COCO_IDS
+from onestream.postprocess.text.reading_order import reading_order
 from onestream.wire.tensor_names import SCORES, TEXTS
 
 Level = Annotated[int, Field(ge=0, le=255)]
@@ -53,6 +55,10 @@ class Options(BaseModel):
     def keeps(self, answer: Mapping[str, npt.NDArray[Any]]) -> bool:  # noqa: ARG002 (most keep every region)
         """Whether a region of which a stage of a cascade gives this has a row in the cascade's answer."""
         return True
+
+    def order(self, quads: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+        """In which order the regions that a first stage found, and later ones may have turned, are told."""
+        return np.arange(len(quads))
 
 
 class Classification(Options):
@@ -258,6 +264,10 @@ class TextLines(Options):
     max_lines: int = Field(
         default=1000, ge=1, le=10000, description="the most lines of a picture: those with the best scores stay"
     )
+
+    def order(self, quads: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+        """See ``Options.order``: as they are read."""
+        return reading_order(quads)
 
 
 class Rotation(Options):

@@ -160,10 +160,10 @@ def _sides(points: _Points) -> tuple[_Points, _Points]:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The regions that a stage takes: ``indices``, int64, in their order, and how many the limit left out."""
+    """The regions that a stage takes: ``indices``, int64, in their order, and those that the limits left out."""
 
     indices: npt.NDArray[np.int64]
-    left_out: int
+    left_out: npt.NDArray[np.int64]
 
 
 def choose(
@@ -200,7 +200,7 @@ def choose(
     best_first = indices if scores is None else indices[np.argsort(-scores[indices], kind="stable")]
     pixels = np.cumsum(found.sizes[best_first].prod(axis=1))
     kept = best_first[: limits.max_regions][pixels[: limits.max_regions] <= _MOST_PICTURES * limits.max_pixels]
-    return Chosen(np.sort(kept), len(indices) - len(kept))
+    return Chosen(np.sort(kept), np.setdiff1d(indices, kept))
 
 
 def homographies(quads: Quads, sizes: npt.NDArray[np.int64]) -> _Points:

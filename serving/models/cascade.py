@@ -12,21 +12,18 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess.options import TextLines
 from onestream.postprocess.postprocessing import Tensors
-from onestream.postprocess.text.reading_order import reading_order
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, compile, compile_from_picture
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models import deadline
-from onestream.serving.models.base import Adapter, FromImages, Image, has_one_image, run_isolated
+from onestream.serving.models.base import Adapter, FromImages, run_isolated
 from onestream.serving.models.heavy_pictures import unavailable
-from onestream.serving.models.stages import Answer, NetworkFailed, Networks, Pixels, Stage, Stages
+from onestream.serving.models.stages import NetworkFailed, Networks, NobodyWaits, Pixels, Stage, Stages
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN, QUEUE_FULL, WAITED_TOO_LONG, shortened
 from onestream.wire.tensor_names import LEFT_OUT, PIXELS
 
-_CHUNK = 64
-"""Regions whose pixels are in memory at once: 64 of 224x224 take 10 MB."""
+_MOST_ASKERS = 16
 
 
 class Staged(Adapter):
@@ -39,17 +36,14 @@ class Staged(Adapter):
         for stage in self.served:
             self.stamped(self.stage_folders[stage.name], stage.definition, stage.definition_digest)
 
-    def open_stages(self, decoder: Compiled, networks: Networks) -> Stages:
+    def open_stages(self, networks: Networks) -> Stages:
         """The stages, for one thread."""
         return Stages(
-            decoder,
             [self._stage(stage) for stage in self.served],
             networks,
             limits=self.limits,
-            chunk=_CHUNK,
             timed=self.timed,
             counted=lambda stage, regions: self.metrics.count("onestream_regions_total", regions, stage=stage),
-            alive=deadline.extend,
         )
 
     def _stage(self, stage: ServedStage) -> Stage:
@@ -61,8 +55,13 @@ class Staged(Adapter):
             self.postprocess_of(stage.postprocess, stage.definition, folder),
             stage.answer,
             stage.postprocess.keeps,
-            reading_order if isinstance(stage.postprocess, TextLines) else None,
+            stage.postprocess.order,
         )
+
+    def count_left_out(self, answer: Tensors) -> None:
+        """Count the regions of a picture that the limits left out."""
+        if left_out := int(answer[LEFT_OUT][0, 0]):
+            self.metrics.count("onestream_regions_left_out_total", left_out)
 
     def other_models(self) -> OtherModels:
         """The networks as models of their own, ``NAME_STAGE_model``."""
@@ -90,7 +89,7 @@ class _Form(Staged, FromImages):
             max_batch_size=self.max_batch_size,
             threads=int(self.parameters["threads"]),
         )
-        return partial(self._responses, self.open_stages(decoder, self.networks))
+        return partial(self._responses, decoder, self.open_stages(self.networks))
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Answer every picture; a bad one is an error of its own request only."""
@@ -101,33 +100,44 @@ class _Form(Staged, FromImages):
         super().finalize()
         self.networks.close()
 
-    def _responses(self, stages: Stages, requests: Sequence[Any]) -> list[Any]:
-        began, single = time.monotonic(), [request for request in requests if has_one_image(request)]
+    def _responses(self, decoder: Compiled, stages: Stages, requests: Sequence[Any]) -> list[Any]:
+        began = time.monotonic()
+        with self.timed("decode"):
+            pictures = run_isolated(lambda images: list(decoder.run(images)), requests)
+        return [
+            self._response(request, partial(stages.run, picture, partial(_is_wanted, request, began)))
+            if not isinstance(picture, BadImage)
+            else self.refuse(request, picture)
+            for request, picture in zip(requests, pictures, strict=True)
+        ]
 
-        def is_wanted(index: int) -> bool:
-            request = single[index]
-            # In microseconds, 0 for none.
-            timeout_us = request.timeout()
-            return not (request.is_cancelled() or (timeout_us and (time.monotonic() - began) * 1e6 > timeout_us))
-
-        def run(images: list[Image]) -> list[Any]:
-            return list(stages.run(images, is_wanted))
-
-        answers = run_isolated(run, requests)
-        return [self._response(request, answer) for request, answer in zip(requests, answers, strict=True)]
-
-    def _response(self, request: Any, answer: Answer) -> Any:
-        if isinstance(answer, BadImage):
-            return self.refuse(request, answer)
-        if isinstance(answer, NetworkFailed):
-            if answer.is_overload:
-                return unavailable(f"{answer}{MAY_BE_SENT_AGAIN}")
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer), pb_utils.TritonError.INTERNAL))
-        if answer is None:
+    def _response(self, request: Any, run: Callable[[], Tensors]) -> Any:
+        try:
+            answer = run()
+        except BadImage as error:
+            return self.refuse(request, error.as_result())
+        except NobodyWaits:
             return unavailable(WAITED_TOO_LONG)
-        if left_out := int(answer[LEFT_OUT][0, 0]):
-            self.metrics.count("onestream_regions_left_out_total", left_out)
+        except NetworkFailed as error:
+            if error.is_overload:
+                return unavailable(f"{error}{MAY_BE_SENT_AGAIN}")
+            return _failed(str(error))
+        except Exception as error:  # whatever a stage raises, the other pictures have their answers
+            pb_utils.Logger.log_error(f"{self.name}: a picture failed: {type(error).__name__}: {error}")
+            return _failed(f"a picture failed: {type(error).__name__}")
+        self.count_left_out(answer)
         return self.respond(answer)
+
+
+def _failed(reason: str) -> Any:
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(reason, pb_utils.TritonError.INTERNAL))
+
+
+def _is_wanted(request: Any, began: float) -> bool:
+    """Whether somebody waits for the answer to a request, whose work began at a time of ``time.monotonic``."""
+    # In microseconds, 0 for none.
+    timeout_us = request.timeout()
+    return not (request.is_cancelled() or (timeout_us and (time.monotonic() - began) * 1e6 > timeout_us))
 
 
 class CascadeFused(_Form):
@@ -152,15 +162,17 @@ class _OwnNetworks(Networks):
     def __init__(self, engines: dict[str, OnnxRuntimeEngine]) -> None:
         self._engines = engines
 
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors | NetworkFailed]:
+    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
         # Batches of regions do not pay on a CPU: one region's activations fit the cache.
         return [self._run(stage, sample) for sample in samples]
 
-    def _run(self, stage: str, sample: Pixels) -> Tensors | NetworkFailed:
+    def _run(self, stage: str, sample: Pixels) -> Tensors:
+        # A page of long lines takes longer than any batch of single pictures.
+        deadline.extend()
         try:
             return self._engines[stage].run(sample[None])
         except Exception as error:  # ONNX Runtime's exceptions share no public base class
-            return NetworkFailed(f"the network of stage {stage} failed: {type(error).__name__}")
+            raise NetworkFailed(f"the network of stage {stage} failed: {type(error).__name__}") from None
 
 
 class OtherModels(Networks):
@@ -168,18 +180,23 @@ class OtherModels(Networks):
 
     def __init__(self, pipeline: str, outputs: Mapping[str, Sequence[str]]) -> None:
         self._pipeline, self._outputs = pipeline, outputs
-        # They wait most of the time: one for each instance of a network, and as many that are on their way.
-        self._askers = ThreadPoolExecutor(2 * len(os.sched_getaffinity(0)), "ask")
+        # They wait most of the time: one for each instance of a network, and as many that are on their way; but one of
+        # these models for each core must not fill the networks' queues, which have room for 32 for each core.
+        self._askers = ThreadPoolExecutor(min(2 * len(os.sched_getaffinity(0)), _MOST_ASKERS), "ask")
 
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors | NetworkFailed]:
+    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
         """See ``Networks.run``: all at once, so that the instances of a network share them."""
-        return list(self._askers.map(partial(self._ask, stage), samples))
+        answers = []
+        for answer in self._askers.map(partial(self._ask, stage), samples):
+            deadline.extend()
+            answers.append(answer)
+        return answers
 
     def close(self) -> None:
         """End the threads that ask."""
         self._askers.shutdown()
 
-    def _ask(self, stage: str, sample: Pixels) -> Tensors | NetworkFailed:
+    def _ask(self, stage: str, sample: Pixels) -> Tensors:
         request = pb_utils.InferenceRequest(
             model_name=f"{self._pipeline}_{stage}_model",
             requested_output_names=list(self._outputs[stage]),
@@ -191,5 +208,5 @@ class OtherModels(Networks):
         if response.has_error():
             # The lines after the first may be a stack trace.
             reason = shortened(response.error().message().partition("\n")[0])
-            return NetworkFailed(reason, is_overload=any(text in reason for text in QUEUE_FULL))
+            raise NetworkFailed(reason, is_overload=any(text in reason for text in QUEUE_FULL))
         return {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs[stage]}

@@ -13,18 +13,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 BATCH_DEADLINE_S = 60.0
-"""Several times what the heaviest batch that the limits allow takes on a busy machine (about 20 s)."""
+"""Several times what the heaviest batch that the limits allow takes on a busy machine (about 20 s); a cascade's is
+extended by every region."""
 HEAVY_DEADLINE_S = 600.0
 """A heavy picture is decoded when nobody else wants the processor, which on a busy machine can take minutes."""
 
 _lock = threading.Lock()
 _ends: dict[int, float] = {}
+_allowed: dict[int, float] = {}
 
 
 def extend() -> None:
-    """Let this process live for another ``BATCH_DEADLINE_S`` seconds, and not longer without a further word.
+    """Let the calling thread's batch take as long again, from now on, as it was allowed; nothing without a batch."""
+    allowed = _allowed.get(threading.get_ident())
+    if allowed is not None:
+        _live_for(allowed)
 
-    The word is that of the calling thread; other threads have deadlines of their own, and the first of all counts.
+
+def heartbeat() -> None:
+    """Let this process live for another ``BATCH_DEADLINE_S`` seconds.
+
+    For a thread that says so again and again as long as its process is well, and has no batch.
     """
     _live_for(BATCH_DEADLINE_S)
 
@@ -32,12 +41,14 @@ def extend() -> None:
 @contextmanager
 def batch_deadline(seconds: float | None = None) -> Iterator[None]:
     """Let the block take so many seconds, or ``BATCH_DEADLINE_S``; after that the kernel ends this process."""
-    _live_for(seconds or BATCH_DEADLINE_S)
+    allowed = seconds or BATCH_DEADLINE_S
+    _allowed[threading.get_ident()] = allowed
+    _live_for(allowed)
     try:
         yield
     finally:
         with _lock:
-            del _ends[threading.get_ident()]
+            del _ends[threading.get_ident()], _allowed[threading.get_ident()]
             _arm()
 
 

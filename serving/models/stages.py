@@ -7,26 +7,27 @@ resampled twice, and a region's result depends on nothing but the picture and th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
-from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 
 from onestream.postprocess.postprocessing import Postprocess, Tensors
-from onestream.preprocess import BadImage, Compiled, Definition, FromPicture, Limits
+from onestream.preprocess import BadImage, Definition, FromPicture, Limits, OutOfMemory
 from onestream.preprocess.geometry import Quads, Size
-from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.quads import choose, quads_of, turned
 from onestream.serving.building.triton_config import Tensor
+from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, DEGREES, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES
 
 Pixels = npt.NDArray[np.uint8]
 
 _QUARTER = 90
+_CHUNK = 16
+"""Regions whose pixels are in memory at once, and after which a caller may be seen to have left."""
 _DTYPES = {"string": "object"}
 
 
@@ -42,15 +43,18 @@ class Networks(ABC):
     """What runs the network of a stage."""
 
     @abstractmethod
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors | NetworkFailed]:
-        """The outputs for each sample, uint8 (height, width, channels) of any shape, with a batch dimension of 1."""
+    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
+        """The outputs for each sample, uint8 (height, width, channels) of any shape, with a batch dimension of 1.
+
+        Raises ``NetworkFailed``.
+        """
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)
         """Release what is held."""
 
 
-Answer = Tensors | BadImage | NetworkFailed | None
-"""What becomes of a picture; None where nobody waits for it any more."""
+class NobodyWaits(Exception):
+    """The caller of a picture has left, so nothing more is done for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class Stage:
     """One stage, ready to run.
 
     ``answer`` are the tensors that it gives of one region, without a batch dimension; ``keeps`` says of them, with it,
-    whether the region stays. ``order`` says of regions which comes first, where their order means something.
+    whether the region stays. ``order`` is that in which the first stage's regions are told.
     """
 
     name: str
@@ -67,7 +71,7 @@ class Stage:
     postprocess: Postprocess
     answer: tuple[Tensor, ...]
     keeps: Callable[[Tensors], bool] = lambda _: True
-    order: Callable[[Quads], npt.NDArray[np.int64]] | None = None
+    order: Callable[[Quads], npt.NDArray[np.int64]] = lambda quads: np.arange(len(quads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,190 +86,135 @@ class _Found:
     tensors: Tensors
 
 
-@dataclass(slots=True)
-class _Picture:
-    """A picture on its way through the stages, and what each gave of it so far."""
-
-    index: int
-    pixels: Pixels
-    found: dict[str, _Found] = field(default_factory=dict)
-    left_out: int = 0
-    failure: BadImage | NetworkFailed | None = None
-
-
 class Stages:
     """A cascade on the CPU, but for its networks.
 
     Args:
-        decoder: gives whole pictures, as ``definition.stage("decode")`` does.
         stages: in their order.
         networks: run what the stages ask.
         limits: of which ``max_regions`` of a picture go on to a later stage.
-        chunk: regions whose pixels are in memory at once.
         timed: counts the time of its block under a step's name.
         counted: called with a stage's name and the number of regions that it has worked on.
-        alive: called between chunks.
     """
 
     def __init__(
         self,
-        decoder: Compiled,
         stages: Sequence[Stage],
         networks: Networks,
         *,
         limits: Limits,
-        chunk: int,
         timed: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
         counted: Callable[[str, int], None] = lambda _stage, _regions: None,
-        alive: Callable[[], None] = lambda: None,
     ) -> None:
-        self._decoder, self._stages, self._networks = decoder, stages, networks
-        self._limits, self._chunk = limits, chunk
-        self._timed, self._counted, self._alive = timed, counted, alive
+        self._stages, self._networks, self._limits = stages, networks, limits
+        self._timed, self._counted = timed, counted
 
-    def run(self, images: Sequence[Encoded], is_wanted: Callable[[int], bool] = lambda _: True) -> list[Answer]:
-        """The answer to each image, or why there is none; what is wrong with one image changes nothing of others.
+    def run(self, picture: Pixels, is_wanted: Callable[[], bool] = lambda: True) -> Tensors:
+        """The answer to a decoded picture, upright, (height, width, 3) RGB, with a batch dimension of 1.
 
-        ``is_wanted`` says whether somebody still waits for the answer to the image of an index; None where nobody did.
+        ``is_wanted`` says whether somebody still waits for it. Raises ``NobodyWaits``, ``NetworkFailed``, and
+        ``BadImage`` where a stage cannot be applied to a picture of this size or memory is short.
         """
-        with self._timed("decode"):
-            decoded = self._decoder.run(images)
-        good = [index for index, one in enumerate(decoded) if not isinstance(one, BadImage)]
-        answers: list[Answer] = [one if isinstance(one, BadImage) else None for one in decoded]
-        pictures = [one for one in decoded if not isinstance(one, BadImage)]
-        for index, answer in zip(good, self.run_decoded(pictures, lambda at: is_wanted(good[at])), strict=True):
-            answers[index] = answer
-        return answers
+        found: dict[str, _Found] = {}
+        left_out: set[int] = set()
+        try:
+            for stage in self._stages:
+                if stage.definition.region is None:
+                    found[stage.name] = self._find(stage, picture)
+                else:
+                    chosen = self._chosen(stage, picture, found, left_out)
+                    found[stage.name] = self._look_at(stage, picture, chosen, left_out, is_wanted)
+        except MemoryError:
+            raise OutOfMemory(f"too little memory is free for the regions of a picture{MAY_BE_SENT_AGAIN}") from None
+        return self._answer(found, len(left_out))
 
-    def run_decoded(self, images: Sequence[Pixels], is_wanted: Callable[[int], bool] = lambda _: True) -> list[Answer]:
-        """The same of pictures that are decoded already, upright, (height, width, 3) RGB."""
-        answers: list[Answer] = [None] * len(images)
-        pictures = [_Picture(index, image) for index, image in enumerate(images)]
-        for stage in self._stages:
-            pictures = [picture for picture in pictures if picture.failure is None and is_wanted(picture.index)]
-            if stage.definition.region is None:
-                self._find(stage, pictures)
-            else:
-                self._look_at_regions(stage, pictures)
-            for picture in pictures:
-                answers[picture.index] = picture.failure
-        for picture in pictures:
-            if picture.failure is None:
-                answers[picture.index] = self._answer(picture)
-        return answers
+    def _find(self, stage: Stage, picture: Pixels) -> _Found:
+        """Run the first stage: the picture is its sample."""
+        with self._timed(f"{stage.name}_preprocess"):
+            sample = stage.from_picture.run(picture)
+        (found,) = self._results(stage, [sample], [(picture.shape[0], picture.shape[1])])
+        tensors = {name: value if name == IMAGE_SIZE else value[0] for name, value in found.items()}
+        quads = tensors[QUADS] if QUADS in tensors else quads_of(tensors[BOXES])
+        return _Found(np.arange(len(quads)), quads, tensors)
 
-    def _find(self, stage: Stage, pictures: Sequence[_Picture]) -> None:
-        """Run the first stage: every picture is one sample."""
-        for picture in pictures:
-            try:
-                with self._timed(f"{stage.name}_preprocess"):
-                    sample = stage.from_picture.run(picture.pixels)
-            except BadImage as error:
-                picture.failure = error.as_result()
-                continue
-            size_hw = (picture.pixels.shape[0], picture.pixels.shape[1])
-            (found,) = self._results(stage, [(picture, sample)], [size_hw])
-            if found is None:
-                continue
-            tensors = {name: value if name == IMAGE_SIZE else value[0] for name, value in found.items()}
-            quads = tensors[QUADS] if QUADS in tensors else quads_of(tensors[BOXES])
-            picture.found[stage.name] = _Found(np.arange(len(quads)), quads, tensors)
-
-    def _look_at_regions(self, stage: Stage, pictures: Sequence[_Picture]) -> None:
-        """Run a later stage on the regions of all pictures, a chunk at a time."""
-        chosen = {picture.index: self._chosen(stage, picture) for picture in pictures}
-        results: dict[int, list[Tensors | None]] = {index: [] for index in chosen}
-        regions = [(picture, row) for picture in pictures for row in range(len(chosen[picture.index].quads))]
-        for start in range(0, len(regions), self._chunk):
-            chunk = [region for region in regions[start : start + self._chunk] if region[0].failure is None]
-            with self._timed(f"{stage.name}_preprocess"):
-                samples = [
-                    (picture, sample)
-                    for picture, its in groupby(chunk, lambda region: region[0])
-                    for sample in stage.from_picture.run(
-                        picture.pixels, chosen[picture.index].quads[[row for _, row in its]]
-                    )
-                ]
-            for (picture, _), tensors in zip(samples, self._results(stage, samples), strict=True):
-                results[picture.index].append(tensors)
-        for picture in pictures:
-            if picture.failure is None:
-                self._counted(stage.name, len(results[picture.index]))
-                picture.found[stage.name] = _seen(stage, chosen[picture.index], results[picture.index])
-
-    def _chosen(self, stage: Stage, picture: _Picture) -> _Found:
-        """The regions that a stage takes of a picture, without tensors of its own."""
+    def _chosen(self, stage: Stage, picture: Pixels, found: Mapping[str, _Found], left_out: set[int]) -> _Found:
+        """The regions that a stage takes, without tensors of its own; those that a limit leaves out are told."""
         region = stage.definition.region
         assert region is not None
-        earlier = picture.found[region.of]
-        first = picture.found[self._stages[0].name].tensors
+        earlier = found[region.of]
+        first = found[self._stages[0].name].tensors
         said = {name: first[name][earlier.places] for name in (SCORES, CLASS_IDS, LABELS) if name in first}
         chosen = choose(
             region,
             earlier.quads,
-            (picture.pixels.shape[0], picture.pixels.shape[1]),
+            (picture.shape[0], picture.shape[1]),
             limits=self._limits,
             scores=said.get(SCORES),
             class_ids=said.get(CLASS_IDS),
             labels=said.get(LABELS),
         )
-        picture.left_out = max(picture.left_out, chosen.left_out)
+        left_out.update(earlier.places[chosen.left_out].tolist())
         return _Found(earlier.places[chosen.indices], earlier.quads[chosen.indices], {})
 
-    def _results(
-        self, stage: Stage, samples: Sequence[tuple[_Picture, Pixels | BadImage]], sizes: Sequence[Size] = ()
-    ) -> list[Tensors | None]:
-        """What a stage gives of each sample, with a batch dimension of 1.
+    def _look_at(
+        self, stage: Stage, picture: Pixels, chosen: _Found, left_out: set[int], is_wanted: Callable[[], bool]
+    ) -> _Found:
+        """Run a later stage on its regions, a few at a time; those stay of which it gives what it keeps."""
+        rows: list[Tensors] = []
+        kept: list[int] = []
+        for start in range(0, len(chosen.quads), _CHUNK):
+            if not is_wanted():
+                raise NobodyWaits
+            with self._timed(f"{stage.name}_preprocess"):
+                samples = stage.from_picture.run(picture, chosen.quads[start : start + _CHUNK])
+            good: list[Pixels] = []
+            numbers: list[int] = []
+            for number, sample in enumerate(samples, start):
+                if isinstance(sample, OutOfMemory):
+                    raise sample
+                if isinstance(sample, BadImage):
+                    # Resized by this definition it would be larger than a picture may be.
+                    left_out.add(int(chosen.places[number]))
+                else:
+                    good.append(sample)
+                    numbers.append(number)
+            for number, row in zip(numbers, self._results(stage, good), strict=True):
+                if stage.keeps(row):
+                    rows.append(row)
+                    kept.append(number)
+        self._counted(stage.name, len(chosen.quads))
+        tensors, quads = _stacked(rows, stage.answer), chosen.quads[kept]
+        if DEGREES in tensors:
+            quads = turned(quads, tensors[DEGREES] // _QUARTER)
+        return _Found(chosen.places[kept], quads, tensors)
 
-        None where the region cannot be made a sample, or its picture has failed.
-        """
-        self._alive()
-        good = [sample for _, sample in samples if not isinstance(sample, BadImage)]
+    def _results(self, stage: Stage, samples: Sequence[Pixels], sizes: Sequence[Size] = ()) -> list[Tensors]:
+        """What a stage gives of each sample, with a batch dimension of 1."""
         with self._timed(f"{stage.name}_network"):
-            outputs = iter(self._networks.run(stage.name, good))
-        results: list[Tensors | None] = []
+            outputs = self._networks.run(stage.name, samples)
         with self._timed(f"{stage.name}_postprocess"):
-            for picture, sample in samples:
-                one = None if isinstance(sample, BadImage) else next(outputs)
-                if isinstance(one, NetworkFailed):
-                    picture.failure, one = one, None
-                results.append(None if one is None else stage.postprocess(one, sizes)[0])
-        return results
+            return [stage.postprocess(one, sizes)[0] for one in outputs]
 
-    def _answer(self, picture: _Picture) -> Tensors:
+    def _answer(self, found: Mapping[str, _Found], left_out: int) -> Tensors:
         """Of every stage the rows of the regions that went through all of them."""
-        found = list(picture.found.values())
-        places = reduce(np.intersect1d, (one.places for one in found))
-        order = self._stages[0].order
-        if order is not None:
-            # A page that lies on its side, or upside down, is known for that only now.
-            places = places[order(found[-1].quads[np.isin(found[-1].places, places)])]
+        places = reduce(np.intersect1d, (one.places for one in found.values()))
+        last = found[self._stages[-1].name]
+        # A page that lies on its side, or upside down, is known for that only now.
+        places = places[self._stages[0].order(last.quads[np.isin(last.places, places)])]
         answer: Tensors = {}
-        for stage, one in zip(self._stages, found, strict=True):
+        for name, one in found.items():
             kept = np.searchsorted(one.places, places)
-            is_last = stage is self._stages[-1]
-            for name, value in one.tensors.items():
-                if name == IMAGE_SIZE:
-                    answer[name] = value
-                elif name == BOXES:
-                    answer[name] = value[kept][None]
-                elif name != QUADS:
-                    answer[name if is_last else f"{stage.name}_{name}"] = value[kept][None]
+            for tensor, value in one.tensors.items():
+                if tensor == IMAGE_SIZE:
+                    answer[tensor] = value
+                elif tensor == BOXES:
+                    answer[tensor] = value[kept][None]
+                elif tensor != QUADS:
+                    answer[tensor if one is last else f"{name}_{tensor}"] = value[kept][None]
             if BOXES not in answer:
                 answer[QUADS] = one.quads[kept][None]
-        answer[LEFT_OUT] = np.array([[picture.left_out]], np.int32)
+        answer[LEFT_OUT] = np.array([[left_out]], np.int32)
         return answer
-
-
-def _seen(stage: Stage, chosen: _Found, results: Sequence[Tensors | None]) -> _Found:
-    """The regions that stay of those that a stage took, with what it gave of them, turned where it says so."""
-    given = [one if one is not None and stage.keeps(one) else None for one in results]
-    kept = np.array([one is not None for one in given], bool)
-    tensors = _stacked([one for one in given if one is not None], stage.answer)
-    quads = chosen.quads[kept]
-    if DEGREES in tensors:
-        quads = turned(quads, tensors[DEGREES] // _QUARTER)
-    return _Found(chosen.places[kept], quads, tensors)
 
 
 def _stacked(rows: Sequence[Tensors], answer: Sequence[Tensor]) -> Tensors:

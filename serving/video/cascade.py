@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from onestream.postprocess.postprocessing import Tensors
-from onestream.preprocess import WHOLE_PICTURE, BadImage, compile
+from onestream.preprocess import WHOLE_PICTURE
 from onestream.preprocess.video.streams.stream import StreamFrame
 from onestream.serving.models.cascade import Staged
 from onestream.serving.models.stages import NetworkFailed, Stages
@@ -39,16 +39,15 @@ class CascadeVideo(Staged, Video):
     def _answer(self, frame: StreamFrame) -> Tensors:
         # The model is on the CPU, and so is what it decodes.
         assert isinstance(frame.pixels, np.ndarray)
-        (answer,) = self._stages().run_decoded([frame.pixels])
-        if isinstance(answer, NetworkFailed) and answer.is_overload:
-            raise Overloaded(str(answer))
-        if answer is None or isinstance(answer, BadImage | NetworkFailed):
-            raise RuntimeError(str(answer))
+        try:
+            answer = self._stages().run(frame.pixels)
+        except NetworkFailed as error:
+            raise (Overloaded if error.is_overload else RuntimeError)(str(error)) from None
+        self.count_left_out(answer)
         return {name: value[0] for name, value in answer.items()}
 
     def _stages(self) -> Stages:
         if not hasattr(self._of_thread, "stages"):
-            decoder = compile(WHOLE_PICTURE, backend="reference")
-            self._of_thread.stages = self.open_stages(decoder, self._networks)
+            self._of_thread.stages = self.open_stages(self._networks)
         stages: Stages = self._of_thread.stages
         return stages

@@ -326,7 +326,7 @@ class Video(Adapter):
     def _tick(self) -> None:
         while not self._stop.wait(_TICK_S):
             # No batch has a deadline here; a process in which not even this thread runs hangs.
-            deadline.extend()
+            deadline.heartbeat()
             self._look_after_all()
             self._hold_memory()
 

@@ -37,12 +37,29 @@ _WORKS_ON = "[Slow().execute(500_000) for _ in range(5)]; __import__('time').sle
 _HANGS = "Slow().execute(100_000_000)"
 _WAITS_FOR_WORK = "ticking(); __import__('time').sleep(4)"
 _KEEPS_THE_LOCK = "ticking(); __import__('time').sleep(0.4); PyDLL(None).sleep(100)"
+_EXTENDS_ITS_OWN = """
+import time
+with deadline.batch_deadline(10.0):
+    deadline.extend()
+    time.sleep(3)
+"""
+_EXTENDS_WITHOUT_A_BATCH = """
+thread = threading.Thread(target=deadline.extend)
+thread.start(); thread.join(); __import__('time').sleep(3)
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "returncode"),
-    [(_WORKS_ON, 0), (_HANGS, -signal.SIGALRM), (_WAITS_FOR_WORK, 0), (_KEEPS_THE_LOCK, -signal.SIGALRM)],
+    [
+        (_WORKS_ON, 0),
+        (_HANGS, -signal.SIGALRM),
+        (_WAITS_FOR_WORK, 0),
+        (_KEEPS_THE_LOCK, -signal.SIGALRM),
+        (_EXTENDS_ITS_OWN, 0),
+        (_EXTENDS_WITHOUT_A_BATCH, 0),
+    ],
 )
 def test_only_what_hangs_is_ended(does: str, returncode: int) -> None:
     ended = subprocess.run([sys.executable, "-c", _PROCESS + does], timeout=60, check=False)

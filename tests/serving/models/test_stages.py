@@ -9,50 +9,48 @@ import numpy as np
 import pytest
 
 from onestream.postprocess.postprocessing import Tensors
-from onestream.preprocess import BadImage, Decode, Definition, Limits, Resize
+from onestream.preprocess import BadImage, Decode, Definition, Limits, OutOfMemory, Resize
 from onestream.preprocess.operations import Region
 from onestream.serving.building.triton_config import Tensor
-from onestream.serving.models.stages import NetworkFailed, Networks, Pixels, Stage, Stages
+from onestream.serving.models.stages import NetworkFailed, Networks, NobodyWaits, Pixels, Stage, Stages
 
 SIDE = 10
-PICTURE_HW = (40, 100)
+PICTURE_HW = (40, 1000)
 FIND = Definition(operations=[Decode()])
 REGIONS = Definition(operations=[Region(of="find"), Resize(mode="exact", size=(4, 4))])
 FOUND = (Tensor("boxes", "float32", (-1, 4)), Tensor("scores", "float32", (-1,)), Tensor("image_size", "int32", (2,)))
 VALUE = (Tensor("value", "int32", (1,)), Tensor("pair", "int32", (2,)))
 
 
-class Decoder:
-    """Takes numbers for images: so many boxes are in the picture; a negative number is a bad image."""
-
-    def run(self, images: Sequence[Any]) -> list[Any]:
-        return [
-            BadImage("corrupt", "it is damaged") if count < 0 else np.full((*PICTURE_HW, 3), count, np.uint8)
-            for count in images
-        ]
+def picture(count: int) -> Pixels:
+    """A picture with so many boxes in it."""
+    return np.full((*PICTURE_HW, 3), count, np.uint8)
 
 
 class Cutter:
-    """The sample of a picture is the picture, that of a region its place in the picture's corner pixel."""
+    """The sample of a picture is the picture, that of a region its place; ``bad`` gives what it cannot cut."""
 
-    def run(self, picture: Pixels, quads: Any = None) -> Any:
+    def __init__(self, bad: dict[int, BadImage] | None = None) -> None:
+        self.bad = bad or {}
+
+    def run(self, pixels: Pixels, quads: Any = None) -> Any:
         if quads is None:
-            return picture
-        return [np.full((1, 1, 3), quad[0, 0] // SIDE, np.uint8) for quad in quads]
+            return pixels
+        numbers = [int(quad[0, 0] // SIDE) for quad in quads]
+        return [self.bad.get(number, np.full((1, 1, 3), number, np.uint8)) for number in numbers]
 
 
 class Echo(Networks):
-    """Gives its sample back, and remembers how many it got at once."""
+    """Gives its samples back, and remembers how many it got at once."""
 
     def __init__(self, failing: int | None = None) -> None:
         self.failing, self.batches = failing, []
 
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors | NetworkFailed]:
+    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
         self.batches.append((stage, len(samples)))
-        return [
-            NetworkFailed("it broke") if stage != "find" and sample[0, 0, 0] == self.failing else {"out": sample[None]}
-            for sample in samples
-        ]
+        if stage != "find" and any(sample[0, 0, 0] == self.failing for sample in samples):
+            raise NetworkFailed("it broke")
+        return [{"out": sample[None]} for sample in samples]
 
 
 def boxes(outputs: Tensors, sizes: Sequence[Any]) -> list[Tensors]:
@@ -78,16 +76,16 @@ def turn(outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
 
 
 def stages(*later: Stage, networks: Networks | None = None, limits: Limits | None = None) -> Stages:
-    first = Stage("find", FIND, Cutter(), boxes, FOUND)
-    return Stages(Decoder(), [first, *later], networks or Echo(), limits=limits or Limits(), chunk=3)
+    return Stages([FIRST, *later], networks or Echo(), limits=limits or Limits())
 
 
+FIRST = Stage("find", FIND, Cutter(), boxes, FOUND)
 LOOK = Stage("look", REGIONS, Cutter(), value, VALUE)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 10])
 def test_every_region_gets_its_row(count: int) -> None:
-    (answer,) = stages(LOOK).run([count])
+    answer = stages(LOOK).run(picture(count))
     assert set(answer) == {"boxes", "find_scores", "image_size", "value", "pair", "left_out"}
     assert answer["boxes"].shape == (1, count, 4)
     assert answer["find_scores"].shape == (1, count)
@@ -97,34 +95,39 @@ def test_every_region_gets_its_row(count: int) -> None:
     assert answer["left_out"].tolist() == [[0]]
 
 
-def test_pictures_share_chunks_and_nothing_else() -> None:
-    networks = Echo()
-    counts = [4, 0, -1, 1, 5]
-    answers = stages(LOOK, networks=networks).run(counts)
-    assert [size for stage, size in networks.batches if stage == "look"] == [3, 3, 3, 1]
-    assert isinstance(answers[2], BadImage)
-    for count, answer in zip(counts, answers, strict=True):
-        if count >= 0:
-            assert answer["value"].tolist() == [list(range(count))]
-            alone = stages(LOOK).run([count])[0]
-            assert all(np.array_equal(answer[name], alone[name]) for name in alone)
+def test_a_network_that_fails_for_a_region_fails_the_picture() -> None:
+    with pytest.raises(NetworkFailed, match="it broke"):
+        stages(LOOK, networks=Echo(failing=3)).run(picture(5))
 
 
-def test_a_network_that_fails_for_a_region_fails_its_picture_alone() -> None:
-    answers = stages(LOOK, networks=Echo(failing=3)).run([2, 5, 3])
-    assert isinstance(answers[1], NetworkFailed)
-    assert answers[0]["value"].tolist() == [[0, 1]]
-    assert answers[2]["value"].tolist() == [[0, 1, 2]]
+def test_a_region_that_would_be_too_large_is_left_out_and_told() -> None:
+    cutter = Cutter({1: BadImage("too_many_pixels", "it would be too large")})
+    answer = stages(Stage("look", REGIONS, cutter, value, VALUE)).run(picture(3))
+    assert answer["value"].tolist() == [[0, 2]]
+    assert answer["left_out"].tolist() == [[1]]
+
+
+def test_too_little_memory_for_a_region_is_no_answer_without_it() -> None:
+    cutter = Cutter({1: OutOfMemory("too little memory")})
+    with pytest.raises(OutOfMemory):
+        stages(Stage("look", REGIONS, cutter, value, VALUE)).run(picture(3))
+
+    class Short(Cutter):
+        def run(self, *_: Any) -> Any:
+            raise MemoryError
+
+    with pytest.raises(OutOfMemory, match="too little memory is free for the regions"):
+        Stages([Stage("find", FIND, Short(), boxes, FOUND), LOOK], Echo(), limits=Limits()).run(picture(3))
 
 
 def test_above_the_limit_the_best_regions_stay_and_the_rest_is_counted() -> None:
-    (answer,) = stages(LOOK, limits=Limits(max_regions=4)).run([9])
+    answer = stages(LOOK, limits=Limits(max_regions=4)).run(picture(9))
     assert answer["value"].tolist() == [[0, 1, 2, 3]]
     assert answer["left_out"].tolist() == [[5]]
 
 
 def test_a_region_that_a_stage_does_not_keep_has_no_row() -> None:
-    (answer,) = stages(Stage("odd", REGIONS, Cutter(), value, VALUE, is_odd), LOOK).run([6])
+    answer = stages(Stage("odd", REGIONS, Cutter(), value, VALUE, is_odd), LOOK).run(picture(6))
     assert answer["odd_value"].tolist() == answer["value"].tolist() == [[1, 3, 5]]
     assert answer["boxes"][0, :, 0].tolist() == [10, 30, 50]
 
@@ -134,12 +137,12 @@ def test_a_later_stage_takes_regions_turned() -> None:
     seen: list[Any] = []
 
     class Watching(Cutter):
-        def run(self, picture: Pixels, quads: Any = None) -> Any:
+        def run(self, pixels: Pixels, quads: Any = None) -> Any:
             seen.extend(quads)
-            return super().run(picture, quads)
+            return super().run(pixels, quads)
 
     regions = Definition(operations=[Region(of="turn"), Resize(mode="exact", size=(4, 4))])
-    (answer,) = stages(turner, Stage("look", regions, Watching(), value, VALUE)).run([4])
+    answer = stages(turner, Stage("look", regions, Watching(), value, VALUE)).run(picture(4))
     assert answer["turn_degrees"].tolist() == [[0, 90, 180, 270]]
     corners = [[0, 0], [10, 0], [10, 10], [0, 10]]
     for place, quad in enumerate(seen):
@@ -150,16 +153,15 @@ def test_a_later_stage_takes_regions_turned() -> None:
 
 def test_nobody_works_for_a_caller_who_has_left() -> None:
     networks = Echo()
-    answers = stages(LOOK, networks=networks).run([2, 2], lambda index: index == 1)
-    assert answers[0] is None
-    assert answers[1]["value"].tolist() == [[0, 1]]
-    assert [size for stage, size in networks.batches if stage == "find"] == [1]
+    waits = iter([True, True, False])
+    with pytest.raises(NobodyWaits):
+        stages(LOOK, networks=networks).run(picture(100), lambda: next(waits))
+    assert networks.batches == [("find", 1), ("look", 16), ("look", 16)]
 
 
 def test_regions_whose_order_means_something_are_ordered_as_they_were_turned() -> None:
     first = Stage("find", FIND, Cutter(), boxes, FOUND, order=lambda quads: np.argsort(-quads[:, 0, 0]))
-    cascade = Stages(Decoder(), [first, LOOK], Echo(), limits=Limits(), chunk=3)
-    (answer,) = cascade.run([3])
+    answer = Stages([first, LOOK], Echo(), limits=Limits()).run(picture(3))
     assert answer["value"].tolist() == [[2, 1, 0]]
     assert answer["boxes"][0, :, 0].tolist() == [20, 10, 0]
     assert answer["find_scores"].tolist() == [[0.5, 0.75, 1.0]]
