@@ -61,8 +61,9 @@ def test_the_lines_are_opencvs(mask: np.ndarray, dilation: bool) -> None:
     dilated = cv2.dilate(mask.astype(np.uint8), np.ones((2, 2), np.uint8)) if dilation else mask.astype(np.uint8)
     contours, _ = cv2.findContours(dilated, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     expected = [cv2.minAreaRect(contour)[1] for contour in contours]
-    sides = sorted(w * h for w, h in expected if min(w, h) >= 1 + TOLERANCE)
-    on_the_edge = sum(abs(min(w, h) - 1) < TOLERANCE for w, h in expected)
+    # Of a small corner, an upright and a slanted rectangle have the same area and other sides: either is right.
+    sides = sorted(w * h for w, h in expected if min(w, h) > 1.5)
+    on_the_edge = sum(0.5 < min(w, h) <= 1.5 for w, h in expected)
     lines = found(mask.astype(np.float32), dilation=dilation, min_side=1, box_threshold=0, unclip_ratio=0)
     ours = sorted(areas(lines.quads))
     assert len(sides) <= len(ours) <= len(sides) + on_the_edge

@@ -146,8 +146,6 @@ def test_one_id_goes_from_the_call_to_the_log_and_the_trace(
         assert step.compute_ms is not None
         # A step's time holds its waiting and its computing; both clocks are one machine's.
         assert 0 <= step.queue_ms + step.compute_ms <= step.total_ms + 1
-    # The client's time begins before the server's, and ends after the answer was handed over.
-    assert called.total_ms <= result.latency_ms + 1
     assert [step.model for step in running.traced(bad).steps[0].steps] == [refused_by] * (pipeline == "classify")
 
 

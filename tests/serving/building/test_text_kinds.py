@@ -263,7 +263,8 @@ def test_free_sides_that_are_not() -> None:
             onnx_graph.prepare(columns(), FREE, options)
 
 
-def test_an_image_pipeline_has_one_size(tmp_path: Path) -> None:
-    """Its images are batched."""
-    with pytest.raises(BadPipeline, match="output size depends on the image, and images are batched"):
-        built(tmp_path, columns(), {"kind": "raw"}, preprocess=FREE.model_dump(mode="json"))
+def test_streams_need_one_size(tmp_path: Path) -> None:
+    """Their frames share batches."""
+    fields = FREE.model_dump(mode="json")
+    with pytest.raises(BadPipeline, match="frames of streams share batches, and the definition's output size depends"):
+        built(tmp_path, columns(), {"kind": "raw"}, preprocess=fields, video={})
