@@ -68,6 +68,12 @@ class Cuts:
         return bounding_boxes(self.quads).astype(np.int64)
 
     @property
+    def quarters(self) -> npt.NDArray[np.int64]:
+        """Of boxes, by how many quarters their windows are turned, as by ``numpy.rot90``, (n,)."""
+        first_is_left, first_is_top = (self.quads[:, 0] == self.quads.min(axis=1)).T
+        return np.where(first_is_top, np.where(first_is_left, 0, 1), np.where(first_is_left, 3, 2))
+
+    @property
     def possible(self) -> npt.NDArray[np.bool_]:
         """Which regions can be cut, (n,)."""
         return self.sizes[:, 0] > 0
@@ -77,10 +83,10 @@ def cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts
     """What ``region`` cuts of a picture of ``size_hw`` for each quad.
 
     A *box* is the bounding box of the quad, with the margin; its edges are rounded to whole pixels (``floor(x + 0.5)``)
-    and cut at the picture's borders, and it holds at least the pixel at its middle. A *quad* has its edges moved
-    outwards by the margin and may reach beyond the picture. It becomes a rectangle as wide as the longer of its upper
-    and lower edge and as high as the longer of the others, rounded likewise, at least 1 pixel. What is then at least
-    ``region.upright`` times as high as wide is turned.
+    and cut at the picture's borders, and it holds at least the pixel at its middle. It is turned by whole quarters to
+    begin where the quad does. A *quad* has its edges moved outwards by the margin and may reach beyond the picture. It
+    becomes a rectangle as wide as the longer of its upper and lower edge and as high as the longer of the others,
+    rounded likewise, at least 1 pixel. What is then higher than wide, by ``region.upright`` at least, is turned.
 
     Cannot be cut: what has a corner that is not finite, or does not meet the picture; and a *quad* that is not convex,
     not clockwise, nearly a line, or larger than ``MAX_REGION_SIDE`` or ``limits.max_pixels`` allow. Raises
@@ -103,7 +109,7 @@ def cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts
     sizes = np.where(possible[:, None], sizes, 0).astype(np.int64)
     is_turned = np.zeros(len(points), np.bool_)
     if region.upright is not None:
-        is_turned = possible & (sizes[:, 0] >= region.upright * sizes[:, 1])
+        is_turned = possible & (sizes[:, 0] >= region.upright * sizes[:, 1]) & (sizes[:, 0] > sizes[:, 1])
     seen = turned(corners.astype(np.float32), is_turned.astype(np.int64))
     return Cuts(seen, np.where(is_turned[:, None], sizes[:, ::-1], sizes), is_turned, shorter)
 
@@ -133,8 +139,18 @@ def _boxes(points: _Points, margin: float, size_hw: Size) -> _Cut:
     first, last = np.floor(low + 0.5), np.floor(high + 0.5)
     middle = np.minimum(np.floor((low + high) / 2), borders - 1)
     first, last = np.where(last > first, first, middle), np.where(last > first, last, middle + 1)
-    corners = quads_of(np.concatenate([first, last], axis=1).astype(np.float32))
+    corners = turned(quads_of(np.concatenate([first, last], axis=1).astype(np.float32)), -_top_left(points))
     return corners.astype(np.float64), shorter, np.ones(len(points), np.bool_)
+
+
+def _top_left(points: _Points) -> npt.NDArray[np.int64]:
+    """The corner of each quad that is its top left one in the picture, (n,): from there an edge goes most to the right.
+
+    The numbers themselves decide between equal edges, so that it does not matter with which corner a quad begins.
+    """
+    edges = np.roll(points, -1, axis=1) - points
+    ascending: npt.NDArray[np.int64] = np.lexsort((points[..., 1], points[..., 0], edges[..., 1], edges[..., 0]))
+    return ascending[:, -1]
 
 
 def _quads(points: _Points, margin: float, _size_hw: Size) -> _Cut:
@@ -160,9 +176,14 @@ def _sides(points: _Points) -> tuple[_Points, _Points]:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The regions that a stage takes: ``indices``, int64, in their order, and how many the limit left out."""
+    """The regions that a stage takes: ``indices``, int64, in their order, and how many the limit left out.
+
+    ``quads`` are their own corners, without a margin, the top left one of what the stage sees first: those that it
+    turns begin at another corner than before. To choose of these again changes nothing.
+    """
 
     indices: npt.NDArray[np.int64]
+    quads: Quads
     left_out: int
 
 
@@ -200,7 +221,8 @@ def choose(
     best_first = indices if scores is None else indices[np.argsort(-scores[indices], kind="stable")]
     pixels = np.cumsum(found.sizes[best_first].prod(axis=1))
     kept = best_first[: limits.max_regions][pixels[: limits.max_regions] <= _MOST_PICTURES * limits.max_pixels]
-    return Chosen(np.sort(kept), len(indices) - len(kept))
+    kept = np.sort(kept)
+    return Chosen(kept, turned(quads[kept], found.turned[kept].astype(np.int64)), len(indices) - len(kept))
 
 
 def homographies(quads: Quads, sizes: npt.NDArray[np.int64]) -> _Points:

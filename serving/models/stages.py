@@ -210,7 +210,7 @@ class Stages:
             labels=said.get(LABELS),
         )
         picture.left_out = max(picture.left_out, chosen.left_out)
-        return _Found(earlier.places[chosen.indices], earlier.quads[chosen.indices], {})
+        return _Found(earlier.places[chosen.indices], chosen.quads, {})
 
     def _results(
         self, stage: Stage, samples: Sequence[tuple[_Picture, Pixels | BadImage]], sizes: Sequence[Size] = ()

@@ -136,10 +136,13 @@ def test_a_box_is_what_pillow_crops_and_resizes(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "dali"])
 @pytest.mark.parametrize("quarters", range(4))
-def test_a_quad_at_whole_pixels_is_its_pixels(backend: str, quarters: int) -> None:
+@pytest.mark.parametrize("shape", ["box", "quad"])
+def test_whole_pixels_are_copied_from_the_corner_with_which_a_region_begins(
+    shape: Any, backend: str, quarters: int
+) -> None:
     picture = array(photo("coffee"))
     quads = np.roll(quads_of(np.array([[30, 20, 130, 60]], np.float32)), -quarters, axis=1)
-    (seen,) = compiled(regions(PIXELS, shape="quad"), backend).run(picture, quads)
+    (seen,) = compiled(regions(PIXELS, shape=shape), backend).run(picture, quads)
     np.testing.assert_array_equal(seen, np.rot90(picture[20:60, 30:130], quarters))
 
 

@@ -239,6 +239,31 @@ def test_whatever_the_corners_sizes_are_bounded(
         assert np.isfinite(homographies(found.quads[found.possible], taken)).all()
 
 
+@given(corners=ANY_QUADS, shape=st.sampled_from(["box", "quad"]), upright=st.sampled_from([1.0, 1.5]))
+@example(corners=quads(INSIDE, [[0, 0], [40, 0], [40, 40], [0, 40]]), shape="quad", upright=1.0)
+@example(corners=quads([[10, 10], [30, 10], [30, 90], [10, 90]]), shape="box", upright=1.0)
+def test_what_is_upright_stays_as_it_is(corners: np.ndarray, shape: Any, upright: float) -> None:
+    region = Region(of="find", shape=shape, upright=upright, margin=0.2)
+    first = choose(region, corners, PICTURE, limits=LIMITS)
+    before = cuts(region, corners[first.indices], PICTURE, limits=LIMITS)
+    np.testing.assert_array_equal(first.quads, turned(corners[first.indices], before.turned.astype(int)))
+    again = choose(region, first.quads, PICTURE, limits=LIMITS)
+    assert again.indices.tolist() == list(range(len(first.indices)))
+    np.testing.assert_array_equal(again.quads, first.quads)
+    after = cuts(region, first.quads, PICTURE, limits=LIMITS)
+    assert not after.turned.any()
+    # What is cut of the picture is the same, too.
+    np.testing.assert_array_equal(after.quads, before.quads)
+    np.testing.assert_array_equal(after.sizes, before.sizes)
+
+
+@given(corners=RECTANGLES, quarters=st.integers(0, 3), shape=st.sampled_from(["box", "quad"]))
+def test_what_is_cut_begins_where_the_content_does(corners: np.ndarray, quarters: int, shape: Any) -> None:
+    region = Region(of="find", shape=shape)
+    plain, rolled = (cuts(region, some, PICTURE, limits=LIMITS) for some in (corners, turned(corners, quarters)))
+    np.testing.assert_array_equal(rolled.quads, turned(plain.quads, quarters))
+
+
 def test_arrays_of_another_shape_are_refused() -> None:
     for shape in ((4, 2), (3, 4), (2, 4, 3), (0,)):
         with pytest.raises(ValueError, match=r"expected \(n, 4, 2\)"):
