@@ -6,13 +6,17 @@ clockwise from the top left corner of what is in it. A box is the quad of its co
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.geometry import Boxes, Quads, Size
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import BadImage
+from onestream.preprocess.geometry import Boxes, Quads, Size, free_sizes, mapping
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import MAX_SIDE_OF_OPERATION, Region
 
@@ -22,6 +26,8 @@ MAX_REGION_SIDE = MAX_SIDE_OF_OPERATION
 """The longest side of a rectified region, in pixels: no operation makes a longer one."""
 _MOST_PICTURES = 4
 """Pixels of all regions of a picture, in largest pictures: of 25 million each they take some seconds to rectify."""
+_MOST_SAMPLE_PIXELS = 30_000_000
+"""Of a picture's samples for a stage: twice a page of 500 lines of 48x640, 48 s of a core at 25 ms for 48x320."""
 _LEAST_SINE = 0.01
 """Of the angle at a corner, about half a degree: beyond, four corners are nearly a line."""
 
@@ -188,7 +194,7 @@ class Chosen:
 
 
 def choose(
-    region: Region,
+    definition: Definition,
     quads: Quads,
     size_hw: Size,
     *,
@@ -197,14 +203,17 @@ def choose(
     class_ids: npt.NDArray[np.integer[Any]] | None = None,
     labels: npt.NDArray[np.object_] | None = None,
 ) -> Chosen:
-    """Which of an earlier stage's regions of a picture of ``size_hw`` a stage takes.
+    """Which of an earlier stage's regions of a picture of ``size_hw`` the stage of a ``definition`` takes.
 
     Those that can be cut (``cuts``), of ``region.classes``, with ``region.min_score`` and ``region.min_side`` at least;
     of these the ``limits.max_regions`` with the best scores, or the first ones where there are no scores, as far as all
-    together have at most four times the pixels of the largest picture (``limits.max_pixels``). ``scores``,
-    ``class_ids`` and ``labels``, the names of the classes in UTF-8, are (n,). Raises ``ValueError`` where the region
-    asks for scores or classes and there are none.
+    together have at most four times the pixels of the largest picture (``limits.max_pixels``), and their samples 30
+    million. ``scores``, ``class_ids`` and ``labels``, the names of the classes in UTF-8, are (n,). Raises
+    ``ValueError`` where the definition takes no regions, or asks for scores or classes and there are none.
     """
+    region = definition.region
+    if region is None:
+        raise ValueError(f"the definition begins with {definition.source.op}; only one with region takes regions")
     found = cuts(region, quads, size_hw, limits=limits)
     taken = found.possible & (found.shorter_sides >= region.min_side)
     if region.classes:
@@ -219,10 +228,25 @@ def choose(
         taken &= scores >= region.min_score
     indices = np.flatnonzero(taken)
     best_first = indices if scores is None else indices[np.argsort(-scores[indices], kind="stable")]
-    pixels = np.cumsum(found.sizes[best_first].prod(axis=1))
-    kept = best_first[: limits.max_regions][pixels[: limits.max_regions] <= _MOST_PICTURES * limits.max_pixels]
+    kept = best_first[: limits.max_regions]
+    kept = kept[np.cumsum(found.sizes[kept].prod(axis=1)) <= _MOST_PICTURES * limits.max_pixels]
+    kept = kept[np.cumsum(_sample_pixels(definition, found.sizes[kept], limits)) <= _MOST_SAMPLE_PIXELS]
     kept = np.sort(kept)
     return Chosen(kept, turned(quads[kept], found.turned[kept].astype(np.int64)), len(indices) - len(kept))
+
+
+def _sample_pixels(definition: Definition, sizes: npt.NDArray[np.int64], limits: Limits) -> npt.NDArray[np.int64]:
+    """The pixels that the network gets of regions of ``sizes``, (n,): 0 of those to which it cannot be applied."""
+    height, width = definition.output_spec.size_hw
+    if height is not None and width is not None:
+        return np.full(len(sizes), height * width)
+    pixels = np.zeros(len(sizes), np.int64)
+    for number, (rows, columns) in enumerate(sizes.tolist()):
+        with suppress(BadImage):
+            for size_hw in free_sizes(definition, (rows, columns)):
+                limits.check_resized(size_hw)
+            pixels[number] = math.prod(mapping(definition, (rows, columns)).canvas_hw)
+    return pixels
 
 
 def homographies(quads: Quads, sizes: npt.NDArray[np.int64]) -> _Points:

@@ -201,7 +201,7 @@ class Stages:
         first = picture.found[self._stages[0].name].tensors
         said = {name: first[name][earlier.places] for name in (SCORES, CLASS_IDS, LABELS) if name in first}
         chosen = choose(
-            region,
+            stage.definition,
             earlier.quads,
             (picture.pixels.shape[0], picture.pixels.shape[1]),
             limits=self._limits,
