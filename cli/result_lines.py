@@ -77,7 +77,10 @@ def left_out(result: Result) -> str:
     """What was found and not looked at, as a sentence; empty where that is nothing."""
     if not isinstance(result, Regions) or not result.left_out:
         return ""
-    return f"{result.left_out} more were found and left out; the pipeline's limits.max_regions is the most of a picture"
+    return (
+        f"{result.left_out} more were found and left out: "
+        "the regions of a picture are bounded in number, by the pipeline's limits.max_regions, and in pixels"
+    )
 
 
 def _region(one: Region, result: Regions) -> Line:

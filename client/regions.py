@@ -67,8 +67,8 @@ class Regions:
     is in the region. ``boxes`` is float32 (n, 4), x0, y0, x1, y1, where the pipeline finds boxes, whose corners
     ``quads`` are then. ``tensors`` holds what the stages said, by the names of the answer's tensors, with a row for
     each region: names as they are of the last stage, ``STAGE_NAME`` of those before it; labels and texts are ``str``.
-    ``left_out`` counts the regions that were found and not looked at, since the pipeline takes only so many a picture.
-    ``image_size`` is (height, width) of the picture. The rest is as of ``Classification``.
+    ``left_out`` counts the regions that were found and not looked at, since the pipeline takes only so many a picture,
+    and so many pixels. ``image_size`` is (height, width) of the picture. The rest is as of ``Classification``.
     """
 
     quads: npt.NDArray[np.float32]

@@ -33,7 +33,10 @@ class Limits(BaseModel):
         default=25_000_000, ge=1, le=PILLOW_MAX_PIXELS, description="largest height x width, as stored and as resized"
     )
     max_regions: int = Field(
-        default=1000, ge=1, le=100_000, description="most regions of one picture that a stage of a cascade takes"
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="most regions of one picture that a stage of a cascade takes; they are bounded in pixels, too",
     )
     formats: tuple[ImageFormat, ...] = Field(default=FORMATS, min_length=1, description="accepted file formats")
 

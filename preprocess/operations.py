@@ -130,14 +130,14 @@ class Region(Operation):
     upright: float | None = Field(
         default=None,
         ge=1,
-        description="a region that is at least this many times as tall as wide is turned by a quarter, "
+        description="a region that is taller than wide, by this factor at least, is turned by a quarter, "
         "counterclockwise; none is without it",
     )
     classes: tuple[ClassId | ClassName, ...] = Field(
         default=(), description="ids or names of the classes whose regions are taken; all are without it"
     )
     min_score: Annotated[float, Unsigned] = Field(
-        default=0.0, ge=0, le=1, description="a region with a lower score is left out"
+        default=0.0, ge=0, le=1, description="a region to which the first stage gave a lower score is left out"
     )
 
     def output(self, spec: TensorSpec) -> TensorSpec:

@@ -6,13 +6,17 @@ clockwise from the top left corner of what is in it. A box is the quad of its co
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.geometry import Boxes, Quads, Size
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import BadImage
+from onestream.preprocess.geometry import Boxes, Quads, Size, free_sizes, mapping
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import MAX_SIDE_OF_OPERATION, Region
 
@@ -22,6 +26,8 @@ MAX_REGION_SIDE = MAX_SIDE_OF_OPERATION
 """The longest side of a rectified region, in pixels: no operation makes a longer one."""
 _MOST_PICTURES = 4
 """Pixels of all regions of a picture, in largest pictures: of 25 million each they take some seconds to rectify."""
+_MOST_SAMPLE_PIXELS = 30_000_000
+"""Of a picture's samples for a stage: twice a page of 500 lines of 48x640, 48 s of a core at 25 ms for 48x320."""
 _LEAST_SINE = 0.01
 """Of the angle at a corner, about half a degree: beyond, four corners are nearly a line."""
 
@@ -68,6 +74,12 @@ class Cuts:
         return bounding_boxes(self.quads).astype(np.int64)
 
     @property
+    def quarters(self) -> npt.NDArray[np.int64]:
+        """Of boxes, by how many quarters their windows are turned, as by ``numpy.rot90``, (n,)."""
+        first_is_left, first_is_top = (self.quads[:, 0] == self.quads.min(axis=1)).T
+        return np.where(first_is_top, np.where(first_is_left, 0, 1), np.where(first_is_left, 3, 2))
+
+    @property
     def possible(self) -> npt.NDArray[np.bool_]:
         """Which regions can be cut, (n,)."""
         return self.sizes[:, 0] > 0
@@ -77,10 +89,10 @@ def cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts
     """What ``region`` cuts of a picture of ``size_hw`` for each quad.
 
     A *box* is the bounding box of the quad, with the margin; its edges are rounded to whole pixels (``floor(x + 0.5)``)
-    and cut at the picture's borders, and it holds at least the pixel at its middle. A *quad* has its edges moved
-    outwards by the margin and may reach beyond the picture. It becomes a rectangle as wide as the longer of its upper
-    and lower edge and as high as the longer of the others, rounded likewise, at least 1 pixel. What is then at least
-    ``region.upright`` times as high as wide is turned.
+    and cut at the picture's borders, and it holds at least the pixel at its middle. It is turned by whole quarters to
+    begin where the quad does. A *quad* has its edges moved outwards by the margin and may reach beyond the picture. It
+    becomes a rectangle as wide as the longer of its upper and lower edge and as high as the longer of the others,
+    rounded likewise, at least 1 pixel. What is then higher than wide, by ``region.upright`` at least, is turned.
 
     Cannot be cut: what has a corner that is not finite, or does not meet the picture; and a *quad* that is not convex,
     not clockwise, nearly a line, or larger than ``MAX_REGION_SIDE`` or ``limits.max_pixels`` allow. Raises
@@ -103,7 +115,7 @@ def cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts
     sizes = np.where(possible[:, None], sizes, 0).astype(np.int64)
     is_turned = np.zeros(len(points), np.bool_)
     if region.upright is not None:
-        is_turned = possible & (sizes[:, 0] >= region.upright * sizes[:, 1])
+        is_turned = possible & (sizes[:, 0] >= region.upright * sizes[:, 1]) & (sizes[:, 0] > sizes[:, 1])
     seen = turned(corners.astype(np.float32), is_turned.astype(np.int64))
     return Cuts(seen, np.where(is_turned[:, None], sizes[:, ::-1], sizes), is_turned, shorter)
 
@@ -133,8 +145,18 @@ def _boxes(points: _Points, margin: float, size_hw: Size) -> _Cut:
     first, last = np.floor(low + 0.5), np.floor(high + 0.5)
     middle = np.minimum(np.floor((low + high) / 2), borders - 1)
     first, last = np.where(last > first, first, middle), np.where(last > first, last, middle + 1)
-    corners = quads_of(np.concatenate([first, last], axis=1).astype(np.float32))
+    corners = turned(quads_of(np.concatenate([first, last], axis=1).astype(np.float32)), -_top_left(points))
     return corners.astype(np.float64), shorter, np.ones(len(points), np.bool_)
+
+
+def _top_left(points: _Points) -> npt.NDArray[np.int64]:
+    """The corner of each quad that is its top left one in the picture, (n,): from there an edge goes most to the right.
+
+    The numbers themselves decide between equal edges, so that it does not matter with which corner a quad begins.
+    """
+    edges = np.roll(points, -1, axis=1) - points
+    ascending: npt.NDArray[np.int64] = np.lexsort((points[..., 1], points[..., 0], edges[..., 1], edges[..., 0]))
+    return ascending[:, -1]
 
 
 def _quads(points: _Points, margin: float, _size_hw: Size) -> _Cut:
@@ -160,14 +182,19 @@ def _sides(points: _Points) -> tuple[_Points, _Points]:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The regions that a stage takes: ``indices``, int64, in their order, and those that the limits left out."""
+    """The regions that a stage takes: ``indices``, int64, in their order, and those that the limits left out.
+
+    ``quads`` are their own corners, without a margin, the top left one of what the stage sees first: those that it
+    turns begin at another corner than before. To choose of these again changes nothing.
+    """
 
     indices: npt.NDArray[np.int64]
+    quads: Quads
     left_out: npt.NDArray[np.int64]
 
 
 def choose(
-    region: Region,
+    definition: Definition,
     quads: Quads,
     size_hw: Size,
     *,
@@ -176,14 +203,17 @@ def choose(
     class_ids: npt.NDArray[np.integer[Any]] | None = None,
     labels: npt.NDArray[np.object_] | None = None,
 ) -> Chosen:
-    """Which of an earlier stage's regions of a picture of ``size_hw`` a stage takes.
+    """Which of an earlier stage's regions of a picture of ``size_hw`` the stage of a ``definition`` takes.
 
     Those that can be cut (``cuts``), of ``region.classes``, with ``region.min_score`` and ``region.min_side`` at least;
     of these the ``limits.max_regions`` with the best scores, or the first ones where there are no scores, as far as all
-    together have at most four times the pixels of the largest picture (``limits.max_pixels``). ``scores``,
-    ``class_ids`` and ``labels``, the names of the classes in UTF-8, are (n,). Raises ``ValueError`` where the region
-    asks for scores or classes and there are none.
+    together have at most four times the pixels of the largest picture (``limits.max_pixels``), and their samples 30
+    million. ``scores``, ``class_ids`` and ``labels``, the names of the classes in UTF-8, are (n,). Raises
+    ``ValueError`` where the definition takes no regions, or asks for scores or classes and there are none.
     """
+    region = definition.region
+    if region is None:
+        raise ValueError(f"the definition begins with {definition.source.op}; only one with region takes regions")
     found = cuts(region, quads, size_hw, limits=limits)
     taken = found.possible & (found.shorter_sides >= region.min_side)
     if region.classes:
@@ -198,9 +228,25 @@ def choose(
         taken &= scores >= region.min_score
     indices = np.flatnonzero(taken)
     best_first = indices if scores is None else indices[np.argsort(-scores[indices], kind="stable")]
-    pixels = np.cumsum(found.sizes[best_first].prod(axis=1))
-    kept = best_first[: limits.max_regions][pixels[: limits.max_regions] <= _MOST_PICTURES * limits.max_pixels]
-    return Chosen(np.sort(kept), np.setdiff1d(indices, kept))
+    kept = best_first[: limits.max_regions]
+    kept = kept[np.cumsum(found.sizes[kept].prod(axis=1)) <= _MOST_PICTURES * limits.max_pixels]
+    kept = kept[np.cumsum(_sample_pixels(definition, found.sizes[kept], limits)) <= _MOST_SAMPLE_PIXELS]
+    kept = np.sort(kept)
+    return Chosen(kept, turned(quads[kept], found.turned[kept].astype(np.int64)), np.setdiff1d(indices, kept))
+
+
+def _sample_pixels(definition: Definition, sizes: npt.NDArray[np.int64], limits: Limits) -> npt.NDArray[np.int64]:
+    """The pixels that the network gets of regions of ``sizes``, (n,): 0 of those to which it cannot be applied."""
+    height, width = definition.output_spec.size_hw
+    if height is not None and width is not None:
+        return np.full(len(sizes), height * width)
+    pixels = np.zeros(len(sizes), np.int64)
+    for number, (rows, columns) in enumerate(sizes.tolist()):
+        with suppress(BadImage):
+            for size_hw in free_sizes(definition, (rows, columns)):
+                limits.check_resized(size_hw)
+            pixels[number] = math.prod(mapping(definition, (rows, columns)).canvas_hw)
+    return pixels
 
 
 def homographies(quads: Quads, sizes: npt.NDArray[np.int64]) -> _Points:

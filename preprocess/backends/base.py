@@ -96,7 +96,8 @@ class FromPicture(ABC):
         if not isinstance(region, Region) or quads is None:
             return self._sample(picture)
         found = checked_cuts(region, quads, (picture.shape[0], picture.shape[1]), limits=self.limits)
-        windows, transforms = found.windows.tolist(), homographies(found.quads, found.sizes)
+        windows, quarters = found.windows.tolist(), found.quarters.tolist()
+        transforms = homographies(found.quads, found.sizes)
         samples: list[Sample | BadImage] = []
         for number, (height, width) in enumerate(found.sizes.tolist()):
             try:
@@ -104,8 +105,7 @@ class FromPicture(ABC):
                     pixels = self._rectified(picture, transforms[number], (height, width))
                 else:
                     left, top, right, bottom = windows[number]
-                    pixels = picture[top:bottom, left:right]
-                    pixels = np.rot90(pixels) if found.turned[number] else pixels
+                    pixels = np.rot90(picture[top:bottom, left:right], quarters[number])
                 samples.append(self._sample(pixels))
             except BadImage as error:
                 samples.append(error.as_result())

@@ -82,9 +82,10 @@ class GpuFromPicture:
         for picture, some in zip(pictures, quads, strict=True):
             height, width, _ = picture.shape
             found = checked_cuts(region, some, (height, width), limits=self.limits)
-            windows, transforms = found.windows.tolist(), homographies(found.quads, found.sizes)
+            windows, quarters = found.windows.tolist(), found.quarters.tolist()
+            transforms = homographies(found.quads, found.sizes)
             for number, (rows, columns) in enumerate(found.sizes.tolist()):
-                if region.shape == "box" and not found.turned[number]:
+                if region.shape == "box" and not quarters[number]:
                     left, top, _, _ = windows[number]
                     regions.append(picture.window(top, left, rows, columns))
                 else:

@@ -5,7 +5,7 @@ onestream_step_batches_total{model,step}        batches that went through it
 onestream_bad_images_total{model,reason}        images refused, by error code
 onestream_objects_total{model,label}            objects found, by class
 onestream_regions_total{model,stage}            regions that a stage of a cascade worked on
-onestream_regions_left_out_total{model}         regions that were found above limits.max_regions of a picture
+onestream_regions_left_out_total{model}         regions that were found above the limits of a picture
 onestream_candidates_dropped_total{model}       boxes of a detector that were dropped: not finite, or of no known class
 """
 
@@ -29,7 +29,7 @@ _TEXTS = {
     "onestream_objects_total": "Objects found, by class",
     "onestream_candidates_dropped_total": "Boxes of a detector that were dropped: not finite, or of no known class",
     "onestream_regions_total": "Regions that a stage of a cascade worked on",
-    "onestream_regions_left_out_total": "Regions that were found above the limit of a picture",
+    "onestream_regions_left_out_total": "Regions that were found above the limits of a picture, in number or pixels",
     "onestream_video_frames_total": "Frames of video streams, by what became of them",
     "onestream_video_latency_microseconds_total": "Time from the receipt of frames to their results, in microseconds",
     "onestream_video_streams": "Video streams that are open",

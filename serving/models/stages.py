@@ -145,7 +145,7 @@ class Stages:
         first = found[self._stages[0].name].tensors
         said = {name: first[name][earlier.places] for name in (SCORES, CLASS_IDS, LABELS) if name in first}
         chosen = choose(
-            region,
+            stage.definition,
             earlier.quads,
             (picture.shape[0], picture.shape[1]),
             limits=self._limits,
@@ -154,7 +154,7 @@ class Stages:
             labels=said.get(LABELS),
         )
         left_out.update(earlier.places[chosen.left_out].tolist())
-        return _Found(earlier.places[chosen.indices], earlier.quads[chosen.indices], {})
+        return _Found(earlier.places[chosen.indices], chosen.quads, {})
 
     def _look_at(
         self, stage: Stage, picture: Pixels, chosen: _Found, left_out: set[int], is_wanted: Callable[[], bool]

@@ -111,7 +111,10 @@ def test_a_photo_without_text_prints_none(empty: Path) -> None:
 
 def test_what_was_left_out_is_said(tmp_path: Path) -> None:
     large = photo(tmp_path / "large.png", (300, 200))
-    said = "more were found and left out; the pipeline's limits.max_regions is the most of a picture"
+    said = (
+        "more were found and left out: the regions of a picture are bounded in number, by the pipeline's "
+        "limits.max_regions, and in pixels"
+    )
     result = run(large)
     assert (result.stdout, result.stderr) == (TEXT, f"{large}: 12 {said}\n")
     assert run(large, pipeline="sort").stderr == f"{large}: 7 {said}\n"

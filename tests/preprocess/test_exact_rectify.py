@@ -104,7 +104,7 @@ def test_regions_of_a_batch_are_the_references_in_every_bit(
     chosen = np.random.default_rng(len(sizes))
     pictures = [chosen.integers(0, 256, (*size, 3)).astype(np.uint8) for size in sizes]
     lines = lines_of(centers)
-    quads = [lines[choose(region, lines, size, limits=LIMITS).indices] for size in sizes]
+    quads = [lines[choose(of_regions, lines, size, limits=LIMITS).indices] for size in sizes]
     on_device = [on_gpu(picture, stream, gap=1) for picture in pictures]
     run = compile_from_picture(of_regions, limits=LIMITS).run
     of_each = [run(picture, some) for picture, some in zip(pictures, quads, strict=True)]

@@ -37,7 +37,7 @@ from onestream.preprocess import (
 from onestream.preprocess.interop import to_torchvision
 from onestream.preprocess.operations import Operation
 from onestream.preprocess.quads import choose, cuts, quads_of
-from onestream.preprocess.tolerances import compare
+from onestream.preprocess.tolerances import compare, tolerance
 
 PIXELS = Output(layout="NHWC", dtype="uint8")
 LINE = (
@@ -70,7 +70,7 @@ def line(x: float, y: float, width: float, height: float, degrees: float) -> np.
 
 
 @st.composite
-def chosen_quads(draw: st.DrawFn, size_hw: tuple[int, int], region: Region) -> np.ndarray:
+def chosen_quads(draw: st.DrawFn, size_hw: tuple[int, int], definition: Definition) -> np.ndarray:
     corner = st.tuples(st.floats(-20, size_hw[1] + 20, width=32), st.floats(-20, size_hw[0] + 20, width=32))
     drawn = draw(st.lists(st.lists(corner, min_size=4, max_size=4), max_size=4))
     lines = [
@@ -78,7 +78,7 @@ def chosen_quads(draw: st.DrawFn, size_hw: tuple[int, int], region: Region) -> n
         for _ in range(draw(st.integers(0, 2)))
     ]
     some = np.concatenate([np.array(drawn, np.float32).reshape(-1, 4, 2), *lines])
-    return some[choose(region, some, size_hw, limits=Limits()).indices]
+    return some[choose(definition, some, size_hw, limits=Limits()).indices]
 
 
 @settings(max_examples=80)
@@ -92,7 +92,7 @@ def test_regions_are_within_the_tolerances_at_every_stage(
     }  # fmt: skip
     of_regions = regions(*definition.operations[1:], **fields)
     picture = array(data.draw(st.sampled_from([card, noise, edges]))(*size_hw))
-    quads = data.draw(chosen_quads(size_hw, of_regions.source))
+    quads = data.draw(chosen_quads(size_hw, of_regions))
     for stage in of_regions.stages:
         cut = of_regions.stage(stage)
         reference, ours = (
@@ -104,7 +104,9 @@ def test_regions_are_within_the_tolerances_at_every_stage(
                 assert str(other) == str(one)
             else:
                 seen = compare(one, other, definition=cut, stage=stage, backend="dali")
-                assert seen.within, (stage, seen)
+                # A share of a few values is chance: of a single pixel of 3, two thirds may differ by the allowed level.
+                is_small = one.size < 100 and seen.max <= tolerance("dali", stage).max_level
+                assert seen.within or is_small, (stage, seen)
 
 
 @settings(max_examples=60)
@@ -113,7 +115,7 @@ def test_what_is_cut_is_equal_in_every_bit(data: st.DataObject, shape: Any, colo
     size_hw = data.draw(st.tuples(st.integers(1, 60), st.integers(1, 60)))
     definition = regions(PIXELS, shape=shape, color=color, margin=data.draw(st.floats(0, 1)), upright=1.2)
     picture = array(data.draw(st.sampled_from([noise, edges]))(*size_hw))
-    quads = data.draw(chosen_quads(size_hw, definition.source))
+    quads = data.draw(chosen_quads(size_hw, definition))
     found = cuts(definition.source, quads, size_hw, limits=Limits())
     reference, ours = (compiled(definition, backend).run(picture, quads) for backend in ("reference", "dali"))
     for one, other, size in zip(reference, ours, found.sizes, strict=True):
@@ -136,10 +138,13 @@ def test_a_box_is_what_pillow_crops_and_resizes(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "dali"])
 @pytest.mark.parametrize("quarters", range(4))
-def test_a_quad_at_whole_pixels_is_its_pixels(backend: str, quarters: int) -> None:
+@pytest.mark.parametrize("shape", ["box", "quad"])
+def test_whole_pixels_are_copied_from_the_corner_with_which_a_region_begins(
+    shape: Any, backend: str, quarters: int
+) -> None:
     picture = array(photo("coffee"))
     quads = np.roll(quads_of(np.array([[30, 20, 130, 60]], np.float32)), -quarters, axis=1)
-    (seen,) = compiled(regions(PIXELS, shape="quad"), backend).run(picture, quads)
+    (seen,) = compiled(regions(PIXELS, shape=shape), backend).run(picture, quads)
     np.testing.assert_array_equal(seen, np.rot90(picture[20:60, 30:130], quarters))
 
 
@@ -170,7 +175,7 @@ def test_every_pixel_is_the_cubic_interpolation_at_its_centre(
 ) -> None:
     quads = line(40, 30, 50, 30, degrees) + np.array(skew, np.float32).reshape(1, 4, 2)
     definition = regions(PIXELS, shape="quad")
-    assume(len(choose(definition.source, quads, (60, 80), limits=Limits()).indices))
+    assume(len(choose(definition, quads, (60, 80), limits=Limits()).indices))
     (seen,) = compiled(definition, "dali").run(picture, quads)
     height, width = seen.shape[:2]
     row, column = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))

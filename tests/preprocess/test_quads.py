@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from onestream.preprocess import Limits, Region
+from onestream.preprocess import Decode, Definition, Limits, Pad, Region, Resize
 from onestream.preprocess.geometry import Mapping
 from onestream.preprocess.quads import (
     MAX_REGION_SIDE,
@@ -27,6 +27,10 @@ PICTURE = (300, 400)
 LIMITS = Limits()
 BOX, QUAD = Region(of="find"), Region(of="find", shape="quad")
 INSIDE = [[50, 40], [150, 40], [150, 80], [50, 80]]
+
+
+def stage(region: Region, *geometry: Any) -> Definition:
+    return Definition(operations=[region, *geometry])
 
 
 def quads(*corners: Any) -> np.ndarray:
@@ -205,7 +209,7 @@ def test_what_is_no_region_is_left_out_and_hurts_no_other(name: str) -> None:
     bad = (NO_REGIONS | NO_QUADS)[name]
     found = cuts(QUAD, quads(INSIDE, bad, INSIDE), PICTURE, limits=LIMITS)
     assert found.possible.tolist() == [True, False, True]
-    assert choose(QUAD, quads(INSIDE, bad, INSIDE), PICTURE, limits=LIMITS).indices.tolist() == [0, 2]
+    assert choose(stage(QUAD), quads(INSIDE, bad, INSIDE), PICTURE, limits=LIMITS).indices.tolist() == [0, 2]
     assert cuts(BOX, quads(bad), PICTURE, limits=LIMITS).possible.tolist() == [name in NO_QUADS]
 
 
@@ -239,11 +243,36 @@ def test_whatever_the_corners_sizes_are_bounded(
         assert np.isfinite(homographies(found.quads[found.possible], taken)).all()
 
 
+@given(corners=ANY_QUADS, shape=st.sampled_from(["box", "quad"]), upright=st.sampled_from([1.0, 1.5]))
+@example(corners=quads(INSIDE, [[0, 0], [40, 0], [40, 40], [0, 40]]), shape="quad", upright=1.0)
+@example(corners=quads([[10, 10], [30, 10], [30, 90], [10, 90]]), shape="box", upright=1.0)
+def test_what_is_upright_stays_as_it_is(corners: np.ndarray, shape: Any, upright: float) -> None:
+    region = Region(of="find", shape=shape, upright=upright, margin=0.2)
+    first = choose(stage(region), corners, PICTURE, limits=LIMITS)
+    before = cuts(region, corners[first.indices], PICTURE, limits=LIMITS)
+    np.testing.assert_array_equal(first.quads, turned(corners[first.indices], before.turned.astype(int)))
+    again = choose(stage(region), first.quads, PICTURE, limits=LIMITS)
+    assert again.indices.tolist() == list(range(len(first.indices)))
+    np.testing.assert_array_equal(again.quads, first.quads)
+    after = cuts(region, first.quads, PICTURE, limits=LIMITS)
+    assert not after.turned.any()
+    # What is cut of the picture is the same, too.
+    np.testing.assert_array_equal(after.quads, before.quads)
+    np.testing.assert_array_equal(after.sizes, before.sizes)
+
+
+@given(corners=RECTANGLES, quarters=st.integers(0, 3), shape=st.sampled_from(["box", "quad"]))
+def test_what_is_cut_begins_where_the_content_does(corners: np.ndarray, quarters: int, shape: Any) -> None:
+    region = Region(of="find", shape=shape)
+    plain, rolled = (cuts(region, some, PICTURE, limits=LIMITS) for some in (corners, turned(corners, quarters)))
+    np.testing.assert_array_equal(rolled.quads, turned(plain.quads, quarters))
+
+
 def test_arrays_of_another_shape_are_refused() -> None:
     for shape in ((4, 2), (3, 4), (2, 4, 3), (0,)):
         with pytest.raises(ValueError, match=r"expected \(n, 4, 2\)"):
             cuts(BOX, np.zeros(shape, np.float32), PICTURE, limits=LIMITS)
-    assert choose(BOX, np.zeros((0, 4, 2), np.float32), PICTURE, limits=LIMITS).indices.tolist() == []
+    assert choose(stage(BOX), np.zeros((0, 4, 2), np.float32), PICTURE, limits=LIMITS).indices.tolist() == []
 
 
 def test_regions_are_chosen_by_class_score_and_size() -> None:
@@ -257,7 +286,7 @@ def test_regions_are_chosen_by_class_score_and_size() -> None:
     }
 
     def indices(**fields: Any) -> list[int]:
-        return choose(Region(of="find", **fields), some, PICTURE, **told).indices.tolist()
+        return choose(stage(Region(of="find", **fields)), some, PICTURE, **told).indices.tolist()
 
     assert indices() == [0, 1, 2, 3]
     assert indices(min_score=0.2) == [0, 1, 2]
@@ -273,21 +302,21 @@ def test_regions_are_chosen_by_class_score_and_size() -> None:
     assert indices(classes=("cow",)) == []
     for fields, missing in (({"classes": (1,)}, "gives none"), ({"min_score": 0.1}, "gives no scores")):
         with pytest.raises(ValueError, match=missing):
-            choose(Region(of="find", **fields), some, PICTURE, limits=LIMITS)
+            choose(stage(Region(of="find", **fields)), some, PICTURE, limits=LIMITS)
 
 
 @given(st.lists(st.floats(0, 1, width=32), max_size=12), st.integers(1, 8))
 def test_the_best_stay_in_their_order_and_the_rest_is_counted(scores: list[float], most: int) -> None:
     some = quads(*[INSIDE] * len(scores))
     limits = Limits(max_regions=most)
-    found = choose(BOX, some, PICTURE, limits=limits, scores=np.array(scores, np.float32))
+    found = choose(stage(BOX), some, PICTURE, limits=limits, scores=np.array(scores, np.float32))
     assert len(found.left_out) == max(len(scores) - most, 0)
     assert sorted([*found.indices, *found.left_out]) == list(range(len(scores)))
     assert (np.diff(found.indices) > 0).all()
     others = np.setdiff1d(np.arange(len(scores)), found.indices)
     if len(others):
         assert min(scores[at] for at in found.indices) >= max(scores[at] for at in others)
-    assert choose(BOX, some, PICTURE, limits=limits).indices.tolist() == list(range(min(most, len(scores))))
+    assert choose(stage(BOX), some, PICTURE, limits=limits).indices.tolist() == list(range(min(most, len(scores))))
 
 
 def test_regions_have_four_times_the_pixels_of_the_largest_picture_together_at_most() -> None:
@@ -295,8 +324,48 @@ def test_regions_have_four_times_the_pixels_of_the_largest_picture_together_at_m
     limits = Limits(max_pixels=1000)
     scores = np.array([0.1, 0.9, 0.8, 0.2, 0.7, 0.3, 0.6, 0.5, 0.4, 0.0], np.float32)
     # Each has 800.
-    found = choose(BOX, some, PICTURE, limits=limits, scores=scores)
+    found = choose(stage(BOX), some, PICTURE, limits=limits, scores=scores)
     assert (found.indices.tolist(), found.left_out.tolist()) == ([1, 2, 4, 6, 7], [0, 3, 5, 8, 9])
+
+
+LINE = (
+    Resize(mode="height", size=(48, 3200), rounding="up"),
+    Pad(size=(48, 320), multiple_of=(0, 8), align="top_left"),
+)
+
+
+def test_long_thin_regions_are_bounded_by_what_the_network_gets_of_them() -> None:
+    """Each has few pixels, and becomes the widest line of all: 48x3200, of which 195 have 30 million pixels."""
+    thin = quads(*[[(0, y), (16384, y), (16384, y + 5), (0, y + 5)] for y in range(300)])
+    scores = np.linspace(0.1, 1, 300, dtype=np.float32)
+    found = choose(stage(QUAD, *LINE), thin, (300, 16384), limits=LIMITS, scores=scores)
+    assert (found.indices.tolist(), found.left_out) == (list(range(105, 300)), 105)
+
+
+def test_a_dense_page_is_taken_whole() -> None:
+    lines = quads(*[[(0, y), (400, y), (400, y + 30), (0, y + 30)] for y in range(500)])
+    assert choose(stage(QUAD, *LINE), lines, (600, 400), limits=LIMITS).left_out == 0
+
+
+def test_samples_of_one_size_are_bounded_likewise() -> None:
+    some = quads(*[INSIDE] * 80)
+    found = choose(stage(BOX, Resize(mode="exact", size=(1000, 500))), some, PICTURE, limits=LIMITS)
+    assert (found.indices.tolist(), found.left_out) == (list(range(60)), 20)
+
+
+def test_what_the_definition_refuses_takes_no_others_place() -> None:
+    """A line that would become 256 x 838861 costs nothing: it is refused before."""
+    some = quads(*[[(0, y), (16384, y), (16384, y + 5), (0, y + 5)] for y in range(9)], INSIDE)
+    found = choose(stage(BOX, Resize(mode="shorter", size=256)), some, (300, 16384), limits=LIMITS)
+    assert (found.indices.tolist(), found.left_out) == (list(range(10)), 0)
+    # One that is too long to be padded, too.
+    padded = stage(BOX, Pad(size=(48, 16000), multiple_of=(8, 0)))
+    assert choose(padded, some, (300, 16384), limits=LIMITS).left_out == 0
+
+
+def test_a_definition_of_whole_pictures_takes_no_regions() -> None:
+    with pytest.raises(ValueError, match="begins with decode"):
+        choose(Definition(operations=[Decode()]), quads(INSIDE), PICTURE, limits=LIMITS)
 
 
 @given(

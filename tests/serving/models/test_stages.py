@@ -151,6 +151,28 @@ def test_a_later_stage_takes_regions_turned() -> None:
         assert quad.tolist() == expected.tolist()
 
 
+def test_what_a_stage_saw_upright_goes_on_so() -> None:
+    """The second region is tall: its content begins at the picture's top right corner, and then is upside down."""
+    places = np.array([[[0, 0], [30, 0], [30, 10], [0, 10]], [[40, 0], [50, 0], [50, 30], [40, 30]]], np.float32)
+
+    def quads(_outputs: Tensors, sizes: Sequence[Any]) -> list[Tensors]:
+        return [{"quads": places[None], "image_size": np.array([sizes[0]], np.int32)}]
+
+    def upside_down(_outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
+        return [{"degrees": np.array([[180]], np.int32)}]
+
+    def region(of: str) -> Definition:
+        return Definition(operations=[Region(of=of, shape="quad", upright=1.5), Resize(mode="exact", size=(4, 4))])
+
+    first = Stage("find", FIND, Cutter(), quads, (Tensor("quads", "float32", (-1, 4, 2)), FOUND[2]))
+    turner = Stage("turn", region("find"), Cutter(), upside_down, (Tensor("degrees", "int32", (1,)),))
+    look = Stage("look", region("turn"), Cutter(), value, VALUE)
+    cascade = Stages(Decoder(), [first, turner, look], Echo(), limits=Limits(), chunk=3)
+    (answer,) = cascade.run([1])
+    seen = [[[30, 10], [0, 10], [0, 0], [30, 0]], [[40, 30], [40, 0], [50, 0], [50, 30]]]
+    assert answer["quads"][0].tolist() == seen
+
+
 def test_nobody_works_for_a_caller_who_has_left() -> None:
     networks = Echo()
     waits = iter([True, True, False])
