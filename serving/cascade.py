@@ -12,6 +12,7 @@ from onestream.preprocess import Definition, Limits
 from onestream.serving.building.triton_config import Tensor
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import (
+    MOST_NAME_CHARACTERS,
     Pipeline,
     PipelineName,
     ServingOptions,
@@ -53,6 +54,12 @@ class Cascade(BaseModel):
         for index, (name, stage) in enumerate(self.stages.items()):
             if not re.fullmatch(_STAGE_NAME, name):
                 raise ValueError(f"stages.{name[:40]}: a stage's name is like {_STAGE_NAME}")
+            if len(f"{self.name}_{name}") > MOST_NAME_CHARACTERS:
+                raise ValueError(
+                    f"stages.{name}: its models begin with the cascade's name and its own, which are "
+                    f"{len(self.name)} and {len(name)} characters long; with the '_' between them at most "
+                    f"{MOST_NAME_CHARACTERS} are taken"
+                )
             reason = _why_not_first(stage) if index == 0 else self._why_not_later(name, stage)
             if reason:
                 raise ValueError(f"stages.{name}: {reason}")

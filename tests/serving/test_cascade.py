@@ -92,6 +92,13 @@ def test_stages_that_do_not_follow_are_refused(tmp_path: Path, stages: dict[str,
         read_file(write(tmp_path, {"stages": stages}))
 
 
+def test_names_that_are_too_long_together_are_refused(tmp_path: Path) -> None:
+    fields = {"stages": {"find": FIND, "name": NAME}}
+    assert read_file(write(tmp_path, fields | {"name": "c" * 195})).name == "c" * 195
+    with pytest.raises(BadPipeline, match=r"stages\.find: .*196 and 4 characters long.*at most 200"):
+        read_file(write(tmp_path, fields | {"name": "c" * 196}))
+
+
 def test_region_at_the_top_of_a_pipeline_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadPipeline, match="preprocess begins with region"):
         read_file(write(tmp_path, NAME))
