@@ -26,6 +26,17 @@ NAME: dict[str, Any] = {
     },
 }
 
+TURN: dict[str, Any] = {
+    "preprocess": NAME["preprocess"],
+    "postprocess": {"kind": "rotation", "degrees": [0, 180]},
+}
+
+
+def of(stage: str, **region: Any) -> dict[str, Any]:
+    """The last stage, with these fields of its region."""
+    first, *rest = NAME["preprocess"]["operations"]
+    return NAME | {"preprocess": {"operations": [first | {"of": stage} | region, *rest]}}
+
 
 def write(tmp_path: Path, fields: dict[str, Any]) -> Path:
     path = tmp_path / "things.yaml"
@@ -85,11 +96,20 @@ def test_the_cascades_that_come_with_the_project_can_be_read(name: str) -> None:
             },
             "region.of is 'name', which gives no regions: it ends in classification",
         ),
+        (
+            {"find": FIND, "turn": TURN, "name": of("turn")},
+            r"stages\.name: region.of is 'turn', which turns regions; shape box cannot be turned; expected quad",
+        ),
     ],
 )
 def test_stages_that_do_not_follow_are_refused(tmp_path: Path, stages: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadPipeline, match=reason):
         read_file(write(tmp_path, {"stages": stages}))
+
+
+def test_turned_regions_are_taken_as_quads(tmp_path: Path) -> None:
+    stages = {"find": FIND, "turn": TURN, "name": of("turn", shape="quad")}
+    assert isinstance(read_file(write(tmp_path, {"stages": stages})), Cascade)
 
 
 def test_names_that_are_too_long_together_are_refused(tmp_path: Path) -> None:
