@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from onestream.postprocess.options import AnyPostprocess, Text
+from onestream.postprocess.options import AnyPostprocess, Detection, Text
 from onestream.preprocess import Definition, Limits
 from onestream.serving.building.triton_config import Tensor
 from onestream.serving.errors import BadPipeline
@@ -80,6 +80,12 @@ class Cascade(BaseModel):
             return f"postprocess {stage.postprocess.kind} does not work on regions"
         if isinstance(stage.postprocess, Text) and stage.postprocess.character_scores:
             return "character_scores differ in number from region to region, so they are not for a stage"
+        first = before[0]
+        if region.classes and not isinstance(self.stages[first].postprocess, Detection):
+            return (
+                f"region.classes are those of a detection, and stage {first} ends in "
+                f"{self.stages[first].postprocess.kind}; expected none"
+            )
         earlier = self.stages[region.of].postprocess
         if not (earlier.finds_regions or earlier.turns_regions):
             return f"region.of is {region.of!r}, which gives no regions: it ends in {earlier.kind}"

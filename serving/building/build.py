@@ -145,7 +145,8 @@ def _build_cascade(
             raise type(error)(f"stage {name}: {reason}") from None
         networks.append(served)
         notes += [f"stage {name}: {note}" for note in own_notes]
-        stages.append(cascade_repository.PreparedStage(name, pipeline, served.outputs, served.labels))
+        classes = onnx_graph.classes_of(served.network)
+        stages.append(cascade_repository.PreparedStage(name, pipeline, served.outputs, served.labels, classes))
     planned = cascade_repository.plan(cascade, stages)
     written = repository.write(planned.files(source=named), folder)
     for stage, served in zip(stages, networks, strict=True):

@@ -97,6 +97,10 @@ def test_the_cascades_that_come_with_the_project_can_be_read(name: str) -> None:
             "region.of is 'name', which gives no regions: it ends in classification",
         ),
         (
+            {"find": FIND | {"postprocess": {"kind": "text_lines"}}, "name": of("find", classes=[1])},
+            r"stages\.name: region.classes are those of a detection, and stage find ends in text_lines",
+        ),
+        (
             {"find": FIND, "turn": TURN, "name": of("turn")},
             r"stages\.name: region.of is 'turn', which turns regions; shape box cannot be turned; expected quad",
         ),
