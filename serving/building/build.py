@@ -23,7 +23,7 @@ from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
 from onestream.serving.dali_backend import repository as stock
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
-from onestream.serving.pipeline import Pipeline
+from onestream.serving.pipeline import GpuOptions, Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,8 @@ def _build_cascade(
         notes += [f"stage {name}: {note}" for note in own_notes]
         classes = onnx_graph.classes_of(served.network)
         stages.append(cascade_repository.PreparedStage(name, pipeline, served.outputs, served.labels, classes))
+    if cascade.serving.gpu != GpuOptions():
+        notes.append("serving.gpu is not used: a cascade runs on the CPU, on a machine with a GPU too")
     planned = cascade_repository.plan(cascade, stages)
     written = repository.write(planned.files(source=named), folder)
     for stage, served in zip(stages, networks, strict=True):

@@ -65,3 +65,9 @@ def test_a_class_that_the_first_stage_does_not_have_is_refused(
 def test_classes_that_the_first_stage_has_are_taken(tmp_path: Path) -> None:
     options = {"class_ids": [7], "labels": ["bolt"]}
     assert "things_fused" in build_things(tmp_path, find=options, region={"classes": [7, "bolt"]}).models
+
+
+def test_options_of_a_gpu_are_noted_as_unused(tmp_path: Path) -> None:
+    assert build_things(tmp_path).notes == []
+    (note,) = build_things(tmp_path, serving={"gpu": {"precision": "fp16"}}).notes
+    assert note.startswith("serving.gpu is not used: a cascade runs on the CPU")
