@@ -28,6 +28,12 @@ STAGES_PARAMETER = "stages"
 _STAGE_NAME = r"[a-z][a-z0-9_]{0,31}"
 
 
+class CascadeServingOptions(ServingOptions):
+    """The same options as a pipeline's. A CPU decodes and answers picture after picture: in a batch all would wait."""
+
+    max_batch_size: int = Field(default=1, ge=1, le=1024, description="pictures or regions per execution")
+
+
 class Cascade(BaseModel):
     """Everything that ``onestream build`` needs, beside the networks' files."""
 
@@ -39,7 +45,9 @@ class Cascade(BaseModel):
         "every later one begins with ``region`` and takes those of an earlier one"
     )
     limits: Limits = Field(default=Limits(), description="what is refused before it is decoded, and the most regions")
-    serving: ServingOptions = Field(default=ServingOptions(), description="how Triton runs each stage")
+    serving: CascadeServingOptions = Field(
+        default=CascadeServingOptions(), description="how Triton runs the cascade and the network of each stage"
+    )
     video: VideoOptions | None = Field(
         default=None, description="with it there is a model ``NAME_video`` for streams; ``output`` is not for cascades"
     )

@@ -111,6 +111,19 @@ def test_stages_that_do_not_follow_are_refused(tmp_path: Path, stages: dict[str,
         read_file(write(tmp_path, {"stages": stages}))
 
 
+@pytest.mark.parametrize(
+    ("serving", "batch"), [(None, 1), ({"max_queue_ms": 9}, 1), ({"max_batch_size": 8}, 8)], ids=str
+)
+def test_pictures_come_one_by_one_unless_the_file_says_more(
+    tmp_path: Path, serving: dict[str, Any] | None, batch: int
+) -> None:
+    fields = {"stages": {"find": FIND, "name": NAME}} | ({"serving": serving} if serving else {})
+    cascade = read_file(write(tmp_path, fields))
+    assert isinstance(cascade, Cascade)
+    assert cascade.serving.max_batch_size == batch
+    assert {stage.serving.max_batch_size for stage in cascade.pipelines.values()} == {batch}
+
+
 def test_turned_regions_are_taken_as_quads(tmp_path: Path) -> None:
     stages = {"find": FIND, "turn": TURN, "name": of("turn", shape="quad")}
     assert isinstance(read_file(write(tmp_path, {"stages": stages})), Cascade)
