@@ -11,6 +11,9 @@ import pytest
 import yaml
 from networks import mean_color
 
+from onestream.preprocess import Definition
+from onestream.preprocess.operations import Region, Resize
+from onestream.serving.building import certificate
 from onestream.serving.building.build import Built, build
 from onestream.serving.errors import BadPipeline
 
@@ -71,3 +74,13 @@ def test_options_of_a_gpu_are_noted_as_unused(tmp_path: Path) -> None:
     assert build_things(tmp_path).notes == []
     (note,) = build_things(tmp_path, serving={"gpu": {"precision": "fp16"}}).notes
     assert note.startswith("serving.gpu is not used: a cascade runs on the CPU")
+
+
+@pytest.mark.parametrize(("margin", "stages"), [(7, ["region", "resize", "crop", "normalize"]), (10, [])])
+def test_a_wide_margin_is_certified_by_the_regions_that_can_be_cut(margin: float, stages: list[str]) -> None:
+    """At 7 one region of one photo is small enough, at 10 none."""
+    region = Region(of="find", shape="quad", margin=margin)
+    found = certificate.issue(Definition(operations=[region, Resize(mode="exact", size=(32, 32))]))
+    assert list(found.stages) == stages
+    assert found.within
+    assert ("with a margin of 10" in found.unmeasured) == (not stages)
