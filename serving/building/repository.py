@@ -20,7 +20,7 @@ from pathlib import Path
 
 from onestream.postprocess.options import Classification, Rotation, Segmentation
 from onestream.preprocess import Definition, Limits
-from onestream.preprocess.geometry import mapping
+from onestream.serving.building.example_sizes import small_size
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.triton_config import (
@@ -54,7 +54,6 @@ from onestream.wire.tensor_names import (
 
 _COMMITTED_CORES = 2
 _WARMUP_FILE = "photo.jpg"
-_SMALL_HW = (64, 64)
 _ADAPTER = (
     HEADER
     + """from {module} import {adapter} as TritonPythonModel
@@ -322,9 +321,9 @@ def pixels_of(definition: Definition) -> Tensor:
 
 
 def small_pixels(definition: Definition) -> Tensor:
-    """The same of a small picture, whose sides are all known."""
+    """The same of a small picture, whose sides are all known. Raises ``BadPipeline`` as ``small_size``."""
     pixels = pixels_of(definition)
-    return replace(pixels, dims=(*mapping(definition, _SMALL_HW).canvas_hw, pixels.dims[2]))
+    return replace(pixels, dims=(*small_size(definition), pixels.dims[2]))
 
 
 def _on_gpu(options: GpuOptions) -> tuple[Placement, Placement]:
