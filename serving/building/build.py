@@ -115,7 +115,7 @@ def _build_pipeline(
     served = ServedNetwork.of(pipeline, onnx_file, folder=folder, beside=beside, progress=progress)
     pipeline, notes = _suited(served.pipeline, served.network)
     planned = repository.plan(pipeline, served.outputs, labels=served.labels, background=background, version_of=first)
-    written = repository.write(planned.files(source=named), folder)
+    written = repository.write(planned.files(source=named), folder, pipeline=pipeline.name)
     written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")
     progress("measuring parity with the reference")
     written += certificate.install(pipeline.preprocess, [folder / name for name in planned.model_names])
@@ -150,7 +150,7 @@ def _build_cascade(
     if cascade.serving.gpu != GpuOptions():
         notes.append("serving.gpu is not used: a cascade runs on the CPU, on a machine with a GPU too")
     planned = cascade_repository.plan(cascade, stages)
-    written = repository.write(planned.files(source=named), folder)
+    written = repository.write(planned.files(source=named), folder, pipeline=cascade.name)
     for stage, served in zip(stages, networks, strict=True):
         written += served.install(folder / f"{cascade.name}_fused" / "1" / f"{stage.name}.onnx")
         progress(f"measuring parity of stage {stage.name} with the reference")

@@ -38,7 +38,7 @@ from onestream.serving.building.triton_config import (
     queue_for,
     to_text,
 )
-from onestream.serving.building.versions import VERSION_OF
+from onestream.serving.building.versions import VERSION_OF, parameters_of
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import BACKGROUND_FILE, GpuOptions, Pipeline, ServingOptions
@@ -340,8 +340,18 @@ def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (Tensor(first.name, first.dtype, first.dims, labels_file="labels.txt"), *tensors[1:])
 
 
-def write(files: Mapping[str, bytes], folder: Path) -> list[Path]:
-    """Write the files that are missing or differ; returns their paths. Other pipelines are not touched."""
+def write(files: Mapping[str, bytes], folder: Path, *, pipeline: str) -> list[Path]:
+    """Write the files of a pipeline that are missing or differ; returns their paths.
+
+    Raises ``BadPipeline``, before anything is written, where a model of another pipeline has the same name: a cascade
+    ``sort`` with a stage ``classify`` has a model ``sort_classify_model``, and so has a pipeline ``sort_classify``.
+    """
+    for model in dict.fromkeys(path.split("/")[0] for path in files):
+        if (other := parameters_of(folder, model).get("pipeline", pipeline)) != pipeline:
+            raise BadPipeline(
+                f"{pipeline} and {other} both have a model {model}, and {folder} holds that of {other}; "
+                "rename one of them, or give this one another folder: --repository DIR"
+            )
     written = []
     for relative, content in files.items():
         path = folder / relative

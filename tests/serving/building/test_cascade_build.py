@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,28 @@ def test_a_class_that_the_first_stage_does_not_have_is_refused(
 def test_classes_that_the_first_stage_has_are_taken(tmp_path: Path) -> None:
     options = {"class_ids": [7], "labels": ["bolt"]}
     assert "things_fused" in build_things(tmp_path, find=options, region={"classes": [7, "bolt"]}).models
+
+
+def test_a_model_of_another_pipeline_is_not_replaced(tmp_path: Path) -> None:
+    """Both have a model *things_name_model*, and whichever comes second is refused."""
+    folder, alone = tmp_path / "repository", tmp_path / "things_name.yaml"
+    operations = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
+    alone.write_text(yaml.safe_dump({"preprocess": {"operations": operations}, "postprocess": {"kind": "raw"}}))
+
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    build_things(tmp_path)
+    before = contents()
+    with pytest.raises(BadPipeline, match=r"things_name and things both have a model things_name_model, .* of things;"):
+        build(alone, folder=folder, onnx_file=tmp_path / "name.onnx")
+    assert contents() == before
+    shutil.rmtree(folder)
+    build(alone, folder=folder, onnx_file=tmp_path / "name.onnx")
+    before = contents()
+    with pytest.raises(BadPipeline, match="things and things_name both have a model things_name_model"):
+        build_things(tmp_path)
+    assert contents() == before
 
 
 def test_options_of_a_gpu_are_noted_as_unused(tmp_path: Path) -> None:
