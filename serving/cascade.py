@@ -7,11 +7,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from onestream.postprocess.options import AnyPostprocess, Text
+from onestream.postprocess.options import AnyPostprocess, Detection, Text
 from onestream.preprocess import Definition, Limits
 from onestream.serving.building.triton_config import Tensor
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import (
+    MOST_NAME_CHARACTERS,
     Pipeline,
     PipelineName,
     ServingOptions,
@@ -27,6 +28,12 @@ STAGES_PARAMETER = "stages"
 _STAGE_NAME = r"[a-z][a-z0-9_]{0,31}"
 
 
+class CascadeServingOptions(ServingOptions):
+    """The same options as a pipeline's. A CPU decodes and answers picture after picture: in a batch all would wait."""
+
+    max_batch_size: int = Field(default=1, ge=1, le=1024, description="pictures or regions per execution")
+
+
 class Cascade(BaseModel):
     """Everything that ``onestream build`` needs, beside the networks' files."""
 
@@ -38,7 +45,9 @@ class Cascade(BaseModel):
         "every later one begins with ``region`` and takes those of an earlier one"
     )
     limits: Limits = Field(default=Limits(), description="what is refused before it is decoded, and the most regions")
-    serving: ServingOptions = Field(default=ServingOptions(), description="how Triton runs each stage")
+    serving: CascadeServingOptions = Field(
+        default=CascadeServingOptions(), description="how Triton runs the cascade and the network of each stage"
+    )
     video: VideoOptions | None = Field(
         default=None, description="with it there is a model ``NAME_video`` for streams; ``output`` is not for cascades"
     )
@@ -53,6 +62,12 @@ class Cascade(BaseModel):
         for index, (name, stage) in enumerate(self.stages.items()):
             if not re.fullmatch(_STAGE_NAME, name):
                 raise ValueError(f"stages.{name[:40]}: a stage's name is like {_STAGE_NAME}")
+            if len(f"{self.name}_{name}") > MOST_NAME_CHARACTERS:
+                raise ValueError(
+                    f"stages.{name}: its models begin with the cascade's name and its own, which are "
+                    f"{len(self.name)} and {len(name)} characters long; with the '_' between them at most "
+                    f"{MOST_NAME_CHARACTERS} are taken"
+                )
             reason = _why_not_first(stage) if index == 0 else self._why_not_later(name, stage)
             if reason:
                 raise ValueError(f"stages.{name}: {reason}")
@@ -73,9 +88,17 @@ class Cascade(BaseModel):
             return f"postprocess {stage.postprocess.kind} does not work on regions"
         if isinstance(stage.postprocess, Text) and stage.postprocess.character_scores:
             return "character_scores differ in number from region to region, so they are not for a stage"
+        first = before[0]
+        if region.classes and not isinstance(self.stages[first].postprocess, Detection):
+            return (
+                f"region.classes are those of a detection, and stage {first} ends in "
+                f"{self.stages[first].postprocess.kind}; expected none"
+            )
         earlier = self.stages[region.of].postprocess
         if not (earlier.finds_regions or earlier.turns_regions):
             return f"region.of is {region.of!r}, which gives no regions: it ends in {earlier.kind}"
+        if earlier.turns_regions and region.shape == "box":
+            return f"region.of is {region.of!r}, which turns regions; shape box cannot be turned; expected quad"
         return ""
 
     @property

@@ -28,12 +28,13 @@ Network = Literal[
     "ppocr-v6-rec",
 ]
 GpuNumber = Annotated[int, Field(ge=0)]
-# A file name of 255 characters holds it with what the models' names add.
+MOST_NAME_CHARACTERS = 200
+"""Of a pipeline's name: a file name of 255 characters holds it with what the models' names add."""
 PipelineName = Annotated[
     str,
     Field(
         pattern=r"^[A-Za-z][A-Za-z0-9_-]*$",
-        max_length=200,
+        max_length=MOST_NAME_CHARACTERS,
         description="under which it is served: a letter, then letters, digits, ``_`` and ``-``; without it the file's "
         "name before its ending",
     ),

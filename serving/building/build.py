@@ -23,7 +23,7 @@ from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
 from onestream.serving.dali_backend import repository as stock
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
-from onestream.serving.pipeline import Pipeline
+from onestream.serving.pipeline import GpuOptions, Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _build_pipeline(
     served = ServedNetwork.of(pipeline, onnx_file, folder=folder, beside=beside, progress=progress)
     pipeline, notes = _suited(served.pipeline, served.network)
     planned = repository.plan(pipeline, served.outputs, labels=served.labels, background=background, version_of=first)
-    written = repository.write(planned.files(source=named), folder)
+    written = repository.write(planned.files(source=named), folder, pipeline=pipeline.name)
     written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")
     progress("measuring parity with the reference")
     written += certificate.install(pipeline.preprocess, [folder / name for name in planned.model_names])
@@ -145,9 +145,12 @@ def _build_cascade(
             raise type(error)(f"stage {name}: {reason}") from None
         networks.append(served)
         notes += [f"stage {name}: {note}" for note in own_notes]
-        stages.append(cascade_repository.PreparedStage(name, pipeline, served.outputs, served.labels))
+        classes = onnx_graph.classes_of(served.network)
+        stages.append(cascade_repository.PreparedStage(name, pipeline, served.outputs, served.labels, classes))
+    if cascade.serving.gpu != GpuOptions():
+        notes.append("serving.gpu is not used: a cascade runs on the CPU, on a machine with a GPU too")
     planned = cascade_repository.plan(cascade, stages)
-    written = repository.write(planned.files(source=named), folder)
+    written = repository.write(planned.files(source=named), folder, pipeline=cascade.name)
     for stage, served in zip(stages, networks, strict=True):
         written += served.install(folder / f"{cascade.name}_fused" / "1" / f"{stage.name}.onnx")
         progress(f"measuring parity of stage {stage.name} with the reference")

@@ -13,9 +13,10 @@ On a machine with a GPU they run on the CPU too.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from onestream.postprocess.options import Detection
 from onestream.preprocess import Definition
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.repository import Terms, files_of, pixels_of, small_pixels, warmup_files
@@ -33,12 +34,24 @@ _VIDEO = "onestream.serving.video.cascade"
 
 @dataclass(frozen=True, slots=True)
 class PreparedStage:
-    """A stage whose network is known: its pipeline, the network's outputs, the text of its labels file."""
+    """A stage whose network is known: its pipeline, the network's outputs, the text of its labels file.
+
+    ``classes`` is how many the network has, where it says that.
+    """
 
     name: str
     pipeline: Pipeline
     outputs: Sequence[NetworkOutput]
     labels: str | None
+    classes: int | None
+
+    @property
+    def class_ids(self) -> Collection[int] | None:
+        """The ids that a detector's classes have in the answer; None where nobody knows them."""
+        options = self.pipeline.postprocess
+        if isinstance(options, Detection) and options.id_of_class is not None:
+            return options.id_of_class
+        return None if self.classes is None else range(self.classes)
 
     @property
     def definition(self) -> Definition:
@@ -95,7 +108,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
 
     Raises ``BadNetwork`` and ``BadPipeline``, naming the stage, where a network does not suit its stage.
     """
-    _check_class_names(stages)
+    _check_classes(stages)
     terms, answers = Terms.of(cascade.limits, cascade.serving), [_answer(stage) for stage in stages]
     served = tuple(
         ServedStage(
@@ -165,16 +178,22 @@ def _video(cascade: Cascade, results: tuple[Tensor, ...], parameters: dict[str, 
     )
 
 
-def _check_class_names(stages: Sequence[PreparedStage]) -> None:
+def _check_classes(stages: Sequence[PreparedStage]) -> None:
     """Raise ``BadPipeline`` where a stage takes regions of a class that the first one does not know."""
-    known = set((stages[0].labels or "").splitlines())
+    first = stages[0]
+    names, ids = set((first.labels or "").splitlines()), first.class_ids
     for stage in stages[1:]:
         region = stage.definition.region
-        names = [name for name in (region.classes if region else ()) if isinstance(name, str)]
-        if unknown := [name for name in names if name not in known]:
+        for wanted in region.classes if region else ():
+            if isinstance(wanted, str) and wanted not in names:
+                expected = ", ".join(sorted(names)[:_CLASSES_SHOWN]) or "ids, since it has no labels"
+            elif isinstance(wanted, int) and ids is not None and wanted not in ids:
+                expected = f"one of its {len(ids)} ids, {min(ids)} to {max(ids)}"
+            else:
+                continue
             raise BadPipeline(
-                f"stage {stage.name}: region.classes has {unknown[0]!r}, which is no class of stage {stages[0].name}; "
-                f"expected {', '.join(sorted(known)[:_CLASSES_SHOWN]) or 'ids, since it has no labels'}"
+                f"stage {stage.name}: region.classes has {wanted!r}, which is no class of stage {first.name}; "
+                f"expected {expected}"
             )
 
 

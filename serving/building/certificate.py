@@ -20,11 +20,15 @@ from onestream.preprocess import (
     BadImage,
     CannotCompile,
     Definition,
+    Limits,
     StampMismatch,
     compile,
     compile_from_picture,
 )
 from onestream.preprocess.backends.base import Sample
+from onestream.preprocess.geometry import Quads
+from onestream.preprocess.operations import Region
+from onestream.preprocess.quads import cuts
 from onestream.preprocess.tolerances import Stage, compare
 from onestream.serving.building.figures import Figures
 
@@ -40,6 +44,8 @@ _REGIONS = np.array(
     np.float32,
 )
 """Of each photo, as shares of its width and height: a box, a line that rises, a high one in perspective."""
+_REGION_LIMITS = Limits(max_pixels=1_000_000)
+"""The reference takes seconds for a larger region, such as a wide margin makes."""
 
 _DISTRIBUTIONS = {
     "onestream": ("onestream",),
@@ -171,7 +177,10 @@ def _measure(definition: Definition, stage: Stage, photos: Sequence[bytes]) -> F
 
 
 def _samples(definition: Definition, photos: Sequence[bytes]) -> tuple[list[Sample | BadImage], ...]:
-    """What the reference and DALI on a CPU make of photos, or of ``_REGIONS`` of these."""
+    """What the reference and DALI on a CPU make of photos, or of ``_REGIONS`` of these.
+
+    Raises ``BadImage`` where none of the regions is small enough.
+    """
     if definition.region is None:
         reference, dali = compile(definition), compile(definition, backend="dali", max_batch_size=len(photos))
         try:
@@ -179,14 +188,23 @@ def _samples(definition: Definition, photos: Sequence[bytes]) -> tuple[list[Samp
         finally:
             dali.close()
     decoded = [one for one in compile(WHOLE_PICTURE).run(photos) if not isinstance(one, BadImage)]
+    regions = [_regions_of(picture, definition.region) for picture in decoded]
+    if not any(map(len, regions)):
+        raise BadImage(
+            "too_many_pixels",
+            f"with a margin of {definition.region.margin:g}, regions of the package's photos have more than "
+            f"{_REGION_LIMITS.max_pixels} pixels",
+        )
     return tuple(
-        [
-            sample
-            for picture in decoded
-            for sample in backend.run(picture, _REGIONS * np.array(picture.shape[1::-1], np.float32))
-        ]
+        [sample for picture, quads in zip(decoded, regions, strict=True) for sample in backend.run(picture, quads)]
         for backend in (compile_from_picture(definition), compile_from_picture(definition, backend="dali"))
     )
+
+
+def _regions_of(picture: Sample, region: Region) -> Quads:
+    """Those of ``_REGIONS`` that can be cut of a photo, within ``_REGION_LIMITS``."""
+    quads = _REGIONS * np.array(picture.shape[1::-1], np.float32)
+    return quads[cuts(region, quads, (picture.shape[0], picture.shape[1]), limits=_REGION_LIMITS).possible]
 
 
 def _version(distributions: Sequence[str]) -> str | None:

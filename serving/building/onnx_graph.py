@@ -18,8 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onestream.postprocess.options import AnyPostprocess, Detection, Matte, Segmentation, Text
 from onestream.preprocess import Definition
+from onestream.preprocess.geometry import Size
 from onestream.serving.building.ctc_tail import append_ctc_tail
 from onestream.serving.building.detector_tail import append_tail, class_count
+from onestream.serving.building.example_sizes import example_sizes
 from onestream.serving.building.stamp import check_same, read_stamp, stamp_of
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
 from onestream.serving.engine.served import DOOR, DOOR_PREFIX
@@ -30,8 +32,6 @@ _CANNOT_BATCH_KEY = "onestream.cannot_batch"
 _CLASSES_KEY = "onestream.classes"
 _MOST_METADATA_BYTES = 1 << 22
 """The characters of a text recognizer, which some keep there, take some 100 kB."""
-_EXAMPLE_SIDES = (320, 448)
-"""What free sides are tried with, in pixels: multiples of 64, since many networks halve their sides six times."""
 _OUTPUT_NAME = r"[\w.:/@+-]{1,200}"
 """The names of outputs are joined by commas in a parameter of the configuration."""
 _OUTPUT_DTYPES = (
@@ -301,15 +301,15 @@ def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
 def _compare_batches(model: onnx.ModelProto, definition: Definition) -> str:
     """Run 3 images alone and as one batch; why the network may not run batches, or nothing where both are the same.
 
-    Free sides are tried with two sizes. Raises ``BadNetwork`` where it does not run images alone.
+    Free sides are tried with the sizes that the definition makes of two images (``example_sizes``). Raises
+    ``BadNetwork`` where it does not run images alone.
     """
-    pixels, *larger = (_noise(definition, side) for side in _EXAMPLE_SIDES)
+    pixels, *others = (_noise(definition, size) for size in example_sizes(definition))
     try:
         engine = OnnxRuntimeEngine(model.SerializeToString(), threads=0)
         alone = engine.run(pixels)
-        for one in larger:
-            if one.shape != pixels.shape:
-                engine.run(one[:1])
+        for one in others:
+            engine.run(one[:1])
     except Exception as error:  # ONNX Runtime's exceptions share no public base class
         raise BadNetwork(f"the network does not run with one image: {_first_line(error)}") from None
     for name, batch in alone.items():
@@ -330,11 +330,10 @@ def _compare_batches(model: onnx.ModelProto, definition: Definition) -> str:
     return ""
 
 
-def _noise(definition: Definition, free_side: int) -> npt.NDArray[np.uint8]:
-    """Three images as they come to the door; what depends on the image is ``free_side`` pixels long."""
-    spec = definition.output_spec
-    height, width = (free_side if side is None else side for side in spec.size_hw)
-    return np.random.default_rng(0).integers(0, 256, (3, height, width, spec.channels), dtype=np.uint8)
+def _noise(definition: Definition, size_hw: Size) -> npt.NDArray[np.uint8]:
+    """Three images of this size as they come to the door."""
+    shape = (3, *size_hw, definition.output_spec.channels)
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
 def _first_line(error: Exception) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from onestream.postprocess.options import Classification, Rotation, Segmentation
 from onestream.preprocess import Definition, Limits
-from onestream.preprocess.geometry import mapping
+from onestream.serving.building.example_sizes import small_size
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.triton_config import (
@@ -38,7 +38,7 @@ from onestream.serving.building.triton_config import (
     queue_for,
     to_text,
 )
-from onestream.serving.building.versions import VERSION_OF
+from onestream.serving.building.versions import VERSION_OF, parameters_of
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import BACKGROUND_FILE, GpuOptions, Pipeline, ServingOptions
@@ -54,7 +54,6 @@ from onestream.wire.tensor_names import (
 
 _COMMITTED_CORES = 2
 _WARMUP_FILE = "photo.jpg"
-_SMALL_HW = (64, 64)
 _ADAPTER = (
     HEADER
     + """from {module} import {adapter} as TritonPythonModel
@@ -322,9 +321,9 @@ def pixels_of(definition: Definition) -> Tensor:
 
 
 def small_pixels(definition: Definition) -> Tensor:
-    """The same of a small picture, whose sides are all known."""
+    """The same of a small picture, whose sides are all known. Raises ``BadPipeline`` as ``small_size``."""
     pixels = pixels_of(definition)
-    return replace(pixels, dims=(*mapping(definition, _SMALL_HW).canvas_hw, pixels.dims[2]))
+    return replace(pixels, dims=(*small_size(definition), pixels.dims[2]))
 
 
 def _on_gpu(options: GpuOptions) -> tuple[Placement, Placement]:
@@ -341,8 +340,18 @@ def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (Tensor(first.name, first.dtype, first.dims, labels_file="labels.txt"), *tensors[1:])
 
 
-def write(files: Mapping[str, bytes], folder: Path) -> list[Path]:
-    """Write the files that are missing or differ; returns their paths. Other pipelines are not touched."""
+def write(files: Mapping[str, bytes], folder: Path, *, pipeline: str) -> list[Path]:
+    """Write the files of a pipeline that are missing or differ; returns their paths.
+
+    Raises ``BadPipeline``, before anything is written, where a model of another pipeline has the same name: a cascade
+    ``sort`` with a stage ``classify`` has a model ``sort_classify_model``, and so has a pipeline ``sort_classify``.
+    """
+    for model in dict.fromkeys(path.split("/")[0] for path in files):
+        if (other := parameters_of(folder, model).get("pipeline", pipeline)) != pipeline:
+            raise BadPipeline(
+                f"{pipeline} and {other} both have a model {model}, and {folder} holds that of {other}; "
+                "rename one of them, or give this one another folder: --repository DIR"
+            )
     written = []
     for relative, content in files.items():
         path = folder / relative

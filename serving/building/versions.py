@@ -66,7 +66,7 @@ def built_versions(repository: Path, pipeline: str) -> list[int]:
 
 def version_of(repository: Path, model: str) -> str | None:
     """The pipeline that a model is a later version of; None for any other model."""
-    return _parameters(repository, model).get(VERSION_OF) or None
+    return parameters_of(repository, model).get(VERSION_OF) or None
 
 
 def read_pins(repository: Path) -> dict[str, Pin]:
@@ -127,11 +127,11 @@ def models_to_load(repository: Path, pins: Mapping[str, Pin], wanted: Sequence[s
 def _networks_asked(repository: Path, pins: Mapping[str, Pin], model: str) -> list[str]:
     """The network that a video model asks: that of the version which its name means."""
     pinned = {f"{pipeline}_video": f"{version_name(pipeline, pin.version)}_video" for pipeline, pin in pins.items()}
-    parameters = _parameters(repository, pinned.get(model, model))
+    parameters = parameters_of(repository, pinned.get(model, model))
     return [f"{parameters['pipeline']}_model"] if "video" in parameters else []
 
 
-def _parameters(repository: Path, model: str) -> dict[str, str]:
+def parameters_of(repository: Path, model: str) -> dict[str, str]:
     """The parameters in a model's configuration; none where there is no readable one."""
     try:
         config = from_text((repository / model / "config.pbtxt").read_text(encoding="utf-8"))

@@ -209,7 +209,7 @@ def _networks(
 
 def install(stock: StockRepository, folder: Path, *, source: str) -> list[Path]:
     """Write what is missing or differs, and remove a plan made of another network; returns what was written."""
-    written = repository.write(stock.files(source=source), folder)
+    written = repository.write(stock.files(source=source), folder, pipeline=stock.pipeline.name)
     version = folder / f"{stock.pipeline.name}_model" / "1"
     if _GPU_NETWORK not in stock.networks:
         (version / _GPU_NETWORK).unlink(missing_ok=True)

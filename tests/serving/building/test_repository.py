@@ -166,6 +166,15 @@ def test_bring_your_own_makes_the_five_models(tmp_path: Path) -> None:
     assert not list(folder.glob("*/labels.txt"))
 
 
+def test_a_pipeline_that_takes_small_pictures_only_is_built(tmp_path: Path) -> None:
+    """A pad without a resize refuses what is larger than itself."""
+    file = _pipeline_file(tmp_path, preprocess={"operations": [{"op": "decode"}, {"op": "pad", "size": [32, 32]}]})
+    built = build(file, folder=tmp_path / "repository", onnx_file=_onnx_file(tmp_path))
+    config = from_text((tmp_path / "repository" / "mine_model" / "config.pbtxt").read_text())
+    assert list(config.model_warmup[0].inputs["pixels"].dims) == [32, 32, 3]
+    assert "mine_fused" in built.models
+
+
 def test_a_second_build_changes_nothing_and_a_changed_definition_does(tmp_path: Path) -> None:
     folder, onnx_file = tmp_path / "repository", _onnx_file(tmp_path)
     build(_pipeline_file(tmp_path), folder=folder, onnx_file=onnx_file)

@@ -12,10 +12,12 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from onestream.postprocess.options import Detection, Matte, Text
-from onestream.preprocess import Decode, Definition, Resize
+from onestream.preprocess import Decode, Definition, Pad, Resize
+from onestream.preprocess.operations import Region
 from onestream.serving.building import onnx_graph
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.ctc_tail import append_ctc_tail
+from onestream.serving.building.repository import small_pixels
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.fused import fused_network
@@ -247,6 +249,29 @@ def test_free_sides_stay_free() -> None:
     engine = OnnxRuntimeEngine(served.SerializeToString(), threads=1)
     for height, width in ((32, 50), (90, 32)):
         assert engine.run(np.zeros((2, height, width, 3), np.uint8))["ctc_classes"].shape == (2, width)
+
+
+def test_free_sides_are_tried_with_sizes_that_the_definition_gives() -> None:
+    """One network cuts planes into tiles of 128 pixels; the other takes regions of 48 rows, so any width."""
+    tiles = columns()
+    tiles.graph.node.insert(0, helper.make_node("SpaceToDepth", ["x"], ["tiles"], blocksize=128))
+    tiles.graph.node.insert(1, helper.make_node("DepthToSpace", ["tiles"], ["again"], blocksize=128))
+    tiles.graph.node[2].input[0] = "again"
+    whole = Resize(mode="longer", size=640, multiple_of=128)
+    onnx_graph.prepare(tiles, Definition(operations=[Decode(), whole]))
+    with pytest.raises(BadNetwork, match="does not run with one image"):
+        onnx_graph.prepare(tiles, Definition(operations=[Decode(), whole.model_copy(update={"multiple_of": 32})]))
+    line = [Region(of="find"), Resize(mode="height", size=(48, 3200)), Pad(size=(48, 320), multiple_of=(0, 8))]
+    onnx_graph.prepare(columns(), Definition(operations=line))
+
+
+def test_a_definition_that_takes_small_pictures_only_is_tried_with_these() -> None:
+    rows = Definition(operations=[Decode(), Pad(size=(32, 48), multiple_of=(0, 8))])
+    onnx_graph.prepare(columns(), rows)
+    assert small_pixels(rows).dims == (32, 64, 3)
+    never = Definition(operations=[Decode(), Resize(mode="shorter", size=64), Pad(size=(32, 32), multiple_of=(0, 8))])
+    with pytest.raises(BadPipeline, match=r"refuses pictures of every size that was tried: 64x64, .* see its pad"):
+        small_pixels(never)
 
 
 def test_free_sides_that_are_not() -> None:

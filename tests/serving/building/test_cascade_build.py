@@ -1,0 +1,109 @@
+"""Builds of cascades: what is refused before anything is written, and what the build tells."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import detectors
+import onnx
+import pytest
+import yaml
+from networks import mean_color
+
+from onestream.preprocess import Definition
+from onestream.preprocess.operations import Region, Resize
+from onestream.serving.building import certificate
+from onestream.serving.building.build import Built, build
+from onestream.serving.errors import BadPipeline
+
+SCALED = {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]}
+
+
+def build_things(
+    folder: Path, *, region: dict[str, Any] | None = None, find: dict[str, Any] | None = None, **fields: Any
+) -> Built:
+    """Build *things*: *find* has one class, and *name* takes its regions with these fields of ``region``."""
+    side = detectors.SIDE
+    stages = {
+        "find": {
+            "preprocess": {"operations": [{"op": "decode"}, {"op": "letterbox", "size": [side, side]}, SCALED]},
+            "postprocess": {"kind": "detection", "family": "yolo"} | (find or {}),
+        },
+        "name": {
+            "preprocess": {
+                "operations": [
+                    {"op": "region", "of": "find"} | (region or {}),
+                    {"op": "resize", "mode": "exact", "size": [32, 32]},
+                    SCALED,
+                ],
+            },
+            "postprocess": {"kind": "classification", "top_k": 1},
+        },
+    }
+    (folder / "things.yaml").write_text(yaml.safe_dump({"stages": stages} | fields, sort_keys=False))
+    networks = {name: folder / f"{name}.onnx" for name in stages}
+    detectors.level_detector(networks["find"])
+    onnx.save(mean_color(), networks["name"])
+    return build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
+
+
+@pytest.mark.parametrize(
+    ("find", "classes", "expected"),
+    [
+        ({}, [0, 1], "has 1, which is no class of stage find; expected one of its 1 ids, 0 to 0"),
+        ({"class_ids": [7]}, [0], "has 0, .* expected one of its 1 ids, 7 to 7"),
+        ({"labels": ["bolt"]}, ["nut"], "has 'nut', .* expected bolt"),
+        ({}, ["nut"], "has 'nut', .* expected ids, since it has no labels"),
+    ],
+)
+def test_a_class_that_the_first_stage_does_not_have_is_refused(
+    tmp_path: Path, find: dict[str, Any], classes: list[int | str], expected: str
+) -> None:
+    with pytest.raises(BadPipeline, match=f"stage name: region.classes {expected}"):
+        build_things(tmp_path, find=find, region={"classes": classes})
+    assert not (tmp_path / "repository").exists()
+
+
+def test_classes_that_the_first_stage_has_are_taken(tmp_path: Path) -> None:
+    options = {"class_ids": [7], "labels": ["bolt"]}
+    assert "things_fused" in build_things(tmp_path, find=options, region={"classes": [7, "bolt"]}).models
+
+
+def test_a_model_of_another_pipeline_is_not_replaced(tmp_path: Path) -> None:
+    """Both have a model *things_name_model*, and whichever comes second is refused."""
+    folder, alone = tmp_path / "repository", tmp_path / "things_name.yaml"
+    operations = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
+    alone.write_text(yaml.safe_dump({"preprocess": {"operations": operations}, "postprocess": {"kind": "raw"}}))
+
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    build_things(tmp_path)
+    before = contents()
+    with pytest.raises(BadPipeline, match=r"things_name and things both have a model things_name_model, .* of things;"):
+        build(alone, folder=folder, onnx_file=tmp_path / "name.onnx")
+    assert contents() == before
+    shutil.rmtree(folder)
+    build(alone, folder=folder, onnx_file=tmp_path / "name.onnx")
+    before = contents()
+    with pytest.raises(BadPipeline, match="things and things_name both have a model things_name_model"):
+        build_things(tmp_path)
+    assert contents() == before
+
+
+def test_options_of_a_gpu_are_noted_as_unused(tmp_path: Path) -> None:
+    assert build_things(tmp_path).notes == []
+    (note,) = build_things(tmp_path, serving={"gpu": {"precision": "fp16"}}).notes
+    assert note.startswith("serving.gpu is not used: a cascade runs on the CPU")
+
+
+@pytest.mark.parametrize(("margin", "stages"), [(7, ["region", "resize", "crop", "normalize"]), (10, [])])
+def test_a_wide_margin_is_certified_by_the_regions_that_can_be_cut(margin: float, stages: list[str]) -> None:
+    """At 7 one region of one photo is small enough, at 10 none."""
+    region = Region(of="find", shape="quad", margin=margin)
+    found = certificate.issue(Definition(operations=[region, Resize(mode="exact", size=(32, 32))]))
+    assert list(found.stages) == stages
+    assert found.within
+    assert ("with a margin of 10" in found.unmeasured) == (not stages)
