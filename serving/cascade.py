@@ -97,8 +97,6 @@ class Cascade(BaseModel):
         earlier = self.stages[region.of].postprocess
         if not (earlier.finds_regions or earlier.turns_regions):
             return f"region.of is {region.of!r}, which gives no regions: it ends in {earlier.kind}"
-        if earlier.turns_regions and region.shape == "box":
-            return f"region.of is {region.of!r}, which turns regions; shape box cannot be turned; expected quad"
         return ""
 
     @property

@@ -26,17 +26,6 @@ NAME: dict[str, Any] = {
     },
 }
 
-TURN: dict[str, Any] = {
-    "preprocess": NAME["preprocess"],
-    "postprocess": {"kind": "rotation", "degrees": [0, 180]},
-}
-
-
-def of(stage: str, **region: Any) -> dict[str, Any]:
-    """The last stage, with these fields of its region."""
-    first, *rest = NAME["preprocess"]["operations"]
-    return NAME | {"preprocess": {"operations": [first | {"of": stage} | region, *rest]}}
-
 
 def write(tmp_path: Path, fields: dict[str, Any]) -> Path:
     path = tmp_path / "things.yaml"
@@ -100,10 +89,6 @@ def test_the_cascades_that_come_with_the_project_can_be_read(name: str) -> None:
             {"find": FIND | {"postprocess": {"kind": "text_lines"}}, "name": of("find", classes=[1])},
             r"stages\.name: region.classes are those of a detection, and stage find ends in text_lines",
         ),
-        (
-            {"find": FIND, "turn": TURN, "name": of("turn")},
-            r"stages\.name: region.of is 'turn', which turns regions; shape box cannot be turned; expected quad",
-        ),
     ],
 )
 def test_stages_that_do_not_follow_are_refused(tmp_path: Path, stages: dict[str, Any], reason: str) -> None:
@@ -122,11 +107,6 @@ def test_pictures_come_one_by_one_unless_the_file_says_more(
     assert isinstance(cascade, Cascade)
     assert cascade.serving.max_batch_size == batch
     assert {stage.serving.max_batch_size for stage in cascade.pipelines.values()} == {batch}
-
-
-def test_turned_regions_are_taken_as_quads(tmp_path: Path) -> None:
-    stages = {"find": FIND, "turn": TURN, "name": of("turn", shape="quad")}
-    assert isinstance(read_file(write(tmp_path, {"stages": stages})), Cascade)
 
 
 def test_names_that_are_too_long_together_are_refused(tmp_path: Path) -> None:

@@ -167,8 +167,7 @@ def test_what_a_stage_saw_upright_goes_on_so() -> None:
     first = Stage("find", FIND, Cutter(), quads, (Tensor("quads", "float32", (-1, 4, 2)), FOUND[2]))
     turner = Stage("turn", region("find"), Cutter(), upside_down, (Tensor("degrees", "int32", (1,)),))
     look = Stage("look", region("turn"), Cutter(), value, VALUE)
-    cascade = Stages(Decoder(), [first, turner, look], Echo(), limits=Limits(), chunk=3)
-    (answer,) = cascade.run([1])
+    answer = Stages([first, turner, look], Echo(), limits=Limits()).run(picture(1))
     seen = [[[30, 10], [0, 10], [0, 0], [30, 0]], [[40, 30], [40, 0], [50, 0], [50, 30]]]
     assert answer["quads"][0].tolist() == seen
 
