@@ -27,6 +27,12 @@ NAME: dict[str, Any] = {
 }
 
 
+def of(stage: str, **fields: Any) -> dict[str, Any]:
+    """``NAME`` of the regions of another stage."""
+    first, *others = NAME["preprocess"]["operations"]
+    return NAME | {"preprocess": {"operations": [first | {"of": stage} | fields, *others]}}
+
+
 def write(tmp_path: Path, fields: dict[str, Any]) -> Path:
     path = tmp_path / "things.yaml"
     path.write_text(yaml.safe_dump(fields, sort_keys=False))
