@@ -24,23 +24,18 @@ _allowed: dict[int, float] = {}
 
 
 def extend() -> None:
-    """Let the calling thread's batch take as long again, from now on, as it was allowed; nothing without a batch."""
+    """Let the calling thread's ``batch_deadline`` last as long again, from now on, as it was; nothing without one."""
     allowed = _allowed.get(threading.get_ident())
     if allowed is not None:
         _live_for(allowed)
 
 
-def heartbeat() -> None:
-    """Let this process live for another ``BATCH_DEADLINE_S`` seconds.
-
-    For a thread that says so again and again as long as its process is well, and has no batch.
-    """
-    _live_for(BATCH_DEADLINE_S)
-
-
 @contextmanager
 def batch_deadline(seconds: float | None = None) -> Iterator[None]:
-    """Let the block take so many seconds, or ``BATCH_DEADLINE_S``; after that the kernel ends this process."""
+    """Let the block take so many seconds, or ``BATCH_DEADLINE_S``; after that the kernel ends this process.
+
+    A thread that extends it again and again shows that the process does not hang.
+    """
     allowed = seconds or BATCH_DEADLINE_S
     _allowed[threading.get_ident()] = allowed
     _live_for(allowed)

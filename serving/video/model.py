@@ -324,11 +324,12 @@ class Video(Adapter):
             self._count(session)
 
     def _tick(self) -> None:
-        while not self._stop.wait(_TICK_S):
-            # No batch has a deadline here; a process in which not even this thread runs hangs.
-            deadline.heartbeat()
-            self._look_after_all()
-            self._hold_memory()
+        # No batch has a deadline here; a process in which not even this thread runs hangs.
+        with deadline.batch_deadline():
+            while not self._stop.wait(_TICK_S):
+                deadline.extend()
+                self._look_after_all()
+                self._hold_memory()
 
     def _look_after_all(self) -> None:
         # A method of its own: a name that outlived the loop would keep the last stream, its decoder and its memory.

@@ -37,6 +37,7 @@ _WORKS_ON = "[Slow().execute(500_000) for _ in range(5)]; __import__('time').sle
 _HANGS = "Slow().execute(100_000_000)"
 _WAITS_FOR_WORK = "ticking(); __import__('time').sleep(4)"
 _KEEPS_THE_LOCK = "ticking(); __import__('time').sleep(0.4); PyDLL(None).sleep(100)"
+_ENDS = "video = ticking(); __import__('time').sleep(0.5); video._stop.set(); __import__('time').sleep(4)"
 _EXTENDS_ITS_OWN = """
 import time
 with deadline.batch_deadline(10.0):
@@ -57,6 +58,7 @@ thread.start(); thread.join(); __import__('time').sleep(3)
         (_HANGS, -signal.SIGALRM),
         (_WAITS_FOR_WORK, 0),
         (_KEEPS_THE_LOCK, -signal.SIGALRM),
+        (_ENDS, 0),
         (_EXTENDS_ITS_OWN, 0),
         (_EXTENDS_WITHOUT_A_BATCH, 0),
     ],
