@@ -284,7 +284,8 @@ def test_a_batch_over_its_deadline_ends_its_process(tmp_path: Path) -> None:
     shorten = (
         f"import sys; global deadline; sys.path[:0] = [{str(ROOT)!r}]; from onestream.serving.models import deadline"
     )
-    hang = "if x.max() == 13: held = deadline.batch_deadline(); held.__enter__(); __import__('ctypes').PyDLL(None).sleep(600)"
+    within = "held = deadline.batch_deadline(); held.__enter__()"
+    hang = f"if x.max() == 13: {within}; __import__('ctypes').PyDLL(None).sleep(600)"
     write_model(tmp_path, "hangs", initialize=f"{shorten}; deadline.BATCH_DEADLINE_S = 1.0", execute=hang)
     events: list[str] = []
     with running(tmp_path, device="cpu", on_event=events.append) as server:
