@@ -39,3 +39,8 @@ def ended(call: Callable[[], Result]) -> Result:
     wait([outcome], PATIENCE_S)
     assert outcome.done(), f"it did not end within {PATIENCE_S:g} s"
     return outcome.result()
+
+
+def threads_named(prefix: str) -> set[threading.Thread]:
+    """The threads of this process whose names begin so; those of others may come and go at any time."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith(prefix)}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from fake_server import Behaviour, FakeServer
-from patience import NEVER_S, ended, wait_until
+from patience import NEVER_S, ended, threads_named, wait_until
 from stream_fakes import collect, endless, packets, source
 
 from onestream.client import (
@@ -123,14 +123,14 @@ def test_closing_early_cancels_the_call(server: FakeServer, client: Client) -> N
 
 def test_no_thread_stays_behind(client: Client) -> None:
     list(client.stream(source(packets(3))))
-    before = set(threading.enumerate())
+    before = threads_named("onestream-stream-")
     for _ in range(5):
         with client.stream(source(packets(100))) as results:
             next(results)
         with client.stream(source(packets(3))) as results:
             assert len(list(results)) == 3
     gc.collect()
-    wait_until(lambda: set(threading.enumerate()) <= before, "threads end")
+    wait_until(lambda: threads_named("onestream-stream-") <= before, "threads end")
 
 
 def test_a_refusal_is_raised_where_the_stream_is_entered(server: FakeServer, client: Client) -> None:

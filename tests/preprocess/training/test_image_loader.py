@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from image_sets import CLASSES, DEFINITION
+from patience import threads_named
 
 from onestream.preprocess import (
     BadDataset,
@@ -291,7 +291,7 @@ def test_bytes_with_and_without_labels(photos: Path) -> None:
 
 
 def test_an_epoch_that_is_left_early_leaves_nothing_behind(photos: Path) -> None:
-    before = set(threading.enumerate())
+    before = threads_named("onestream-loader")
     loader = ImageLoader(DEFINITION, photos, batch_size=2, threads=2, prefetch=4)
     expected = next(iter(loader)).images
     for _ in range(3):
@@ -300,7 +300,7 @@ def test_an_epoch_that_is_left_early_leaves_nothing_behind(photos: Path) -> None
     assert len(list(loader)) == 12
     loader.close()
     loader.close()
-    assert set(threading.enumerate()) <= before
+    assert threads_named("onestream-loader") <= before
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import torch
 from clip_files import number_in, write_video
 from image_sets import DEFINITION
+from patience import threads_named
 
 from onestream.preprocess import BadDataset, BadSample, CannotCompile, Decode, Definition, Resize
 from onestream.preprocess.operations import Output
@@ -146,15 +146,15 @@ def test_an_epoch_can_be_left_and_everything_is_released(clips: Path) -> None:
     def open_videos() -> list[str]:
         return [file.path for file in psutil.Process().open_files() if Path(file.path).is_relative_to(clips.resolve())]
 
-    before = set(threading.enumerate())
+    before = threads_named("onestream-clips")
     loader = VideoLoader(PIXELS, clips, batch_size=1, num_frames=9, threads=2, prefetch=3)
     next(iter(loader))
     assert [len(batch.clips) for batch in loader] == [1] * 7
     next(iter(loader))
     loader.reset()
-    assert set(threading.enumerate()) - before
+    assert threads_named("onestream-clips") - before
     loader.close()
-    assert set(threading.enumerate()) <= before
+    assert threads_named("onestream-clips") <= before
     assert open_videos() == []
 
 
