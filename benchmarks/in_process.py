@@ -20,12 +20,12 @@ import numpy as np
 from onestream.postprocess import read_labels
 from onestream.postprocess.options import AnyPostprocess, Text, read_postprocess
 from onestream.postprocess.postprocessing import Postprocess, Tensors, open_postprocess
-from onestream.preprocess import WHOLE_PICTURE, BadImage, Definition, Limits, compile, compile_from_picture
+from onestream.preprocess import WHOLE_PICTURE, BadImage, Definition, Limits, compile
 from onestream.preprocess.headers.reader import read_header
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.models.stages import Networks, Pixels, Stage, Stages
+from onestream.serving.models.stages import OwnNetworks, Stage, Stages
 
 _START_TIMEOUT_S = 120.0
 _WARMUP_BATCHES = 5
@@ -67,18 +67,12 @@ def _open_cascade(
     decoder = compile(WHOLE_PICTURE, backend="dali", limits=limits, threads=1)
     stages = Stages(
         [
-            Stage(
-                one.name,
-                one.definition,
-                compile_from_picture(one.definition.pixels(), backend="dali", limits=limits),
-                _postprocess(one.postprocess, one.definition, model / STAGES_PARAMETER / one.name),
-                one.answer,
-                one.postprocess.keeps,
-                one.postprocess.order,
+            Stage.open(
+                one, _postprocess(one.postprocess, one.definition, model / STAGES_PARAMETER / one.name), limits=limits
             )
             for one in served
         ],
-        _Networks({one.name: engine(model / "1" / f"{one.name}.onnx", threads=1) for one in served}),
+        OwnNetworks({one.name: engine(model / "1" / f"{one.name}.onnx", threads=1) for one in served}),
         limits=limits,
     )
 
@@ -91,16 +85,6 @@ def _open_cascade(
         return answers
 
     return run
-
-
-class _Networks(Networks):
-    """Every sample by itself, as the fused model runs them."""
-
-    def __init__(self, engines: dict[str, OnnxRuntimeEngine]) -> None:
-        self._engines = engines
-
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
-        return [self._engines[stage].run(sample[None]) for sample in samples]
 
 
 def _postprocess(options: AnyPostprocess, definition: Definition, folder: Path) -> Postprocess:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
@@ -110,7 +111,11 @@ class Cascade(BaseModel):
     @classmethod
     def from_file(cls, path: Path) -> Cascade:
         """Read a cascade file; its stem is the name where the file gives none. Raises as ``Pipeline.from_file``."""
-        data = read_fields(path)
+        return cls.from_fields(path, read_fields(path))
+
+    @classmethod
+    def from_fields(cls, path: Path, data: dict[str, Any]) -> Cascade:
+        """The same from the fields of a file that was read."""
         if "stages" not in data:
             raise BadPipeline(f"{path}: it has no stages, so it is no cascade")
         return validated(cls, path, data)
@@ -126,7 +131,8 @@ def _why_not_first(stage: Stage) -> str:
 
 def read_file(path: Path) -> Pipeline | Cascade:
     """A pipeline file, or one with stages as a cascade. Raises ``BadPipeline``."""
-    return Cascade.from_file(path) if "stages" in read_fields(path) else Pipeline.from_file(path)
+    data = read_fields(path)
+    return Cascade.from_fields(path, data) if "stages" in data else Pipeline.from_fields(path, data)
 
 
 class ServedStage(BaseModel):

@@ -290,7 +290,11 @@ class Pipeline(Stage):
 
         Raises ``BadPipeline`` naming the file, the field, what was seen and what is allowed.
         """
-        data = read_fields(path)
+        return cls.from_fields(path, read_fields(path))
+
+    @classmethod
+    def from_fields(cls, path: Path, data: dict[str, Any]) -> Pipeline:
+        """The same from the fields of a file that was read."""
         if "stages" in data:
             raise BadPipeline(f"{path}: it has stages, so it is a cascade; expected a pipeline with preprocess")
         pipeline = validated(cls, path, data)

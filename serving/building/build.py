@@ -9,11 +9,7 @@ from types import MappingProxyType
 
 import onnx
 
-from onestream.postprocess.options import (
-    Classification,
-    Rotation,
-    Segmentation,
-)
+from onestream.postprocess.options import Classification, Rotation, Segmentation
 from onestream.serving.building import cascade_repository, certificate, onnx_graph, repository
 from onestream.serving.building.named_files import anchors_of, background_of, labels_of
 from onestream.serving.building.network_source import NetworkSource, ServedNetwork

@@ -13,13 +13,12 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.postprocessing import Tensors
-from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, compile, compile_from_picture
+from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, compile
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
-from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages, run_isolated
-from onestream.serving.models.heavy_pictures import unavailable
-from onestream.serving.models.stages import NetworkFailed, Networks, NobodyWaits, Pixels, Stage, Stages
+from onestream.serving.models.heavy_pictures import is_late, unavailable
+from onestream.serving.models.stages import NetworkFailed, Networks, NobodyWaits, OwnNetworks, Pixels, Stage, Stages
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN, QUEUE_FULL, WAITED_TOO_LONG, shortened
 from onestream.wire.tensor_names import LEFT_OUT, PIXELS
 
@@ -47,16 +46,8 @@ class Staged(Adapter):
         )
 
     def _stage(self, stage: ServedStage) -> Stage:
-        folder = self.stage_folders[stage.name]
-        return Stage(
-            stage.name,
-            stage.definition,
-            compile_from_picture(stage.definition.pixels(), backend="dali", limits=self.limits),
-            self.postprocess_of(stage.postprocess, stage.definition, folder),
-            stage.answer,
-            stage.postprocess.keeps,
-            stage.postprocess.order,
-        )
+        postprocess = self.postprocess_of(stage.postprocess, stage.definition, self.stage_folders[stage.name])
+        return Stage.open(stage, postprocess, limits=self.limits)
 
     def count_left_out(self, answer: Tensors) -> None:
         """Count the regions of a picture that the limits left out."""
@@ -135,9 +126,7 @@ def _failed(reason: str) -> Any:
 
 def _is_wanted(request: Any, began: float) -> bool:
     """Whether somebody waits for the answer to a request, whose work began at a time of ``time.monotonic``."""
-    # In microseconds, 0 for none.
-    timeout_us = request.timeout()
-    return not (request.is_cancelled() or (timeout_us and (time.monotonic() - began) * 1e6 > timeout_us))
+    return not (request.is_cancelled() or is_late(request, began))
 
 
 class CascadeFused(_Form):
@@ -145,7 +134,7 @@ class CascadeFused(_Form):
 
     def open_networks(self) -> Networks:
         """The networks beside the model."""
-        return _OwnNetworks(
+        return OwnNetworks(
             {stage.name: self.load_engine(f"{stage.name}.onnx", stage.definition) for stage in self.served}
         )
 
@@ -156,23 +145,6 @@ class Cascade(_Form):
     def open_networks(self) -> Networks:
         """The models ``NAME_STAGE_model``."""
         return self.other_models()
-
-
-class _OwnNetworks(Networks):
-    def __init__(self, engines: dict[str, OnnxRuntimeEngine]) -> None:
-        self._engines = engines
-
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
-        # Batches of regions do not pay on a CPU: one region's activations fit the cache.
-        return [self._run(stage, sample) for sample in samples]
-
-    def _run(self, stage: str, sample: Pixels) -> Tensors:
-        # A page of long lines takes longer than any batch of single pictures.
-        deadline.extend()
-        try:
-            return self._engines[stage].run(sample[None])
-        except Exception as error:  # ONNX Runtime's exceptions share no public base class
-            raise NetworkFailed(f"the network of stage {stage} failed: {type(error).__name__}") from None
 
 
 class OtherModels(Networks):

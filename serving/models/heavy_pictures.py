@@ -100,9 +100,15 @@ class _Taken:
     since: float
 
     def is_late(self) -> bool:
-        """Whether its caller has stopped waiting; the ``timeout`` of a request is in microseconds, 0 for none."""
-        timeout_us = self.request.timeout()
-        return bool(timeout_us and (time.monotonic() - self.since) * 1e6 > timeout_us)
+        """Whether its caller has stopped waiting."""
+        return is_late(self.request, self.since)
+
+
+def is_late(request: Any, since: float) -> bool:
+    """Whether the caller of a request that is here since a time of ``time.monotonic`` has stopped waiting."""
+    # In microseconds, 0 for none.
+    timeout_us = request.timeout()
+    return bool(timeout_us and (time.monotonic() - since) * 1e6 > timeout_us)
 
 
 def unavailable(reason: str) -> Any:

@@ -16,10 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.postprocess.postprocessing import Postprocess, Tensors
-from onestream.preprocess import BadImage, Definition, FromPicture, Limits, OutOfMemory
+from onestream.preprocess import BadImage, Definition, FromPicture, Limits, OutOfMemory, compile_from_picture
 from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.quads import choose, quads_of, turned
 from onestream.serving.building.triton_config import Tensor
+from onestream.serving.cascade import ServedStage
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.models import deadline
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, DEGREES, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES
 
@@ -53,6 +56,25 @@ class Networks(ABC):
         """Release what is held."""
 
 
+class OwnNetworks(Networks):
+    """Networks in this process, by their stages."""
+
+    def __init__(self, engines: Mapping[str, OnnxRuntimeEngine]) -> None:
+        self._engines = engines
+
+    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
+        """See ``Networks.run``. Batches of regions do not pay on a CPU: one region's activations fit the cache."""
+        return [self._run(stage, sample) for sample in samples]
+
+    def _run(self, stage: str, sample: Pixels) -> Tensors:
+        # A page of long lines takes longer than any batch of single pictures.
+        deadline.extend()
+        try:
+            return self._engines[stage].run(sample[None])
+        except Exception as error:  # ONNX Runtime's exceptions share no public base class
+            raise NetworkFailed(f"the network of stage {stage} failed: {type(error).__name__}") from None
+
+
 class NobodyWaits(Exception):
     """The caller of a picture has left, so nothing more is done for it."""
 
@@ -72,6 +94,19 @@ class Stage:
     answer: tuple[Tensor, ...]
     keeps: Callable[[Tensors], bool] = lambda _: True
     order: Callable[[Quads], npt.NDArray[np.int64]] = lambda quads: np.arange(len(quads))
+
+    @classmethod
+    def open(cls, served: ServedStage, postprocess: Postprocess, *, limits: Limits) -> Stage:
+        """A stage as it was built, with its definition compiled for the CPU; for one thread."""
+        return cls(
+            served.name,
+            served.definition,
+            compile_from_picture(served.definition.pixels(), backend="dali", limits=limits),
+            postprocess,
+            served.answer,
+            served.postprocess.keeps,
+            served.postprocess.order,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class Video(Adapter):
         self._ticker.start()
 
     def open_network(self) -> None:
-        """Prepare for ``answers_to``."""
+        """Prepare for ``asking``."""
         self._network = f"{self.parameters['pipeline']}_model"
         self._outputs = self.parameters["network_outputs"].split(",")
         self._kind: AnyPostprocess = read_postprocess(self.parameters["postprocess"])
