@@ -122,9 +122,9 @@ class BaseLoader(ABC, Generic[BatchT]):
     def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Mapping | None]) -> BatchT:
         """A batch as a loop gets it; of padding the mapping may be missing."""
 
-    @abstractmethod
     def _named(self, slot: Slot, error: Bad) -> BadSample:
         """The error of a bad sample, naming it."""
+        return BadSample(f"{self._dataset.name(slot.index)}: {error}")
 
     @abstractmethod
     def _close_workers(self) -> None:

@@ -11,10 +11,10 @@ import torch
 
 from onestream.preprocess.backends.base import BackendName, Device
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import BadSample, CannotCompile
+from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.augmentation import Augmentation
-from onestream.preprocess.training.base_loader import Bad, BaseLoader, WorkerBatch
+from onestream.preprocess.training.base_loader import BaseLoader, WorkerBatch
 from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import LastBatch, Order, Slot
 from onestream.preprocess.training.samples import Pictures
@@ -142,9 +142,6 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
 
     def _delivered(self, batches: Iterator[BatchT]) -> Iterator[BatchT]:
         return self._to_device.ahead(batches)
-
-    def _named(self, slot: Slot, error: Bad) -> BadSample:
-        return BadSample(f"{self._dataset.name(slot.index)}: {error}")
 
     def _close_workers(self) -> None:
         self._workers.close()

@@ -17,7 +17,7 @@ from onestream.preprocess.errors import BadSample, CannotCompile
 from onestream.preprocess.geometry import Mapping
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
-from onestream.preprocess.training.base_loader import Bad, BaseLoader, WorkerBatch, indices_of
+from onestream.preprocess.training.base_loader import BaseLoader, WorkerBatch, indices_of
 from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import LastBatch, Slot
 from onestream.preprocess.training.shards import this_shard
@@ -201,9 +201,6 @@ class TextLoader(BaseLoader[TextBatch]):
 
     def _delivered(self, batches: Iterator[TextBatch]) -> Iterator[TextBatch]:
         return self._to_device.ahead(batches)
-
-    def _named(self, slot: Slot, error: Bad) -> BadSample:
-        return BadSample(f"{self._dataset.name(slot.index)}: {error}")
 
     def _close_workers(self) -> None:
         self._workers.close()
