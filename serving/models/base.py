@@ -236,10 +236,11 @@ class FromImages(Adapter):
 
     def _is_heavy(self, request: Any) -> bool:
         """Whether the others of its batch are answered before this request's image is decoded."""
-        if not has_one_image(request):
+        batch = _images(request)
+        if len(batch) != 1:
             return False
         try:
-            return self.limits.check(_images(request)[0]).decoding_work > HEAVY_WORK
+            return self.limits.check(batch[0]).decoding_work > HEAVY_WORK
         except BadImage:
             return False
 
@@ -282,11 +283,6 @@ def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any
     for index, sample in zip(single, run([batches[index][0] for index in single]), strict=True):
         results[index] = sample
     return results
-
-
-def has_one_image(request: Any) -> bool:
-    """Whether a request carries one image, as each must."""
-    return len(_images(request)) == 1
 
 
 def _images(request: Any) -> npt.NDArray[np.uint8]:
