@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from onestream.client import Client
-from onestream.client.results import Detection as DetectedObject
 from onestream.client.video import FrameResult, PacketSource
 from onestream.measure.agreement import Disagreement
 from onestream.measure.capacity import opencv
@@ -68,11 +67,15 @@ def check(
         return {"psnr_db": lowest}
     detecting = Detecting(pipeline.postprocess, placement)
     ids = pipeline.postprocess.id_of_class
-    pairs = [_equal_boxes(one, detecting(*two), ids) for one, two in zip(ours, theirs, strict=True)]
-    agreed = {"boxes_equal": _share(pairs)}
-    for name, shown in (("ours_drawn", pictures), ("theirs_drawn", beside)):
+    found = [_objects(one) for one in ours]
+    beside_found = [detecting(*two) for two in theirs]
+    if ids is not None:
+        beside_found = [one._replace(classes=np.array(ids, np.int32)[one.classes]) for one in beside_found]
+    agreed = {"boxes_equal": _share([_equal_boxes(*two) for two in zip(found, beside_found, strict=True)])}
+    # Each way draws its own boxes: those of equal objects may lie some pixels apart.
+    for name, objects, shown in (("ours_drawn", found, pictures), ("theirs_drawn", beside_found, beside)):
         if shown:
-            agreed[name] = _share([_drawn_boxes(one, picture) for one, picture in zip(ours, shown, strict=True)])
+            agreed[name] = _share([_drawn_boxes(*two) for two in zip(objects, shown, strict=True)])
     if min(agreed.values()) < LEAST_EQUAL_BOXES:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in agreed.items())
         raise Disagreement(
@@ -87,31 +90,35 @@ def _share(counts: list[tuple[int, int]]) -> float:
     return float(some / max(1, whole))
 
 
-def _equal_boxes(ours: FrameResult, theirs: Objects, ids: Sequence[int] | None) -> tuple[int, int]:
-    """How many of our clear boxes are among theirs, and how many there are. ``ids`` are those of the classes."""
-    class_ids = theirs.classes if ids is None else np.array(ids)[theirs.classes]
-    clear = _clear(ours)
-    boxes = np.array([one.box for one in clear], np.float64).reshape(-1, 4)
-    overlap = iou(boxes, theirs.boxes.astype(np.float64))
-    same_class = np.array([one.class_id for one in clear])[:, None] == class_ids[None]
-    return int(((overlap >= LEAST_IOU) & same_class).any(axis=1).sum()), len(clear)
-
-
-def _drawn_boxes(ours: FrameResult, picture: Any) -> tuple[int, int]:
-    """How many of our clear boxes have a left line of their colour in a picture, and how many there are."""
-    drawn = 0
-    for one in _clear(ours):
-        x0, y0, _, y1 = map(round, one.box)
-        about = picture[(y0 + y1) // 2 : y1, max(0, x0 - _NEAR) : x0 + _NEAR + 1].astype(int)
-        off = np.abs(np.median(about, axis=0) - color_of(one.class_id)).max(axis=1)
-        drawn += bool(off.min() < _SAME_COLOR)
-    return drawn, len(_clear(ours))
-
-
-def _clear(ours: FrameResult) -> list[DetectedObject]:
-    found = ours.detections
+def _objects(result: FrameResult) -> Objects:
+    found = result.detections
     assert found is not None
-    return [one for one in found if one.score >= CLEAR_SCORE]
+    return Objects(found.boxes, found.scores, found.class_ids)
+
+
+def _clear(found: Objects) -> Objects:
+    """Those whose score is not near the threshold."""
+    clear = found.scores >= CLEAR_SCORE
+    return Objects(*(values[clear] for values in found))
+
+
+def _equal_boxes(ours: Objects, theirs: Objects) -> tuple[int, int]:
+    """How many of our clear boxes are among theirs, and how many there are."""
+    clear = _clear(ours)
+    overlap = iou(clear.boxes.astype(np.float64), theirs.boxes.astype(np.float64))
+    same_class = clear.classes[:, None] == theirs.classes[None]
+    return int(((overlap >= LEAST_IOU) & same_class).any(axis=1).sum()), len(clear.boxes)
+
+
+def _drawn_boxes(found: Objects, picture: Any) -> tuple[int, int]:
+    """How many clear boxes have a left line of their colour in a picture, and how many there are."""
+    clear, drawn = _clear(found), 0
+    for box, class_id in zip(clear.boxes.tolist(), clear.classes.tolist(), strict=True):
+        x0, y0, _, y1 = map(round, box)
+        about = picture[(y0 + y1) // 2 : y1, max(0, x0 - _NEAR) : x0 + _NEAR + 1].astype(int)
+        off = np.abs(np.median(about, axis=0) - color_of(class_id)).max(axis=1)
+        drawn += bool(off.min() < _SAME_COLOR)
+    return drawn, len(clear.boxes)
 
 
 def _theirs(url: str, pipeline: Pipeline, clip: Path, stride: int, count: int) -> list[tuple[Any, dict[str, Any]]]:
