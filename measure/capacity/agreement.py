@@ -99,7 +99,7 @@ def _objects(result: FrameResult) -> Objects:
 def _clear(found: Objects) -> Objects:
     """Those whose score is not near the threshold."""
     clear = found.scores >= CLEAR_SCORE
-    return Objects(*(values[clear] for values in found))
+    return Objects(found.boxes[clear], found.scores[clear], found.classes[clear])
 
 
 def _equal_boxes(ours: Objects, theirs: Objects) -> tuple[int, int]:
