@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 import gpu_engines
 import pytest
 import rtsp_server
+from hypothesis import settings
 
 from onestream.preprocess.cuda.device import driver_visible
 
 if TYPE_CHECKING:
     from onestream.serving.server.server import Server
+
+# The same examples on every run, and no time limit for one of them.
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=100, print_blob=True)
+settings.load_profile("repeatable")
 
 ROOT = Path(__file__).parent.parent
 NO_SKIPS = "ONESTREAM_NO_SKIPS"

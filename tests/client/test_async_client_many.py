@@ -17,7 +17,7 @@ from onestream.client import AsyncClient, ClientClosed
 from onestream.client._transports.base import Tensors
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(is_bad=st.lists(st.booleans(), max_size=40), in_flight=st.integers(1, 12), waits=st.booleans(), data=st.data())
 def test_results_come_in_order_and_failures_stay_alone(
     is_bad: list[bool], in_flight: int, waits: bool, data: st.DataObject

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_client_connections import answer, listening, read_request, tensors
 from tritonclient.grpc import service_pb2 as messages
@@ -131,7 +131,6 @@ def seen(call: Any, *arguments: Any, **options: Any) -> str:
     return ""
 
 
-@settings(deadline=None)
 @given(st.lists(FIELDS | JSON, max_size=3) | JSON, st.binary(max_size=40))
 def test_any_head_over_http_is_tensors_or_refused_by_what_is_checked(outputs: object, data: bytes) -> None:
     head = json.dumps({"outputs": outputs}).encode()
@@ -140,7 +139,6 @@ def test_any_head_over_http_is_tensors_or_refused_by_what_is_checked(outputs: ob
     assert "cannot be read" not in seen(call, http_calls.Answer("http://x", 200, headers, head + data))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_over_grpc_are_tensors_or_refused_by_what_is_checked(data: bytes) -> None:
     call = grpc_calls.infer(InferRequest("m", RequestMetadata("id"), b"image"), timeout_s=1)

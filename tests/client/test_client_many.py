@@ -23,7 +23,7 @@ def refuse_bad(model: str, data: bytes) -> Tensors:
     return echo_size(model, data)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(is_bad=st.lists(st.booleans(), max_size=40), in_flight=st.integers(1, 12), data=st.data())
 def test_results_come_in_order_and_failures_stay_alone(is_bad: list[bool], in_flight: int, data: st.DataObject) -> None:
     slow = data.draw(st.sets(st.integers(0, 39), max_size=4))

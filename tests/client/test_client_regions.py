@@ -270,7 +270,6 @@ ARRAYS = st.builds(np.zeros, SHAPES, st.sampled_from([np.float32, np.int32, np.u
 )
 
 
-@settings(deadline=None)
 @given(st.sampled_from([TEXT, OBJECTS]), st.data())
 def test_any_tensors_are_a_result_or_refused(tensors: Tensors, data: st.DataObject) -> None:
     other = data.draw(st.dictionaries(st.sampled_from([*tensors, "heat"]), ARRAYS))
@@ -345,7 +344,7 @@ CORNER = st.tuples(st.floats(-200, 400, width=32), st.floats(-200, 300, width=32
 POINTS = st.tuples(*[CORNER] * 4)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.text(max_size=20), POINTS), max_size=4))
 def test_any_quads_are_drawn(found: list[tuple[str, Any]]) -> None:
     lines = [(text.encode(errors="replace").decode(), 0.5, quad) for text, quad in found]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from async_fakes import AsyncFakeTransport
 from client_fakes import FakeTransport, classification, detections
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -198,7 +198,6 @@ SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 ARRAYS = st.builds(np.zeros, SHAPES, st.sampled_from([np.float32, np.int32, np.uint8]))
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(list(TWO)), ARRAYS))
 def test_any_tensors_are_a_result_or_refused(tensors: Tensors) -> None:
     for call in ("detect", "predict"):
@@ -366,7 +365,6 @@ def test_a_picture_of_another_size_is_refused() -> None:
         detected().draw(Image.new("RGB", (100, 200)))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10_000))
 def test_neighbouring_classes_have_colours_that_differ(class_id: int) -> None:
     one, other = color_of(class_id), color_of(class_id + 1)

@@ -79,7 +79,7 @@ def test_work_grows_no_faster_than_the_file(name: str, counted: Counted) -> None
         before = counted.work
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(name=st.sampled_from(sorted(BUILT)), size=st.integers(500, 20_000), seed=st.integers(0, 2**32))
 def test_so_does_that_of_mutated_ones(name: str, size: int, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patches:

@@ -25,7 +25,6 @@ def turned(points: np.ndarray, degrees: float) -> np.ndarray:
     return points @ np.array([[cos, sin], [-sin, cos]]) + (300, 200)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
 @given(one=BOX, other=BOX, degrees=st.floats(-180, 180), first=st.integers(0, 3), mirrored=st.booleans())
 def test_quads_overlap_as_boxes_do_however_they_are_turned(
     one: tuple[int, ...], other: tuple[int, ...], degrees: float, first: int, mirrored: bool
@@ -62,7 +61,7 @@ def test_lines_are_paired_once_by_their_place_whatever_they_say() -> None:
 TEXT = st.text("abc ", max_size=8)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(one=TEXT, other=TEXT, third=TEXT)
 def test_the_edit_distance_is_a_distance(one: str, other: str, third: str) -> None:
     distance = edit_distance(one, other)

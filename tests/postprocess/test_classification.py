@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.postprocess import top_k
@@ -24,7 +24,6 @@ def logits_and_k(draw: st.DrawFn) -> tuple[np.ndarray, int]:
     return np.array(values, np.float32).reshape(rows, classes), draw(st.integers(1, classes))
 
 
-@settings(deadline=None, derandomize=True)
 @given(logits_and_k())
 def test_softmax_and_order_are_those_of_plain_python(case: tuple[np.ndarray, int]) -> None:
     logits, k = case
@@ -40,7 +39,6 @@ def test_softmax_and_order_are_those_of_plain_python(case: tuple[np.ndarray, int
         np.testing.assert_allclose(row_scores, [weights[index] / sum(weights) for index in best], rtol=1e-5, atol=1e-9)
 
 
-@settings(deadline=None, derandomize=True)
 @given(logits_and_k())
 def test_none_returns_the_logits_and_all_classes_sum_to_one(case: tuple[np.ndarray, int]) -> None:
     logits, k = case

@@ -85,7 +85,7 @@ def test_lines_have_the_colour_of_the_class_and_the_rest_is_as_it_was(
 Side = st.integers(1, 150)
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(max_examples=150)
 @given(
     size_hw=st.tuples(Side, Side),
     shifts=st.sampled_from(SHIFTS),
@@ -139,7 +139,7 @@ def test_frames_are_copied_in_8_bit(shifts: tuple[int, int], depth: int) -> None
         copy_in_8_bits(frame, gray((51, 78), shifts))
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(max_examples=60)
 @given(
     key=st.sampled_from(sorted(LAYOUTS)),
     size_hw=st.tuples(Side, Side),

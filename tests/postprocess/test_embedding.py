@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -19,7 +19,6 @@ FEATURES = arrays.arrays(
 )
 
 
-@settings(deadline=None)  # the first example imports torch
 @given(FEATURES)
 def test_equal_to_torch(features: np.ndarray) -> None:
     torch = pytest.importorskip("torch")

@@ -44,7 +44,7 @@ def assert_composed(
     assert_equal(out, Composer(background).compose_reference(shown, matte))
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(max_examples=150)
 @given(
     key=st.sampled_from(sorted(LAYOUTS)),
     size_hw=st.tuples(st.integers(1, 90), st.integers(1, 90)),

@@ -77,7 +77,7 @@ def seen_cells(definition: Definition, size_hw: tuple[int, int], axis: int, step
     return (math.floor(low / step), math.ceil(high / step) - 1) if high > low else None
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     operations=geometries(),
     size_hw=st.tuples(SIDES, SIDES),

@@ -308,7 +308,7 @@ def unfinished(bulk: Bulk, folder: Path, out: Path, *options: object) -> bytes:
     return out.with_name(out.name + ".journal").read_bytes()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_run_killed_at_any_byte_goes_on_without_loss_or_repetition(
     bulk: Bulk, folder: Path, tmp_path: Path, data: st.DataObject

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from bulk_fakes import Bulk, objects, photos, sorted_objects, text
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.cli.bulk.rows import Row
@@ -185,7 +185,6 @@ def test_lines_on_the_terminal(reader: Bulk, tmp_path: Path) -> None:
 NAMES = st.sampled_from(["find_scores", "heat", "turn_degrees", "labels", "note"])
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(0, 3), st.booleans(), st.booleans())
 def test_a_row_in_the_journal_is_the_row_that_was_written(
     data: st.DataObject, count: int, are_boxes: bool, is_text: bool

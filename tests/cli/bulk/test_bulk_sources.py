@@ -81,7 +81,7 @@ def nests(text: str) -> bool:
     return depth != 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.lists(PIECES, max_size=4).map("".join).filter(lambda text: not nests(text)), max_size=12))
 def test_braces_are_those_of_bash(texts: list[str]) -> None:
     """Nested and unpaired braces aside, and letters as ends of a range, which shards do not have."""
@@ -111,7 +111,7 @@ def test_a_folder_is_read_sorted_and_below(tmp_path: Path) -> None:
     assert sorted(Path(path) for path in found) == [Path(path) for path in found]
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stems=st.dictionaries(st.text("abcé.- 01", max_size=6).map("n{}".format), st.sampled_from([".jpg", ".txt"])),
     at_once=st.integers(1, 5),
@@ -236,7 +236,7 @@ NAMES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     names=NAMES, sizes=st.lists(st.integers(0, 1500), min_size=8, max_size=8), kind=st.sampled_from(["", "gz", "xz"])
 )
@@ -315,7 +315,7 @@ def test_a_tar_that_was_cut_says_so_wherever_it_was(tmp_path: Path, mode: str) -
         assert whole_ones == list(members.values())[: len(whole_ones)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), st.sampled_from(["", "gz", "bz2"]))
 def test_damaged_tars_give_samples_or_errors_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.measure.capacity.capacity_search import STEP, find
@@ -23,7 +23,6 @@ def machine(capacity: Callable[[], float]) -> object:
     return attempt
 
 
-@settings(deadline=None)
 @given(st.floats(0.1, 40), st.floats(0.1, 40), st.floats(0.1, 20), st.integers(2, 20))
 def test_each_competitor_gets_its_capacity(one: float, other: float, start: float, attempts: int) -> None:
     machines = {"one": machine(lambda: one), "other": machine(lambda: other)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.preprocess.tolerances import Comparison
@@ -26,7 +26,6 @@ COMPARISONS = st.lists(
 WORST = ("max", "percentile_99_9", "share_different", "share_above_one")
 
 
-@settings(deadline=None, derandomize=True)
 @given(COMPARISONS)
 def test_a_row_is_the_worst_image_and_the_mean_of_means(comparisons: list[Comparison]) -> None:
     figures = Figures.of(comparisons)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from onestream.measure.tune.knobs import (
@@ -50,7 +49,6 @@ def test_threads_come_first_where_fewer_requests_than_cores_are_in_flight() -> N
     assert knobs_for("cpu", cores=8, concurrency=8, ensemble=False)[0].field == "max_batch_size"
 
 
-@hypothesis_settings(deadline=None)
 @given(
     device=st.sampled_from(["cpu", "gpu"]),
     cores=st.integers(1, 256),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.measure.tune.knobs import Value
@@ -120,7 +120,6 @@ def files(draw: st.DrawFn) -> str:
     return draw(BETWEEN) + "".join(draw(st.permutations(parts)))
 
 
-@settings(deadline=None)
 @given(text=files(), changes=CHANGES)
 def test_only_the_fields_change_and_every_comment_stays(text: str, changes: dict[str, Value]) -> None:
     new = edited(text, changes)

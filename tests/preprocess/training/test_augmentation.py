@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -15,7 +15,6 @@ SIDES = st.integers(1, 3000)
 STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 
 
-@settings(deadline=None, derandomize=True)
 @given(SIDES, SIDES, st.integers(0, 2**40), st.integers(0, 500), st.integers(0, 2**31))
 def test_the_box_lies_in_the_image_and_keeps_its_shape(h: int, w: int, seed: int, epoch: int, index: int) -> None:
     variation = STRONG.draw((h, w), seed=seed, epoch=epoch, index=index)

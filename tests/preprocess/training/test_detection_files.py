@@ -297,7 +297,7 @@ def test_the_forms_of_yolo(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["coco", "voc", "yolo"])
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_damaged_files_end_in_an_error_of_ours_or_a_value(
     sets: dict[str, Path], kind: str, data: st.DataObject

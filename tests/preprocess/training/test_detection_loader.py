@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from box_sets import Drawn, drawn_set, write_coco, write_yolo
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.preprocess import (
@@ -179,7 +179,6 @@ def test_min_visible_is_what_is_left_of_every_object(files: DetectionFiles, min_
 SIDES = st.integers(2, 2000)
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.data(), SIDES, SIDES, st.integers(0, 2**31), st.floats(0.01, 1))
 def test_a_drawn_box_keeps_an_object(data: st.DataObject, height: int, width: int, index: int, share: float) -> None:
     count = data.draw(st.integers(1, 4))

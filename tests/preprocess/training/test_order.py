@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onestream.preprocess.training.order import LastBatch, Order
@@ -26,7 +26,6 @@ def orders(count: int, size: int, shards: int, last_batch: LastBatch) -> list[Or
         raise
 
 
-@settings(deadline=None, derandomize=True)
 @given(COUNTS, SIZES, SHARDS, EPOCHS, st.sampled_from(["partial", "pad", "drop"]))
 def test_shards_share_an_epoch(count: int, size: int, shards: int, epoch: int, last_batch: LastBatch) -> None:
     made = orders(count, size, shards, last_batch)
@@ -48,7 +47,6 @@ def test_shards_share_an_epoch(count: int, size: int, shards: int, epoch: int, l
     assert padded == (made[0].batches_per_epoch * size * shards - count if last_batch == "pad" else 0)
 
 
-@settings(deadline=None, derandomize=True)
 @given(COUNTS, SIZES, EPOCHS)
 def test_without_shuffling_the_order_is_the_datasets(count: int, size: int, epoch: int) -> None:
     batches = Order(count, size).check().batches(epoch)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from text_sets import Page, pages, tilted, write_icdar, write_json_lines
 
@@ -184,7 +184,6 @@ def test_a_text_file_of_icdar_without_a_picture_names_it(tmp_path: Path) -> None
         read_icdar(tmp_path, images=tmp_path).refuse_bad()
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.floats(-180, 180), st.floats(2, 60), st.floats(2, 30))
 def test_a_line_may_be_turned_by_any_angle(tmp_path_factory: Any, degrees: float, width: float, height: float) -> None:
     corners = tilted(100, 50, width, height, degrees)
@@ -208,7 +207,6 @@ def assert_sound(files: TextFiles) -> None:
             assert "\n" not in line.problem
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.lists(NUMBERS, min_size=8, max_size=8))
 def test_any_numbers_are_a_line_or_a_problem(tmp_path_factory: Any, numbers: list[float]) -> None:
     assert_sound(listed(tmp_path_factory.getbasetemp() / "any_numbers", quad(*numbers)))
@@ -217,7 +215,6 @@ def test_any_numbers_are_a_line_or_a_problem(tmp_path_factory: Any, numbers: lis
 FIELDS = st.lists(NUMBERS.map(str) | st.text(max_size=3), max_size=12).map(",".join)
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.binary(max_size=80) | st.lists(FIELDS).map(lambda lines: "\n".join(lines).encode("utf-8", "surrogatepass")))
 def test_any_bytes_are_lines_or_problems(tmp_path_factory: Any, content: bytes) -> None:
     folder = tmp_path_factory.getbasetemp() / "any_bytes"

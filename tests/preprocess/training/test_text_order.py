@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onestream.preprocess.training.order import LastBatch
@@ -26,7 +26,6 @@ def line_order(lines_a_picture: list[int], batch_size: int, **options: Any) -> L
     )
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=20),
     st.integers(1, 9),

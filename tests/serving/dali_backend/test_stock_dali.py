@@ -82,7 +82,7 @@ class Stock:
         return [np.array(output.at(index)) for index in range(len(files))]
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=60)
 @given(definition=definitions(filters=st.just("bilinear")), sizes=st.lists(SIZES, min_size=20, max_size=20))
 def test_sizes_and_windows_are_the_integers_of_every_other_backend(
     definition: Definition, sizes: list[tuple[int, int]]
