@@ -25,7 +25,7 @@ from onestream.client import AsyncClient, BadImage, Client, InvalidRequest
 from onestream.measure.trace_file import TracedRequest, read_traces
 from onestream.serving.server.triton.ports import free_port
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "tracing.md").read_text(encoding="utf-8")

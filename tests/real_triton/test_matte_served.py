@@ -17,7 +17,7 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.server import Server
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 PIPELINE_FILE = ROOT / "pipelines" / "matte.yaml"

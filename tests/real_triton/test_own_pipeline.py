@@ -24,7 +24,7 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.server.errors import ModelLoadFailed
 from onestream.serving.server.server import Server
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 OPERATIONS: list[dict[str, object]] = [
     {"op": "decode"},
@@ -76,7 +76,6 @@ def test_own_networks_are_served_in_both_forms_and_agree_with_the_reference(
             assert result.top.score == pytest.approx(float(raw.max()))
 
 
-@pytest.mark.slow
 def test_files_of_different_builds_are_refused_at_load(tmp_path: Path) -> None:
     """A network built with another definition, dropped into a repository, must not answer."""
     repository = build_own(tmp_path, "mine", postprocess={"kind": "raw"})
@@ -108,7 +107,6 @@ def test_files_of_different_builds_are_refused_at_load(tmp_path: Path) -> None:
     assert "/" not in message.replace("http://", ""), "a server path in the reason"
 
 
-@pytest.mark.slow
 def test_an_edited_definition_is_refused_at_load(tmp_path: Path) -> None:
     repository = build_own(tmp_path, "mine", postprocess={"kind": "raw"})
     file = repository / "mine_preprocess" / "definition.json"
@@ -120,7 +118,6 @@ def test_an_edited_definition_is_refused_at_load(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.slow
 def test_a_network_that_mixes_its_batch_is_never_given_one(tmp_path: Path, photos: dict[str, bytes]) -> None:
     """It gives 0 for an image alone, and anything else for one of several."""
     mixing = mean_color(("n", 3, 48, 64), mix_batch=True)
@@ -142,7 +139,6 @@ def test_a_network_that_mixes_its_batch_is_never_given_one(tmp_path: Path, photo
             assert statistics.execution_count == statistics.inference_count > 0
 
 
-@pytest.mark.slow
 def test_scores_of_a_network_are_served_as_they_are(tmp_path: Path, photos: dict[str, bytes]) -> None:
     network = ending_in("Softmax", shape=(1, 3, 48, 64))
     build_own(tmp_path, "scores", network=network, postprocess={"kind": "classification", "top_k": 7})

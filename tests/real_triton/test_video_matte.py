@@ -34,7 +34,7 @@ from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.server import Server
 from onestream.serving.video.compositing import background_of
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 FRAMES = 40
@@ -188,7 +188,6 @@ def test_every_picture_is_the_reference_s_in_order_and_at_its_time(
         assert psnr_db(found[number], wanted[number]) > psnr_db(found[number], wanted[number - 1])
 
 
-@pytest.mark.slow
 def test_a_gpu_composes_what_the_cpu_composes(
     client: Client, composing_on_gpu: Server, clip: Path, tmp_path: Path
 ) -> None:

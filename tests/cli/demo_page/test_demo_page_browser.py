@@ -23,7 +23,7 @@ from onestream.serving.server.triton.ports import free_port
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.needs_chromium, pytest.mark.needs_triton]
+pytestmark = [pytest.mark.needs_chromium, pytest.mark.needs_triton, pytest.mark.slow]
 
 COFFEE = PHOTOS / "coffee.jpg"
 
@@ -212,7 +212,6 @@ def test_objects_have_boxes_on_the_picture(tab: Page) -> None:
     assert tab.locator("#boxes polygon").count() == 0
 
 
-@pytest.mark.slow
 def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser, built: Path) -> None:
     port = free_port("127.0.0.1")
     with PageProcess("--url", f"127.0.0.1:{port}", "--port", "0") as page:

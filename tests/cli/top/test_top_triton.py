@@ -16,7 +16,7 @@ from patience import PATIENCE_S, wait_until
 from onestream.client import Client
 from onestream.serving.server.server import Server
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[3]
 GOOD, BAD = 7, {"corrupt": 2, "unsupported_format": 3}
