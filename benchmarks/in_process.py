@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from onestream.postprocess import read_labels
-from onestream.postprocess.options import AnyPostprocess, Text, read_postprocess
-from onestream.postprocess.postprocessing import Postprocess, Tensors, open_postprocess
+from onestream.postprocess.options import AnyPostprocess, read_postprocess
+from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Definition, Limits, compile
 from onestream.preprocess.headers.reader import read_header
 from onestream.serving.building.triton_config import from_text
@@ -88,9 +87,7 @@ def _open_cascade(
 
 
 def _postprocess(options: AnyPostprocess, definition: Definition, folder: Path) -> Postprocess:
-    labels = folder / "labels.txt"
-    names = read_labels(labels, spaces=isinstance(options, Text)) if labels.exists() else None
-    return open_postprocess(options, definition, labels=names)
+    return open_postprocess(options, definition, labels=labels_beside(options, folder))
 
 
 def measure(

@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess import read_labels
-from onestream.postprocess.options import AnyPostprocess, Detection, Text, read_postprocess
-from onestream.postprocess.postprocessing import Postprocess, Tensors, open_postprocess
+from onestream.postprocess.options import AnyPostprocess, Detection, read_postprocess
+from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess
 from onestream.preprocess import (
     BadImage,
     Compiled,
@@ -177,11 +176,10 @@ class Adapter(ABC):
         self, options: AnyPostprocess, definition: Definition, folder: Path, *, has_tail: bool = False
     ) -> Postprocess:
         """The same by other options, with the labels in a folder."""
-        labels = folder / "labels.txt"
         postprocess = open_postprocess(
             options,
             definition,
-            labels=read_labels(labels, spaces=isinstance(options, Text)) if labels.exists() else None,
+            labels=labels_beside(options, folder),
             has_tail=has_tail,
             dropped=lambda count: self.metrics.count("onestream_candidates_dropped_total", count),
         )
