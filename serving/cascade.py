@@ -22,6 +22,7 @@ from onestream.serving.pipeline import (
     read_fields,
     validated,
 )
+from onestream.wire.limits import MAX_TIMEOUT_S
 
 STAGES_PARAMETER = "stages"
 """Parameter in which a cascade's models carry their stages; the files of a stage lie in a folder of this name."""
@@ -30,9 +31,15 @@ _STAGE_NAME = r"[a-z][a-z0-9_]{0,31}"
 
 
 class CascadeServingOptions(ServingOptions):
-    """The same options as a pipeline's. A CPU decodes and answers picture after picture: in a batch all would wait."""
+    """The same options as a pipeline's, with other defaults.
+
+    A CPU decodes and answers picture after picture: in a batch all would wait. A page has hundreds of regions.
+    """
 
     max_batch_size: int = Field(default=1, ge=1, le=1024, description="pictures or regions per execution")
+    timeout_s: int = Field(
+        default=60, ge=1, le=MAX_TIMEOUT_S, description=ServingOptions.model_fields["timeout_s"].description
+    )
 
 
 class Cascade(BaseModel):

@@ -14,6 +14,7 @@ from onestream.preprocess.backends.base import GpuResize
 from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
 from onestream.serving.errors import BadPipeline
 from onestream.serving.video.bounds import Bounds
+from onestream.wire.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S
 
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
@@ -139,6 +140,12 @@ class ServingOptions(BaseModel):
         le=1024,
         description="threads of each process, for decoding and the network; more than one pays where fewer requests "
         "are in flight than there are cores",
+    )
+    timeout_s: int = Field(
+        default=DEFAULT_TIMEOUT_S,
+        ge=1,
+        le=MAX_TIMEOUT_S,
+        description="seconds for which a client waits for the answer to an image unless it says otherwise",
     )
     gpu: GpuOptions = Field(default=GpuOptions(), description="what holds on a machine with a GPU instead")
 
