@@ -12,7 +12,8 @@ from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import BadImage, Decode, Definition, Limits, OutOfMemory, Resize
 from onestream.preprocess.operations import Region
 from onestream.serving.building.triton_config import Tensor
-from onestream.serving.models.stages import NetworkFailed, Networks, NobodyWaits, Pixels, Stage, Stages
+from onestream.serving.models.callers import Caller, NobodyWaits
+from onestream.serving.models.stages import NetworkFailed, Networks, Pixels, Stage, Stages
 
 SIDE = 10
 PICTURE_HW = (40, 1000)
@@ -44,9 +45,10 @@ class Echo(Networks):
     """Gives its samples back, and remembers how many it got at once."""
 
     def __init__(self, failing: int | None = None) -> None:
-        self.failing, self.batches = failing, []
+        self.failing, self.batches, self.callers = failing, [], set()
 
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
+    def run(self, stage: str, samples: Sequence[Pixels], caller: Caller) -> list[Tensors]:
+        self.callers.add(caller)
         self.batches.append((stage, len(samples)))
         if stage != "find" and any(sample[0, 0, 0] == self.failing for sample in samples):
             raise NetworkFailed("it broke")
@@ -172,12 +174,22 @@ def test_what_a_stage_saw_upright_goes_on_so() -> None:
     assert answer["quads"][0].tolist() == seen
 
 
+class Leaving(Caller):
+    """Waits for the first two parts of a picture."""
+
+    def __init__(self) -> None:
+        self.left = iter([True, True, False])
+
+    def is_waiting(self) -> bool:
+        return next(self.left)
+
+
 def test_nobody_works_for_a_caller_who_has_left() -> None:
-    networks = Echo()
-    waits = iter([True, True, False])
+    networks, caller = Echo(), Leaving()
     with pytest.raises(NobodyWaits):
-        stages(LOOK, networks=networks).run(picture(100), lambda: next(waits))
+        stages(LOOK, networks=networks).run(picture(100), caller)
     assert networks.batches == [("find", 1), ("look", 16), ("look", 16)]
+    assert networks.callers == {caller}
 
 
 def test_regions_whose_order_means_something_are_ordered_as_they_were_turned() -> None:
