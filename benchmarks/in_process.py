@@ -24,7 +24,7 @@ from onestream.preprocess.headers.reader import read_header
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.models.stages import OwnNetworks, Stage, Stages
+from onestream.serving.models.stages import OpenStage, OwnNetworks, Stages
 
 _START_TIMEOUT_S = 120.0
 _WARMUP_BATCHES = 5
@@ -66,7 +66,7 @@ def _open_cascade(
     decoder = compile(WHOLE_PICTURE, backend="dali", limits=limits, threads=1)
     stages = Stages(
         [
-            Stage.open(
+            OpenStage.open(
                 one, _postprocess(one.postprocess, one.definition, model / STAGES_PARAMETER / one.name), limits=limits
             )
             for one in served

@@ -17,7 +17,7 @@ from onestream.serving.pipeline import (
     Pipeline,
     PipelineName,
     ServingOptions,
-    Stage,
+    StageFields,
     VideoOptions,
     read_fields,
     validated,
@@ -48,7 +48,7 @@ class Cascade(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: PipelineName
-    stages: dict[str, Stage] = Field(
+    stages: dict[str, StageFields] = Field(
         description="two or more, in their order, each under its name. The first takes the picture and finds regions; "
         "every later one begins with ``region`` and takes those of an earlier one"
     )
@@ -85,7 +85,7 @@ class Cascade(BaseModel):
             )
         return self
 
-    def _why_not_later(self, name: str, stage: Stage) -> str:
+    def _why_not_later(self, name: str, stage: StageFields) -> str:
         region = stage.preprocess.region
         if region is None:
             return "preprocess begins with decode, which is for the first stage; begin with region"
@@ -128,7 +128,7 @@ class Cascade(BaseModel):
         return validated(cls, path, data)
 
 
-def _why_not_first(stage: Stage) -> str:
+def _why_not_first(stage: StageFields) -> str:
     if stage.preprocess.region is not None:
         return "preprocess begins with region; the first stage takes the picture, so it begins with decode"
     if not stage.postprocess.finds_regions:

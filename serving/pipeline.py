@@ -253,7 +253,7 @@ class VideoOptions(BaseModel):
         return Bounds(**{name: getattr(self, name) for name in names})
 
 
-class Stage(BaseModel):
+class StageFields(BaseModel):
     """A definition, a network and a postprocessing: a pipeline has one such stage, a cascade several."""
 
     model_config = _Frozen
@@ -273,7 +273,7 @@ class Stage(BaseModel):
     )
 
 
-class Pipeline(Stage):
+class Pipeline(StageFields):
     """Everything that ``onestream build`` needs, beside the network's file."""
 
     name: PipelineName

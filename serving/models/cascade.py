@@ -18,7 +18,7 @@ from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages, run_isolated
 from onestream.serving.models.callers import Caller, NobodyWaits, RequestCaller
 from onestream.serving.models.heavy_pictures import Work, unavailable
-from onestream.serving.models.stages import NetworkFailed, Networks, OwnNetworks, Pixels, Stage, Stages
+from onestream.serving.models.stages import NetworkFailed, Networks, OpenStage, OwnNetworks, Pixels, Stages
 from onestream.wire.refusals import QUEUE_FULL, WAITED_TOO_LONG, shortened
 from onestream.wire.tensor_names import LEFT_OUT, PIXELS
 
@@ -45,9 +45,9 @@ class Staged(Adapter):
             counted=lambda stage, regions: self.metrics.count("onestream_regions_total", regions, stage=stage),
         )
 
-    def _stage(self, stage: ServedStage) -> Stage:
+    def _stage(self, stage: ServedStage) -> OpenStage:
         postprocess = self.postprocess_of(stage.postprocess, stage.definition, self.stage_folders[stage.name])
-        return Stage.open(stage, postprocess, limits=self.limits)
+        return OpenStage.open(stage, postprocess, limits=self.limits)
 
     def count_left_out(self, answer: Tensors) -> None:
         """Count the regions of a picture that the limits left out."""

@@ -77,7 +77,7 @@ class OwnNetworks(Networks):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class OpenStage:
     """One stage, ready to run.
 
     ``answer`` are the tensors that it gives of one region, without a batch dimension; ``keeps`` says of them, with it,
@@ -93,7 +93,7 @@ class Stage:
     order: Callable[[Quads], npt.NDArray[np.int64]] = lambda quads: np.arange(len(quads))
 
     @classmethod
-    def open(cls, served: ServedStage, postprocess: Postprocess, *, limits: Limits) -> Stage:
+    def open(cls, served: ServedStage, postprocess: Postprocess, *, limits: Limits) -> OpenStage:
         """A stage as it was built, with its definition compiled for the CPU; for one thread."""
         return cls(
             served.name,
@@ -131,7 +131,7 @@ class Stages:
 
     def __init__(
         self,
-        stages: Sequence[Stage],
+        stages: Sequence[OpenStage],
         networks: Networks,
         *,
         limits: Limits,
@@ -160,7 +160,7 @@ class Stages:
             raise OutOfMemory(f"too little memory is free for the regions of a picture{MAY_BE_SENT_AGAIN}") from None
         return self._answer(found, len(left_out))
 
-    def _find(self, stage: Stage, picture: Pixels, caller: Caller) -> _Found:
+    def _find(self, stage: OpenStage, picture: Pixels, caller: Caller) -> _Found:
         """Run the first stage: the picture is its sample."""
         with self._timed(f"{stage.name}_preprocess"):
             sample = stage.from_picture.run(picture)
@@ -169,7 +169,7 @@ class Stages:
         quads = tensors[QUADS] if QUADS in tensors else quads_of(tensors[BOXES])
         return _Found(np.arange(len(quads)), quads, tensors)
 
-    def _chosen(self, stage: Stage, picture: Pixels, found: Mapping[str, _Found], left_out: set[int]) -> _Found:
+    def _chosen(self, stage: OpenStage, picture: Pixels, found: Mapping[str, _Found], left_out: set[int]) -> _Found:
         """The regions that a stage takes, without tensors of its own; those that a limit leaves out are told."""
         region = stage.definition.region
         assert region is not None
@@ -188,7 +188,7 @@ class Stages:
         left_out.update(earlier.places[chosen.left_out].tolist())
         return _Found(earlier.places[chosen.indices], chosen.quads, {})
 
-    def _look_at(self, stage: Stage, picture: Pixels, chosen: _Found, left_out: set[int], caller: Caller) -> _Found:
+    def _look_at(self, stage: OpenStage, picture: Pixels, chosen: _Found, left_out: set[int], caller: Caller) -> _Found:
         """Run a later stage on its regions, a few at a time; those stay of which it gives what it keeps."""
         rows: list[Tensors] = []
         kept: list[int] = []
@@ -219,7 +219,7 @@ class Stages:
         return _Found(chosen.places[kept], quads, tensors)
 
     def _results(
-        self, stage: Stage, samples: Sequence[Pixels], caller: Caller, sizes: Sequence[Size] = ()
+        self, stage: OpenStage, samples: Sequence[Pixels], caller: Caller, sizes: Sequence[Size] = ()
     ) -> list[Tensors]:
         """What a stage gives of each sample, with a batch dimension of 1."""
         with self._timed(f"{stage.name}_network"):
