@@ -17,15 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from onestream.postprocess import read_labels
-from onestream.postprocess.options import AnyPostprocess, Text, read_postprocess
-from onestream.postprocess.postprocessing import Postprocess, Tensors, open_postprocess
+from onestream.postprocess.options import AnyPostprocess, read_postprocess
+from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Definition, Limits, compile
 from onestream.preprocess.headers.reader import read_header
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.models.stages import OwnNetworks, Stage, Stages
+from onestream.serving.models.stages import OpenStage, OwnNetworks, Stages
 
 _START_TIMEOUT_S = 120.0
 _WARMUP_BATCHES = 5
@@ -67,7 +66,7 @@ def _open_cascade(
     decoder = compile(WHOLE_PICTURE, backend="dali", limits=limits, threads=1)
     stages = Stages(
         [
-            Stage.open(
+            OpenStage.open(
                 one, _postprocess(one.postprocess, one.definition, model / STAGES_PARAMETER / one.name), limits=limits
             )
             for one in served
@@ -88,9 +87,7 @@ def _open_cascade(
 
 
 def _postprocess(options: AnyPostprocess, definition: Definition, folder: Path) -> Postprocess:
-    labels = folder / "labels.txt"
-    names = read_labels(labels, spaces=isinstance(options, Text)) if labels.exists() else None
-    return open_postprocess(options, definition, labels=names)
+    return open_postprocess(options, definition, labels=labels_beside(options, folder))
 
 
 def measure(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -56,18 +57,28 @@ def table_of(requests: list[TracedRequest]) -> Table:
         name = Text(_shown(request.request_id) or "without an id", style="bold")
         name.append(f"  {arrived:%H:%M:%S.%f}Z", style="dim")
         table.add_row(name, "", "", "", _ms(request.total_ms))
-        for line, step in _lines(request.steps, ""):
-            table.add_row(Text(line), _ms(step.start_ms), _ms(step.queue_ms), _ms(step.compute_ms), _ms(step.total_ms))
+        for line, same in _lines(request.steps, ""):
+            total_ms = max(step.start_ms + step.total_ms for step in same) - same[0].start_ms
+            queue_ms, compute_ms = _mean(step.queue_ms for step in same), _mean(step.compute_ms for step in same)
+            table.add_row(Text(line), _ms(same[0].start_ms), _ms(queue_ms), _ms(compute_ms), _ms(total_ms))
         table.add_section()
     return table
 
 
-def _lines(steps: tuple[Step, ...], indent: str) -> Iterator[tuple[str, Step]]:
-    """The steps as the lines of a tree, from above to below."""
-    for number, step in enumerate(steps, 1):
-        last = number == len(steps)
-        yield f"{indent}{'└─' if last else '├─'} {_shown(step.model)}", step
-        yield from _lines(step.steps, indent + ("   " if last else "│  "))
+def _lines(steps: Sequence[Step], indent: str) -> Iterator[tuple[str, list[Step]]]:
+    """The steps as the lines of a tree, from above to below; those of one model after the other are one line."""
+    groups = [list(group) for _, group in groupby(steps, key=lambda step: step.model)]
+    for number, same in enumerate(groups, 1):
+        last = number == len(groups)
+        times = f" ×{len(same)}" if len(same) > 1 else ""
+        yield f"{indent}{'└─' if last else '├─'} {_shown(same[0].model)}{times}", same
+        called = [step for one in same for step in one.steps]
+        yield from _lines(called, indent + ("   " if last else "│  "))
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _ms(value: float | None) -> str:

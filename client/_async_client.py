@@ -60,7 +60,7 @@ class AsyncClient:
         url: str = DEFAULT_URL,
         *,
         token: str | None = None,
-        timeout_s: float = 10.0,
+        timeout_s: float | None = None,
         connect_timeout_s: float = 5.0,
         max_body_bytes: int | None = None,
         max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
@@ -73,7 +73,7 @@ class AsyncClient:
         """Options as of ``Client``. HTTP needs the extra ``async``. A ``transport`` that is given has no regions."""
         if shared_memory and transport is not None:
             raise ValueError("shared_memory=True, which needs an address; expected no transport")
-        self._timeout_s = positive("timeout_s", timeout_s)
+        self._timeout_s = None if timeout_s is None else positive("timeout_s", timeout_s)
         if max_body_bytes is not None:
             positive("max_body_bytes", max_body_bytes)
         self._max_body_bytes = max_body_bytes
@@ -247,6 +247,12 @@ class AsyncClient:
         """The largest encoded image, in bytes, that this client sends to the model."""
         return (await self._limits_of(model, self._deadline(timeout_s))).body_bytes
 
+    async def default_timeout_s(self, model: str = "classify", *, timeout_s: float | None = None) -> float:
+        """Seconds that one image may take for the model where its call does not say it."""
+        if self._timeout_s is not None:
+            return self._timeout_s
+        return (await self._limits_of(model, self._deadline(timeout_s))).timeout_s
+
     async def is_ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
         """Whether the server, or this model, says that it is ready; False also when nothing answers."""
         self._check_usable()
@@ -353,6 +359,7 @@ class AsyncClient:
         with calls.attach_request_id(metadata):
             deadline = self._deadline(timeout_s)
             limits = await self._limits_of(model, deadline)
+            deadline.default_to(limits.timeout_s)
             self._check_usable()
             if self._regions is not None:
                 return await self._send_by_region(self._regions, model, image, limits, metadata, deadline)

@@ -56,7 +56,7 @@ class Client:
         url: str = DEFAULT_URL,
         *,
         token: str | None = None,
-        timeout_s: float = 10.0,
+        timeout_s: float | None = None,
         connect_timeout_s: float = 5.0,
         max_body_bytes: int | None = None,
         max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
@@ -73,12 +73,13 @@ class Client:
         ``token``
             What a proxy before the server asks for, sent as ``Authorization: Bearer``. Needs ``grpcs`` or ``https``.
         ``timeout_s``
-            How long one image may take, connecting and retries included, unless a call says otherwise.
+            How long one image may take, connecting and retries included, unless a call says otherwise. By default what
+            each model's configuration states, read once from the server, or 10 seconds where it states none.
         ``connect_timeout_s``
             How long the server may take to accept a connection, within ``timeout_s``.
         ``max_body_bytes``
-            The largest encoded image that is sent. By default each model's own limit, read once from the
-            server, or 32 MiB where the model states none.
+            The largest encoded image that is sent. By default each model's own limit, or 32 MiB where it states none.
+            Where this is given, no configuration is read.
         ``max_answer_bytes``
             The most that one answer's tensors may take, 128 MiB by default. Where a model's configuration declares the
             sizes of its outputs and is read (which it is unless ``max_body_bytes`` is given), their sum holds if it is
@@ -95,7 +96,7 @@ class Client:
         ``transport``
             Use this one in place of a connection to ``url``.
         """
-        self._timeout_s = positive("timeout_s", timeout_s)
+        self._timeout_s = None if timeout_s is None else positive("timeout_s", timeout_s)
         if max_body_bytes is not None:
             positive("max_body_bytes", max_body_bytes)
         self._max_body_bytes = max_body_bytes
@@ -306,6 +307,12 @@ class Client:
         """The largest encoded image, in bytes, that this client sends to the model."""
         return self._limits_of(model, self._deadline(timeout_s)).body_bytes
 
+    def default_timeout_s(self, model: str = "classify", *, timeout_s: float | None = None) -> float:
+        """Seconds that one image may take for the model where its call does not say it."""
+        if self._timeout_s is not None:
+            return self._timeout_s
+        return self._limits_of(model, self._deadline(timeout_s)).timeout_s
+
     def is_ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
         """Whether the server, or this model, says that it is ready; False also when nothing answers."""
         try:
@@ -406,6 +413,7 @@ class Client:
                 raise ClientClosed(f"the client of {self.url} is closed")
             deadline = self._deadline(timeout_s)
             limits = self._limits_of(model, deadline)
+            deadline.default_to(limits.timeout_s)
             encoded = encode(image, max_body_bytes=limits.body_bytes)
             if self._regions is not None:
                 return self._send_by_region(self._regions, model, encoded, limits, metadata, deadline)

@@ -27,7 +27,13 @@ from onestream.client.video.reconnect import NEVER, Reconnect
 from onestream.client.video.sound import Sound
 from onestream.client.video.sources import VideoInput, source_of
 from onestream.client.video.stream import Stream
-from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES, MAX_BODY_BYTES_PARAMETER
+from onestream.wire.limits import (
+    DEFAULT_MAX_BODY_BYTES,
+    DEFAULT_TIMEOUT_S,
+    MAX_BODY_BYTES_PARAMETER,
+    MAX_TIMEOUT_S,
+    TIMEOUT_PARAMETER,
+)
 from onestream.wire.priority import Priority
 from onestream.wire.video import MODES, Mode, Packet
 
@@ -90,10 +96,17 @@ def check_many(images: object, *, in_flight: int, timeout_s: float | None) -> No
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest encoded image for a model, and the largest tensors of its answer."""
+    """What holds for the images of a model.
+
+    Attributes:
+        body_bytes: the largest encoded image.
+        answer_bytes: the largest tensors of an answer.
+        timeout_s: how long an image may take where the caller does not say it.
+    """
 
     body_bytes: int
     answer_bytes: int
+    timeout_s: float = DEFAULT_TIMEOUT_S
 
 
 def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
@@ -103,11 +116,19 @@ def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
     configuration.
     """
     parameters = fields.mapping(config.get("parameters", {}), "a model's parameters")
-    parameter = fields.mapping(parameters.get(MAX_BODY_BYTES_PARAMETER, {}), MAX_BODY_BYTES_PARAMETER)
-    stated = fields.text(parameter.get("string_value", ""), MAX_BODY_BYTES_PARAMETER)
-    body_bytes = fields.long(stated, MAX_BODY_BYTES_PARAMETER) if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES
     declared = _declared_bytes(fields.sequence(config.get("output", ()), "a model's outputs"))
-    return Limits(body_bytes, max_answer_bytes if declared is None else min(declared, max_answer_bytes))
+    return Limits(
+        _stated(parameters, MAX_BODY_BYTES_PARAMETER, DEFAULT_MAX_BODY_BYTES),
+        max_answer_bytes if declared is None else min(declared, max_answer_bytes),
+        min(max(1, _stated(parameters, TIMEOUT_PARAMETER, DEFAULT_TIMEOUT_S)), MAX_TIMEOUT_S),
+    )
+
+
+def _stated(parameters: Mapping[str, Any], name: str, default: int) -> int:
+    """A whole number among the parameters of a model."""
+    parameter = fields.mapping(parameters.get(name, {}), name)
+    stated = fields.text(parameter.get("string_value", ""), name)
+    return fields.long(stated, name) if stated.isdecimal() else default
 
 
 def _declared_bytes(outputs: Sequence[object]) -> int | None:

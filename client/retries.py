@@ -10,20 +10,30 @@ from time import monotonic, sleep
 from typing import TypeVar
 
 from onestream.client.errors import CannotConnect, OnestreamError, ServerOverloaded, ServerUnavailable, TimedOut
+from onestream.wire.limits import DEFAULT_TIMEOUT_S
 
 _T = TypeVar("_T")
 
 
 class Deadline:
-    """A moment in time that everything belonging to one call shares."""
+    """A moment in time that everything belonging to one call shares.
 
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self._at = monotonic() + timeout_s
+    Where the caller gives no ``timeout_s``, it is 10 seconds after the beginning until ``default_to`` says another.
+    """
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._is_given = timeout_s is not None
+        self.timeout_s: float = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
+        self._began = monotonic()
+
+    def default_to(self, timeout_s: float) -> None:
+        """Let the call take so long, from its beginning on, unless the caller said it."""
+        if not self._is_given:
+            self.timeout_s = timeout_s
 
     def remaining_s(self) -> float:
         """Seconds left; 0 or less afterwards."""
-        return self._at - monotonic()
+        return self._began + self.timeout_s - monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

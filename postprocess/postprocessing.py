@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from onestream.postprocess.classification import top_k
 from onestream.postprocess.detection.detect import detect
 from onestream.postprocess.embedding import embeddings
+from onestream.postprocess.labels import read_labels
 from onestream.postprocess.matte.composer import alpha
 from onestream.postprocess.options import (
     AnyPostprocess,
@@ -70,7 +72,8 @@ def open_postprocess(
     ``labels`` are the names of the network's classes; ids serve as names where there are none. Those of a text are the
     characters of its classes from 1 on. ``has_tail`` says that
     the network ends in the tail that ``onestream.serving.building.onnx_postprocess`` writes. ``dropped`` is called with
-    how many candidates of a batch were not finite.
+    how many of a batch's values nobody can use, since they are not finite or of no known class: candidates of a
+    detector, cells of a map of text, rows of angles, steps of a text.
     """
     match options:
         case Raw():
@@ -87,11 +90,17 @@ def open_postprocess(
         case Segmentation():
             return _segmenter(options, definition, labels)
         case TextLines():
-            return _line_finder(options, definition)
+            return _line_finder(options, definition, dropped)
         case Rotation():
-            return lambda outputs, _sizes: rows(_rotation(outputs, options))
+            return lambda outputs, _sizes: rows(_rotation(outputs, options, dropped))
         case Text():
-            return _reader(options, labels)
+            return _reader(options, labels, dropped)
+
+
+def labels_beside(options: AnyPostprocess, folder: Path) -> list[str] | None:
+    """The labels that lie in a served model's folder; None where none do. Raises ``ValueError`` as ``read_labels``."""
+    path = folder / "labels.txt"
+    return read_labels(path, spaces=isinstance(options, Text)) if path.exists() else None
 
 
 def rows(tensors: Tensors) -> list[Tensors]:
@@ -120,11 +129,17 @@ def _classes(outputs: Tensors, options: Classification, names: Names, *, has_tai
     return {SCORES: scores, CLASS_IDS: class_ids, LABELS: names(class_ids)}
 
 
-def _rotation(outputs: Tensors, options: Rotation) -> Tensors:
+def _rotation(outputs: Tensors, options: Rotation, dropped: Callable[[int], None]) -> Tensors:
     assert options.activation != "auto", "the build writes which one it is"
     (logits,) = outputs.values()
+    _count(~np.isfinite(logits).all(axis=1), dropped)
     degrees, scores = rotations(logits, options.degrees, min_score=options.min_score, activation=options.activation)
     return {DEGREES: degrees, SCORES: scores}
+
+
+def _count(bad: npt.NDArray[np.bool_], dropped: Callable[[int], None]) -> None:
+    if count := int(np.count_nonzero(bad)):
+        dropped(count)
 
 
 def _names(labels: Sequence[str] | None) -> Names:
@@ -202,7 +217,7 @@ def _segmenter(options: Segmentation, definition: Definition, labels: Sequence[s
     return masks_of_each
 
 
-def _line_finder(options: TextLines, definition: Definition) -> Postprocess:
+def _line_finder(options: TextLines, definition: Definition, dropped: Callable[[int], None]) -> Postprocess:
     from onestream.postprocess.text.lines import find_lines
 
     fields = options.model_dump(exclude={"kind"})
@@ -220,12 +235,13 @@ def _line_finder(options: TextLines, definition: Definition) -> Postprocess:
 
     def lines_of_each(outputs: Tensors, sizes: Sequence[Size]) -> list[Tensors]:
         (batch,) = outputs.values()
+        _count(~np.isfinite(batch), dropped)
         return [lines(probabilities, size_hw) for probabilities, size_hw in zip(batch, sizes, strict=True)]
 
     return lines_of_each
 
 
-def _reader(options: Text, characters: Sequence[str] | None) -> Postprocess:
+def _reader(options: Text, characters: Sequence[str] | None, dropped: Callable[[int], None]) -> Postprocess:
     from onestream.postprocess.text.decoding import Decoder
 
     if characters is None:
@@ -234,6 +250,7 @@ def _reader(options: Text, characters: Sequence[str] | None) -> Postprocess:
 
     def texts(outputs: Tensors, _sizes: Sequence[Size]) -> list[Tensors]:
         classes, scores = (outputs[name] for name in CTC)
+        _count(~np.isfinite(scores) | (classes < 0) | (classes > len(characters)), dropped)
         read = decode(classes, scores)
         found = {TEXTS: np.array(read.texts, object)[:, None], SCORES: read.scores[:, None]}
         if options.character_scores:

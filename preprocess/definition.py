@@ -40,7 +40,7 @@ from onestream.preprocess.operations import (
 )
 from onestream.preprocess.plain_yaml import read_plain_yaml
 
-StageName = Literal["decode", "region", "resize", "crop", "normalize"]
+PreprocessingStage = Literal["decode", "region", "resize", "crop", "normalize"]
 
 
 class Definition(BaseModel):
@@ -147,12 +147,12 @@ class Definition(BaseModel):
         return Definition(operations=(*kept, Output(layout="NHWC", dtype="uint8")))
 
     @property
-    def stages(self) -> tuple[StageName, ...]:
-        """The stages of this definition that ``stage`` cuts after, in order."""
+    def stages(self) -> tuple[PreprocessingStage, ...]:
+        """The preprocessing stages of this definition that ``stage`` cuts after, in order."""
         return ("region" if isinstance(self.source, Region) else "decode", "resize", "crop", "normalize")
 
-    def stage(self, name: StageName) -> Definition:
-        """The definition cut after a stage, for comparing backends stage by stage.
+    def stage(self, name: PreprocessingStage) -> Definition:
+        """The definition cut after a preprocessing stage, for comparing backends stage by stage.
 
         *decode*, and *region* of a definition that begins with it, have no geometry, *resize* keeps the geometry up to
         and including the last resize, *crop* all of it; these end in uint8 NHWC. *normalize* is the whole definition.

@@ -12,9 +12,8 @@ from typing import Literal, Protocol
 import numpy as np
 
 from onestream.preprocess.backends.base import BackendName, Device, Sample
-from onestream.preprocess.definition import Definition, StageName
+from onestream.preprocess.definition import Definition, PreprocessingStage
 
-Stage = StageName
 Source = Literal["plain", "converted"]
 """*plain* is stored as 8-bit gray or RGB. *converted* is not: CMYK JPEG, 16-bit PNG and TIFF, palette TIFF."""
 
@@ -42,7 +41,7 @@ class Tolerance:
     """
 
     backend: BackendName
-    stage: Stage
+    stage: PreprocessingStage
     source: Source
     max_level: float
     share_different: float
@@ -110,7 +109,7 @@ _EXACT_RESIZE = (
     "11 of 6 at most, those of lanczos 16. What is no JPEG is equal in every bit"
 )
 _CONVERTED = "as DALI on a CPU: the same library decodes these on the CPU, and the resize adds nothing"
-_Bounds = tuple[tuple[Stage, float, float, str], ...]
+_Bounds = tuple[tuple[PreprocessingStage, float, float, str], ...]
 _LIBRARY_BOUNDS: _Bounds = (
     ("decode", 6, 0.2, _GPU_DECODE),
     ("resize", 16, 0.2, _LIBRARY_RESIZE),
@@ -162,7 +161,12 @@ class Comparison:
 
 
 def tolerance(
-    backend: BackendName, stage: Stage, source: Source = "plain", device: Device = "cpu", *, hq: bool = False
+    backend: BackendName,
+    stage: PreprocessingStage,
+    source: Source = "plain",
+    device: Device = "cpu",
+    *,
+    hq: bool = False,
 ) -> Tolerance:
     """The entry of the table. Raises ``KeyError`` where there is none."""
     for entry in TOLERANCES:
@@ -177,7 +181,7 @@ def compare(
     other: Sample,
     *,
     definition: Definition,
-    stage: Stage,
+    stage: PreprocessingStage,
     backend: BackendName,
     source: Source = "plain",
     device: Device = "cpu",
@@ -197,7 +201,7 @@ def compare(
 
 
 def judge(
-    reference: Sample, other: Sample, *, definition: Definition, stage: Stage, allowed: Bounds | None
+    reference: Sample, other: Sample, *, definition: Definition, stage: PreprocessingStage, allowed: Bounds | None
 ) -> Comparison:
     """Compare two samples of one shape and dtype after a stage; without bounds all is allowed."""
     level_size = _level_size(definition, stage)
@@ -218,7 +222,7 @@ def judge(
     )
 
 
-def _level_size(definition: Definition, stage: Stage) -> Sample | float:
+def _level_size(definition: Definition, stage: PreprocessingStage) -> Sample | float:
     """Levels in a difference of 1 of the output, broadcast along its channels."""
     if stage != "normalize" or definition.normalize is None:
         return 1.0

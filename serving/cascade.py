@@ -17,11 +17,12 @@ from onestream.serving.pipeline import (
     Pipeline,
     PipelineName,
     ServingOptions,
-    Stage,
+    StageFields,
     VideoOptions,
     read_fields,
     validated,
 )
+from onestream.wire.limits import MAX_TIMEOUT_S
 
 STAGES_PARAMETER = "stages"
 """Parameter in which a cascade's models carry their stages; the files of a stage lie in a folder of this name."""
@@ -30,9 +31,15 @@ _STAGE_NAME = r"[a-z][a-z0-9_]{0,31}"
 
 
 class CascadeServingOptions(ServingOptions):
-    """The same options as a pipeline's. A CPU decodes and answers picture after picture: in a batch all would wait."""
+    """The same options as a pipeline's, with other defaults.
+
+    A CPU decodes and answers picture after picture: in a batch all would wait. A page has hundreds of regions.
+    """
 
     max_batch_size: int = Field(default=1, ge=1, le=1024, description="pictures or regions per execution")
+    timeout_s: int = Field(
+        default=60, ge=1, le=MAX_TIMEOUT_S, description=ServingOptions.model_fields["timeout_s"].description
+    )
 
 
 class Cascade(BaseModel):
@@ -41,7 +48,7 @@ class Cascade(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: PipelineName
-    stages: dict[str, Stage] = Field(
+    stages: dict[str, StageFields] = Field(
         description="two or more, in their order, each under its name. The first takes the picture and finds regions; "
         "every later one begins with ``region`` and takes those of an earlier one"
     )
@@ -78,7 +85,7 @@ class Cascade(BaseModel):
             )
         return self
 
-    def _why_not_later(self, name: str, stage: Stage) -> str:
+    def _why_not_later(self, name: str, stage: StageFields) -> str:
         region = stage.preprocess.region
         if region is None:
             return "preprocess begins with decode, which is for the first stage; begin with region"
@@ -121,7 +128,7 @@ class Cascade(BaseModel):
         return validated(cls, path, data)
 
 
-def _why_not_first(stage: Stage) -> str:
+def _why_not_first(stage: StageFields) -> str:
     if stage.preprocess.region is not None:
         return "preprocess begins with region; the first stage takes the picture, so it begins with decode"
     if not stage.postprocess.finds_regions:

@@ -14,6 +14,7 @@ from onestream.preprocess.backends.base import GpuResize
 from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
 from onestream.serving.errors import BadPipeline
 from onestream.serving.video.bounds import Bounds
+from onestream.wire.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S
 
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
@@ -140,6 +141,12 @@ class ServingOptions(BaseModel):
         description="threads of each process, for decoding and the network; more than one pays where fewer requests "
         "are in flight than there are cores",
     )
+    timeout_s: int = Field(
+        default=DEFAULT_TIMEOUT_S,
+        ge=1,
+        le=MAX_TIMEOUT_S,
+        description="seconds for which a client waits for the answer to an image unless it says otherwise",
+    )
     gpu: GpuOptions = Field(default=GpuOptions(), description="what holds on a machine with a GPU instead")
 
 
@@ -246,7 +253,7 @@ class VideoOptions(BaseModel):
         return Bounds(**{name: getattr(self, name) for name in names})
 
 
-class Stage(BaseModel):
+class StageFields(BaseModel):
     """A definition, a network and a postprocessing: a pipeline has one such stage, a cascade several."""
 
     model_config = _Frozen
@@ -266,7 +273,7 @@ class Stage(BaseModel):
     )
 
 
-class Pipeline(Stage):
+class Pipeline(StageFields):
     """Everything that ``onestream build`` needs, beside the network's file."""
 
     name: PipelineName

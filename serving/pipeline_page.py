@@ -33,7 +33,8 @@ _CASCADE = """
 ## A cascade
 
 A file with `stages` is [a cascade](cascades.md), such as [pipelines/read.yaml](../pipelines/read.yaml). It has `name`,
-`limits`, `serving` (whose `max_batch_size` is 1 by default) and `video` (without `output`) as above, and
+`limits`, `serving` (whose `max_batch_size` is 1 and `timeout_s` 60 by default) and `video` (without `output`) as
+above, and
 
 | field | values | default | meaning |
 |---|---|---|---|

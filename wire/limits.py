@@ -1,4 +1,4 @@
-"""How large an encoded image may be, and where a model states it."""
+"""What a model states of its images: how large an encoded one may be, and how long the answer may take."""
 
 from __future__ import annotations
 
@@ -7,3 +7,12 @@ DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 
 MAX_BODY_BYTES_PARAMETER = "max_body_bytes"
 """The parameter of a model's configuration that states its limit, in decimal digits."""
+
+DEFAULT_TIMEOUT_S = 10
+"""Seconds for which a client waits for the answer to an image, where neither the caller nor the model states others."""
+
+MAX_TIMEOUT_S = 3600
+"""The most seconds that a model may state."""
+
+TIMEOUT_PARAMETER = "timeout_s"
+"""The parameter of a model's configuration that states its seconds, in decimal digits."""

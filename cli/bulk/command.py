@@ -27,6 +27,8 @@ from onestream.wire.priority import check_priority
 
 _RETRIES = 4
 _FIRST_ANSWER_S = 5.0
+_LEAST_TIMEOUT_S = 30.0
+"""Where the option says nothing: images wait for others, and a server that refuses them is asked again."""
 
 
 class PriorityOption(str, Enum):
@@ -66,7 +68,13 @@ def bulk(
         int, typer.Option(min=1, help="How many classes to write for each image; objects and text are written all.")
     ] = 1,
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 16,
-    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds that one image may take.")] = 30.0,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="Seconds that one image may take.  [default: 30, or what the pipeline states where that is more]",
+        ),
+    ] = None,
     priority: Annotated[
         PriorityOption, typer.Option(help="Who goes first where images wait in the server; low lets others go before.")
     ] = PriorityOption.low,
@@ -88,7 +96,6 @@ def bulk(
         client = Client(
             url,
             token=token,
-            timeout_s=timeout_s,
             shared_memory=shared_memory,
             retries=_RETRIES,
             retry_overloaded=True,
@@ -107,7 +114,14 @@ def bulk(
         stack.callback(sink.close)
         listed = (os.fsdecode(line) for line in sys.stdin.buffer)
         names = ImageNames(every_file=every_file, way_out=TRIES_ALL)
-        run = Run(client, samples(sources, listed, names=names), pipeline=pipeline, top=top, in_flight=in_flight)
+        run = Run(
+            client,
+            samples(sources, listed, names=names),
+            pipeline=pipeline,
+            top=top,
+            in_flight=in_flight,
+            timeout_s=timeout_s or max(_LEAST_TIMEOUT_S, client.default_timeout_s(pipeline)),
+        )
         show = sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
         try:
             rate = _work(run, sink, sources, every_file=every_file, show=show)

@@ -42,9 +42,18 @@ class SourceChanged(Exception):
 class Run:
     """Goes through the samples once; ``done`` and ``failed`` count the rows so far, of earlier runs too."""
 
-    def __init__(self, client: Client, samples: Iterator[Sample], *, pipeline: str, top: int, in_flight: int) -> None:
+    def __init__(
+        self,
+        client: Client,
+        samples: Iterator[Sample],
+        *,
+        pipeline: str,
+        top: int,
+        in_flight: int,
+        timeout_s: float,
+    ) -> None:
         self._client, self._samples = client, samples
-        self._pipeline, self._top, self._in_flight = pipeline, top, in_flight
+        self._pipeline, self._top, self._in_flight, self._timeout_s = pipeline, top, in_flight, timeout_s
         self.done = self.failed = 0
 
     def pass_over(self, earlier: Iterable[Row]) -> None:
@@ -72,7 +81,7 @@ class Run:
             if isinstance(image, OnestreamError):
                 raise image
             with _opened(image) as opened:
-                result = self._client.predict(opened, pipeline=self._pipeline)
+                result = self._client.predict(opened, pipeline=self._pipeline, timeout_s=self._timeout_s)
         except _OF_ONE_IMAGE as error:
             return Row.of_error(sample.path, sample.key, error)
         if not isinstance(result, Answer):

@@ -21,7 +21,7 @@ from onestream.postprocess.options import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
 from onestream.serving.pipeline import describe
-from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
+from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import IMAGE, IMAGE_SIZE, PIXELS
 
 _TIMEOUT_S = 30.0
@@ -35,14 +35,15 @@ class Form:
     """A served model that takes images, with what its configuration says.
 
     ``preprocess_model``, ``network_model`` and ``postprocess_model`` are its steps, by name, where they can be asked
-    alone, else None. ``postprocess`` is None where no configuration states it. Of a cascade ``definition`` is the
-    first stage's, and ``stages`` has all by their names, in order; of other pipelines it is empty.
+    alone, else None. ``postprocess`` is None, and ``timeout_s`` 0, where no configuration states it. Of a cascade
+    ``definition`` is the first stage's and ``stages`` has all by their names, in order; of others it is empty.
     """
 
     name: str
     definition: Definition
     limits: Limits
     max_body_bytes: int
+    timeout_s: int
     postprocess: AnyPostprocess | None
     preprocess_model: str | None
     network_model: str | None
@@ -117,7 +118,7 @@ class Served:
         self._client.max_body_bytes(form.name)  # connects and is remembered, so that the time below is the request's
         before = self._client.statistics(form.name)
         began = perf_counter()
-        outputs = self._client.infer(form.name, image)
+        outputs = self._client.infer(form.name, image, timeout_s=max(self._timeout_s, form.timeout_s))
         latency_ms = (perf_counter() - began) * 1e3
         return Answer(outputs, latency_ms, self._spent(form.name, before))
 
@@ -196,6 +197,7 @@ def _form(name: str, configs: Mapping[str, Any]) -> Form:
     preprocess_model, postprocess_model = role("_preprocess"), role("_postprocess")
     limits = parameter("limits", name, preprocess_model)
     max_body_bytes = parameter(MAX_BODY_BYTES_PARAMETER, name, preprocess_model)
+    timeout_s = parameter(TIMEOUT_PARAMETER, name)
     postprocess = parameter("postprocess", name, postprocess_model)
     checked = Limits.model_validate_json(limits) if limits else Limits()
     stated = parameter(STAGES_PARAMETER, name)
@@ -206,6 +208,7 @@ def _form(name: str, configs: Mapping[str, Any]) -> Form:
         definition=next(iter(stages.values())) if stages else Definition.from_json(definition),
         limits=checked,
         max_body_bytes=int(max_body_bytes) if max_body_bytes.isdecimal() else checked.max_body_bytes,
+        timeout_s=int(timeout_s) if timeout_s.isdecimal() else 0,
         postprocess=read_postprocess(postprocess) if postprocess else None,
         preprocess_model=preprocess_model,
         network_model=role("_model"),

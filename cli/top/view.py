@@ -144,7 +144,7 @@ def _objects(report: Report) -> list[Text]:
             lines.append(Text(f"found, {model.name}: {_rates(often, report.seconds)}{rest}"))
         if model.dropped_candidates:
             rate = f"{model.dropped_candidates / report.seconds:.1f}/s"
-            lines.append(Text(f"not finite, {model.name}: {rate} of the network's boxes", style="yellow"))
+            lines.append(Text(f"not finite, {model.name}: {rate} of the network's values", style="yellow"))
     return lines
 
 

@@ -14,8 +14,9 @@ from onestream.measure.parity.network import Network, logits
 from onestream.measure.parity.report import LogitFigures, SubjectReport
 from onestream.measure.parity.subject import Item, Observation, Outputs, Refused, Subject
 from onestream.preprocess import Definition
+from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.tolerances import Bounds, Comparison, Stage, judge
+from onestream.preprocess.tolerances import Bounds, Comparison, judge
 from onestream.serving.building.figures import Figures
 
 
@@ -77,8 +78,8 @@ class _SubjectTally(Generic[Item]):
 
     def __init__(self, subject: Subject[Item], definition: Definition, network: Network | None) -> None:
         self._subject, self._definition, self._network = subject, definition, network
-        self._comparisons: dict[Stage, list[Comparison]] = {}
-        self._other_shape: dict[Stage, int] = {}
+        self._comparisons: dict[PreprocessingStage, list[Comparison]] = {}
+        self._other_shape: dict[PreprocessingStage, int] = {}
         self._refused: dict[str, str] = {}
         self._logits: list[LogitFigures] = []
         self._likeness = Likeness(definition)
@@ -132,7 +133,7 @@ class _SubjectTally(Generic[Item]):
                 self._forms.append(form)
             self._answers.add(item.name, form, right.answer, answer)
 
-    def _bounds(self, stage: Stage) -> Bounds | None:
+    def _bounds(self, stage: PreprocessingStage) -> Bounds | None:
         return self._subject.allowed(stage, "plain")
 
     def report(self) -> SubjectReport:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onestream.measure.parity.report import Report, SubjectReport
-from onestream.preprocess.tolerances import Stage
+from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.building.certificate import STAGES
 
-_CAUSES: dict[Stage, str] = {
+_CAUSES: dict[PreprocessingStage, str] = {
     "decode": "another decoder, colour order or a forgotten EXIF orientation",
     "resize": "another filter, or shrinking without the smoothing (antialiasing) that it needs",
     "crop": "another window or border",
@@ -28,7 +28,7 @@ class Blame:
     ``looks_like`` the subject's.
     """
 
-    stage: Stage
+    stage: PreprocessingStage
     levels: float | None
     located: bool
     kind: Literal["photo", "frame"] = "photo"
@@ -66,7 +66,7 @@ def _within_bounds(subject: SubjectReport) -> bool:
     return complete and all(figures.within for figures in subject.stages.values())
 
 
-def _is_located(stage: Stage, subject: SubjectReport) -> bool:
+def _is_located(stage: PreprocessingStage, subject: SubjectReport) -> bool:
     before = STAGES[: STAGES.index(stage)]
     return all(earlier in subject.stages or earlier in subject.other_shape for earlier in before)
 
@@ -93,7 +93,7 @@ def explain(report: Report) -> str:
             f"{_listed([subject.name for subject in rounding])} {'differs' if len(rounding) == 1 else 'differ'} by no "
             f"more than another conversion of the same colours rounds or interpolates, at most {highest:.4g} levels."
         )
-    by_cause: dict[tuple[Stage, str], list[str]] = {}
+    by_cause: dict[tuple[PreprocessingStage, str], list[str]] = {}
     for subject in others:
         found = None if subject in rounding else blame(subject, report.kind)
         if found is not None:

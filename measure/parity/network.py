@@ -11,8 +11,8 @@ import numpy.typing as npt
 from onestream.measure.parity.answers import Answers, TopClass, Unread
 from onestream.measure.parity.boxes import Objects
 from onestream.measure.parity.subject import Outputs, Pixels
-from onestream.postprocess import read_labels
-from onestream.postprocess.options import Classification, Detection, Raw, Text
+from onestream.postprocess.options import Classification, Detection, Raw
+from onestream.postprocess.postprocessing import labels_beside
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.base import Sample
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -42,8 +42,7 @@ class Network:
         definition, options = engine.definition, pipeline.postprocess
         if definition is None:
             return f"{file} carries no definition; onestream build writes one that does"
-        names = folder / "labels.txt"
-        labels = read_labels(names, spaces=isinstance(options, Text)) if names.exists() else None
+        labels = labels_beside(options, folder)
         match options:
             case Detection():
                 if not set(CANDIDATES) <= set(engine.output_names):

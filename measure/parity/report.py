@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from onestream.preprocess.backends.base import BackendName, Device
-from onestream.preprocess.tolerances import Stage
+from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.building.figures import Figures
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid")
@@ -79,9 +79,9 @@ class SubjectReport(BaseModel):
     backend: BackendName = "dali"
     device: Device = "cpu"
     photos: int
-    stages: dict[Stage, Figures]
-    allowed: dict[Stage, str] = {}
-    other_shape: dict[Stage, int]
+    stages: dict[PreprocessingStage, Figures]
+    allowed: dict[PreprocessingStage, str] = {}
+    other_shape: dict[PreprocessingStage, int]
     refused: dict[str, str]
     logits: LogitFigures | None
     predictions: int

@@ -12,7 +12,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from onestream.measure.parity.subject import Observation, Outputs, Photo, Refused, Subject
-from onestream.preprocess.tolerances import Stage
+from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.server.triton.load_failures import one_line
 from onestream.wire.tensor_names import IMAGE, PIXELS
 
@@ -85,7 +85,7 @@ class Served(Subject[Photo]):
 
     def observe(self, photo: Photo) -> Observation:
         """Whatever the served models return for one photo."""
-        stages: dict[Stage, npt.NDArray[Any]] = {}
+        stages: dict[PreprocessingStage, npt.NDArray[Any]] = {}
         outputs: Outputs | None = None
         answers: dict[str, Outputs] = {}
         image = np.frombuffer(photo.data, np.uint8)[None]

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.backends.base import BackendName, Device, Sample
-from onestream.preprocess.tolerances import Bounds, Source, Stage, tolerance
+from onestream.preprocess.definition import PreprocessingStage
+from onestream.preprocess.tolerances import Bounds, Source, tolerance
 
 Pixels = npt.NDArray[np.uint8]
 Outputs = Mapping[str, npt.NDArray[Any]]
@@ -58,7 +59,7 @@ class Observation:
     pipeline's, of those who give one, by their name.
     """
 
-    stages: Mapping[Stage, Sample]
+    stages: Mapping[PreprocessingStage, Sample]
     pixels: Pixels | None = None
     decoded_hw: tuple[int, int] | None = None
     outputs: Outputs | None = None
@@ -92,7 +93,7 @@ class Subject(ABC, Generic[Item]):
     def observe(self, item: Item) -> Observation:
         """Process one photo or frame. Raises ``Refused`` where there is no result."""
 
-    def allowed(self, stage: Stage, source: Source) -> Bounds | None:
+    def allowed(self, stage: PreprocessingStage, source: Source) -> Bounds | None:
         """How far it may be from the reference after a stage; None where nothing says it."""
         return tolerance(self.backend, stage, source, self.device) if self.judged else None
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from onestream.measure.parity.report import BoxFigures, Report, SubjectReport
 from onestream.measure.tables import terminal
-from onestream.preprocess.tolerances import Stage
+from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.building.certificate import STAGES
 from onestream.serving.building.figures import Figures
 
@@ -78,7 +78,7 @@ def _cut(lines: list[str], subject: SubjectReport) -> list[str]:
     return lines if more <= 0 else [*lines[:_MOST_LISTED], f"{subject.name}: {more} more; --json lists all"]
 
 
-def _stage_row(subject: SubjectReport, stage: Stage, kind: str) -> tuple[str | Text, ...]:
+def _stage_row(subject: SubjectReport, stage: PreprocessingStage, kind: str) -> tuple[str | Text, ...]:
     figures, other = subject.stages.get(stage), subject.other_shape.get(stage, 0)
     verdict = _verdict(subject, figures, stage) if stage in subject.allowed and figures is not None else Text()
     if other:
@@ -110,7 +110,7 @@ def _box_rows(boxes: BoxFigures) -> list[tuple[str | Text, ...]]:
     ]
 
 
-def _verdict(subject: SubjectReport, figures: Figures, stage: Stage) -> Text:
+def _verdict(subject: SubjectReport, figures: Figures, stage: PreprocessingStage) -> Text:
     if figures.within:
         return Text("within", style="green")
     return Text(f"outside: allowed {subject.allowed[stage]}", style="red" if subject.judged else "yellow")

@@ -26,14 +26,15 @@ from onestream.preprocess import (
     compile_from_picture,
 )
 from onestream.preprocess.backends.base import Sample
+from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.geometry import Quads
 from onestream.preprocess.operations import Region
 from onestream.preprocess.quads import cuts
-from onestream.preprocess.tolerances import Stage, compare
+from onestream.preprocess.tolerances import compare
 from onestream.serving.building.figures import Figures
 
 FILE_NAME = "certificate.json"
-STAGES: tuple[Stage, ...] = ("decode", "resize", "crop", "normalize")
+STAGES: tuple[PreprocessingStage, ...] = ("decode", "resize", "crop", "normalize")
 
 _REGIONS = np.array(
     [
@@ -69,7 +70,7 @@ class Certificate(BaseModel):
     definition_digest: str
     versions: dict[str, str]
     photos: int
-    stages: dict[Stage, Figures] = {}
+    stages: dict[PreprocessingStage, Figures] = {}
     unmeasured: str = ""
 
     @property
@@ -163,7 +164,7 @@ def check(folder: Path, definition: Definition, *, model: str) -> list[str]:
     return warnings
 
 
-def _measure(definition: Definition, stage: Stage, photos: Sequence[bytes]) -> Figures:
+def _measure(definition: Definition, stage: PreprocessingStage, photos: Sequence[bytes]) -> Figures:
     """Raises ``BadImage`` where the definition refuses a photo, as one that pads to less than the photo's size does."""
     cut = definition.stage(stage)
     comparisons = []

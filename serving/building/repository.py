@@ -42,7 +42,7 @@ from onestream.serving.building.versions import VERSION_OF, parameters_of
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import BACKGROUND_FILE, GpuOptions, Pipeline, ServingOptions
-from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER
+from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import (
     EVENT,
     IMAGE,
@@ -140,7 +140,11 @@ class Terms:
         instances = _COMMITTED_CORES if options.cpu_instances == "cores" else options.cpu_instances
         image = Tensor(IMAGE, "uint8", (-1,), ragged=True)
         return cls(
-            {"limits": limits.model_dump_json(), MAX_BODY_BYTES_PARAMETER: str(limits.max_body_bytes)},
+            {
+                "limits": limits.model_dump_json(),
+                MAX_BODY_BYTES_PARAMETER: str(limits.max_body_bytes),
+                TIMEOUT_PARAMETER: str(options.timeout_s),
+            },
             {
                 INSTANCES_PARAMETER: str(options.cpu_instances),
                 QUEUE_PARAMETER: str(bound),
@@ -285,7 +289,7 @@ def plan(
                 ),
             ),
             min(batch, gpu.max_batch_size),
-            {**stamp, MAX_BODY_BYTES_PARAMETER: limits[MAX_BODY_BYTES_PARAMETER]},
+            {**stamp, **{name: limits[name] for name in (MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER)}},
         ),
         labels,
         video=_video(pipeline, results, stamp | after, network_batch=min(batch, gpu.max_batch_size))

@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess import read_labels
-from onestream.postprocess.options import AnyPostprocess, Detection, Text, read_postprocess
-from onestream.postprocess.postprocessing import Postprocess, Tensors, open_postprocess
+from onestream.postprocess.options import AnyPostprocess, Detection, read_postprocess
+from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess
 from onestream.preprocess import (
     BadImage,
     Compiled,
@@ -38,8 +37,9 @@ from onestream.preprocess.limits import HEAVY_WORK
 from onestream.serving.building import certificate
 from onestream.serving.building.stamp import check_same
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.models.callers import RequestCaller
 from onestream.serving.models.deadline import batch_deadline
-from onestream.serving.models.heavy_pictures import HeavyLine, unavailable
+from onestream.serving.models.heavy_pictures import HeavyLine, Work, unavailable
 from onestream.serving.models.metrics import ModelMetrics
 from onestream.serving.models.refusal_log import RefusalLog
 from onestream.serving.pipeline import GpuOptions
@@ -177,11 +177,10 @@ class Adapter(ABC):
         self, options: AnyPostprocess, definition: Definition, folder: Path, *, has_tail: bool = False
     ) -> Postprocess:
         """The same by other options, with the labels in a folder."""
-        labels = folder / "labels.txt"
         postprocess = open_postprocess(
             options,
             definition,
-            labels=read_labels(labels, spaces=isinstance(options, Text)) if labels.exists() else None,
+            labels=labels_beside(options, folder),
             has_tail=has_tail,
             dropped=lambda count: self.metrics.count("onestream_candidates_dropped_total", count),
         )
@@ -203,8 +202,8 @@ class FromImages(Adapter):
     _heavy: HeavyLine | None = None
 
     @abstractmethod
-    def open_work(self) -> Callable[[Sequence[Any]], list[Any]]:
-        """A function from requests to their responses on the CPU, for one thread."""
+    def open_work(self) -> Work:
+        """What answers requests on the CPU, for one thread."""
 
     def open_on_cpu(self) -> None:
         """Prepare for light and for heavy images on the CPU."""
@@ -216,7 +215,11 @@ class FromImages(Adapter):
     def answer_on_cpu(self, requests: Sequence[Any]) -> list[Any]:
         """The response to each request of a batch, None where it comes later."""
         heavy = [self._is_heavy(request) for request in requests]
-        light = [request for request, is_heavy in zip(requests, heavy, strict=True) if not is_heavy]
+        light = [
+            RequestCaller(request, is_held=True)
+            for request, is_heavy in zip(requests, heavy, strict=True)
+            if not is_heavy
+        ]
         answers = iter(self._work(light) if light else ())
         return [
             self._take(request) if is_heavy else next(answers)

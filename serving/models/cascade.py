@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +16,10 @@ from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, compile
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages, run_isolated
-from onestream.serving.models.heavy_pictures import is_late, unavailable
-from onestream.serving.models.stages import NetworkFailed, Networks, NobodyWaits, OwnNetworks, Pixels, Stage, Stages
-from onestream.wire.refusals import MAY_BE_SENT_AGAIN, QUEUE_FULL, WAITED_TOO_LONG, shortened
+from onestream.serving.models.callers import Caller, NobodyWaits, RequestCaller
+from onestream.serving.models.heavy_pictures import Work, unavailable
+from onestream.serving.models.stages import NetworkFailed, Networks, OpenStage, OwnNetworks, Pixels, Stages
+from onestream.wire.refusals import QUEUE_FULL, WAITED_TOO_LONG, shortened
 from onestream.wire.tensor_names import LEFT_OUT, PIXELS
 
 _MOST_ASKERS = 16
@@ -45,9 +45,9 @@ class Staged(Adapter):
             counted=lambda stage, regions: self.metrics.count("onestream_regions_total", regions, stage=stage),
         )
 
-    def _stage(self, stage: ServedStage) -> Stage:
+    def _stage(self, stage: ServedStage) -> OpenStage:
         postprocess = self.postprocess_of(stage.postprocess, stage.definition, self.stage_folders[stage.name])
-        return Stage.open(stage, postprocess, limits=self.limits)
+        return OpenStage.open(stage, postprocess, limits=self.limits)
 
     def count_left_out(self, answer: Tensors) -> None:
         """Count the regions of a picture that the limits left out."""
@@ -71,7 +71,7 @@ class _Form(Staged, FromImages):
     def open_networks(self) -> Networks:
         """What runs the networks; threads may share it."""
 
-    def open_work(self) -> Callable[[Sequence[Any]], list[Any]]:
+    def open_work(self) -> Work:
         """See ``FromImages.open_work``."""
         decoder = compile(
             WHOLE_PICTURE,
@@ -91,28 +91,25 @@ class _Form(Staged, FromImages):
         super().finalize()
         self.networks.close()
 
-    def _responses(self, decoder: Compiled, stages: Stages, requests: Sequence[Any]) -> list[Any]:
-        began = time.monotonic()
+    def _responses(self, decoder: Compiled, stages: Stages, callers: Sequence[RequestCaller]) -> list[Any]:
         with self.timed("decode"):
-            pictures = run_isolated(lambda images: list(decoder.run(images)), requests)
+            pictures = run_isolated(lambda images: list(decoder.run(images)), [caller.request for caller in callers])
         return [
-            self._response(request, partial(stages.run, picture, partial(_is_wanted, request, began)))
+            self._response(caller, partial(stages.run, picture, caller))
             if not isinstance(picture, BadImage)
-            else self.refuse(request, picture)
-            for request, picture in zip(requests, pictures, strict=True)
+            else self.refuse(caller.request, picture)
+            for caller, picture in zip(callers, pictures, strict=True)
         ]
 
-    def _response(self, request: Any, run: Callable[[], Tensors]) -> Any:
+    def _response(self, caller: RequestCaller, run: Callable[[], Tensors]) -> Any:
         try:
             answer = run()
         except BadImage as error:
-            return self.refuse(request, error.as_result())
+            return self.refuse(caller.request, error.as_result())
         except NobodyWaits:
             return unavailable(WAITED_TOO_LONG)
         except NetworkFailed as error:
-            if error.is_overload:
-                return unavailable(f"{error}{MAY_BE_SENT_AGAIN}")
-            return _failed(str(error))
+            return unavailable(str(error)) if error.is_overload else _failed(str(error))
         except Exception as error:  # whatever a stage raises, the other pictures have their answers
             pb_utils.Logger.log_error(f"{self.name}: a picture failed: {type(error).__name__}: {error}")
             return _failed(f"a picture failed: {type(error).__name__}")
@@ -122,11 +119,6 @@ class _Form(Staged, FromImages):
 
 def _failed(reason: str) -> Any:
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(reason, pb_utils.TritonError.INTERNAL))
-
-
-def _is_wanted(request: Any, began: float) -> bool:
-    """Whether somebody waits for the answer to a request, whose work began at a time of ``time.monotonic``."""
-    return not (request.is_cancelled() or is_late(request, began))
 
 
 class CascadeFused(_Form):
@@ -156,10 +148,10 @@ class OtherModels(Networks):
         # these models for each core must not fill the networks' queues, which have room for 32 for each core.
         self._askers = ThreadPoolExecutor(min(2 * len(os.sched_getaffinity(0)), _MOST_ASKERS), "ask")
 
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
+    def run(self, stage: str, samples: Sequence[Pixels], caller: Caller) -> list[Tensors]:
         """See ``Networks.run``: all at once, so that the instances of a network share them."""
         answers = []
-        for answer in self._askers.map(partial(self._ask, stage), samples):
+        for answer in self._askers.map(partial(self._ask, stage, caller), samples):
             deadline.extend()
             answers.append(answer)
         return answers
@@ -168,17 +160,19 @@ class OtherModels(Networks):
         """End the threads that ask."""
         self._askers.shutdown()
 
-    def _ask(self, stage: str, sample: Pixels) -> Tensors:
+    def _ask(self, stage: str, caller: Caller, sample: Pixels) -> Tensors:
         request = pb_utils.InferenceRequest(
             model_name=f"{self._pipeline}_{stage}_model",
             requested_output_names=list(self._outputs[stage]),
             inputs=[pb_utils.Tensor(PIXELS, sample[None])],
             # A network on a GPU would leave its outputs there.
             preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU),
+            **caller.handed_on(),
         )
         response = request.exec()
         if response.has_error():
             # The lines after the first may be a stack trace.
             reason = shortened(response.error().message().partition("\n")[0])
-            raise NetworkFailed(reason, is_overload=any(text in reason for text in QUEUE_FULL))
+            overload = next((text for text in QUEUE_FULL if text in reason), None)
+            raise NetworkFailed(overload or reason, is_overload=overload is not None)
         return {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs[stage]}

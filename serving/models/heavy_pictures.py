@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from onestream.serving.models.callers import RequestCaller
 from onestream.serving.models.deadline import HEAVY_DEADLINE_S, batch_deadline
 from onestream.wire.refusals import WAITED_TOO_LONG
 
@@ -20,8 +20,8 @@ WAITING = 16
 NICER = 5
 """Added to the thread's niceness: under load it gets a third of the time that the others get."""
 
-Work = Callable[[Sequence[Any]], list[Any]]
-"""Takes requests, returns a response for each."""
+Work = Callable[[Sequence[RequestCaller]], list[Any]]
+"""Takes callers, returns a response to the request of each."""
 
 
 class HeavyLine:
@@ -57,7 +57,7 @@ class HeavyLine:
             if self._waiting and (self._waiting == WAITING or bytes_then > self._max_waiting_bytes):
                 return False
             self._waiting, self._waiting_bytes = self._waiting + 1, bytes_then
-        self._line.put(_Taken(request, request.get_response_sender(), size, time.monotonic()))
+        self._line.put(_Taken(RequestCaller(request, is_held=False), request.get_response_sender(), size))
         return True
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class HeavyLine:
                 self._waiting, self._waiting_bytes = self._waiting - 1, self._waiting_bytes - taken.size
             try:
                 with batch_deadline(HEAVY_DEADLINE_S):
-                    response = unavailable(WAITED_TOO_LONG) if taken.is_late() else work([taken.request])[0]
+                    response = unavailable(WAITED_TOO_LONG) if taken.caller.is_late() else work([taken.caller])[0]
             except Exception as error:  # one that fails must not leave its caller, or the next one, without an answer
                 response = self._failed(error)
             try:
@@ -94,21 +94,9 @@ class HeavyLine:
 class _Taken:
     """A request in the line."""
 
-    request: Any
+    caller: RequestCaller
     sender: Any
     size: int
-    since: float
-
-    def is_late(self) -> bool:
-        """Whether its caller has stopped waiting."""
-        return is_late(self.request, self.since)
-
-
-def is_late(request: Any, since: float) -> bool:
-    """Whether the caller of a request that is here since a time of ``time.monotonic`` has stopped waiting."""
-    # In microseconds, 0 for none.
-    timeout_us = request.timeout()
-    return bool(timeout_us and (time.monotonic() - since) * 1e6 > timeout_us)
 
 
 def unavailable(reason: str) -> Any:

@@ -21,6 +21,7 @@ from onestream.preprocess import (
 from onestream.preprocess.geometry import Size
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages, Image, image_size, run_isolated
+from onestream.serving.models.heavy_pictures import Work
 from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Preprocess(FromImages):
 
             self._run_on_gpu = device_pixels(self)
 
-    def open_work(self) -> Callable[[Sequence[Any]], list[Any]]:
+    def open_work(self) -> Work:
         """See ``FromImages.open_work``."""
         compiled = self.compile_pixels()
 
@@ -54,7 +55,7 @@ class Preprocess(FromImages):
             samples = compiled.run(images)
             return [s if isinstance(s, BadImage) else pb_utils.Tensor(PIXELS, s[None]) for s in samples]
 
-        return lambda requests: self._responses(on_cpu, requests)
+        return lambda callers: self._responses(on_cpu, [caller.request for caller in callers])
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Decode a batch; a bad image is an error of its own request only."""
@@ -147,10 +148,10 @@ class Fused(FromImages):
         self._postprocess = self.load_postprocess()
         self.open_on_cpu()
 
-    def open_work(self) -> Callable[[Sequence[Any]], list[Any]]:
+    def open_work(self) -> Work:
         """See ``FromImages.open_work``. The network, which threads may share, is loaded once."""
         compiled = self.compile_pixels()
-        return lambda requests: self._responses(compiled, requests)
+        return lambda callers: self._responses(compiled, [caller.request for caller in callers])
 
     def answer(self, requests: Sequence[Any]) -> list[Any] | None:
         """Run the good images as one batch; each bad one gets its own error."""

@@ -6,7 +6,7 @@ onestream_bad_images_total{model,reason}        images refused, by error code
 onestream_objects_total{model,label}            objects found, by class
 onestream_regions_total{model,stage}            regions that a stage of a cascade worked on
 onestream_regions_left_out_total{model}         regions that were found above the limits of a picture
-onestream_candidates_dropped_total{model}       boxes of a detector that were dropped: not finite, or of no known class
+onestream_candidates_dropped_total{model}       values of a network that are of no use: not finite, or of no known class
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TEXTS = {
     "onestream_step_batches_total": "Batches that went through a step",
     "onestream_bad_images_total": "Images and streams refused, by reason",
     "onestream_objects_total": "Objects found, by class",
-    "onestream_candidates_dropped_total": "Boxes of a detector that were dropped: not finite, or of no known class",
+    "onestream_candidates_dropped_total": "Values of a network that are of no use: not finite, or of no known class",
     "onestream_regions_total": "Regions that a stage of a cascade worked on",
     "onestream_regions_left_out_total": "Regions that were found above the limits of a picture, in number or pixels",
     "onestream_video_frames_total": "Frames of video streams, by what became of them",

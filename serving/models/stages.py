@@ -23,6 +23,7 @@ from onestream.serving.building.triton_config import Tensor
 from onestream.serving.cascade import ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models import deadline
+from onestream.serving.models.callers import ANYBODY, Caller, NobodyWaits
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, DEGREES, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES
 
@@ -46,10 +47,10 @@ class Networks(ABC):
     """What runs the network of a stage."""
 
     @abstractmethod
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
+    def run(self, stage: str, samples: Sequence[Pixels], caller: Caller) -> list[Tensors]:
         """The outputs for each sample, uint8 (height, width, channels) of any shape, with a batch dimension of 1.
 
-        Raises ``NetworkFailed``.
+        ``caller`` waits for the picture's answer. Raises ``NetworkFailed`` and ``NobodyWaits``.
         """
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)
@@ -62,7 +63,7 @@ class OwnNetworks(Networks):
     def __init__(self, engines: Mapping[str, OnnxRuntimeEngine]) -> None:
         self._engines = engines
 
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
+    def run(self, stage: str, samples: Sequence[Pixels], caller: Caller) -> list[Tensors]:  # noqa: ARG002 (no request)
         """See ``Networks.run``. Batches of regions do not pay on a CPU: one region's activations fit the cache."""
         return [self._run(stage, sample) for sample in samples]
 
@@ -75,12 +76,8 @@ class OwnNetworks(Networks):
             raise NetworkFailed(f"the network of stage {stage} failed: {type(error).__name__}") from None
 
 
-class NobodyWaits(Exception):
-    """The caller of a picture has left, so nothing more is done for it."""
-
-
 @dataclass(frozen=True, slots=True)
-class Stage:
+class OpenStage:
     """One stage, ready to run.
 
     ``answer`` are the tensors that it gives of one region, without a batch dimension; ``keeps`` says of them, with it,
@@ -96,7 +93,7 @@ class Stage:
     order: Callable[[Quads], npt.NDArray[np.int64]] = lambda quads: np.arange(len(quads))
 
     @classmethod
-    def open(cls, served: ServedStage, postprocess: Postprocess, *, limits: Limits) -> Stage:
+    def open(cls, served: ServedStage, postprocess: Postprocess, *, limits: Limits) -> OpenStage:
         """A stage as it was built, with its definition compiled for the CPU; for one thread."""
         return cls(
             served.name,
@@ -134,7 +131,7 @@ class Stages:
 
     def __init__(
         self,
-        stages: Sequence[Stage],
+        stages: Sequence[OpenStage],
         networks: Networks,
         *,
         limits: Limits,
@@ -144,35 +141,35 @@ class Stages:
         self._stages, self._networks, self._limits = stages, networks, limits
         self._timed, self._counted = timed, counted
 
-    def run(self, picture: Pixels, is_wanted: Callable[[], bool] = lambda: True) -> Tensors:
+    def run(self, picture: Pixels, caller: Caller = ANYBODY) -> Tensors:
         """The answer to a decoded picture, upright, (height, width, 3) RGB, with a batch dimension of 1.
 
-        ``is_wanted`` says whether somebody still waits for it. Raises ``NobodyWaits``, ``NetworkFailed``, and
-        ``BadImage`` where a stage cannot be applied to a picture of this size or memory is short.
+        ``caller`` is who waits for it. Raises ``NobodyWaits``, ``NetworkFailed``, and ``BadImage`` where a stage cannot
+        be applied to a picture of this size or memory is short.
         """
         found: dict[str, _Found] = {}
         left_out: set[int] = set()
         try:
             for stage in self._stages:
                 if stage.definition.region is None:
-                    found[stage.name] = self._find(stage, picture)
+                    found[stage.name] = self._find(stage, picture, caller)
                 else:
                     chosen = self._chosen(stage, picture, found, left_out)
-                    found[stage.name] = self._look_at(stage, picture, chosen, left_out, is_wanted)
+                    found[stage.name] = self._look_at(stage, picture, chosen, left_out, caller)
         except MemoryError:
             raise OutOfMemory(f"too little memory is free for the regions of a picture{MAY_BE_SENT_AGAIN}") from None
         return self._answer(found, len(left_out))
 
-    def _find(self, stage: Stage, picture: Pixels) -> _Found:
+    def _find(self, stage: OpenStage, picture: Pixels, caller: Caller) -> _Found:
         """Run the first stage: the picture is its sample."""
         with self._timed(f"{stage.name}_preprocess"):
             sample = stage.from_picture.run(picture)
-        (found,) = self._results(stage, [sample], [(picture.shape[0], picture.shape[1])])
+        (found,) = self._results(stage, [sample], caller, [(picture.shape[0], picture.shape[1])])
         tensors = {name: value if name == IMAGE_SIZE else value[0] for name, value in found.items()}
         quads = tensors[QUADS] if QUADS in tensors else quads_of(tensors[BOXES])
         return _Found(np.arange(len(quads)), quads, tensors)
 
-    def _chosen(self, stage: Stage, picture: Pixels, found: Mapping[str, _Found], left_out: set[int]) -> _Found:
+    def _chosen(self, stage: OpenStage, picture: Pixels, found: Mapping[str, _Found], left_out: set[int]) -> _Found:
         """The regions that a stage takes, without tensors of its own; those that a limit leaves out are told."""
         region = stage.definition.region
         assert region is not None
@@ -191,14 +188,12 @@ class Stages:
         left_out.update(earlier.places[chosen.left_out].tolist())
         return _Found(earlier.places[chosen.indices], chosen.quads, {})
 
-    def _look_at(
-        self, stage: Stage, picture: Pixels, chosen: _Found, left_out: set[int], is_wanted: Callable[[], bool]
-    ) -> _Found:
+    def _look_at(self, stage: OpenStage, picture: Pixels, chosen: _Found, left_out: set[int], caller: Caller) -> _Found:
         """Run a later stage on its regions, a few at a time; those stay of which it gives what it keeps."""
         rows: list[Tensors] = []
         kept: list[int] = []
         for start in range(0, len(chosen.quads), _CHUNK):
-            if not is_wanted():
+            if not caller.is_waiting():
                 raise NobodyWaits
             with self._timed(f"{stage.name}_preprocess"):
                 samples = stage.from_picture.run(picture, chosen.quads[start : start + _CHUNK])
@@ -213,7 +208,7 @@ class Stages:
                 else:
                     good.append(sample)
                     numbers.append(number)
-            for number, row in zip(numbers, self._results(stage, good), strict=True):
+            for number, row in zip(numbers, self._results(stage, good, caller), strict=True):
                 if stage.keeps(row):
                     rows.append(row)
                     kept.append(number)
@@ -223,10 +218,12 @@ class Stages:
             quads = turned(quads, tensors[DEGREES] // _QUARTER)
         return _Found(chosen.places[kept], quads, tensors)
 
-    def _results(self, stage: Stage, samples: Sequence[Pixels], sizes: Sequence[Size] = ()) -> list[Tensors]:
+    def _results(
+        self, stage: OpenStage, samples: Sequence[Pixels], caller: Caller, sizes: Sequence[Size] = ()
+    ) -> list[Tensors]:
         """What a stage gives of each sample, with a batch dimension of 1."""
         with self._timed(f"{stage.name}_network"):
-            outputs = self._networks.run(stage.name, samples)
+            outputs = self._networks.run(stage.name, samples, caller)
         with self._timed(f"{stage.name}_postprocess"):
             return [stage.postprocess(one, sizes)[0] for one in outputs]
 

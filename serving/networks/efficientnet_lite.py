@@ -35,7 +35,7 @@ _HEAD_CHANNELS = 1280
 Weights = Mapping[str, np.ndarray[Any, Any]]
 
 
-class _Stage(NamedTuple):
+class _BlockGroup(NamedTuple):
     repeats: int
     kernel: int
     stride: int  # of the first block; the others have stride 1
@@ -46,14 +46,14 @@ class _Stage(NamedTuple):
 # EfficientNet-B0 (Tan & Le, 2019, arXiv:1905.11946, table 1) without squeeze-and-excitation and with ReLU6:
 # efficientnet_lite_builder.py of the authors' `tpu` repository, which PyPI's efficientnet-lite-pytorch 0.1.0
 # repeats (both Apache-2.0). Lite0 scales neither width nor depth.
-_STAGES = (
-    _Stage(repeats=1, kernel=3, stride=1, expansion=1, out_channels=16),
-    _Stage(repeats=2, kernel=3, stride=2, expansion=6, out_channels=24),
-    _Stage(repeats=2, kernel=5, stride=2, expansion=6, out_channels=40),
-    _Stage(repeats=3, kernel=3, stride=2, expansion=6, out_channels=80),
-    _Stage(repeats=3, kernel=5, stride=1, expansion=6, out_channels=112),
-    _Stage(repeats=4, kernel=5, stride=2, expansion=6, out_channels=192),
-    _Stage(repeats=1, kernel=3, stride=1, expansion=6, out_channels=320),
+_GROUPS = (
+    _BlockGroup(repeats=1, kernel=3, stride=1, expansion=1, out_channels=16),
+    _BlockGroup(repeats=2, kernel=3, stride=2, expansion=6, out_channels=24),
+    _BlockGroup(repeats=2, kernel=5, stride=2, expansion=6, out_channels=40),
+    _BlockGroup(repeats=3, kernel=3, stride=2, expansion=6, out_channels=80),
+    _BlockGroup(repeats=3, kernel=5, stride=1, expansion=6, out_channels=112),
+    _BlockGroup(repeats=4, kernel=5, stride=2, expansion=6, out_channels=192),
+    _BlockGroup(repeats=1, kernel=3, stride=1, expansion=6, out_channels=320),
 )
 
 
@@ -79,9 +79,9 @@ def export_efficientnet_lite0(weights: Weights, path: Path | None = None) -> onn
     graph = _GraphWriter(weights)
     value = _Value("input", channels=3, size=INPUT_SIZE)
     value = graph.convolution(value, "_conv_stem", "_bn0", _STEM_CHANNELS, kernel=3, stride=2, relu6=True)
-    blocks = [(stage, 1 if repeat else stage.stride) for stage in _STAGES for repeat in range(stage.repeats)]
-    for index, (stage, stride) in enumerate(blocks):
-        value = graph.block(value, f"_blocks.{index}", stage, stride=stride)
+    blocks = [(group, 1 if repeat else group.stride) for group in _GROUPS for repeat in range(group.repeats)]
+    for index, (group, stride) in enumerate(blocks):
+        value = graph.block(value, f"_blocks.{index}", group, stride=stride)
     value = graph.convolution(value, "_conv_head", "_bn1", _HEAD_CHANNELS, relu6=True)
     graph.classifier(value, "logits")
     model = graph.model("input", "logits")
@@ -142,23 +142,23 @@ class _GraphWriter:
             output = self._node("Clip", [output, "relu6.min", "relu6.max"], f"{name}.relu6")
         return _Value(output, channels, size)
 
-    def block(self, value: _Value, name: str, stage: _Stage, *, stride: int) -> _Value:
+    def block(self, value: _Value, name: str, group: _BlockGroup, *, stride: int) -> _Value:
         """Inverted residual: 1×1 expansion, depthwise k×k, linear 1×1 projection, sum where shapes agree."""
         inner = value
-        width = value.channels * stage.expansion
-        if stage.expansion > 1:
+        width = value.channels * group.expansion
+        if group.expansion > 1:
             inner = self.convolution(inner, f"{name}._expand_conv", f"{name}._bn0", width, relu6=True)
         inner = self.convolution(
             inner,
             f"{name}._depthwise_conv",
             f"{name}._bn1",
             width,
-            kernel=stage.kernel,
+            kernel=group.kernel,
             stride=stride,
             groups=width,
             relu6=True,
         )
-        inner = self.convolution(inner, f"{name}._project_conv", f"{name}._bn2", stage.out_channels)
+        inner = self.convolution(inner, f"{name}._project_conv", f"{name}._bn2", group.out_channels)
         if stride > 1 or inner.channels != value.channels:
             return inner
         return inner._replace(name=self._node("Add", [inner.name, value.name], f"{name}.sum"))

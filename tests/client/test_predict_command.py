@@ -165,6 +165,13 @@ def test_options_reach_the_client(transport: FakeTransport, photos: Path) -> Non
     assert not isinstance(request.image, bytes)
 
 
+def test_without_the_option_an_image_may_take_what_the_pipeline_states(transport: FakeTransport, photos: Path) -> None:
+    transport.parameters["timeout_s"] = "60"
+    assert run(photos / "b.jpg").exit_code == 0
+    ((_, timeout_s),) = transport.inferences
+    assert 10 < timeout_s <= 60
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

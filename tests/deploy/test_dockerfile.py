@@ -23,7 +23,7 @@ HADOLINT = Path(sys.executable).with_name("hadolint")
 
 
 @dataclass
-class Stage:
+class BuildStage:
     """A stage of the Dockerfile: its instructions in order, as (name, arguments)."""
 
     base: str
@@ -36,15 +36,15 @@ class Stage:
         return self.all(name)[-1]
 
 
-def stages() -> dict[str, Stage]:
+def stages() -> dict[str, BuildStage]:
     """The stages by name."""
-    found: dict[str, Stage] = {}
+    found: dict[str, BuildStage] = {}
     current = None
     for line in re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)).splitlines():
         name, _, arguments = line.strip().partition(" ")
         if name == "FROM":
             base, _, stage = arguments.partition(" AS ")
-            current = found[stage] = Stage(base)
+            current = found[stage] = BuildStage(base)
         elif name and current is not None:
             current.instructions.append((name, arguments.strip()))
     return found

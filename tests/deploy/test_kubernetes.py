@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from onestream.preprocess.memory import decoding_bytes
+from onestream.serving.cascade import Cascade
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.fit import instances_for
 from onestream.serving.server.server import Server
@@ -206,6 +207,40 @@ def test_memory_is_enough_for_the_largest_pictures_in_every_process(name: str) -
     needed = processes * (2 * (pictures + PROCESS_MIB * MIB) + NETWORK_MIB * MIB) + (OTHERS_MIB + 1024) * MIB
     given = int(limits(pod)["memory"].removesuffix("Gi")) * 1024 * MIB
     assert needed <= given <= 1.2 * needed, "1 GiB is /dev/shm; the two forms of the pipeline decode"
+
+
+READ_MIB, READ_OTHERS_MIB = 1320, 240
+"""Measured: the processes of a core that read text, without what decoding takes; Triton and the streams."""
+
+
+def test_memory_of_a_pod_that_reads_is_enough_for_the_largest_pictures(tmp_path: Path) -> None:
+    """By the patch of the page."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    (patch,) = re.findall(r"^```yaml\n(patches:\n.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "own").mkdir()
+    base = os.path.relpath(FOLDER / "overlays" / "cpu", tmp_path / "own")
+    (tmp_path / "own" / "kustomization.yaml").write_text(f"resources: [{base}]\n{patch}")
+    pod = pod_of(built(tmp_path / "own"))
+    cascade = Cascade.from_file(ROOT / "pipelines" / "read.yaml")
+    pictures = decoding_bytes(cascade.limits, max_batch_size=cascade.serving.max_batch_size)
+    processes = instances_for(int(limits(pod)["cpu"]))
+    held = processes * READ_MIB + READ_OTHERS_MIB
+    needed = (held + 1024) * MIB + processes * 2 * pictures
+    requested, given = (
+        int(server_of(pod)["resources"][kind]["memory"].removesuffix("Gi")) for kind in ("requests", "limits")
+    )
+    assert held * MIB <= requested * 1024 * MIB <= 1.2 * held * MIB
+    assert needed <= given * 1024 * MIB <= 1.2 * needed
+
+
+def test_the_memory_that_a_pod_holds_can_be_measured_as_the_page_says() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^kubectl exec \S+ -c server -- (sh -c .*smaps_rollup.*)$", page, flags=re.MULTILINE)
+    # Processes of others may not be read, and some end meanwhile.
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    amount, unit = done.stdout.split()
+    assert float(amount) > 10, "this process alone holds more"
+    assert unit == "MiB"
 
 
 def limits(pod: Manifest) -> Manifest:

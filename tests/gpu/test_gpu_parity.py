@@ -20,9 +20,10 @@ from onestream.preprocess import (
     compile,
 )
 from onestream.preprocess.backends.base import BackendName, DecodeOptions, GpuResize, Sample
-from onestream.preprocess.tolerances import Stage, compare, tolerance
+from onestream.preprocess.definition import PreprocessingStage
+from onestream.preprocess.tolerances import compare, tolerance
 
-STAGES: tuple[Stage, ...] = ("decode", "resize", "crop", "normalize")
+STAGES: tuple[PreprocessingStage, ...] = ("decode", "resize", "crop", "normalize")
 FORMS: dict[str, tuple[BackendName, DecodeOptions, GpuResize]] = {
     "cvcuda": ("cvcuda", DecodeOptions("gpu"), "exact"),
     "cvcuda, hybrid decode": ("cvcuda", DecodeOptions("hybrid"), "exact"),
@@ -44,7 +45,7 @@ RESIZES = {
 
 
 @pytest.fixture(scope="module")
-def expected(files: dict[str, bytes], definition: Definition) -> dict[Stage, list[Sample | BadImage]]:
+def expected(files: dict[str, bytes], definition: Definition) -> dict[PreprocessingStage, list[Sample | BadImage]]:
     """The reference's samples of every stage."""
     return {stage: compile(definition.stage(stage)).run([*files.values()]) for stage in STAGES}
 
@@ -74,10 +75,10 @@ def test_what_is_no_jpeg_is_the_reference_in_every_bit(
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_is_within_the_table(
     form: str,
-    stage: Stage,
+    stage: PreprocessingStage,
     files: dict[str, bytes],
     definition: Definition,
-    expected: dict[Stage, list[Sample | BadImage]],
+    expected: dict[PreprocessingStage, list[Sample | BadImage]],
     record: Any,
 ) -> None:
     backend, decode, resize = FORMS[form]

@@ -11,7 +11,8 @@ from PIL import Image
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Output, Resize, compile
 from onestream.preprocess.cuda.device import Device
-from onestream.preprocess.tolerances import Stage, compare
+from onestream.preprocess.definition import PreprocessingStage
+from onestream.preprocess.tolerances import compare
 from onestream.serving.pipeline import GpuOptions
 
 ADD_ONE = """
@@ -72,7 +73,7 @@ def test_one_network_runs(device: Device, network: Any, photos: dict[str, Image.
     engine.close()
 
 
-def within(definition: Definition, file: bytes, stage: Stage, record: Any) -> bool:
+def within(definition: Definition, file: bytes, stage: PreprocessingStage, record: Any) -> bool:
     """Whether a file's samples are the reference's, within the table."""
     compiled = compile(definition, backend="cvcuda", device="gpu", max_batch_size=1)
     (seen,), (expected,) = compiled.run([file]), compile(definition).run([file])

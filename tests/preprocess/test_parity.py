@@ -30,11 +30,12 @@ from onestream.preprocess import (
     compile,
 )
 from onestream.preprocess.backends.finish import CpuFinish
+from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.geometry import Window, place
-from onestream.preprocess.tolerances import Comparison, Source, Stage, compare
+from onestream.preprocess.tolerances import Comparison, Source, compare
 from onestream.preprocess.variation import Variation
 
-STAGES: tuple[Stage, ...] = ("decode", "resize", "crop", "normalize")
+STAGES: tuple[PreprocessingStage, ...] = ("decode", "resize", "crop", "normalize")
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 CLASSIFY = Definition(operations=[Decode(), Resize(mode="shorter", size=256), CenterCrop(size=(224, 224)), IMAGENET])
 
@@ -95,7 +96,7 @@ def compiled(definition: Definition, backend: str) -> Compiled:
     return compile(definition, backend=backend)
 
 
-def judged(data: bytes, definition: Definition, stage: Stage, source: Source = "plain") -> Comparison:
+def judged(data: bytes, definition: Definition, stage: PreprocessingStage, source: Source = "plain") -> Comparison:
     cut = definition.stage(stage)
     (reference,) = compiled(cut, "reference").run([data])
     (other,) = compiled(cut, "dali").run([data])

@@ -19,6 +19,7 @@ from onestream.wire import http, limits, refusals, tensor_names
 for name in [name for name in vars(tensor_names) if name.isupper()]:
     setattr(tensor_names, name, f"renamed_{name}")
 limits.DEFAULT_MAX_BODY_BYTES, limits.MAX_BODY_BYTES_PARAMETER = 12345, "most_bytes"
+limits.DEFAULT_TIMEOUT_S, limits.TIMEOUT_PARAMETER = 77, "patience_s"
 http.BODY_TYPE = "application/renamed"
 refusals.MAY_BE_SENT_AGAIN = "; ask once more"
 refusals.QUEUE_IS_FULL, refusals.WAITED_TOO_LONG = "no place is left", "it took too long"
@@ -29,6 +30,7 @@ from onestream.client import ServerOverloaded, ServerUnavailable, answers, calls
 from onestream.client._transports import grpc_calls, http_calls
 from onestream.client._transports.base import InferRequest, RequestMetadata
 from onestream.client._transports.refusals import refusal
+from onestream.client.retries import Deadline
 from onestream.client.video.results import encoded_in, labels_of
 from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import Limits
@@ -45,11 +47,12 @@ from onestream.serving.server.triton import installation
 ROOT, FOLDER = Path(sys.argv[1]), Path(sys.argv[2])
 PIPELINE = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
 REQUEST = InferRequest("classify", RequestMetadata("id"), b"x")
+OUTPUTS, LABELS = [NetworkOutput("logits", "float32", (5,))], "a\nb\nc\nd\ne\n"
 
 
 def tensors() -> None:
     """The generated models have the tensors that the client sends and reads."""
-    planned = repository.plan(PIPELINE, [NetworkOutput("logits", "float32", (5,))], labels="a\nb\nc\nd\ne\n")
+    planned = repository.plan(PIPELINE, OUTPUTS, labels=LABELS)
     for path, content in planned.files(source="anywhere").items():
         (FOLDER / path).parent.mkdir(parents=True, exist_ok=True)
         (FOLDER / path).write_bytes(content)
@@ -71,14 +74,21 @@ def tensors() -> None:
 
 
 def limit() -> None:
-    """The size limit is the same for all where none is stated, and read where one is."""
+    """The size limit and the timeout are the same for all where none is stated, and read where one is."""
     assert Limits().max_body_bytes == PublicModel(name="any").max_body_bytes == 12345
-    assert calls.limits_of({}, max_answer_bytes=1).body_bytes == 12345
-    config = from_text((FOLDER / "classify" / "config.pbtxt").read_text())
-    parameters = {key: {"string_value": value.string_value} for key, value in config.parameters.items()}
+    unknown = calls.limits_of({}, max_answer_bytes=1)
+    assert (unknown.body_bytes, unknown.timeout_s) == (12345, Deadline(None).timeout_s) == (12345, 77)
+    changed = PIPELINE.model_copy(update={"serving": PIPELINE.serving.model_copy(update={"timeout_s": 99})})
+    assert PIPELINE.serving.timeout_s == 77
+    for planned, timeout_s in ((PIPELINE, 77), (changed, 99)):
+        files = repository.plan(planned, OUTPUTS, labels=LABELS).files(source="anywhere")
+        for model in ("classify", "classify_fused"):
+            config = from_text(files[f"{model}/config.pbtxt"].decode())
+            parameters = {key: {"string_value": value.string_value} for key, value in config.parameters.items()}
+            read = calls.limits_of({"parameters": parameters}, max_answer_bytes=1)
+            assert (read.body_bytes, read.timeout_s) == (PIPELINE.limits.max_body_bytes, timeout_s)
     stated = PIPELINE.limits.max_body_bytes
-    assert calls.limits_of({"parameters": parameters}, max_answer_bytes=1).body_bytes == stated != 12345
-    assert {model.max_body_bytes for model in public_models(FOLDER) if not model.streams} == {stated}
+    assert {model.max_body_bytes for model in public_models(FOLDER) if not model.streams} == {stated} != {12345}
 
 
 def texts() -> None:

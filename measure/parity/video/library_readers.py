@@ -17,7 +17,8 @@ from onestream.measure.parity.subject import Observation, Pixels, Refused
 from onestream.measure.parity.video.frames import ClipReader, ComparedClip
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.reference import in_color, move_pixels
-from onestream.preprocess.tolerances import Bounds, Source, Stage
+from onestream.preprocess.definition import PreprocessingStage
+from onestream.preprocess.tolerances import Bounds, Source
 from onestream.preprocess.video.common.tolerances import tolerance
 
 MODULES = {"pyav": "av", "opencv": "cv2", "decord": "decord"}
@@ -34,7 +35,7 @@ class LibraryReader(ClipReader):
         super().__init__(name, judged=False)
         self._definition, self._decode = definition, decode
 
-    def allowed(self, stage: Stage, source: Source) -> Bounds | None:  # noqa: ARG002 (filters average, and crops cut)
+    def allowed(self, stage: PreprocessingStage, source: Source) -> Bounds | None:  # noqa: ARG002 (filters average, and crops cut)
         """How far swscale rounds otherwise with the same matrix and range; what is beyond used others."""
         return tolerance("swscale-subsampled" if source == "plain" else "swscale-10-bit")
 

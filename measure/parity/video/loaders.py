@@ -12,7 +12,8 @@ from onestream.measure.parity.subject import Observation, Refused
 from onestream.measure.parity.video.frames import ClipReader, ComparedClip
 from onestream.preprocess import BadSample, Definition, Limits
 from onestream.preprocess.backends.base import Device
-from onestream.preprocess.tolerances import Bounds, Source, Stage
+from onestream.preprocess.definition import PreprocessingStage
+from onestream.preprocess.tolerances import Bounds, Source
 from onestream.preprocess.video import Clip, ClipMaker, ColorRule
 from onestream.preprocess.video.clips.frames import VideoBackend
 from onestream.preprocess.video.common import tolerances
@@ -41,7 +42,7 @@ class Loader(ClipReader):
         # What cannot be made is refused before any clip is read.
         self._maker("normalize", Clip()).close()
 
-    def allowed(self, stage: Stage, source: Source) -> Bounds | None:  # noqa: ARG002
+    def allowed(self, stage: PreprocessingStage, source: Source) -> Bounds | None:  # noqa: ARG002
         """See ``Subject.allowed``; our conversion to RGB is exact at any depth."""
         if self._video_backend != "dali":
             return super().allowed(stage, "plain")
@@ -63,7 +64,7 @@ class Loader(ClipReader):
             for place in range(len(clip.numbers))
         ]
 
-    def _maker(self, stage: Stage, frames: Clip) -> ClipMaker:
+    def _maker(self, stage: PreprocessingStage, frames: Clip) -> ClipMaker:
         return ClipMaker(
             self._stages[stage],
             frames,

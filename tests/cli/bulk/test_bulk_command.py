@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import onestream.cli.bulk.outputs as outputs
 from onestream.client import CannotConnect, ModelNotFound, ServerUnavailable, TimedOut
-from onestream.client._transports.base import Tensors
+from onestream.client._transports.base import InferRequest, Tensors
 
 NAMES = [f"{number:02}.jpg" for number in range(30)]
 BAD = {"07.jpg": b"bad", "11.jpg": bytes(LIMIT + 1), "20.jpg": b""}
@@ -205,6 +205,34 @@ def test_parquet_without_pyarrow_names_what_to_install(
     result = bulk.run(folder, "--to", "out.parquet")
     assert result.exit_code == 2
     assert "pip install '.[bulk]'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("stated", "options", "least", "most"),
+    [("10", [], 10, 30), ("60", [], 30, 60), ("60", ["--timeout-s", "5"], 0, 5)],
+)
+def test_an_image_may_take_half_a_minute_or_what_the_pipeline_states(
+    bulk: Bulk,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stated: str,
+    options: list[str],
+    least: float,
+    most: float,
+) -> None:
+    transport, seen = bulk.transport, []
+    config, infer = transport.model_config("classify", timeout_s=1), transport.infer
+
+    def noting(request: InferRequest, *, timeout_s: float) -> Tensors:
+        seen.append(timeout_s)
+        return infer(request, timeout_s=timeout_s)
+
+    config["parameters"]["timeout_s"] = {"string_value": stated}
+    monkeypatch.setattr(transport, "model_config", lambda *_arguments, **_options: config)
+    monkeypatch.setattr(transport, "infer", noting)
+    assert bulk.run(photos(tmp_path, {"a.jpg": b"a", "b.jpg": b"b"}), *options).exit_code == 0
+    assert len(seen) == 2
+    assert all(least < timeout_s <= most for timeout_s in seen)
 
 
 def test_an_unknown_pipeline_exits_with_two(bulk: Bulk, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_what_a_detector_found_stands_below_the_most_frequent_classes_first() ->
     assert found == (
         "found, detect_fused: class 7 3.5/s, class 6 3.0/s, class 5 2.5/s, class 4 2.0/s, class 3 1.5/s, 2 more classes"
     )
-    assert "not finite, detect_fused: 1.5/s of the network's boxes" in lines
+    assert "not finite, detect_fused: 1.5/s of the network's values" in lines
 
 
 def test_columns_stand_under_their_headings() -> None:

@@ -75,6 +75,19 @@ def test_a_model_called_by_another_is_below_it(tmp_path: Path) -> None:
     assert trace(str(path), "r")[1][-1] == "└─ called 4.00 2.00"
 
 
+def test_requests_of_one_model_to_another_are_one_line(tmp_path: Path) -> None:
+    path, spans = tmp_path / "trace.jsonl", []
+    for number, model in enumerate(["find", "name", "name", "name"]):
+        began_ms, own, inner = 1003.0 + number, f"f{number:015x}", f"e{number:015x}"
+        spans += [
+            span(model, own, f"{1:04x}{3:012x}", ms=(began_ms, began_ms + 6), events={"QUEUE_START": began_ms}),
+            span("compute", inner, own, ms=(began_ms + number, began_ms + 5)),
+        ]
+    path.write_text(export([*request("r", 1), *spans]))
+    # Queue and compute are means of 1, 2, 3 and 4, 3, 2; the first begins at 4 and the last ends at 12.
+    assert trace(str(path), "r")[1][-2:] == ["├─ find 3.00 0.00 5.00 6.00", "└─ name ×3 4.00 2.00 3.00 8.00"]
+
+
 def test_a_line_that_is_cut_is_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(export(request("cat-1", 1)) + export(request("cat-2", 2))[:-30])

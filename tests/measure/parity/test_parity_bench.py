@@ -24,7 +24,8 @@ from onestream.measure.parity.own_code import OwnCode
 from onestream.measure.parity.report import Report, SubjectReport
 from onestream.measure.parity.subject import Observation, Photo, Refused, Subject
 from onestream.preprocess import Definition
-from onestream.preprocess.tolerances import Source, Stage
+from onestream.preprocess.definition import PreprocessingStage
+from onestream.preprocess.tolerances import Source
 from onestream.serving.building.certificate import STAGES
 from onestream.serving.pipeline import Pipeline
 
@@ -37,7 +38,7 @@ BUNDLED = photos.bundled()
 class Shifted(Subject):
     """The reference's own samples with some values moved at a stage, and so at all stages after it."""
 
-    def __init__(self, stage: Stage, levels: int, share: float) -> None:
+    def __init__(self, stage: PreprocessingStage, levels: int, share: float) -> None:
         super().__init__("shifted", judged=True)
         self._reference = Backend(DEFINITION, backend="reference")
         self._stage, self._levels, self._share = stage, levels, share
@@ -70,7 +71,7 @@ def measured(subject: Subject, images: list[Photo], network: Network | None = No
 
 @settings(max_examples=25)
 @given(stage=st.sampled_from(STAGES), levels=st.integers(1, 100), share=st.sampled_from([0.01, 0.4, 1.0]))
-def test_a_known_shift_gives_its_figures_and_its_stage(stage: Stage, levels: int, share: float) -> None:
+def test_a_known_shift_gives_its_figures_and_its_stage(stage: PreprocessingStage, levels: int, share: float) -> None:
     report = measured(Shifted(stage, levels, share), BUNDLED[:2])
     for seen in STAGES:
         figures = report.stages[seen]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,6 +22,12 @@ class Request:
         self.name, self._timeout_us = name, timeout_us
         self.answers: list[object] = []
         self.answered = threading.Event()
+
+    def request_id(self) -> str:
+        return self.name
+
+    def trace(self) -> object:
+        raise AssertionError("Triton has freed it")
 
     def timeout(self) -> int:
         return self._timeout_us
@@ -47,20 +54,23 @@ class Line:
     def __init__(self, heavy: Any, *, max_waiting_bytes: int = 1000) -> None:
         self.go_on, self.begun = threading.Event(), threading.Event()
         self.worked: list[str] = []
+        self.handed_on: list[dict[str, Any]] = []
         self.niceness = 0
         self.line = heavy.HeavyLine(
             self._open_work, failed=lambda error: f"failed: {error}", max_waiting_bytes=max_waiting_bytes
         )
 
-    def _open_work(self) -> Callable[[Sequence[Request]], list[object]]:
+    def _open_work(self) -> Callable[[Sequence[Any]], list[object]]:
         self.niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         return self._work
 
-    def _work(self, requests: Sequence[Request]) -> list[object]:
-        (request,) = requests
+    def _work(self, callers: Sequence[Any]) -> list[object]:
+        (caller,) = callers
+        request = caller.request
         self.begun.set()
         assert self.go_on.wait(DEADLINE_S)
         self.worked.append(request.name)
+        self.handed_on.append(caller.handed_on())
         if request.name == "fails":
             raise MemoryError("no more")
         return [f"answer to {request.name}"]
@@ -146,6 +156,19 @@ def test_one_whose_caller_has_stopped_waiting_is_refused_without_work(heavy: Any
     assert late.answer() == ("Request timeout expired", "UNAVAILABLE")
     assert patient.answer() == "answer to patient"
     assert line.worked == ["first", "patient"]
+
+
+def test_what_goes_on_is_the_time_that_is_left_since_a_request_was_taken_without_its_trace(heavy: Any) -> None:
+    line = Line(heavy)
+    line.occupy()
+    assert line.line.take(Request("patient", timeout_us=3_600_000_000), 1)
+    time.sleep(0.1)
+    line.go_on.set()
+    line.line.close()
+    first, patient = line.handed_on
+    assert first == {"request_id": "first"}
+    assert 0 < patient.pop("timeout") <= 3_600_000_000 - 100_000
+    assert patient == {"request_id": "patient"}
 
 
 def test_its_thread_is_nicer_than_the_process_and_the_process_stays_as_it_was(heavy: Any) -> None:

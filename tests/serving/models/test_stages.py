@@ -12,7 +12,8 @@ from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import BadImage, Decode, Definition, Limits, OutOfMemory, Resize
 from onestream.preprocess.operations import Region
 from onestream.serving.building.triton_config import Tensor
-from onestream.serving.models.stages import NetworkFailed, Networks, NobodyWaits, Pixels, Stage, Stages
+from onestream.serving.models.callers import Caller, NobodyWaits
+from onestream.serving.models.stages import NetworkFailed, Networks, OpenStage, Pixels, Stages
 
 SIDE = 10
 PICTURE_HW = (40, 1000)
@@ -44,9 +45,10 @@ class Echo(Networks):
     """Gives its samples back, and remembers how many it got at once."""
 
     def __init__(self, failing: int | None = None) -> None:
-        self.failing, self.batches = failing, []
+        self.failing, self.batches, self.callers = failing, [], set()
 
-    def run(self, stage: str, samples: Sequence[Pixels]) -> list[Tensors]:
+    def run(self, stage: str, samples: Sequence[Pixels], caller: Caller) -> list[Tensors]:
+        self.callers.add(caller)
         self.batches.append((stage, len(samples)))
         if stage != "find" and any(sample[0, 0, 0] == self.failing for sample in samples):
             raise NetworkFailed("it broke")
@@ -75,12 +77,12 @@ def turn(outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
     return [{"degrees": np.array([[90 * place]], np.int32)}]
 
 
-def stages(*later: Stage, networks: Networks | None = None, limits: Limits | None = None) -> Stages:
+def stages(*later: OpenStage, networks: Networks | None = None, limits: Limits | None = None) -> Stages:
     return Stages([FIRST, *later], networks or Echo(), limits=limits or Limits())
 
 
-FIRST = Stage("find", FIND, Cutter(), boxes, FOUND)
-LOOK = Stage("look", REGIONS, Cutter(), value, VALUE)
+FIRST = OpenStage("find", FIND, Cutter(), boxes, FOUND)
+LOOK = OpenStage("look", REGIONS, Cutter(), value, VALUE)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 10])
@@ -102,7 +104,7 @@ def test_a_network_that_fails_for_a_region_fails_the_picture() -> None:
 
 def test_a_region_that_would_be_too_large_is_left_out_and_told() -> None:
     cutter = Cutter({1: BadImage("too_many_pixels", "it would be too large")})
-    answer = stages(Stage("look", REGIONS, cutter, value, VALUE)).run(picture(3))
+    answer = stages(OpenStage("look", REGIONS, cutter, value, VALUE)).run(picture(3))
     assert answer["value"].tolist() == [[0, 2]]
     assert answer["left_out"].tolist() == [[1]]
 
@@ -110,14 +112,14 @@ def test_a_region_that_would_be_too_large_is_left_out_and_told() -> None:
 def test_too_little_memory_for_a_region_is_no_answer_without_it() -> None:
     cutter = Cutter({1: OutOfMemory("too little memory")})
     with pytest.raises(OutOfMemory):
-        stages(Stage("look", REGIONS, cutter, value, VALUE)).run(picture(3))
+        stages(OpenStage("look", REGIONS, cutter, value, VALUE)).run(picture(3))
 
     class Short(Cutter):
         def run(self, *_: Any) -> Any:
             raise MemoryError
 
     with pytest.raises(OutOfMemory, match="too little memory is free for the regions"):
-        Stages([Stage("find", FIND, Short(), boxes, FOUND), LOOK], Echo(), limits=Limits()).run(picture(3))
+        Stages([OpenStage("find", FIND, Short(), boxes, FOUND), LOOK], Echo(), limits=Limits()).run(picture(3))
 
 
 def test_above_the_limit_the_best_regions_stay_and_the_rest_is_counted() -> None:
@@ -127,13 +129,13 @@ def test_above_the_limit_the_best_regions_stay_and_the_rest_is_counted() -> None
 
 
 def test_a_region_that_a_stage_does_not_keep_has_no_row() -> None:
-    answer = stages(Stage("odd", REGIONS, Cutter(), value, VALUE, is_odd), LOOK).run(picture(6))
+    answer = stages(OpenStage("odd", REGIONS, Cutter(), value, VALUE, is_odd), LOOK).run(picture(6))
     assert answer["odd_value"].tolist() == answer["value"].tolist() == [[1, 3, 5]]
     assert answer["boxes"][0, :, 0].tolist() == [10, 30, 50]
 
 
 def test_a_later_stage_takes_regions_turned() -> None:
-    turner = Stage("turn", REGIONS, Cutter(), turn, (Tensor("degrees", "int32", (1,)),))
+    turner = OpenStage("turn", REGIONS, Cutter(), turn, (Tensor("degrees", "int32", (1,)),))
     seen: list[Any] = []
 
     class Watching(Cutter):
@@ -142,7 +144,7 @@ def test_a_later_stage_takes_regions_turned() -> None:
             return super().run(pixels, quads)
 
     regions = Definition(operations=[Region(of="turn"), Resize(mode="exact", size=(4, 4))])
-    answer = stages(turner, Stage("look", regions, Watching(), value, VALUE)).run(picture(4))
+    answer = stages(turner, OpenStage("look", regions, Watching(), value, VALUE)).run(picture(4))
     assert answer["turn_degrees"].tolist() == [[0, 90, 180, 270]]
     corners = [[0, 0], [10, 0], [10, 10], [0, 10]]
     for place, quad in enumerate(seen):
@@ -164,24 +166,34 @@ def test_what_a_stage_saw_upright_goes_on_so() -> None:
     def region(of: str) -> Definition:
         return Definition(operations=[Region(of=of, shape="quad", upright=1.5), Resize(mode="exact", size=(4, 4))])
 
-    first = Stage("find", FIND, Cutter(), quads, (Tensor("quads", "float32", (-1, 4, 2)), FOUND[2]))
-    turner = Stage("turn", region("find"), Cutter(), upside_down, (Tensor("degrees", "int32", (1,)),))
-    look = Stage("look", region("turn"), Cutter(), value, VALUE)
+    first = OpenStage("find", FIND, Cutter(), quads, (Tensor("quads", "float32", (-1, 4, 2)), FOUND[2]))
+    turner = OpenStage("turn", region("find"), Cutter(), upside_down, (Tensor("degrees", "int32", (1,)),))
+    look = OpenStage("look", region("turn"), Cutter(), value, VALUE)
     answer = Stages([first, turner, look], Echo(), limits=Limits()).run(picture(1))
     seen = [[[30, 10], [0, 10], [0, 0], [30, 0]], [[40, 30], [40, 0], [50, 0], [50, 30]]]
     assert answer["quads"][0].tolist() == seen
 
 
+class Leaving(Caller):
+    """Waits for the first two parts of a picture."""
+
+    def __init__(self) -> None:
+        self.left = iter([True, True, False])
+
+    def is_waiting(self) -> bool:
+        return next(self.left)
+
+
 def test_nobody_works_for_a_caller_who_has_left() -> None:
-    networks = Echo()
-    waits = iter([True, True, False])
+    networks, caller = Echo(), Leaving()
     with pytest.raises(NobodyWaits):
-        stages(LOOK, networks=networks).run(picture(100), lambda: next(waits))
+        stages(LOOK, networks=networks).run(picture(100), caller)
     assert networks.batches == [("find", 1), ("look", 16), ("look", 16)]
+    assert networks.callers == {caller}
 
 
 def test_regions_whose_order_means_something_are_ordered_as_they_were_turned() -> None:
-    first = Stage("find", FIND, Cutter(), boxes, FOUND, order=lambda quads: np.argsort(-quads[:, 0, 0]))
+    first = OpenStage("find", FIND, Cutter(), boxes, FOUND, order=lambda quads: np.argsort(-quads[:, 0, 0]))
     answer = Stages([first, LOOK], Echo(), limits=Limits()).run(picture(3))
     assert answer["value"].tolist() == [[2, 1, 0]]
     assert answer["boxes"][0, :, 0].tolist() == [20, 10, 0]
