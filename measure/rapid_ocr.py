@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 
 from onestream.measure.same_lines import Line
 from onestream.postprocess.options import Rotation, Text, TextLines
 from onestream.serving.cascade import Cascade
-from onestream.serving.networks.ppocr import Network
+from onestream.serving.networks.ppocr import Network, fetch_network
 
 Settings = Mapping[str, str | int | float | bool]
 """By rapidocr's names."""
@@ -30,6 +30,11 @@ def can_read(cascade: Cascade) -> bool:
         and resize is not None
         and resize.mode == "longer"
     )
+
+
+def networks_of(cascade: Cascade) -> dict[str, Network]:
+    """The networks of a cascade that it can read, by rapidocr's names for its parts."""
+    return {PARTS[stage.postprocess.kind]: cast("Network", stage.network) for stage in cascade.stages.values()}
 
 
 def settings_of(cascade: Cascade) -> dict[str, str | int | float | bool]:
@@ -65,11 +70,15 @@ def settings_of(cascade: Cascade) -> dict[str, str | int | float | bool]:
     return settings
 
 
-def open_rapid_ocr(settings: Settings) -> Callable[[bytes], list[Line]]:
-    """A function from an encoded picture to the lines that rapidocr reads, in this process. Raises ``ImportError``."""
+def open_rapid_ocr(settings: Settings, networks: Mapping[str, Network]) -> Callable[[bytes], list[Line]]:
+    """A function from an encoded picture to the lines that rapidocr reads, in this process.
+
+    ``networks`` are those of its parts. Raises ``ImportError``, and ``WeightsError`` as ``fetch_network`` does.
+    """
     from rapidocr import RapidOCR
 
-    read = RapidOCR(params=dict(settings))
+    files = {f"{part}.model_path": str(fetch_network(network)) for part, network in networks.items()}
+    read = RapidOCR(params={**settings, **files})
     return lambda picture: _lines(read(picture))
 
 

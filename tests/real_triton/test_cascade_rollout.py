@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 import av
 import detectors
 import numpy as np
+import onnx
 import pytest
 import yaml
-from networks import strongest_channel
+from networks import slow, strongest_channel
 from patience import PATIENCE_S, wait_until
 from PIL import Image
 from test_cascade_served import CELLS, FORMS, SCALE, drawn, fields, picture
@@ -26,6 +28,7 @@ from onestream.cli.main import app
 from onestream.client import Client
 from onestream.serving.building.build import build
 from onestream.serving.building.versions import Pin, read_pins, write_pin
+from onestream.serving.server.rollout_service import RolloutSession
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
 
@@ -181,6 +184,34 @@ def test_a_version_that_is_not_right_is_refused(folder: Path, server: Server) ->
             client.wait_until_ready(timeout_s=PATIENCE_S)
             for form in FORMS:
                 assert version_of(client.infer(form, picture(drawn(20, 4)))) == 1
+
+
+def test_what_a_request_inside_asks_for_is_there_until_it_is_answered(tmp_path: Path) -> None:
+    """A network takes so long that the switch is over, and all of version 1 but this request, before it is answered."""
+    described = fields()
+    del described["stages"]["name"]["postprocess"]["labels"]
+    (tmp_path / "things.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
+    networks = {name: tmp_path / f"{name}.onnx" for name in ("find", "name")}
+    detectors.level_detector(networks["find"], cells=CELLS)
+    onnx.save(slow(16), networks["name"])
+    repository = tmp_path / "repository"
+    for version in (1, 2):
+        build(tmp_path / "things.yaml", folder=repository, onnx_files=networks, version=version)
+    with (
+        Server(repository, **FREE_PORTS, device="cpu") as server,
+        Client(server.grpc_url, timeout_s=PATIENCE_S, retries=0) as client,
+        ThreadPoolExecutor(1) as pool,
+        RolloutSession(repository, "things") as session,
+    ):
+        session.ask("load", 2)
+        before = client.statistics("things_name_model").success.count
+        inside = pool.submit(client.infer, "things", picture(drawn(600, 1)))
+        wait_until(lambda: client.statistics("things_name_model").success.count > before)
+        session.ask("switch", 2)
+        assert not inside.done()
+        session.ask("keep")
+        assert inside.result()["class_ids"].shape == (1, 600)
+        wait_for_version(server, 2)
 
 
 @pytest.mark.parametrize("models", [None, ["things", "things_fused"]])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 
 from onestream.measure.parity.subject import Observation, Photo, Refused, Subject
-from onestream.measure.rapid_ocr import PARTS, open_rapid_ocr, settings_of
+from onestream.measure.rapid_ocr import networks_of, open_rapid_ocr, settings_of
 from onestream.preprocess import BackendMissing
 from onestream.serving.cascade import Cascade
-from onestream.serving.networks.ppocr import Network, fetch_network
 from onestream.wire.install import install_command
 from onestream.wire.tensor_names import QUADS, TEXTS
 
@@ -24,7 +21,7 @@ class RapidOcr(Subject[Photo]):
     def __init__(self, cascade: Cascade) -> None:
         super().__init__("rapidocr", judged=False)
         try:
-            self._read = open_rapid_ocr({**settings_of(cascade), **_networks(cascade)})
+            self._read = open_rapid_ocr(settings_of(cascade), networks_of(cascade))
         except ImportError as error:
             raise BackendMissing(f"rapidocr cannot be imported ({error}); run: {install_command('bench')}") from None
 
@@ -39,11 +36,3 @@ class RapidOcr(Subject[Photo]):
             TEXTS: np.array([[line.text.encode() for line in lines]], object),
         }
         return Observation({}, answers={"": answer})
-
-
-def _networks(cascade: Cascade) -> dict[str, str]:
-    """The networks' files, by rapidocr's names for them."""
-    return {
-        f"{PARTS[stage.postprocess.kind]}.model_path": str(fetch_network(cast("Network", stage.network)))
-        for stage in cascade.stages.values()
-    }
