@@ -66,7 +66,8 @@ class ServedModels:
             result = self.client.infer(model, [tensor], client_timeout=_TIMEOUT_S)
         except InferenceServerException as error:
             raise Refused(one_line(error.message())) from None
-        return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+        # A postprocessing may write into what it is given, and an answer's memory is read-only.
+        return {output.name: np.array(result.as_numpy(output.name)) for output in result.get_response().outputs}
 
     def _parameter(self, model: str, name: str) -> str:
         config = self.client.get_model_config(model, client_timeout=_TIMEOUT_S).config

@@ -11,9 +11,10 @@ import pytest
 import yaml
 from cascades import write_things
 from own_pipeline import Own
-from PIL import Image
+from PIL import Image, ImageDraw
 from typer.testing import CliRunner, Result
 
+from benchmarks.reading.lettering import font
 from onestream.cli.main import app
 from onestream.measure.parity.cascade.ways import OpenCvWay, OurWay
 from onestream.measure.parity.regions import RegionTally
@@ -226,3 +227,45 @@ def test_the_usual_way_takes_corners_for_the_middles_of_pixels() -> None:
     (one,), (other,) = (way.run(pixels, turned) for way in (ours, usual))
     assert one.shape == other.shape
     assert np.abs(one.astype(int) - other.astype(int)).max() > 10
+
+
+@pytest.mark.needs_triton
+@pytest.mark.slow
+def test_reading_is_compared_with_a_server_opencv_and_rapidocr(tmp_path: Path) -> None:
+    """PP-OCR's networks on lines that are level and turned: what is written is read by every way."""
+    pytest.importorskip("rapidocr")
+    texts = ("Rusty bolts", "42 boxes of nuts")
+    page = Image.new("RGB", (700, 300), (235, 230, 220))
+    for number, text in enumerate(texts):
+        ImageDraw.Draw(page).text((60, 50 + 120 * number), text, (30, 30, 60), font("DejaVu Sans", 48))
+    page.save(tmp_path / "level.png")
+    page.rotate(10, Image.Resampling.BICUBIC, expand=True, fillcolor=(235, 230, 220)).save(tmp_path / "turned.png")
+    file, repository = ROOT / "pipelines" / "read.yaml", tmp_path / "repository"
+    build(file, folder=repository)
+    report = run(
+        Options(
+            pipeline_file=file,
+            images=[str(tmp_path / "level.png"), str(tmp_path / "turned.png")],
+            repository=repository,
+            serve=True,
+            against=["opencv", "rapidocr"],
+        )
+    )
+    assert isinstance(report, CascadeReport)
+    assert report.within
+    find, turn, text = (by_name(one) for one in report.stages.values())
+    assert list(find) == list(turn) == list(text) == ["dali (cpu)", "server", "OpenCV"]
+    for subject in find.values():
+        assert subject.regions is not None
+        assert (subject.regions.expected, subject.regions.lost, subject.regions.otherwise) == (4, 0, None)
+    # Rectified in the same whole numbers by us; by OpenCV with corners at the middles of pixels.
+    assert turn["dali (cpu)"].stages["region"].max == 0 < turn["OpenCV"].stages["region"].mean
+    same = {"lines": 4, "equal": 4, "edits": 0, "characters": 2 * sum(map(len, texts))}
+    assert {name: one.texts.model_dump() for name, one in text.items() if one.texts} == dict.fromkeys(text, same)
+    whole = by_name(report.whole)
+    assert list(whole) == ["dali (cpu)", "server", "OpenCV", "rapidocr"]
+    assert whole["server"].forms == ["read", "read_fused"]
+    for name, subject in whole.items():
+        times = len(subject.forms) or 1
+        assert subject.texts is not None, name
+        assert subject.texts.model_dump() == {key: value * times for key, value in same.items()}, name
