@@ -23,8 +23,8 @@ from onestream.serving.server.triton.model_processes import find_model_processes
 from onestream.serving.server.triton.process import TritonProcess
 
 _LOAD_TIMEOUT_S = 120.0
-_ANSWERED_TIMEOUT_S = 120.0
-"""No caller waits as long for an answer; a process that is still there hangs."""
+_ANSWERED_TIMEOUT_S = 600.0
+"""More than the pages take that wait for a cascade; a process that hangs ends itself before (``models.deadline``)."""
 _POLL_S = 0.1
 
 

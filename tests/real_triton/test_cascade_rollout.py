@@ -24,6 +24,7 @@ from PIL import Image
 from test_cascade_served import CELLS, FORMS, SCALE, drawn, fields, picture
 from typer.testing import CliRunner, Result
 
+from onestream.cli.demo_page.served import Served
 from onestream.cli.main import app
 from onestream.client import Client
 from onestream.serving.building.build import build
@@ -153,6 +154,9 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, server: Server) 
         assert read_pins(server.repository) == {"things": Pin(version=2, previous=1)}
         wait_for_version(server, 2)
         assert streamed_version(server, folder) <= set(LABELS[2])
+        offer = Served(server.grpc_url).offer()
+        assert list(offer.forms["things"].stages) == ["find", "name"], "the demo page knows it as a cascade"
+        assert not offer.unreadable
         returning = time.monotonic()
         result = rollout(server, folder, "--back", "--watch-s=0")
         assert result.exit_code == 0, result.output

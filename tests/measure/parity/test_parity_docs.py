@@ -65,7 +65,7 @@ def test_the_example_of_boxes_is_the_commands_output(tmp_path: Path, monkeypatch
     arguments = [one for word in words for one in (photos if word == "examples/photos/*.jpg" else [word])]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
-    shown = TEXT[TEXT.index(line) :]
+    shown = TEXT[TEXT.index(line) : TEXT.index("## Cascades")]
     for found in (judged_rows, what_became_of_objects, counts_of_boxes):
         assert found(shown) == found(result.stdout) != []
 
