@@ -28,14 +28,14 @@ _PHOTOS = Path(".cache", "benchmarks", "photos")
 
 def measure(pipelines: Sequence[str], photos: Sequence[str]) -> dict[str, Report]:
     """A parity report of each pipeline, with a server of its own in both forms."""
-    reports = {}
+    reports: dict[str, Report] = {}
     with tempfile.TemporaryDirectory(prefix="onestream-boxes-") as folder:
         for name in pipelines:
             file, repository = ROOT / "pipelines" / f"{name}.yaml", Path(folder, name)
             build(file, folder=repository, progress=print)
-            reports[name] = run(
+            (reports[name],) = run(
                 Options(pipeline_file=file, images=photos, repository=repository, serve=True, against=AGAINST)
-            )
+            ).reports
     return reports
 
 

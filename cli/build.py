@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +9,7 @@ import typer
 from rich.console import Console
 
 from onestream.cli.exit_codes import EXIT_FAILED, fail
+from onestream.cli.onnx_option import HELP, by_stage
 from onestream.wire.install import install_command
 
 
@@ -18,10 +18,7 @@ def build(
     *,
     onnx: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="The network, where the pipeline names no built-in one; of a cascade STAGE=FILE, for each stage.",
-        ),
+        typer.Option(metavar="FILE", help=HELP),
     ] = None,
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
     form: Annotated[
@@ -49,14 +46,14 @@ def build(
     except ImportError as error:
         fail(f"cannot build: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_FAILED)
     console = Console(stderr=True)
-    files = _by_stage(onnx or [])
+    onnx_file, onnx_files = by_stage(onnx or [])
     try:
         with console.status("building") as status:
             built = build_repository(
                 pipeline,
                 folder=repository,
-                onnx_file=files.pop("", None),
-                onnx_files=files,
+                onnx_file=onnx_file,
+                onnx_files=onnx_files,
                 form=form,
                 version=version,
                 progress=lambda text: status.update(text),
@@ -70,17 +67,3 @@ def build(
         typer.echo(note)
     if form == "dali-backend":
         typer.echo(f"how to serve them: {repository / 'README.md'}")
-
-
-def _by_stage(options: list[str]) -> dict[str, Path]:
-    """The files by their stages, and by nothing where no stage is named."""
-    found: dict[str, Path] = {}
-    for option in options:
-        stage, equals, file = option.partition("=")
-        # A path may hold =, too.
-        is_named = bool(equals) and re.fullmatch(r"\w+", stage) is not None and not Path(option).exists()
-        name, path = (stage, file) if is_named else ("", option)
-        if name in found:
-            raise typer.BadParameter(f"--onnx {option}: a second network{' of stage ' + name if name else ''}")
-        found[name] = Path(path)
-    return found

@@ -13,7 +13,7 @@ from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
-    from onestream.measure.parity.report import Report
+    from onestream.measure.parity.report import CascadeReport, Report
 
 
 def parity(
@@ -38,7 +38,8 @@ def parity(
         typer.Option(
             metavar="CODE",
             help="Show what other code costs: torchvision, opencv, pillow, MODULE:NAME of your own transform, or none; "
-            "of videos pyav, opencv, decord, or none; may be repeated.  [default: the libraries installed]",
+            "of a cascade rapidocr, too; of videos pyav, opencv, decord, or none; may be repeated.  [default: the "
+            "libraries installed]",
         ),
     ] = None,
     json_file: Annotated[
@@ -49,7 +50,8 @@ def parity(
         bool,
         typer.Option(
             "--fail-on-flip",
-            help="Also exit with 1 where a backend or the server flips a prediction, or loses or adds a box.",
+            help="Also exit with 1 where a backend or the server flips a prediction or a text, or loses or adds a box "
+            "or a region.",
         ),
     ] = False,
     min_ap: Annotated[
@@ -64,6 +66,7 @@ def parity(
 ) -> None:
     """Compare every backend, and a server, with the reference, stage by stage, and say where differences come from.
 
+    Of a cascade every stage is compared on the regions that the reference finds, and the whole from picture to answer.
     Exits with 0 when all is within the tolerances, 1 when something is outside, 2 when nothing could be judged.
     """
     if url is not None and serve:
@@ -78,8 +81,8 @@ def parity(
             EXIT_CANNOT_START,
         )
     try:
-        from onestream.measure.parity.gathered import CannotCompare
         from onestream.measure.parity.run import Options, run
+        from onestream.measure.parity.subject import CannotCompare
     except ImportError as error:
         fail(f"{error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_CANNOT_START)
     out, log = Console(), Console(stderr=True)
@@ -112,7 +115,7 @@ def parity(
     if not report.judges:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in report.not_compared.items())
         fail(f"nothing is judged, since no backend but the reference can run here: {reasons}", EXIT_CANNOT_START)
-    if min_ap is not None and (why := _no_ap(report)):
+    if min_ap is not None and (why := _no_ap(report.reports[0])):
         fail(f"--min-ap: {why}", EXIT_CANNOT_START)
     flips = report.flips(judged=True) if fail_on_flip else []
     if flips or not report.within or (min_ap is not None and report.below_ap(min_ap)):
@@ -129,7 +132,7 @@ def _no_ap(report: Report) -> str:
     return report.not_compared.get("boxes", f"{report.pipeline} finds no objects: its postprocess is of another kind")
 
 
-def _show(report: Report, json_file: str | None, out: Console) -> None:
+def _show(report: Report | CascadeReport, json_file: str | None, out: Console) -> None:
     if json_file == "-":
         print(report.text())
         return
@@ -141,11 +144,14 @@ def _show(report: Report, json_file: str | None, out: Console) -> None:
     from onestream.measure.parity.explain import explain
     from onestream.measure.parity.table import lists, tabulate
 
-    out.print(tabulate(report))
-    for heading, lines in lists(report).items():
-        if lines:
-            out.print(f"\n[bold]{heading}[/bold]")
-            for line in lines:
-                out.print(f"  {line}", highlight=False, markup=False)
-    out.print()
-    out.print(explain(report), highlight=False, markup=False)
+    for number, one in enumerate(report.reports):
+        if number:
+            out.print()
+        out.print(tabulate(one))
+        for heading, lines in lists(one).items():
+            if lines:
+                out.print(f"\n[bold]{heading}[/bold]")
+                for line in lines:
+                    out.print(f"  {line}", highlight=False, markup=False)
+        out.print()
+        out.print(explain(one), highlight=False, markup=False)

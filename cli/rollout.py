@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from onestream.cli.rollout_checks import Comparison, Side
     from onestream.serving.server.rollout_service import RolloutSession
 
+_ANSWER_TIMEOUT_S = 60.0
+"""A cascade takes longer for a page with hundreds of lines than a client waits unless it is told."""
+
 
 def rollout(
     pipeline: Annotated[str, typer.Argument(help="The pipeline that clients call, such as classify.")],
@@ -69,7 +72,7 @@ def rollout(
     except ServingError as error:
         fail(f"cannot roll out: {error}", EXIT_CANNOT_START)
     try:
-        with session, Client(url) as client:
+        with session, Client(url, timeout_s=_ANSWER_TIMEOUT_S) as client:
             status = session.ask("status")
             target = status["previous"] if to is None else to
             if target is None:
@@ -105,15 +108,20 @@ def _roll(
     watch_s: float,
     ask_first: bool,
 ) -> None:
-    from onestream.cli.rollout_checks import Side, compare
+    from onestream.cli.rollout_checks import Shown, Side, compare
     from onestream.preprocess import Definition
     from onestream.serving.building.versions import version_forms, version_name, version_steps
     from onestream.serving.errors import ServingError
 
     def side(version: int, forms: Sequence[str]) -> Side:
-        text = (repository / version_name(pipeline, version) / "definition.json").read_text(encoding="utf-8")
-        step, ensemble, fused = version_steps(pipeline, version)[0], *forms
-        return Side(version, (ensemble, fused), step, Definition.from_json(text))
+        name, fused = forms
+        definition = repository / version_name(pipeline, version) / "definition.json"
+        shown = None
+        # A cascade has a definition for each stage, and no model that shows what they make.
+        if definition.exists():
+            preprocess = version_steps(repository, pipeline, version)[0]
+            shown = Shown(preprocess, Definition.from_json(definition.read_text(encoding="utf-8")))
+        return Side(version, (name, fused), shown)
 
     began = time.monotonic()
     session.ask("load", target)
@@ -165,6 +173,7 @@ def _show(comparison: Comparison, serving: int, target: int) -> None:
     else:
         table.add_row(comparison.kept.what, f"{comparison.kept.share:.1%}")
     table.add_row("score difference", f"{comparison.mean_difference:.4f} mean, {comparison.max_difference:.4f} max")
-    pixels = "another definition" if comparison.pixels is None else f"{comparison.pixels} levels of 255 apart at most"
-    table.add_row("pixels", pixels)
+    if comparison.shows_pixels:
+        unequal = comparison.pixels is None
+        table.add_row("pixels", "another definition" if unequal else f"{comparison.pixels} levels of 255 apart at most")
     Console().print(table)

@@ -20,13 +20,20 @@ Answer = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """The model that shows the pixels of a version, and their definition."""
+
+    model: str
+    definition: Definition
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two: its version, the names of its forms, its preprocessing step, and its definition."""
+    """One of the two: its version, the names of its forms, and what shows its pixels; None of a cascade."""
 
     version: int
     forms: tuple[str, str]
-    preprocess: str
-    definition: Definition
+    shown: Shown | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,8 @@ class Comparison:
         kept: what the answers have in common; None where the outputs are neither classes, objects nor text.
         mean_difference: of the scores of the best classes or the same objects, or of all values.
         max_difference: the largest one.
-        pixels: largest difference of the decoded and resized pixels, in levels; None where the definitions differ.
+        pixels: largest difference of the decoded and resized pixels, in levels; None where they were not compared.
+        shows_pixels: whether both versions show them.
         answers: the new version's answer to each photo that it took.
         problems: what must not be, one line each.
     """
@@ -65,6 +73,7 @@ class Comparison:
     mean_difference: float
     max_difference: float
     pixels: int | None
+    shows_pixels: bool
     answers: dict[Path, Answer]
     problems: tuple[str, ...]
 
@@ -89,7 +98,8 @@ def compare(client: Client, old: Side, new: Side, photos: Sequence[Path]) -> Com
     Raises:
         OnestreamError: the server cannot be asked at all. What it says to a photo is part of the comparison.
     """
-    same_pixels = old.definition.pixels().digest == new.definition.pixels().digest
+    shown = [side.shown for side in (old, new) if side.shown is not None]
+    same_pixels = len(shown) == 2 and len({one.definition.pixels().digest for one in shown}) == 1
     problems: list[str] = []
     answers: dict[Path, Answer] = {}
     refused, kept, differences, pixels = 0, [], [], 0
@@ -109,7 +119,7 @@ def compare(client: Client, old: Side, new: Side, photos: Sequence[Path]) -> Com
         kept.append(what_is_kept(before, after))
         differences.append(difference(before, after))
         if same_pixels:
-            one, other = (client.infer(side.preprocess, photo)[PIXELS].astype(np.int16) for side in (old, new))
+            one, other = (client.infer(side.model, photo)[PIXELS].astype(np.int16) for side in shown)
             pixels = max(pixels, int(np.abs(one - other).max()))
     return Comparison(
         photos=len(differences),
@@ -118,6 +128,7 @@ def compare(client: Client, old: Side, new: Side, photos: Sequence[Path]) -> Com
         mean_difference=float(np.mean(differences)) if differences else 0.0,
         max_difference=max(differences, default=0.0),
         pixels=pixels if same_pixels and differences else None,
+        shows_pixels=len(shown) == 2,
         answers=answers,
         problems=tuple(problems),
     )

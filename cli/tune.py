@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.cli.onnx_option import HELP, by_stage
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ def tune(
     *,
     images: Annotated[Path, typer.Option(help="Folder of images like those that will be served.")],
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
-    onnx: Annotated[
-        Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")
-    ] = None,
+    onnx: Annotated[list[str] | None, typer.Option(metavar="FILE", help=HELP)] = None,
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Requests in flight.  [default: 4 per core; on a GPU 256]")
     ] = None,
@@ -48,7 +47,7 @@ def tune(
         float | None, typer.Option(min=0.1, help="Choose only what keeps p99 latency within this.")
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="Time for everything but the last build.")] = 5.0,
-    ensemble: Annotated[bool, typer.Option("--ensemble", help="Tune NAME, the ensemble, not NAME_fused.")] = False,
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="Tune NAME, not NAME_fused.")] = False,
     device: Annotated[DeviceOption, typer.Option(help="Which configurations to tune.")] = DeviceOption.auto,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing, only say what would be.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a plot of what was tried, such as tune.png.")] = None,
@@ -75,11 +74,13 @@ def tune(
     except ImportError as error:
         fail(f"cannot tune: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_CANNOT_START)
     _check_outputs(plot, json_file)
+    onnx_file, onnx_files = by_stage(onnx or [])
     options = Options(
         pipeline_file=pipeline,
         images=images,
         repository=repository,
-        onnx_file=onnx,
+        onnx_file=onnx_file,
+        onnx_files=onnx_files,
         device=device.value,
         ensemble=ensemble,
         concurrency=concurrency,

@@ -41,12 +41,18 @@ def same_lines(one: Sequence[Line], other: Sequence[Line]) -> list[tuple[int, in
 def quad_iou(one: Sequence[_Floats], other: Sequence[_Floats]) -> _Floats:
     """Intersection over union of n and m convex quadrilaterals (4, 2), whose corners go round: (n, m)."""
     shared = np.zeros((len(one), len(other)))
-    others = [_one_way_round(quad) for quad in other]
-    for i, quad in enumerate(map(_one_way_round, one)):
-        for j, theirs in enumerate(others):
-            common = _area(_clipped(quad, theirs))
-            union = _area(quad) + _area(theirs) - common
-            shared[i, j] = common / union if union > 0 else 0
+    if not len(one) or not len(other):
+        return shared
+    these, those = ([_one_way_round(quad) for quad in quads] for quads in (one, other))
+    (low, high), (others_low, others_high) = (
+        (np.min(quads, axis=1), np.max(quads, axis=1)) for quads in (np.stack(these), np.stack(those))
+    )
+    # Of the many pairs of a page, few meet.
+    meet = (np.maximum(low[:, None], others_low) < np.minimum(high[:, None], others_high)).all(axis=2)
+    for i, j in np.argwhere(meet):
+        common = _area(_clipped(these[i], those[j]))
+        union = _area(these[i]) + _area(those[j]) - common
+        shared[i, j] = common / union if union > 0 else 0
     return shared
 
 

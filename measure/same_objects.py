@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES, TEXTS
+from onestream.wire.tensor_names import (
+    BOXES,
+    CLASS_IDS,
+    DEGREES,
+    IMAGE_SIZE,
+    LABELS,
+    LEFT_OUT,
+    QUADS,
+    SCORES,
+    TEXTS,
+)
 
 SAME_OBJECT_IOU = 0.5
 """The least overlap of two boxes that mean the same object, as COCO and Pascal VOC count."""
@@ -21,7 +31,8 @@ _Floats = npt.NDArray[np.float64]
 class Found:
     """The objects in one picture: ``boxes`` (n, 4), x0 y0 x1 y1 in its pixels; scores, ids and names of n classes.
 
-    Of lines of text the texts stand for both ids and names, and boxes are those around them.
+    Of lines of text the texts stand for both ids and names, and boxes are those around them. Of a cascade that names
+    nothing, the directions do, or all regions have one id.
     """
 
     boxes: _Floats
@@ -31,18 +42,16 @@ class Found:
 
     @classmethod
     def of(cls, answer: Mapping[str, npt.NDArray[Any]]) -> Found:
-        """From the outputs of a pipeline that finds objects or text, each with a batch of 1; of k classes the best."""
+        """From the outputs of a pipeline that finds objects or regions, each with a batch of 1; of k classes the best.
+
+        Where there are no scores, all are 1.
+        """
         if QUADS in answer:
             boxes = np.concatenate([answer[QUADS][0].min(axis=1), answer[QUADS][0].max(axis=1)], axis=1)
         else:
             boxes = answer[BOXES][0]
-        ids, names = (TEXTS, TEXTS) if TEXTS in answer else (CLASS_IDS, LABELS)
-        return cls(
-            boxes.astype(np.float64),
-            _best(answer[SCORES][0]).astype(np.float64),
-            _best(answer[ids][0]),
-            [label.decode(errors="replace") for label in _best(answer[names][0])],
-        )
+        scores = _best(answer[SCORES][0]) if SCORES in answer else np.ones(len(boxes))
+        return cls(boxes.astype(np.float64), scores.astype(np.float64), *_said(answer, len(boxes)))
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -80,8 +89,7 @@ def holds_objects(answer: Mapping[str, npt.NDArray[Any]]) -> bool:
     names = answer.keys()
     if {BOXES, SCORES, CLASS_IDS, LABELS, IMAGE_SIZE} <= names:
         return True
-    of_cascade = {SCORES, IMAGE_SIZE, LEFT_OUT} <= names and (BOXES in names or QUADS in names)
-    return of_cascade and (TEXTS in names or {CLASS_IDS, LABELS} <= names)
+    return {IMAGE_SIZE, LEFT_OUT} <= names and (BOXES in names or QUADS in names)
 
 
 def compare(one: Found, other: Found) -> Compared:
@@ -107,6 +115,16 @@ def iou(one: _Floats, other: _Floats) -> _Floats:
     union = areas[0][:, None] + areas[1][None] - common
     shared: _Floats = common / np.where(union > 0, union, 1)
     return shared
+
+
+def _said(answer: Mapping[str, npt.NDArray[Any]], count: int) -> tuple[npt.NDArray[Any], list[str]]:
+    """The ids and the names of what was found."""
+    if TEXTS in answer or CLASS_IDS in answer:
+        ids, names = (TEXTS, TEXTS) if TEXTS in answer else (CLASS_IDS, LABELS)
+        return _best(answer[ids][0]), [label.decode(errors="replace") for label in _best(answer[names][0])]
+    if DEGREES in answer:
+        return answer[DEGREES][0], [f"{degrees}°" for degrees in answer[DEGREES][0]]
+    return np.zeros(count, np.int64), ["region"] * count
 
 
 def _best(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -28,6 +28,8 @@ STAGES_PARAMETER = "stages"
 """Parameter in which a cascade's models carry their stages; the files of a stage lie in a folder of this name."""
 
 _STAGE_NAME = r"[a-z][a-z0-9_]{0,31}"
+_VERSION_NAME = r"v\d+(_.*)?"
+"""Begins the names of a later version's models (``onestream.serving.building.versions``)."""
 
 
 class CascadeServingOptions(ServingOptions):
@@ -70,6 +72,8 @@ class Cascade(BaseModel):
         for index, (name, stage) in enumerate(self.stages.items()):
             if not re.fullmatch(_STAGE_NAME, name):
                 raise ValueError(f"stages.{name[:40]}: a stage's name is like {_STAGE_NAME}")
+            if re.fullmatch(_VERSION_NAME, name):
+                raise ValueError(f"stages.{name}: so the models of a later version are called; take another name")
             if len(f"{self.name}_{name}") > MOST_NAME_CHARACTERS:
                 raise ValueError(
                     f"stages.{name}: its models begin with the cascade's name and its own, which are "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -48,6 +49,23 @@ def mean_color(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
     onnx.checker.check_model(model)
     return model
+
+
+def strongest_channel(path: Path, *, side: int = 16, factor: float = 1.0) -> None:
+    """Write a classifier of pictures of so many pixels a side: its scores are ``factor`` times the channels' means."""
+    constants = {"flat": np.array([0, -1], np.int64), "factor": np.float32(factor)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("GlobalAveragePool", ["in"], ["means"]),
+            helper.make_node("Mul", ["means", "factor"], ["scores"]),
+            helper.make_node("Reshape", ["scores", "flat"], ["out"]),
+        ],
+        "strongest_channel",
+        [helper.make_tensor_value_info("in", TensorProto.FLOAT, ["batch", 3, side, side])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["batch", 3])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
 
 
 def ending_in(*operators: str, shape: Sequence[int | str] = ("batch", 3, 32, 32)) -> onnx.ModelProto:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
-from onestream.measure.parity.report import BoxFigures, Flip
-from onestream.measure.parity.subject import Outputs
+from onestream.measure.parity.report import BoxFigures, Flip, RegionFigures, TextFigures
+from onestream.measure.parity.subject import Observation, Outputs
 from onestream.preprocess.geometry import Size
 from onestream.wire.tensor_names import CLASS_IDS
 
@@ -20,6 +20,8 @@ class Verdicts:
     predictions: int = 0
     flips: Sequence[Flip] = ()
     boxes: BoxFigures | None = None
+    regions: RegionFigures | None = None
+    texts: TextFigures | None = None
 
 
 class Tally(ABC):
@@ -49,6 +51,34 @@ class Answers(ABC):
     @abstractmethod
     def tally(self) -> Tally:
         """A new one, for one subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What is made of what the reference shows: the network's outputs, the answer, (height, width) of the picture."""
+
+    outputs: Outputs
+    answer: Outputs
+    picture_hw: Size
+
+
+class Answering(Protocol):
+    """What makes answers of what subjects show."""
+
+    @property
+    def answers(self) -> Answers:
+        """How they are read and compared."""
+        ...
+
+    def right(self, expected: Observation) -> Right:
+        """What the reference's observation, which shows every stage, leads to."""
+        ...
+
+    def outputs_for(self, seen: Observation) -> Outputs | None:
+        """The outputs that a subject reports, or the network's for what the subject feeds it; None where no network is
+        asked.
+        """
+        ...
 
 
 class Unread(Answers):

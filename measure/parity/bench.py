@@ -1,21 +1,19 @@
-"""Measures subjects against the reference, photo by photo or frame by frame."""
+"""Measures subjects against the reference: photo by photo, frame by frame, region by region."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic
 
 import numpy as np
 
-from onestream.measure.parity.answers import Tally, Verdicts
+from onestream.measure.parity.answers import Answering, Right, Tally, Verdicts
 from onestream.measure.parity.likeness import Likeness
-from onestream.measure.parity.network import Network, logits
+from onestream.measure.parity.network import logits
 from onestream.measure.parity.report import LogitFigures, SubjectReport
-from onestream.measure.parity.subject import Item, Observation, Outputs, Refused, Subject
+from onestream.measure.parity.subject import Item, Observation, Refused, Subject
 from onestream.preprocess import Definition
 from onestream.preprocess.definition import PreprocessingStage
-from onestream.preprocess.geometry import Size
 from onestream.preprocess.tolerances import Bounds, Comparison, judge
 from onestream.serving.building.figures import Figures
 
@@ -23,7 +21,7 @@ from onestream.serving.building.figures import Figures
 class Bench(Generic[Item]):
     """Compares subjects with the reference, and their effect on a network where there is one."""
 
-    def __init__(self, definition: Definition, reference: Subject[Item], network: Network | None) -> None:
+    def __init__(self, definition: Definition, reference: Subject[Item], network: Answering | None) -> None:
         self._definition, self._reference, self._network = definition, reference, network
 
     def measure(
@@ -38,45 +36,17 @@ class Bench(Generic[Item]):
             except Refused as error:
                 bad[item.name] = str(error)
             else:
-                right = None if self._network is None else _right(self._network, expected)
+                right = None if self._network is None else self._network.right(expected)
                 for tally in tallies:
                     tally.add(item, expected, right)
             on_item()
         return [tally.report() for tally in tallies], bad
 
 
-@dataclass(frozen=True, slots=True)
-class _Right:
-    """What the network makes of the reference's pixels, and (height, width) of the picture."""
-
-    outputs: Outputs
-    answer: Outputs
-    picture_hw: Size
-
-
-def _right(network: Network, expected: Observation) -> _Right:
-    """The reference shows every stage."""
-    outputs, size_hw = _outputs_for(network, expected), expected.picture_hw
-    assert outputs is not None
-    assert size_hw is not None
-    return _Right(outputs, network.answers.read(outputs, size_hw), size_hw)
-
-
-def _outputs_for(network: Network, seen: Observation) -> Outputs | None:
-    """The outputs that the subject reports, or the network's for what the subject feeds it."""
-    if seen.outputs is not None:
-        return seen.outputs
-    if "crop" in seen.stages:
-        return network.outputs(seen.stages["crop"])
-    if "normalize" in seen.stages:
-        return network.outputs_of_input(seen.stages["normalize"])
-    return None
-
-
 class _SubjectTally(Generic[Item]):
     """Collects one subject's differences."""
 
-    def __init__(self, subject: Subject[Item], definition: Definition, network: Network | None) -> None:
+    def __init__(self, subject: Subject[Item], definition: Definition, network: Answering | None) -> None:
         self._subject, self._definition, self._network = subject, definition, network
         self._comparisons: dict[PreprocessingStage, list[Comparison]] = {}
         self._other_shape: dict[PreprocessingStage, int] = {}
@@ -87,7 +57,7 @@ class _SubjectTally(Generic[Item]):
         self._forms: list[str] = []
         self._photos = 0
 
-    def add(self, item: Item, expected: Observation, right: _Right | None) -> None:
+    def add(self, item: Item, expected: Observation, right: Right | None) -> None:
         try:
             seen = self._subject.observe(item)
         except Refused as error:
@@ -109,12 +79,12 @@ class _SubjectTally(Generic[Item]):
         if right is not None:
             self._add_answers(item, seen, right, runs=same_shape)
 
-    def _add_answers(self, item: Item, seen: Observation, right: _Right, *, runs: bool) -> None:
+    def _add_answers(self, item: Item, seen: Observation, right: Right, *, runs: bool) -> None:
         """``runs`` says whether what the subject feeds the network has the shape that this takes."""
         assert self._network is not None
         assert self._answers is not None
         answers = self._network.answers
-        own = _outputs_for(self._network, seen) if runs else seen.outputs
+        own = self._network.outputs_for(seen) if runs else seen.outputs
         if own is not None and answers.compares_outputs and logits(own).shape == logits(right.outputs).shape:
             difference = np.abs(logits(own) - logits(right.outputs))
             self._logits.append(
@@ -160,5 +130,7 @@ class _SubjectTally(Generic[Item]):
             forms=self._forms,
             flips=list(verdicts.flips),
             boxes=verdicts.boxes,
+            regions=verdicts.regions,
+            texts=verdicts.texts,
             looks_like=self._likeness.text(),
         )

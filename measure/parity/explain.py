@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from onestream.measure.parity.report import Report, SubjectReport
+from onestream.measure.parity.report import Kind, Report, SubjectReport
+from onestream.measure.parity.stages import stages_of
 from onestream.preprocess.definition import PreprocessingStage
-from onestream.serving.building.certificate import STAGES
 
 _CAUSES: dict[PreprocessingStage, str] = {
     "decode": "another decoder, colour order or a forgotten EXIF orientation",
+    "region": "another interpolation, or other places of the pixels' middles",
     "resize": "another filter, or shrinking without the smoothing (antialiasing) that it needs",
     "crop": "another window or border",
     "normalize": "another mean, std or scale",
@@ -31,7 +32,7 @@ class Blame:
     stage: PreprocessingStage
     levels: float | None
     located: bool
-    kind: Literal["photo", "frame"] = "photo"
+    kind: Kind = "photo"
     looks_like: str = ""
 
     @property
@@ -44,20 +45,21 @@ class Blame:
         return _FRAME_CAUSE if (self.stage, self.kind) == ("decode", "frame") else _CAUSES[self.stage]
 
 
-def blame(subject: SubjectReport, kind: Literal["photo", "frame"] = "photo") -> Blame | None:
+def blame(subject: SubjectReport, kind: Kind = "photo") -> Blame | None:
     """Where a subject's difference comes from; None where it has none."""
-    other = [stage for stage in STAGES if stage in subject.other_shape]
+    stages = stages_of(kind)
+    other = [stage for stage in stages if stage in subject.other_shape]
     if other:
-        return Blame(other[0], None, _is_located(other[0], subject), kind)
+        return Blame(other[0], None, _is_located(other[0], subject, stages), kind)
     before, grown = 0.0, {}
-    for stage in STAGES:
+    for stage in stages:
         if stage in subject.stages:
             mean = subject.stages[stage].mean
             grown[stage], before = mean - before, mean
     if not grown or not any(figures.max for figures in subject.stages.values()):
         return None
     worst = max(grown, key=lambda stage: grown[stage])
-    return Blame(worst, grown[worst], _is_located(worst, subject), kind, subject.looks_like)
+    return Blame(worst, grown[worst], _is_located(worst, subject, stages), kind, subject.looks_like)
 
 
 def _within_bounds(subject: SubjectReport) -> bool:
@@ -66,13 +68,15 @@ def _within_bounds(subject: SubjectReport) -> bool:
     return complete and all(figures.within for figures in subject.stages.values())
 
 
-def _is_located(stage: PreprocessingStage, subject: SubjectReport) -> bool:
-    before = STAGES[: STAGES.index(stage)]
+def _is_located(stage: PreprocessingStage, subject: SubjectReport, stages: Sequence[PreprocessingStage]) -> bool:
+    before = stages[: stages.index(stage)]
     return all(earlier in subject.stages or earlier in subject.other_shape for earlier in before)
 
 
 def explain(report: Report) -> str:
     """What the table says, for someone who reads one for the first time."""
+    if not report.definition_digest:
+        return _explain_whole(report)
     sentences = [
         f"Everything is compared with the reference, which is the definition run literally by Pillow and NumPy, on "
         f"{_count(report.compared, report.kind)}."
@@ -83,7 +87,7 @@ def explain(report: Report) -> str:
     sentences.append(
         _verdict(judged, report.kind) if judged else "Nothing is judged: no backend but the reference can run here."
     )
-    equal = [subject.name for subject in others if subject.photos and blame(subject) is None]
+    equal = [subject.name for subject in others if subject.photos and blame(subject, report.kind) is None]
     if equal:
         sentences.append(f"{_listed(equal)} {'equals' if len(equal) == 1 else 'equal'} it to the last bit.")
     rounding = [subject for subject in others if subject.name not in equal and _within_bounds(subject)]
@@ -105,9 +109,30 @@ def explain(report: Report) -> str:
     return " ".join(sentences)
 
 
-def _cost(skewed: list[SubjectReport], kind: Literal["photo", "frame"]) -> list[str]:
+def _explain_whole(report: Report) -> str:
+    """The same of a cascade from picture to answer: every way has found the regions by itself."""
+    sentences = [
+        "From picture to answer, every subject is compared with the cascade that has the reference's pixels, on "
+        f"{_count(report.compared, 'photo')}."
+    ]
+    sentences += [f"Problem: {problem}." for problem in report.problems]
+    for subject in report.subjects:
+        if subject.refused:
+            count = _count(len(subject.refused), "photo")
+            sentences.append(f"{subject.name} refuses {count} that the reference takes.")
+        if subject.regions is not None:
+            sentences.append(f"{subject.name}: {_Regions.of([subject])}.")
+    return " ".join(sentences)
+
+
+def _cost(skewed: list[SubjectReport], kind: Kind) -> list[str]:
     """What a skew does to the network's answers, in the user's unit; nothing where no network was asked."""
     silently = "without an error or a line in a log"
+    if any(subject.regions is not None for subject in skewed):
+        regions = _Regions.of(skewed)
+        if regions.lost or regions.added or regions.otherwise:
+            return [f"By that skew, {regions}, {silently}."]
+        return [f"Here {regions}; regions near a threshold can be."]
     if any(subject.boxes is not None for subject in skewed):
         boxes = _Boxes.of(skewed)
         if boxes.lost or boxes.added or boxes.moved:
@@ -119,6 +144,40 @@ def _cost(skewed: list[SubjectReport], kind: Literal["photo", "frame"]) -> list[
     if flips:
         return [f"That skew flips {flips} of {_count(predictions, 'prediction')}, {silently}."]
     return [f"It flips none of {_count(predictions, 'prediction')} here; on {kind}s near a decision it can."]
+
+
+@dataclass(frozen=True, slots=True)
+class _Regions:
+    """Sums over subjects of ``RegionFigures`` and ``TextFigures``."""
+
+    expected: int
+    lost: int
+    added: int
+    otherwise: int | None
+    edits: int
+    characters: int
+
+    @classmethod
+    def of(cls, subjects: list[SubjectReport]) -> _Regions:
+        found = [subject.regions for subject in subjects if subject.regions is not None]
+        texts = [subject.texts for subject in subjects if subject.texts is not None]
+        return cls(
+            sum(one.expected for one in found),
+            sum(one.lost for one in found),
+            sum(one.added for one in found),
+            sum(said) if (said := [one.otherwise for one in found if one.otherwise is not None]) else None,
+            sum(one.edits for one in texts),
+            sum(one.characters for one in texts),
+        )
+
+    def __str__(self) -> str:
+        """Such as *of 18 regions 2 are lost, none added and 3 answered otherwise (4 of 120 characters)*."""
+        lost = f"of {_count(self.expected, 'region')} {self.lost or 'none'} {'are' if self.lost > 1 else 'is'} lost"
+        added = f"{self.added or 'none'} added"
+        if self.otherwise is None:
+            return f"{lost} and {added}"
+        edits = f" ({self.edits} of {self.characters} characters)" if self.edits else ""
+        return f"{lost}, {added} and {self.otherwise or 'none'} answered otherwise{edits}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +211,7 @@ class _Boxes:
         )
 
 
-def _verdict(judged: list[SubjectReport], kind: Literal["photo", "frame"]) -> str:
+def _verdict(judged: list[SubjectReport], kind: Kind) -> str:
     outside = [subject for subject in judged if not subject.within]
     consequence = _consequence(judged)
     if not outside:
@@ -174,6 +233,8 @@ def _verdict(judged: list[SubjectReport], kind: Literal["photo", "frame"]) -> st
 def _consequence(judged: list[SubjectReport]) -> str:
     if any(subject.boxes is not None for subject in judged):
         return f"; {_Boxes.of(judged)}"
+    if any(subject.regions is not None for subject in judged):
+        return f"; {_Regions.of(judged)}"
     flips = sum(len(subject.flips) for subject in judged)
     predictions = sum(subject.predictions for subject in judged)
     return f"; {flips or 'none'} of {_count(predictions, 'prediction')} {_flip(flips)}" if predictions else ""

@@ -7,23 +7,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Generic, Literal
+from typing import Generic
 
+from onestream.measure.parity.answers import Answering
 from onestream.measure.parity.backends import Backend, available_backends
 from onestream.measure.parity.boxes import ap_installed
 from onestream.measure.parity.library_baselines import LIBRARIES, MODULES, usual_code
 from onestream.measure.parity.network import Network
 from onestream.measure.parity.own_code import OwnCode
+from onestream.measure.parity.report import Kind
 from onestream.measure.parity.served import Served
-from onestream.measure.parity.subject import Item, Photo, Subject
-from onestream.postprocess.options import Detection
+from onestream.measure.parity.subject import CannotCompare, Item, Photo, Subject
+from onestream.postprocess.options import Detection, Text, TextLines
 from onestream.preprocess import Definition, PreprocessError, first_difference
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.install import install_command
-
-
-class CannotCompare(Exception):
-    """Nothing can be compared; the message says why and what to do."""
 
 
 class Gathered(ABC, Generic[Item]):
@@ -33,11 +31,12 @@ class Gathered(ABC, Generic[Item]):
     """
 
     libraries: Mapping[str, str]
-    kind: Literal["photo", "frame"] = "photo"
+    kind: Kind = "photo"
 
     def __init__(self, pipeline: Pipeline, stack: ExitStack) -> None:
         self.pipeline, self._stack = pipeline, stack
         self._definition = pipeline.preprocess
+        self.digest = self._definition.digest
         self.subjects: list[Subject[Item]] = []
         self.not_compared: dict[str, str] = {}
         self.problems: list[str] = []
@@ -68,11 +67,19 @@ class Gathered(ABC, Generic[Item]):
     def _own_code(self, where: str) -> Subject[Item]:
         """Code of the user's own, ``MODULE:NAME``. Raises ``NotATransform`` or ``CannotCompare``."""
 
-    def network(self, repository: Path) -> Network | None:
+    def network(self, repository: Path) -> Answering | None:
         """The built network; one of another definition is a problem, and its definition is compared instead."""
         built = Network.built(repository, self.pipeline)
         detects = isinstance(self.pipeline.postprocess, Detection)
-        what = "boxes" if detects else "logits, top-1"
+        match self.pipeline.postprocess:
+            case Detection():
+                what = "boxes"
+            case TextLines():
+                what = "regions"
+            case Text():
+                what = "texts"
+            case _:
+                what = "logits, top-1"
         if isinstance(built, str):
             self.not_compared[what] = built
             return None
@@ -80,7 +87,10 @@ class Gathered(ABC, Generic[Item]):
             if detects and not ap_installed():
                 self.not_compared["agreement AP"] = f"pycocotools is not installed: {install_command('detect')}"
             return built
-        self.problems.append(self._other_definition("the built network", built.definition.digest, built.definition))
+        field = f", first difference: {first_difference(built.definition, self._definition)}"
+        self.problems.append(
+            other_definition("the built network", built.definition.digest, self._definition, field=field)
+        )
         self.not_compared[what] = "the network was built with another definition"
         self._add(self.reference(built.definition, name="the built network's definition"))
         return None
@@ -104,12 +114,12 @@ class Gathered(ABC, Generic[Item]):
                 allowed = ", ".join(self.libraries)
                 raise CannotCompare(f"--against {name}: allowed are {allowed}, MODULE:NAME of your transform, and none")
 
-    def start_server(self, repository: Path) -> None:
-        """Add a server of our own on free ports, until the run ends."""
+    def start_server(self, repository: Path) -> str:
+        """Start a server of our own on free ports, until the run ends; returns its address."""
         from onestream.serving.server.server import Server
 
         server = Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=self.served_models)
-        self.server(self._stack.enter_context(server).grpc_address)
+        return self._stack.enter_context(server).grpc_address
 
     def _add(self, *subjects: Subject[Item]) -> None:
         for subject in subjects:
@@ -120,14 +130,15 @@ class Gathered(ABC, Generic[Item]):
         """A served model of another definition is a problem."""
         for model, digest in digests.items():
             if digest != self._definition.digest:
-                self.problems.append(self._other_definition(f"the served model {model}", digest))
+                self.problems.append(other_definition(f"the served model {model}", digest, self._definition))
 
-    def _other_definition(self, what: str, digest: str, other: Definition | None = None) -> str:
-        field = f", first difference: {first_difference(other, self._definition)}" if other is not None else ""
-        return (
-            f"{what} has definition {digest[:12] or 'none'}, the pipeline file {self._definition.digest[:12]}{field}; "
-            "run onestream build"
-        )
+
+def other_definition(what: str, digest: str, file: Definition, *, field: str = "") -> str:
+    """The problem that something was built with another definition than the pipeline file's."""
+    return (
+        f"{what} has definition {digest[:12] or 'none'}, the pipeline file {file.digest[:12]}{field}; "
+        "run onestream build"
+    )
 
 
 class GatheredForPhotos(Gathered[Photo]):

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from onestream.measure.parity.subject import Observation, Photo, Pixels, Refused, Subject
 from onestream.preprocess import BackendMissing, Definition, Resize
 from onestream.preprocess.backends.base import network_layout
 from onestream.preprocess.backends.reference import in_color, move_pixels
-from onestream.preprocess.geometry import crop_window, resized_size
+from onestream.preprocess.geometry import Size, crop_window, resized_size
 from onestream.preprocess.operations import Filter, Geometric, Pad
 
 Library = Literal["torchvision", "opencv", "pillow"]
@@ -136,6 +137,19 @@ class OpenCv(_Usual):
             resized: Pixels = cv2.resize(image, (width, height), interpolation=filters[operation.filter])
             return resized
         return np.asarray(move_pixels(operation, Image.fromarray(image)))
+
+    def rectified(self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
+        """The rectangle of ``size_hw`` that a transform (``quads.homographies``) takes from a picture.
+
+        As text recognizers are fed: ``warpPerspective`` with ``INTER_CUBIC``, the border repeated, corners taken for
+        the middles of pixels (``get_rotate_crop_image`` of PaddleOCR, tools/infer/utility.py).
+        """
+        cv2 = self._cv2
+        flags = cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
+        made: Pixels = cv2.warpPerspective(
+            picture, transform, size_hw[::-1], flags=flags, borderMode=cv2.BORDER_REPLICATE
+        )
+        return made
 
     def pixels(self, image: Pixels) -> Pixels:
         """See ``_Usual.pixels``."""

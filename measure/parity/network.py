@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from onestream.measure.parity.answers import Answers, TopClass, Unread
+from onestream.measure.parity.answers import Answers, Right, TopClass, Unread
 from onestream.measure.parity.boxes import Objects
-from onestream.measure.parity.subject import Outputs, Pixels
-from onestream.postprocess.options import Classification, Detection, Raw
+from onestream.measure.parity.regions import Lines, Texts
+from onestream.measure.parity.subject import Observation, Outputs, Pixels
+from onestream.postprocess.options import Classification, Detection, Raw, Rotation, Text, TextLines
 from onestream.postprocess.postprocessing import labels_beside
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.base import Sample
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.install import install_command
-from onestream.wire.tensor_names import CANDIDATES
+from onestream.wire.tensor_names import CANDIDATES, CTC
 
 
 class Network:
@@ -48,10 +49,35 @@ class Network:
                 if not set(CANDIDATES) <= set(engine.output_names):
                     return f"{file} was not built for detection; onestream build writes one that is"
                 return cls(file, engine, definition, Objects(options, definition, labels))
+            case TextLines():
+                return cls(file, engine, definition, Lines(options, definition))
+            case Text():
+                if labels is None or not set(CTC) <= set(engine.output_names):
+                    return f"{file} was not built for text; onestream build writes one that is"
+                return cls(file, engine, definition, Texts(options, definition, labels))
+            case Rotation():
+                return cls(file, engine, definition, TopClass([f"{degrees}°" for degrees in options.degrees]))
             case Classification() | Raw():
                 return cls(file, engine, definition, TopClass(labels or []))
             case _:
                 return cls(file, engine, definition, Unread())
+
+    def right(self, expected: Observation) -> Right:
+        """See ``Answering.right``."""
+        outputs, size_hw = self.outputs_for(expected), expected.picture_hw
+        assert outputs is not None
+        assert size_hw is not None
+        return Right(outputs, self.answers.read(outputs, size_hw), size_hw)
+
+    def outputs_for(self, seen: Observation) -> Outputs | None:
+        """See ``Answering.outputs_for``."""
+        if seen.outputs is not None:
+            return seen.outputs
+        if "crop" in seen.stages:
+            return self.outputs(seen.stages["crop"])
+        if "normalize" in seen.stages:
+            return self.outputs_of_input(seen.stages["normalize"])
+        return None
 
     def outputs(self, pixels: Pixels) -> Outputs:
         """Run the network on one image, uint8 (height, width, channels)."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,6 +13,9 @@ from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.building.figures import Figures
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid")
+
+Kind = Literal["photo", "frame", "region"]
+"""What is compared, one by one."""
 
 
 class LogitFigures(BaseModel):
@@ -25,9 +29,10 @@ class LogitFigures(BaseModel):
 
 
 class Flip(BaseModel):
-    """A prediction that is another than the reference's: the best class of a photo or frame, or an object in it.
+    """A prediction that is another than the reference's: of a photo, frame or region, or of something found in it.
 
-    An object is named with its score; *nothing* stands for one that is lost or added. ``form`` is the served model, or
+    An object is named with its score, a region by what is said of it, or by its place; *nothing* stands for one that is
+    lost or added. ``form`` is the served model, or
     empty.
     """
 
@@ -60,15 +65,48 @@ class BoxFigures(BaseModel):
     agreement_ap: float | None
 
 
+class RegionFigures(BaseModel):
+    """Regions of answers against the reference's, of all photos and all forms: lines of text, or a cascade's regions.
+
+    Two are the same where their quadrilaterals have an IoU of at least 0.5, whatever is said of them; each is of one
+    other at most. ``expected`` are the reference's; ``lost`` of those have none, ``added`` are of none. ``mean_iou``
+    and ``least_iou`` are those of the same ones, None where there are none. Of ``otherwise`` of these another text,
+    class or direction is said; None where nothing is said of any.
+    """
+
+    model_config = _FROZEN
+
+    expected: int
+    lost: int
+    added: int
+    mean_iou: float | None
+    least_iou: float | None
+    otherwise: int | None
+
+
+class TextFigures(BaseModel):
+    """What is read of the same lines, against the reference: ``equal`` of ``lines`` texts are.
+
+    ``edits`` is in how many characters the others differ in all (Levenshtein), of ``characters`` of the reference's.
+    """
+
+    model_config = _FROZEN
+
+    lines: int
+    equal: int
+    edits: int
+    characters: int
+
+
 class SubjectReport(BaseModel):
     """One subject against the reference.
 
-    ``photos`` is the number of photos or frames compared; ``stages`` are the figures of those stages that the subject
-    shows, ``allowed`` the bounds of those that have any, in words. ``other_shape`` counts the photos that have another
-    shape after a stage, ``refused`` says why a photo that the reference takes has no result. ``predictions`` counts the
-    best classes that were compared, or the reference's boxes, over all ``forms`` of a served pipeline; ``boxes`` are
-    the figures of the latter. ``looks_like`` names the usual mistake that would make what others' code feeds a
-    network, where one would.
+    ``photos`` is the number of photos, frames or regions compared; ``stages`` are the figures of those stages that the
+    subject shows, ``allowed`` the bounds of those that have any, in words. ``other_shape`` counts the photos that have
+    another shape after a stage, ``refused`` says why a photo that the reference takes has no result. ``predictions``
+    counts the best classes or texts that were compared, or the reference's boxes or regions, over all ``forms`` of a
+    served pipeline; ``boxes``, ``regions`` and ``texts`` are the figures of these. ``looks_like`` names the usual
+    mistake that would make what others' code feeds a network, where one would.
     ``backend`` and ``device`` name the entries of the tolerances table that judged it.
     """
 
@@ -88,6 +126,8 @@ class SubjectReport(BaseModel):
     forms: list[str]
     flips: list[Flip]
     boxes: BoxFigures | None = None
+    regions: RegionFigures | None = None
+    texts: TextFigures | None = None
     looks_like: str = ""
 
     @property
@@ -98,9 +138,11 @@ class SubjectReport(BaseModel):
 
 
 class Report(BaseModel):
-    """A parity report.
+    """A parity report, of a pipeline, of one stage of a cascade, or of a cascade from picture to answer.
 
-    ``kind`` is what ``photos`` are: photos, or frames of clips, of which ``colors`` says by file how they become RGB.
+    ``kind`` is what ``photos`` are: photos, regions of photos that a later stage of a cascade takes, or frames of
+    clips, of which ``colors`` says by file how they become RGB. ``definition_digest`` is empty from picture to answer,
+    where every stage has its own.
     ``bad_images`` are those that the reference refuses, with the reason: nothing can be compared with them.
     ``problems`` make the whole report fail, ``not_compared`` says why something is missing from it.
     """
@@ -108,7 +150,7 @@ class Report(BaseModel):
     model_config = _FROZEN
 
     pipeline: str
-    kind: Literal["photo", "frame"] = "photo"
+    kind: Kind = "photo"
     colors: dict[str, str] = {}
     definition_digest: str
     versions: dict[str, str]
@@ -117,6 +159,11 @@ class Report(BaseModel):
     problems: list[str]
     not_compared: dict[str, str]
     subjects: list[SubjectReport]
+
+    @property
+    def reports(self) -> Sequence[Report]:
+        """Itself: see ``CascadeReport.reports``."""
+        return [self]
 
     @property
     def within(self) -> bool:
@@ -142,9 +189,61 @@ class Report(BaseModel):
         judged = [subject for subject in self.subjects if subject.judged and subject.boxes is not None]
         return [one for one in judged if one.boxes and (ap := one.boxes.agreement_ap) is not None and ap < least]
 
-    def text(self) -> str:
-        """The report as JSON, with ``within`` of the whole and of each subject beside their fields."""
+    def content(self) -> dict[str, Any]:
+        """The report for JSON, with ``within`` of the whole and of each subject beside their fields."""
         content = self.model_dump(mode="json") | {"within": self.within}
         for subject, fields in zip(self.subjects, content["subjects"], strict=True):
             fields["within"] = subject.within
+        return content
+
+    def text(self) -> str:
+        """The report as JSON."""
+        return json.dumps(self.content(), indent=2)
+
+
+class CascadeReport(BaseModel):
+    """The reports on a cascade: one for each of its ``stages``, by name, and one from picture to answer.
+
+    A later stage is given the regions that the reference finds, so that a difference is seen where it is made. A stage
+    that no region of these photos reaches is left out; ``whole.not_compared`` says so.
+    """
+
+    model_config = _FROZEN
+
+    pipeline: str
+    stages: dict[str, Report]
+    whole: Report
+
+    @property
+    def reports(self) -> Sequence[Report]:
+        """All of them, in the order of the cascade."""
+        return [*self.stages.values(), self.whole]
+
+    @property
+    def within(self) -> bool:
+        """Whether all of them are."""
+        return all(report.within for report in self.reports)
+
+    @property
+    def judges(self) -> bool:
+        """Whether any of them judges anything."""
+        return any(report.judges for report in self.reports)
+
+    @property
+    def not_compared(self) -> dict[str, str]:
+        """Why something is missing, from any of them."""
+        return {name: reason for report in self.reports for name, reason in report.not_compared.items()}
+
+    def flips(self, *, judged: bool) -> list[Flip]:
+        """Those of all of them."""
+        return [flip for report in self.reports for flip in report.flips(judged=judged)]
+
+    def below_ap(self, least: float) -> list[SubjectReport]:
+        """Those of all of them."""
+        return [subject for report in self.reports for subject in report.below_ap(least)]
+
+    def text(self) -> str:
+        """The reports as JSON."""
+        stages = {name: report.content() for name, report in self.stages.items()}
+        content = {"pipeline": self.pipeline, "within": self.within, "stages": stages, "whole": self.whole.content()}
         return json.dumps(content, indent=2)

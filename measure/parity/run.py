@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onestream.measure.image_files import ImageNames, expand
 from onestream.measure.parity import heatmap, photos
 from onestream.measure.parity.bench import Bench
-from onestream.measure.parity.gathered import CannotCompare, Gathered, GatheredForPhotos
+from onestream.measure.parity.cascade.cut_regions import PhotoRegion
+from onestream.measure.parity.cascade.gathered import GatheredForFirstStage, GatheredForRegions, GatheredForWhole
+from onestream.measure.parity.cascade.whole import WholeCascade
+from onestream.measure.parity.gathered import Gathered, GatheredForPhotos
+from onestream.measure.parity.library_baselines import MODULES
 from onestream.measure.parity.own_code import NotATransform
-from onestream.measure.parity.report import Report
+from onestream.measure.parity.report import CascadeReport, Kind, Report
 from onestream.measure.parity.served import NotServed
-from onestream.measure.parity.subject import Item, Photo
+from onestream.measure.parity.subject import CannotCompare, Item, Photo, Refused
 from onestream.preprocess import PreprocessError
 from onestream.serving.building.certificate import library_versions
+from onestream.serving.cascade import Cascade, read_file
 from onestream.serving.errors import ServingError
 from onestream.serving.pipeline import Pipeline, VideoOptions
 from onestream.wire.install import install_command
+
+_UNUSABLE: dict[Kind, str] = {"photo": "images", "frame": "clips", "region": "regions"}
 
 Progress = Callable[[str, int, int | None], None]
 """Takes what is being done, how many photos or frames are done, and of how many (None: not known)."""
@@ -32,7 +39,8 @@ class Options:
     ``names`` tells which files of folders are images, and afterwards how many were passed over.
 
     ``against`` holds names of libraries (``library_baselines.LIBRARIES``, for clips ``video.library_readers.MODULES``),
-    ``MODULE:NAME`` of transforms, or *none*; None takes the libraries installed.
+    ``MODULE:NAME`` of transforms, or *none*; None takes the libraries installed. Of a cascade *rapidocr* is one of
+    these, where it has the same networks. ``heatmap`` is then one file for each stage, ``FILE-STAGE.png``.
     """
 
     pipeline_file: Path
@@ -47,19 +55,21 @@ class Options:
     heatmap: Path | None = None
 
 
-def run(options: Options, *, progress: Progress = lambda _text, _done, _total: None) -> Report:
-    """Make the report. Raises ``CannotCompare``."""
+def run(options: Options, *, progress: Progress = lambda _text, _done, _total: None) -> Report | CascadeReport:
+    """Make the report, of a cascade that of its stages and of the whole. Raises ``CannotCompare``."""
     try:
         return _run(options, progress)
     except (PreprocessError, ServingError, NotServed, NotATransform) as error:
         raise CannotCompare(str(error)) from None
 
 
-def _run(options: Options, progress: Progress) -> Report:
-    pipeline = Pipeline.from_file(options.pipeline_file)
+def _run(options: Options, progress: Progress) -> Report | CascadeReport:
+    pipeline = read_file(options.pipeline_file)
     if options.heatmap is not None:
         heatmap.check_installed()
     with ExitStack() as stack:
+        if isinstance(pipeline, Cascade):
+            return _run_on_cascade(pipeline, stack, options, progress)
         if options.clips:
             return _run_on_clips(pipeline, stack, options, progress)
         found, unreadable = _photos(options.images, options.names)
@@ -81,6 +91,58 @@ def _run_on_clips(pipeline: Pipeline, stack: ExitStack, options: Options, progre
     return _report(GatheredForFrames(pipeline, stack, clips), frames, unreadable, options, progress)
 
 
+def _run_on_cascade(cascade: Cascade, stack: ExitStack, options: Options, progress: Progress) -> CascadeReport:
+    if options.clips:
+        raise CannotCompare(f"{cascade.name} is a cascade, which is compared on photos; got --video {options.clips[0]}")
+    found, unreadable = _photos(options.images, options.names)
+    whole = GatheredForWhole(cascade, options.repository, stack)
+    _check_known(options.against, {**MODULES, **whole.libraries})
+
+    def report(gathered: Gathered[Item], items: Sequence[Item], bad: dict[str, str], picture: Path | None) -> Report:
+        known = [name for name in options.against or () if name in gathered.libraries or ":" in name]
+        against = None if options.against is None else known
+        return _report(gathered, items, bad, replace(options, against=against, heatmap=picture), progress)
+
+    if options.serve:
+        progress("starting Triton", 0, None)
+        options = replace(options, serve=False, url=whole.start_server(options.repository))
+    reference = whole.reference(whole.pipeline.preprocess)
+    regions = _regions(cascade, reference, found, progress)
+    stages: dict[str, Report] = {}
+    for name, pipeline in cascade.pipelines.items():
+        picture = options.heatmap and options.heatmap.with_stem(f"{options.heatmap.stem}-{name}")
+        if pipeline.preprocess.region is None:
+            stages[name] = report(GatheredForFirstStage(pipeline, stack), found, unreadable, picture)
+        elif regions[name]:
+            stages[name] = report(GatheredForRegions(pipeline, stack), regions[name], {}, picture)
+        else:
+            whole.not_compared[f"stage {name}"] = "no region of these photos reaches it"
+    return CascadeReport(pipeline=cascade.name, stages=stages, whole=report(whole, found, unreadable, None))
+
+
+def _check_known(against: Sequence[str] | None, libraries: Mapping[str, str]) -> None:
+    """Raise ``CannotCompare`` for what no stage of a cascade is compared with; each stage takes what it knows."""
+    for name in against or ():
+        if name not in libraries and name != "none" and ":" not in name:
+            raise CannotCompare(f"--against {name}: of this cascade allowed are {', '.join(libraries)}, and none")
+
+
+def _regions(
+    cascade: Cascade, reference: WholeCascade, found: Sequence[Photo], progress: Progress
+) -> dict[str, list[PhotoRegion]]:
+    """The regions of photos that each later stage takes, by the reference; none of photos that it refuses."""
+    regions: dict[str, list[PhotoRegion]] = {name: [] for name in cascade.stages}
+    for number, photo in enumerate(found):
+        progress("finding regions", number, len(found))
+        try:
+            taken = reference.regions(photo)
+        except Refused:
+            continue
+        for name, quads in taken.items():
+            regions[name] += [PhotoRegion(photo, place + 1, quads[place : place + 1]) for place in range(len(quads))]
+    return regions
+
+
 def _report(
     gathered: Gathered[Item],
     items: Sequence[Item],
@@ -93,7 +155,7 @@ def _report(
     gathered.backends()
     if options.serve:
         progress("starting Triton", 0, None)
-        gathered.start_server(options.repository)
+        gathered.server(gathered.start_server(options.repository))
     elif options.url is not None:
         gathered.server(options.url)
     gathered.other_code(options.against)
@@ -111,7 +173,7 @@ def _report(
         pipeline=gathered.pipeline.name,
         kind=gathered.kind,
         colors=gathered.colors,
-        definition_digest=definition.digest,
+        definition_digest=gathered.digest,
         versions=library_versions(),
         photos=[item.name for item in items] + list(unreadable),
         bad_images=unreadable | bad,
@@ -121,7 +183,7 @@ def _report(
     )
     if not report.compared:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in report.bad_images.items())
-        raise CannotCompare(f"none of the {'images' if gathered.kind == 'photo' else 'clips'} can be used: {reasons}")
+        raise CannotCompare(f"none of the {_UNUSABLE[gathered.kind]} can be used: {reasons}")
     if options.heatmap is not None:
         progress("drawing", 0, None)
         seen = [subject for subject, one in zip(subjects, measured, strict=True) if one.stages or one.other_shape]

@@ -13,10 +13,12 @@ from tritonclient.utils import InferenceServerException
 
 from onestream.measure.parity.subject import Observation, Outputs, Photo, Refused, Subject
 from onestream.preprocess.definition import PreprocessingStage
+from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
 from onestream.serving.server.triton.load_failures import one_line
 from onestream.wire.tensor_names import IMAGE, PIXELS
 
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 60.0
+"""A page of text takes a cascade longer than other pictures take."""
 
 
 class NotServed(Exception):
@@ -44,11 +46,32 @@ class ServedModels:
     @property
     def digests(self) -> dict[str, str]:
         """The definition digest in each model's configuration; empty where it carries none."""
-        found = {}
-        for name in sorted(self.ready):
-            config = self.client.get_model_config(name, client_timeout=_TIMEOUT_S).config
-            found[name] = config.parameters["definition_digest"].string_value
-        return found
+        return {name: self._parameter(name, "definition_digest") for name in sorted(self.ready)}
+
+    @property
+    def stage_digests(self) -> dict[str, dict[str, str]]:
+        """The digests of a cascade's stages, by their names, that each model carries."""
+        found = {name: self._parameter(name, STAGES_PARAMETER) for name in sorted(self.ready)}
+        return {
+            name: {stage.name: stage.definition_digest for stage in SERVED_STAGES.validate_json(stages)}
+            for name, stages in found.items()
+            if stages
+        }
+
+    def ask(self, model: str, name: str, value: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
+        """A model's outputs for its one input. Raises ``Refused``."""
+        tensor = triton.InferInput(name, list(value.shape), "UINT8")
+        tensor.set_data_from_numpy(value)
+        try:
+            result = self.client.infer(model, [tensor], client_timeout=_TIMEOUT_S)
+        except InferenceServerException as error:
+            raise Refused(one_line(error.message())) from None
+        # A postprocessing may write into what it is given, and an answer's memory is read-only.
+        return {output.name: np.array(result.as_numpy(output.name)) for output in result.get_response().outputs}
+
+    def _parameter(self, model: str, name: str) -> str:
+        config = self.client.get_model_config(model, client_timeout=_TIMEOUT_S).config
+        return str(config.parameters[name].string_value)
 
     def close(self) -> None:
         """Close the connection."""
@@ -76,12 +99,17 @@ class Served(Subject[Photo]):
         self._pipeline = pipeline
         roles = (f"{pipeline}_preprocess", f"{pipeline}_model", pipeline, f"{pipeline}_fused")
         self._served = ServedModels(address, roles)
-        self._client, self._models = self._served.client, self._served.ready
+        self._models = self._served.ready
 
     @property
     def digests(self) -> dict[str, str]:
         """See ``ServedModels.digests``."""
         return self._served.digests
+
+    @property
+    def stage_digests(self) -> dict[str, dict[str, str]]:
+        """See ``ServedModels.stage_digests``."""
+        return self._served.stage_digests
 
     def observe(self, photo: Photo) -> Observation:
         """Whatever the served models return for one photo."""
@@ -89,25 +117,17 @@ class Served(Subject[Photo]):
         outputs: Outputs | None = None
         answers: dict[str, Outputs] = {}
         image = np.frombuffer(photo.data, np.uint8)[None]
-        try:
-            if f"{self._pipeline}_preprocess" in self._models:
-                pixels = self._ask(f"{self._pipeline}_preprocess", IMAGE, image)[PIXELS]
-                stages["crop"] = pixels[0]
-                if f"{self._pipeline}_model" in self._models:
-                    outputs = self._ask(f"{self._pipeline}_model", PIXELS, pixels)
-            for form in (self._pipeline, f"{self._pipeline}_fused"):
-                if form in self._models:
-                    answers[form] = self._ask(form, IMAGE, image)
-        except InferenceServerException as error:
-            raise Refused(one_line(error.message())) from None
+        ask = self._served.ask
+        if f"{self._pipeline}_preprocess" in self._models:
+            pixels = ask(f"{self._pipeline}_preprocess", IMAGE, image)[PIXELS]
+            stages["crop"] = pixels[0]
+            if f"{self._pipeline}_model" in self._models:
+                outputs = ask(f"{self._pipeline}_model", PIXELS, pixels)
+        for form in (self._pipeline, f"{self._pipeline}_fused"):
+            if form in self._models:
+                answers[form] = ask(form, IMAGE, image)
         return Observation(stages, outputs=outputs, answers=answers)
 
     def close(self) -> None:
         """Close the connection."""
         self._served.close()
-
-    def _ask(self, model: str, name: str, value: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
-        tensor = triton.InferInput(name, list(value.shape), "UINT8")
-        tensor.set_data_from_numpy(value)
-        result = self._client.infer(model, [tensor], client_timeout=_TIMEOUT_S)
-        return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}

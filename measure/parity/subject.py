@@ -19,12 +19,18 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 """A network's outputs by name, each with a batch of 1."""
 
 
+class CannotCompare(Exception):
+    """Nothing can be compared; the message says why and what to do."""
+
+
 class Refused(Exception):
     """A subject gives no result for a photo or frame; the message says why."""
 
 
 class Given(Protocol):
-    """What subjects are given: a ``Photo``, or a frame of a clip (``video.frames.Frame``)."""
+    """What subjects are given: a ``Photo``, a frame of a clip (``video.frames.Frame``), or a region of a photo
+    (``cascade.cut_regions.PhotoRegion``).
+    """
 
     @property
     def name(self) -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.table import Column, Table
 from rich.text import Text
 
-from onestream.measure.parity.report import BoxFigures, Report, SubjectReport
+from onestream.measure.parity.report import BoxFigures, RegionFigures, Report, SubjectReport, TextFigures
+from onestream.measure.parity.stages import stages_of
 from onestream.measure.tables import terminal
 from onestream.preprocess.definition import PreprocessingStage
-from onestream.serving.building.certificate import STAGES
 from onestream.serving.building.figures import Figures
 
 _MOST_LISTED = 10
@@ -19,6 +19,7 @@ _MOST_LISTED = 10
 
 def tabulate(report: Report) -> Table:
     """One block for each subject: a row for each stage that it shows, the network's outputs and its answers."""
+    definition = f"definition {report.definition_digest[:12]}" if report.definition_digest else "from picture to answer"
     table = terminal(
         Column("against the reference", overflow="fold", max_width=36, min_width=22),
         Column("max", justify="right", no_wrap=True),
@@ -26,23 +27,23 @@ def tabulate(report: Report) -> Table:
         Column("99.9 %", justify="right", no_wrap=True),
         Column("above 1", justify="right", no_wrap=True),
         Column("verdict", overflow="fold", min_width=16),
-        title=f"{report.pipeline}, definition {report.definition_digest[:12]}, {report.compared} {report.kind}s",
+        title=f"{report.pipeline}, {definition}, {report.compared} {report.kind}s",
     )
     for subject in report.subjects:
         table.add_section()
         remark = ", ".join(subject.forms) if subject.judged else "not judged"
         table.add_row(Text(subject.name, style="bold"), "", "", "", "", Text(remark, style="dim"))
-        for stage in STAGES:
+        for stage in stages_of(report.kind):
             if stage in subject.stages or stage in subject.other_shape:
                 table.add_row(*_stage_row(subject, stage, report.kind))
         if subject.logits is not None:
             figures = subject.logits
             columns = (f"{value:.3f}" for value in (figures.max, figures.mean, figures.percentile_99_9))
             table.add_row("  logits", *columns, "–", "")
-        if subject.boxes is not None:
-            for row in _box_rows(subject.boxes):
-                table.add_row(*row)
-        elif subject.predictions:
+        rows = [*_box_rows(subject.boxes), *_region_rows(subject.regions), *_text_rows(subject.texts)]
+        for row in rows:
+            table.add_row(*row)
+        if not rows and subject.predictions:
             flips = len(subject.flips)
             told = Text(f"{flips} of {subject.predictions} flipped", style="yellow" if flips else "")
             table.add_row("  top-1", "", "", "", "", told)
@@ -53,6 +54,8 @@ def lists(report: Report) -> dict[str, list[str]]:
     """What a table has no room for: lines by heading."""
     flips, refused = [], []
     detects = any(subject.boxes is not None for subject in report.subjects)
+    finds = any(subject.regions is not None for subject in report.subjects)
+    changed = "Lost, added and changed regions" if finds else "Flipped predictions"
     for subject in report.subjects:
         flips += _cut(
             [
@@ -63,10 +66,10 @@ def lists(report: Report) -> dict[str, list[str]]:
         )
         refused += _cut([f"{subject.name}: {photo}: {reason}" for photo, reason in subject.refused.items()], subject)
     return {
-        "Lost and added objects" if detects else "Flipped predictions": flips,
+        "Lost and added objects" if detects else changed: flips,
         "Refused, though the reference takes them": refused,
         "How the clips become RGB": [f"{name}: {colors}" for name, colors in report.colors.items()],
-        "Bad images" if report.kind == "photo" else "Bad frames": [
+        f"Bad {'image' if report.kind == 'photo' else report.kind}s": [
             f"{name}: {reason}" for name, reason in report.bad_images.items()
         ],
         "Not compared": [f"{name}: {reason}" for name, reason in report.not_compared.items()],
@@ -78,7 +81,7 @@ def _cut(lines: list[str], subject: SubjectReport) -> list[str]:
     return lines if more <= 0 else [*lines[:_MOST_LISTED], f"{subject.name}: {more} more; --json lists all"]
 
 
-def _stage_row(subject: SubjectReport, stage: PreprocessingStage, kind: str) -> tuple[str | Text, ...]:
+def _stage_row(subject: SubjectReport, stage: PreprocessingStage, kind: str) -> _Row:
     figures, other = subject.stages.get(stage), subject.other_shape.get(stage, 0)
     verdict = _verdict(subject, figures, stage) if stage in subject.allowed and figures is not None else Text()
     if other:
@@ -96,17 +99,47 @@ def _stage_row(subject: SubjectReport, stage: PreprocessingStage, kind: str) -> 
     )
 
 
-def _box_rows(boxes: BoxFigures) -> list[tuple[str | Text, ...]]:
-    def row(name: str, told: str, *, changed: bool) -> tuple[str | Text, ...]:
-        return f"  {name}", "", "", "", "", Text(told, style="yellow" if changed else "")
+_Row = tuple[str | Text, ...]
 
+
+def _row(name: str, told: str, *, changed: bool) -> _Row:
+    return f"  {name}", "", "", "", "", Text(told, style="yellow" if changed else "")
+
+
+def _region_rows(regions: RegionFigures | None) -> list[_Row]:
+    if regions is None:
+        return []
+    overlap = "–" if regions.least_iou is None else f"{regions.mean_iou:.3f}, at least {regions.least_iou:.3f}"
+    rows = [
+        _row("regions lost", f"{regions.lost} of {regions.expected}", changed=bool(regions.lost)),
+        _row("regions added", str(regions.added), changed=bool(regions.added)),
+        _row("overlap (IoU)", overlap, changed=False),
+    ]
+    if regions.otherwise is not None:
+        same = regions.expected - regions.lost
+        rows.append(_row("other answer", f"{regions.otherwise} of {same}", changed=bool(regions.otherwise)))
+    return rows
+
+
+def _text_rows(texts: TextFigures | None) -> list[_Row]:
+    if texts is None:
+        return []
+    return [
+        _row("texts equal", f"{texts.equal} of {texts.lines}", changed=texts.equal < texts.lines),
+        _row("edit distance", f"{texts.edits} of {texts.characters} characters", changed=bool(texts.edits)),
+    ]
+
+
+def _box_rows(boxes: BoxFigures | None) -> list[_Row]:
+    if boxes is None:
+        return []
     farthest = f", at most {boxes.farthest_px:.1f} px" if boxes.moved else ""
     ap = "–" if boxes.agreement_ap is None else f"{boxes.agreement_ap:.3f}"
     return [
-        row("boxes lost", f"{boxes.lost} of {boxes.expected}", changed=bool(boxes.lost)),
-        row("boxes added", str(boxes.added), changed=bool(boxes.added)),
-        row("boxes moved", f"{boxes.moved}{farthest}", changed=bool(boxes.moved)),
-        row("agreement AP", ap, changed=False),
+        _row("boxes lost", f"{boxes.lost} of {boxes.expected}", changed=bool(boxes.lost)),
+        _row("boxes added", str(boxes.added), changed=bool(boxes.added)),
+        _row("boxes moved", f"{boxes.moved}{farthest}", changed=bool(boxes.moved)),
+        _row("agreement AP", ap, changed=False),
     ]
 
 

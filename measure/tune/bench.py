@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 import yaml
 
@@ -17,11 +17,14 @@ from onestream.measure.tune.loads import Load, LoadFailed
 from onestream.measure.tune.search import OutOfTime, SettingFailed
 from onestream.preprocess import PreprocessError
 from onestream.serving.building.build import build
+from onestream.serving.cascade import read_file
 from onestream.serving.errors import ServingError
-from onestream.serving.pipeline import Pipeline, ServingOptions
+from onestream.serving.pipeline import ServingOptions
 from onestream.serving.server.server import Server
 
 _SHORTEST_S, _LONGEST_S = 0.3, 10.0
+_LEAST_ANSWERS = 20
+"""In one measurement, as far as the longest allows: of fewer, the mixture of images decides."""
 _COMPARISONS_IN_A_BUDGET = 10
 _WARM_UP_S = 1.0
 # The first start on a GPU builds the network's engine, which takes minutes.
@@ -39,9 +42,18 @@ class Workshop:
     ``folder`` takes them. ``built`` is a repository in which the network may have been built before; it is read only.
     """
 
-    def __init__(self, pipeline_file: Path, *, onnx_file: Path | None, folder: Path, built: Path) -> None:
-        self._file, self._onnx_file, self._folder, self._built = pipeline_file, onnx_file, folder, built
-        self._name = Pipeline.from_file(pipeline_file).name
+    def __init__(
+        self,
+        pipeline_file: Path,
+        *,
+        onnx_file: Path | None,
+        onnx_files: Mapping[str, Path] = MappingProxyType({}),
+        folder: Path,
+        built: Path,
+    ) -> None:
+        self._file, self._folder, self._built = pipeline_file, folder, built
+        self._onnx_file, self._onnx_files = onnx_file, onnx_files
+        self._name = read_file(pipeline_file).name
         self._repositories: dict[ServingOptions, Path] = {}
 
     def repository(self, options: ServingOptions, *, progress: Callable[[str], None] = lambda _: None) -> Path:
@@ -54,6 +66,7 @@ class Workshop:
                 self._pipeline_file(options, folder),
                 folder=repository,
                 onnx_file=self._onnx_file,
+                onnx_files=self._onnx_files,
                 beside=self._file.parent,
                 progress=progress,
             )
@@ -70,7 +83,7 @@ class Workshop:
 
     def _take_over_what_is_built(self, repository: Path) -> None:
         for model in (self._built / self._name, *self._built.glob(f"{self._name}_*")):
-            for file in (*model.glob("*/*.onnx"), *model.glob("certificate.json")):
+            for file in (*model.glob("*/*.onnx"), *model.glob("**/certificate.json")):
                 copy = repository / file.relative_to(self._built)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 # A build replaces a network's file, but writes certificates in place: they must be copies.
@@ -145,12 +158,16 @@ class Bench:
     def warm_up(self, start: ServingOptions, *, start_s: float) -> Measurement:
         """Measure the start once, and how long that takes; ``start_s`` is what its server's start took.
 
-        Raises ``SettingFailed``.
+        Where answers are few, as those of cascades, measurements become longer. Raises ``SettingFailed``.
         """
         self._measure(start, min(_WARM_UP_S, self.duration_s))
         began = monotonic()
         sample = self._measure(start)
         self._round_s = monotonic() - began
+        needed_s = min(_LEAST_ANSWERS / max(sample.images_per_s, 1e-3), _LONGEST_S)
+        if needed_s > self.duration_s:
+            self._round_s += needed_s - self.duration_s
+            self.duration_s = needed_s
         self._start_s = start_s + _WARM_UP_S
         return sample
 

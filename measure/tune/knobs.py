@@ -82,7 +82,7 @@ def neighbours(knob: Knob, options: ServingOptions, *, up: bool, cores: int) -> 
 
 
 def with_value(options: ServingOptions, field: str, value: Value) -> ServingOptions | None:
-    """The options with one field changed; None where they do not allow it."""
+    """The options, of a pipeline or a cascade, with one field changed; None where they do not allow it."""
     data = options.model_dump()
     *parents, last = field.split(".")
     target = data
@@ -90,7 +90,7 @@ def with_value(options: ServingOptions, field: str, value: Value) -> ServingOpti
         target = target[parent]
     target[last] = value
     try:
-        return ServingOptions.model_validate(data)
+        return type(options).model_validate(data)
     except ValidationError:
         return None
 

@@ -19,8 +19,9 @@ from onestream.measure.tune.loads import Load, open_load
 from onestream.measure.tune.report import ImagesUsed, Report, again_of, rows_of
 from onestream.measure.tune.search import Trial, search
 from onestream.serving.building.build import Built, build
+from onestream.serving.cascade import Cascade, read_file
 from onestream.serving.dali_backend.repository import check_folder
-from onestream.serving.pipeline import Pipeline
+from onestream.serving.errors import BadPipeline
 from onestream.serving.server.fit import usable_cores
 from onestream.serving.server.triton.installation import Device as AskedDevice
 from onestream.serving.server.triton.installation import find_triton, resolve_device
@@ -35,10 +36,10 @@ class Options:
     """What to tune, and how.
 
     ``repository`` is where ``onestream build`` put the pipeline, or will. ``onnx_file`` is the network of a pipeline
-    that names none. ``images`` is a folder; ``names`` tells which of its files are images,
-    and afterwards how many were passed over. ``ensemble`` tunes ``NAME`` in place of ``NAME_fused``. ``concurrency`` is
-    the number of requests in flight, None for ``default_concurrency``. ``p99_ms`` limits the p99 of what may be chosen.
-    ``minutes`` is for everything but writing.
+    that names none, ``onnx_files`` are those of a cascade's stages. ``images`` is a folder; ``names`` tells which of
+    its files are images, and afterwards how many were passed over. ``ensemble`` tunes ``NAME`` in place of
+    ``NAME_fused``. ``concurrency`` is the number of requests in flight, None for ``default_concurrency``. ``p99_ms``
+    limits the p99 of what may be chosen. ``minutes`` is for everything but writing.
     """
 
     pipeline_file: Path
@@ -46,6 +47,7 @@ class Options:
     repository: Path
     names: ImageNames = field(default_factory=ImageNames)
     onnx_file: Path | None = None
+    onnx_files: Mapping[str, Path] = field(default_factory=dict)
     device: AskedDevice = "auto"
     ensemble: bool = False
     concurrency: int | None = None
@@ -76,10 +78,12 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
     """
     told = listener or Listener()
     began = monotonic()
-    pipeline = Pipeline.from_file(options.pipeline_file)
+    pipeline = read_file(options.pipeline_file)
     found = images_of.find(options.images, options.names)
     check_folder(options.repository, "python")
     device = resolve_device(options.device, find_triton())
+    if isinstance(pipeline, Cascade) and device == "gpu":
+        raise BadPipeline(f"{pipeline.name} is a cascade, whose options for a CPU are tuned: --device cpu")
     cores = usable_cores()
     concurrency = options.concurrency or default_concurrency(device, cores)
     knobs = knobs_for(device, cores=cores, concurrency=concurrency, ensemble=options.ensemble)
@@ -87,7 +91,13 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
     start = pipeline.serving
     with tempfile.TemporaryDirectory(prefix="onestream-tune-") as name:
         folder = Path(name)
-        workshop = Workshop(options.pipeline_file, onnx_file=options.onnx_file, folder=folder, built=options.repository)
+        workshop = Workshop(
+            options.pipeline_file,
+            onnx_file=options.onnx_file,
+            onnx_files=options.onnx_files,
+            folder=folder,
+            built=options.repository,
+        )
         told.say("building")
         workshop.repository(start, progress=told.say)
         with Servers(workshop, model=model, device=device) as servers:
@@ -153,7 +163,12 @@ def write(report: Report, options: Options) -> Built:
     text = editing.read_text(options.pipeline_file)
     editing.replace_text(options.pipeline_file, editing.edited(text, report.changes))
     try:
-        return build(options.pipeline_file, folder=options.repository, onnx_file=options.onnx_file)
+        return build(
+            options.pipeline_file,
+            folder=options.repository,
+            onnx_file=options.onnx_file,
+            onnx_files=options.onnx_files,
+        )
     except BaseException:
         editing.replace_text(options.pipeline_file, text)
         raise

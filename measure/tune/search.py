@@ -224,7 +224,7 @@ def speeds(samples: Sequence[Measurement]) -> Spread:
 
 def _defaults(start: ServingOptions, knobs: Sequence[Knob]) -> ServingOptions:
     """The start with every knob at its default; what is no knob, such as limits of queues, stays."""
-    options, plain = start, ServingOptions()
+    options, plain = start, type(start)()
     for knob in knobs:
         changed = with_value(options, knob.field, knob.of(plain))
         options = options if changed is None else changed

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 import onnx
 
@@ -19,7 +20,9 @@ from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
 from onestream.serving.dali_backend import repository as stock
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
-from onestream.serving.pipeline import GpuOptions, Pipeline
+from onestream.serving.pipeline import GpuOptions, Pipeline, validated
+
+_Described = TypeVar("_Described", Pipeline, Cascade)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,16 @@ def build(
     if isinstance(described, Cascade):
         if onnx_file is not None:
             raise BadPipeline(f"{described.name} is a cascade; say whose network it is: --onnx STAGE={onnx_file}")
-        if form != "python" or version > 1:
-            raise BadPipeline(f"{described.name} is a cascade, which has the form python and version 1 only")
+        if form != "python":
+            raise BadPipeline(f"{described.name} is a cascade, which has the form python only")
         return _build_cascade(
-            described, folder=folder, onnx_files=onnx_files, beside=beside, named=named, progress=progress
+            described,
+            folder=folder,
+            onnx_files=onnx_files,
+            version=version,
+            beside=beside,
+            named=named,
+            progress=progress,
         )
     if onnx_files:
         raise BadPipeline(f"{described.name} has no stages; give its network by --onnx FILE")
@@ -111,7 +120,7 @@ def _build_pipeline(
     served = ServedNetwork.of(pipeline, onnx_file, folder=folder, beside=beside, progress=progress)
     pipeline, notes = _suited(served.pipeline, served.network)
     planned = repository.plan(pipeline, served.outputs, labels=served.labels, background=background, version_of=first)
-    written = repository.write(planned.files(source=named), folder, pipeline=pipeline.name)
+    written = repository.write(planned.files(source=named), folder, pipeline=pipeline.name, version_of=first)
     written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")
     progress("measuring parity with the reference")
     written += certificate.install(pipeline.preprocess, [folder / name for name in planned.model_names])
@@ -123,12 +132,16 @@ def _build_cascade(
     *,
     folder: Path,
     onnx_files: Mapping[str, Path],
+    version: int,
     beside: Path,
     named: str,
     progress: Callable[[str], None],
 ) -> Built:
+    first = cascade.name if version > 1 else None
     if unknown := [name for name in onnx_files if name not in cascade.stages]:
         raise BadPipeline(f"{cascade.name} has no stage {unknown[0]!r}; it has {', '.join(cascade.stages)}")
+    if version > 1:
+        cascade = _later_version(cascade, version, folder=folder, form="python")
     networks: list[ServedNetwork] = []
     stages: list[cascade_repository.PreparedStage] = []
     notes: list[str] = []
@@ -145,8 +158,8 @@ def _build_cascade(
         stages.append(cascade_repository.PreparedStage(name, pipeline, served.outputs, served.labels, classes))
     if cascade.serving.gpu != GpuOptions():
         notes.append("serving.gpu is not used: a cascade runs on the CPU, on a machine with a GPU too")
-    planned = cascade_repository.plan(cascade, stages)
-    written = repository.write(planned.files(source=named), folder, pipeline=cascade.name)
+    planned = cascade_repository.plan(cascade, stages, version_of=first)
+    written = repository.write(planned.files(source=named), folder, pipeline=cascade.name, version_of=first)
     for stage, served in zip(stages, networks, strict=True):
         written += served.install(folder / f"{cascade.name}_fused" / "1" / f"{stage.name}.onnx")
         progress(f"measuring parity of stage {stage.name} with the reference")
@@ -188,8 +201,11 @@ def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list
     return pipeline, notes
 
 
-def _later_version(pipeline: Pipeline, version: int, *, folder: Path, form: stock.Form) -> Pipeline:
-    """The pipeline under the name of a version. Raises ``BadVersion`` where it has no place in the folder."""
+def _later_version(pipeline: _Described, version: int, *, folder: Path, form: stock.Form) -> _Described:
+    """The pipeline under the name of a version.
+
+    Raises ``BadVersion`` where it has no place in the folder, ``BadPipeline`` where the name becomes too long.
+    """
     if form != "python":
         raise BadVersion(f"versions are for `onestream serve`, which the form {form} does without")
     if 1 not in built_versions(folder, pipeline.name):
@@ -200,4 +216,4 @@ def _later_version(pipeline: Pipeline, version: int, *, folder: Path, form: stoc
     pin = read_pins(folder).get(pipeline.name)
     if pin is not None and pin.version == version:
         raise BadVersion(f"version {version} of {pipeline.name} is served; build another: --version {version + 1}")
-    return pipeline.model_copy(update={"name": name})
+    return validated(type(pipeline), folder / name, dict(pipeline) | {"name": name})

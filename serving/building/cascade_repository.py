@@ -21,6 +21,7 @@ from onestream.preprocess import Definition
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.repository import Terms, files_of, pixels_of, small_pixels, warmup_files
 from onestream.serving.building.triton_config import Device, Model, Placement, StreamModel, Tensor, Warmup
+from onestream.serving.building.versions import VERSION_OF
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
@@ -103,8 +104,8 @@ class CascadeRepository:
         return contents | warmup_files((self.asking, self.fused))
 
 
-def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository:
-    """Compute the repository of a cascade.
+def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str | None = None) -> CascadeRepository:
+    """Compute the repository of a cascade. ``version_of`` names the one that it is a later version of.
 
     Raises ``BadNetwork`` and ``BadPipeline``, naming the stage, where a network does not suit its stage.
     """
@@ -121,8 +122,9 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
         )
         for stage, answer in zip(stages, answers, strict=True)
     )
+    named = {"pipeline": cascade.name} | ({} if version_of is None else {VERSION_OF: version_of})
     parameters = {
-        "pipeline": cascade.name,
+        **named,
         STAGES_PARAMETER: SERVED_STAGES.dump_json(served).decode(),
         **terms.limits,
         **terms.per_core,
@@ -152,7 +154,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
             {"cpu": own.python_cpu, "gpu": own.python_cpu},
             max_queue_ms=options.max_queue_ms,
             warmup=Warmup((small_pixels(stage.definition),)),
-            parameters={**stamp, "pipeline": cascade.name, **own.per_core},
+            parameters={**stamp, **named, **own.per_core},
         )
 
     return CascadeRepository(

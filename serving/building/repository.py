@@ -344,14 +344,21 @@ def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (Tensor(first.name, first.dtype, first.dims, labels_file="labels.txt"), *tensors[1:])
 
 
-def write(files: Mapping[str, bytes], folder: Path, *, pipeline: str) -> list[Path]:
-    """Write the files of a pipeline that are missing or differ; returns their paths.
+def write(files: Mapping[str, bytes], folder: Path, *, pipeline: str, version_of: str | None = None) -> list[Path]:
+    """Write the files of a pipeline that are missing or differ; returns their paths. ``version_of`` is as of ``plan``.
 
     Raises ``BadPipeline``, before anything is written, where a model of another pipeline has the same name: a cascade
-    ``sort`` with a stage ``classify`` has a model ``sort_classify_model``, and so has a pipeline ``sort_classify``.
+    ``sort`` with a stage ``classify`` has a model ``sort_classify_model``, and so has a pipeline ``sort_classify``; and
+    where a pipeline ``sort_v2`` would take the place of version 2 of ``sort``.
     """
     for model in dict.fromkeys(path.split("/")[0] for path in files):
-        if (other := parameters_of(folder, model).get("pipeline", pipeline)) != pipeline:
+        found = parameters_of(folder, model)
+        if (first := found.get(VERSION_OF)) not in (None, version_of):
+            raise BadPipeline(
+                f"{folder / model} belongs to a later version of {first}; rename {pipeline}, or give it another "
+                "folder: --repository DIR"
+            )
+        if (other := found.get("pipeline", pipeline)) != pipeline:
             raise BadPipeline(
                 f"{pipeline} and {other} both have a model {model}, and {folder} holds that of {other}; "
                 "rename one of them, or give this one another folder: --repository DIR"

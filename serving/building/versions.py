@@ -6,6 +6,7 @@ steps, so that each has its definition, stamps and limits. ``versions.json`` pin
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Annotated
 
 from google.protobuf import text_format
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from onestream.serving.building.triton_config import from_text
+from onestream.serving.cascade import STAGES_PARAMETER
 from onestream.serving.errors import BadVersion
 
 VERSIONS_FILE = "versions.json"
@@ -22,7 +25,7 @@ VERSION_OF = "version_of"
 """Parameter of every model of version 2 and later: the pipeline that it is a version of."""
 
 FORMS = ("", "_fused")
-STEPS = ("_preprocess", "_model", "_postprocess")
+_VIDEO = "_video"
 
 
 class Pin(BaseModel):
@@ -47,9 +50,20 @@ def version_forms(pipeline: str, version: int) -> list[str]:
     return [f"{pipeline}_v{version}{form}" for form in FORMS]
 
 
-def version_steps(pipeline: str, version: int) -> list[str]:
-    """The steps of a version's ensemble."""
-    return [f"{version_name(pipeline, version)}{step}" for step in STEPS]
+def version_steps(repository: Path, pipeline: str, version: int) -> list[str]:
+    """What a version's NAME needs: the steps of its ensemble in their order, or the networks that a cascade asks."""
+    name = version_name(pipeline, version)
+    steps = [step.model_name for step in _config_of(repository, name).ensemble_scheduling.step]
+    return steps or networks_asked(repository, name)
+
+
+def networks_asked(repository: Path, model: str) -> list[str]:
+    """The networks that a model asks by itself, of which Triton knows nothing: those of a cascade or of streams."""
+    parameters = parameters_of(repository, model)
+    pipeline, stages = parameters.get("pipeline"), parameters.get(STAGES_PARAMETER)
+    if stages is not None and (model == pipeline or "video" in parameters):
+        return [f"{pipeline}_{stage['name']}_model" for stage in json.loads(stages)]
+    return [f"{pipeline}_model"] if "video" in parameters else []
 
 
 def built_versions(repository: Path, pipeline: str) -> list[int]:
@@ -110,31 +124,36 @@ def check_built(repository: Path, pipeline: str, version: int) -> None:
 def models_to_load(repository: Path, pins: Mapping[str, Pin], wanted: Sequence[str]) -> tuple[str, ...]:
     """Names to load at a start: ``wanted``, or for ``"*"`` everything but the versions that are not pinned.
 
-    Models that an ensemble needs come with it, and are not named. A network that a video model asks by itself, of which
-    Triton knows nothing, is.
+    Models that an ensemble needs come with it, and are not named. Networks that a model asks by itself are.
     """
-    if "*" not in wanted:
-        needed = (name for model in wanted for name in (model, *_networks_asked(repository, pins, model)))
-        return tuple(dict.fromkeys(needed))
-    names = sorted(path.name for path in repository.iterdir() if path.is_dir())
-    unneeded = {name for name in names if version_of(repository, name)}
-    for pipeline, pin in pins.items():
-        if pin.version > 1:
-            unneeded |= set(version_steps(pipeline, 1))
-    return tuple(name for name in names if name not in unneeded) if unneeded else ("*",)
-
-
-def _networks_asked(repository: Path, pins: Mapping[str, Pin], model: str) -> list[str]:
-    """The network that a video model asks: that of the version which its name means."""
-    pinned = {f"{pipeline}_video": f"{version_name(pipeline, pin.version)}_video" for pipeline, pin in pins.items()}
-    parameters = parameters_of(repository, pinned.get(model, model))
-    return [f"{parameters['pipeline']}_model"] if "video" in parameters else []
+    names = list(wanted)
+    if "*" in wanted:
+        names = sorted(path.name for path in repository.iterdir() if path.is_dir())
+        unneeded = {name for name in names if version_of(repository, name)}
+        for pipeline, pin in pins.items():
+            if pin.version > 1:
+                unneeded |= set(version_steps(repository, pipeline, 1))
+        if not unneeded:
+            return ("*",)
+        names = [name for name in names if name not in unneeded]
+    # What a pipeline's names mean asks the networks of its version.
+    meant = {
+        f"{pipeline}{form}": f"{version_name(pipeline, pin.version)}{form}"
+        for pipeline, pin in pins.items()
+        for form in (*FORMS, _VIDEO)
+    }
+    needed = (one for name in names for one in (name, *networks_asked(repository, meant.get(name, name))))
+    return tuple(dict.fromkeys(needed))
 
 
 def parameters_of(repository: Path, model: str) -> dict[str, str]:
     """The parameters in a model's configuration; none where there is no readable one."""
+    return {name: parameter.string_value for name, parameter in _config_of(repository, model).parameters.items()}
+
+
+def _config_of(repository: Path, model: str) -> ModelConfig:
+    """A model's configuration; an empty one where there is none that can be read."""
     try:
-        config = from_text((repository / model / "config.pbtxt").read_text(encoding="utf-8"))
+        return from_text((repository / model / "config.pbtxt").read_text(encoding="utf-8"))
     except (OSError, text_format.ParseError, UnicodeDecodeError):
-        return {}
-    return {name: parameter.string_value for name, parameter in config.parameters.items()}
+        return ModelConfig()

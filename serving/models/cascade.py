@@ -42,7 +42,7 @@ class Staged(Adapter):
             networks,
             limits=self.limits,
             timed=self.timed,
-            counted=lambda stage, regions: self.metrics.count("onestream_regions_total", regions, stage=stage),
+            looked_at=lambda stage, quads: self.metrics.count("onestream_regions_total", len(quads), stage=stage),
         )
 
     def _stage(self, stage: ServedStage) -> OpenStage:

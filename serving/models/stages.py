@@ -126,7 +126,7 @@ class Stages:
         networks: run what the stages ask.
         limits: of which ``max_regions`` of a picture go on to a later stage.
         timed: counts the time of its block under a step's name.
-        counted: called with a stage's name and the number of regions that it has worked on.
+        looked_at: called with a later stage's name and the regions that it has worked on.
     """
 
     def __init__(
@@ -136,10 +136,10 @@ class Stages:
         *,
         limits: Limits,
         timed: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
-        counted: Callable[[str, int], None] = lambda _stage, _regions: None,
+        looked_at: Callable[[str, Quads], None] = lambda _stage, _quads: None,
     ) -> None:
         self._stages, self._networks, self._limits = stages, networks, limits
-        self._timed, self._counted = timed, counted
+        self._timed, self._looked_at = timed, looked_at
 
     def run(self, picture: Pixels, caller: Caller = ANYBODY) -> Tensors:
         """The answer to a decoded picture, upright, (height, width, 3) RGB, with a batch dimension of 1.
@@ -212,7 +212,7 @@ class Stages:
                 if stage.keeps(row):
                     rows.append(row)
                     kept.append(number)
-        self._counted(stage.name, len(chosen.quads))
+        self._looked_at(stage.name, chosen.quads)
         tensors, quads = _stacked(rows, stage.answer), chosen.quads[kept]
         if DEGREES in tensors:
             quads = turned(quads, tensors[DEGREES] // _QUARTER)

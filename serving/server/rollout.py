@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from onestream.serving.building.versions import Pin, built_versions, read_pins, version_forms, version_steps, write_pin
+from onestream.serving.building.versions import (
+    Pin,
+    built_versions,
+    networks_asked,
+    read_pins,
+    version_forms,
+    version_name,
+    version_steps,
+    write_pin,
+)
 from onestream.serving.errors import ServingError
 from onestream.serving.server.errors import ServerError
 from onestream.serving.server.triton.control import ControlError
+from onestream.serving.server.triton.model_processes import find_model_processes
 from onestream.serving.server.triton.process import TritonProcess
 
 _LOAD_TIMEOUT_S = 120.0
+_ANSWERED_TIMEOUT_S = 600.0
+"""More than the pages take that wait for a cascade; a process that hangs ends itself before (``models.deadline``)."""
+_POLL_S = 0.1
 
 
 class Rollout:
@@ -35,7 +50,7 @@ class Rollout:
 
     def status(self) -> dict[str, object]:
         """The served version, the one before it, and all that were built."""
-        repository = self._triton().view.repository
+        repository = self._repository
         pin = read_pins(repository).get(self._pipeline, Pin())
         built = built_versions(repository, self._pipeline)
         if not built:
@@ -83,7 +98,7 @@ class Rollout:
         """
         pin = Pin(version=self.serving, previous=self._before if self._before != self.serving else None)
         try:
-            write_pin(self._triton().view.repository, self._pipeline, pin)
+            write_pin(self._repository, self._pipeline, pin)
         except OSError as error:
             raise ServingError(f"the pin cannot be written into the repository: {error.strerror}") from None
         self._before = self.serving
@@ -98,6 +113,13 @@ class Rollout:
         except ServingError as error:
             self._announce(f"{self._pipeline}: could not return to version {self._before}: {error}")
 
+    @property
+    def _repository(self) -> Path:
+        return self._triton().view.repository
+
+    def _steps(self, version: int) -> list[str]:
+        return version_steps(self._repository, self._pipeline, version)
+
     def _switch(self, version: int) -> None:
         self._load(version)
         triton = self._triton()
@@ -107,13 +129,13 @@ class Rollout:
 
     def _load(self, version: int) -> None:
         triton = self._triton()
-        models = [*version_forms(self._pipeline, version), *version_steps(self._pipeline, version)]
+        models = [*version_forms(self._pipeline, version), *self._steps(version)]
         if self._loaded(models) == models:
             return
         failure: ServingError | None = None
-        for form in triton.view.add(self._pipeline, version):
+        for model in triton.view.add(self._pipeline, version):
             try:
-                self._control(triton.control.load, form)
+                self._control(triton.control.load, model)
             except ServerError as error:
                 failure = failure or error
         triton.check_loaded(models)
@@ -121,20 +143,41 @@ class Rollout:
             raise failure
 
     def _unload_others(self) -> None:
-        for version in built_versions(self._triton().view.repository, self._pipeline):
+        for version in built_versions(self._repository, self._pipeline):
             if version != self.serving:
                 self._unload(version)
 
     def _unload(self, version: int) -> None:
-        """Ensembles first, then what they need."""
+        """The forms first, then what they need, where that is not what is served."""
+        self._unload_models(version_forms(self._pipeline, version))
+        if version != self.serving:
+            self._wait_until_answered(version)
+            self._unload_models(self._steps(version))
+
+    def _unload_models(self, models: Sequence[str]) -> None:
         triton = self._triton()
-        models = [*version_forms(self._pipeline, version), *version_steps(self._pipeline, version)]
-        steps_are_served = version == self.serving
-        for model in self._known(models[:2] if steps_are_served else models):
+        for model in self._known(models):
             try:
                 triton.control.unload(model)
             except ControlError as error:
                 raise ServerError(str(error)) from None
+
+    def _wait_until_answered(self, version: int) -> None:
+        """Wait for the requests inside a version that asks its networks by itself.
+
+        Triton ends a process when it has answered them. Of the steps of an ensemble it waits by itself, of the networks
+        that a process asks it knows nothing.
+        """
+        if not networks_asked(self._repository, version_name(self._pipeline, version)):
+            return
+        # The name that clients call was version 1 itself until the first switch; since then it has no process.
+        asking = {version_forms(self._pipeline, version)[0], *([self._pipeline] if version == 1 else [])}
+        triton = self._triton()
+        deadline = time.monotonic() + _ANSWERED_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if not any(process.model in asking for process in find_model_processes(triton.pid).running):
+                return
+            time.sleep(_POLL_S)
 
     def _clear_failures(self, version: int) -> None:
         """Make the server ready again, which for Triton it is not while a load has failed, even of an unloaded model.
@@ -142,17 +185,16 @@ class Rollout:
         Something that loads, in the place of what does not, is the only way to make Triton forget that.
         """
         triton = self._triton()
-        models = [*version_forms(self._pipeline, version), *version_steps(self._pipeline, version)]
-        for model in self._known(models):
+        for model in self._known([*version_forms(self._pipeline, version), *self._steps(version)]):
             triton.view.stand_in(model, self._pipeline)
             self._control(triton.control.load, model)
         self._unload(version)
 
-    def _loaded(self, models: list[str]) -> list[str]:
+    def _loaded(self, models: Sequence[str]) -> list[str]:
         states = self._control_states()
         return [model for model in models if states.get(model) == "READY"]
 
-    def _known(self, models: list[str]) -> list[str]:
+    def _known(self, models: Sequence[str]) -> list[str]:
         states = self._control_states()
         return [model for model in models if states.get(model)]
 

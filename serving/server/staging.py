@@ -14,8 +14,18 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from onestream.serving.building.triton_config import from_text, to_text
-from onestream.serving.building.versions import FORMS, Pin, check_built, version_forms, version_name, version_steps
+from onestream.serving.building.versions import (
+    FORMS,
+    Pin,
+    check_built,
+    networks_asked,
+    version_forms,
+    version_name,
+    version_steps,
+)
 from onestream.serving.errors import BadVersion
 from onestream.serving.server.links import link_entries
 
@@ -61,7 +71,9 @@ class StagedRepository:
         return self._served.get(pipeline, 1)
 
     def add(self, pipeline: str, version: int) -> list[str]:
-        """Bring in a version as it is in the repository now; returns the names of its forms (``version_forms``).
+        """Bring in a version as it is in the repository now; returns the names to load, in this order.
+
+        These are its forms (``version_forms``), and before them the networks that they ask by themselves.
 
         Raises:
             BadVersion: it was not built.
@@ -71,12 +83,13 @@ class StagedRepository:
         if version == 1 and (self.repository / f"{pipeline}_v1").exists():
             raise BadVersion(f"{pipeline}_v1 is a pipeline of its own; its name is needed for version 1 of {pipeline}")
         name, forms = version_name(pipeline, version), version_forms(pipeline, version)
-        own = [*version_steps(pipeline, version), *(self._video(pipeline, version) if version > 1 else [])]
+        steps = version_steps(self.repository, pipeline, version)
+        own = [*steps, *(self._video(pipeline, version) if version > 1 else [])]
         fitted = self._fitted([*own, *(f"{name}{form}" for form in FORMS)])
         self._take(fitted, own)
         for form, model in zip(FORMS, forms, strict=True):
             self._copy(fitted / f"{name}{form}", model)
-        return forms
+        return [*networks_asked(self.repository, name), *forms]
 
     def point(self, pipeline: str, version: int) -> list[str]:
         """Let a pipeline's name mean a version, of which every model is in the view; returns the names to load again.
@@ -136,17 +149,27 @@ class StagedRepository:
             (self.folder / model).symlink_to((fitted / model).resolve())
 
     def _alias(self, version: str, model: str, *, step: str | None = None) -> None:
-        """Make ``model`` an ensemble with the face of a version's ensemble: its own steps, or one model for all."""
+        """Make ``model`` an ensemble with the face of a version's NAME.
+
+        It has the same steps, or ``step`` as the only one; over a cascade's NAME, which is no ensemble, that itself.
+        """
         config = from_text((self.folder / version / "config.pbtxt").read_text(encoding="utf-8"))
-        config.name = model
-        if step is not None:
-            del config.ensemble_scheduling.step[:]
-            only = config.ensemble_scheduling.step.add(model_name=step, model_version=-1)
-            only.input_map.update({tensor.name: tensor.name for tensor in config.input})
-            only.output_map.update({tensor.name: tensor.name for tensor in config.output})
+        face = ModelConfig(name=model, platform="ensemble", max_batch_size=config.max_batch_size)
+        face.input.extend(config.input)
+        face.output.extend(config.output)
+        face.parameters.MergeFrom(config.parameters)
+        for tensor in face.input:
+            # An ensemble makes no batches.
+            tensor.allow_ragged_batch = False
+        if step is None and config.ensemble_scheduling.step:
+            face.ensemble_scheduling.CopyFrom(config.ensemble_scheduling)
+        else:
+            only = face.ensemble_scheduling.step.add(model_name=step or version, model_version=-1)
+            only.input_map.update({tensor.name: tensor.name for tensor in face.input})
+            only.output_map.update({tensor.name: tensor.name for tensor in face.output})
         _remove(self.folder / model)
         (self.folder / model / "1").mkdir(parents=True)
-        (self.folder / model / "config.pbtxt").write_text(to_text(config, source=version))
+        (self.folder / model / "config.pbtxt").write_text(to_text(face, source=version))
 
     def _copy(self, source: Path, model: str) -> None:
         """Put a model in under a name. Its configurations are written anew: Triton goes by the time of files."""

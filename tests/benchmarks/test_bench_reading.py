@@ -26,6 +26,7 @@ from benchmarks.reading.results import (
     table,
 )
 from benchmarks.result_files import Machine, read
+from onestream.measure import rapid_ocr
 from onestream.measure.same_lines import Line
 from onestream.preprocess import Resize
 from onestream.serving.cascade import Cascade
@@ -143,7 +144,7 @@ def test_rapidocr_is_told_every_setting_and_its_answer_is_read(monkeypatch: pyte
         return FakeRapidOcr(params=params)
 
     monkeypatch.setitem(sys.modules, "rapidocr", SimpleNamespace(RapidOCR=opened))
-    monkeypatch.setattr(readers, "fetch_network", lambda name: Path("cache", name))
+    monkeypatch.setattr(rapid_ocr, "fetch_network", lambda name: Path("cache", name))
     reader = readers.rapid_ocr(lines_in_a_batch=1)
     first, second = reader(b"red fox")
     assert (first.text, second.text, second.score) == ("red", "fox", 0.5)

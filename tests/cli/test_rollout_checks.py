@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onestream.cli.rollout_checks import Answer, Comparison, Side, agree, compare, difference, what_is_kept
+from onestream.cli.rollout_checks import Answer, Comparison, Shown, Side, agree, compare, difference, what_is_kept
 from onestream.preprocess import Decode, Definition
 
 DEFINITION = Definition(operations=(Decode(),))
-OLD = Side(1, ("own", "own_fused"), "own_preprocess", DEFINITION)
-NEW = Side(2, ("own_v2", "own_v2_fused"), "own_v2_preprocess", DEFINITION)
+OLD = Side(1, ("own", "own_fused"), Shown("own_preprocess", DEFINITION))
+NEW = Side(2, ("own_v2", "own_v2_fused"), Shown("own_v2_preprocess", DEFINITION))
 
 
 def objects(*found: tuple[str, float, int]) -> Answer:
@@ -108,6 +108,40 @@ def test_regions_are_the_same_where_their_best_class_and_their_place_are() -> No
     assert difference(one, regions(("cat", 0.7, 0))) == pytest.approx(0.2)
     none = {name: value[:, :0] for name, value in one.items() if name not in ("image_size", "left_out")}
     assert agree({**one, **none}, {**one, **none})
+
+
+def test_regions_that_nothing_is_named_of_are_the_same_where_their_place_is() -> None:
+    def vectors(*places: int) -> Answer:
+        alone = objects(*(("x", 0.9, place) for place in places))
+        answer = {name: alone[name] for name in ("boxes", "image_size")}
+        return {
+            **answer,
+            "embedding": np.zeros((1, len(places), 4), np.float32),
+            "left_out": np.zeros((1, 1), np.int32),
+        }
+
+    kept = what_is_kept(vectors(0, 50), vectors(0))
+    assert kept is not None
+    assert (kept.same, kept.of) == (1, 2)
+    assert difference(vectors(0, 50), vectors(0)) == 0
+
+    def directions(*degrees: int) -> Answer:
+        places = [50 * number for number in range(len(degrees))]
+        turned = {"degrees": np.array([degrees], np.int32), "scores": np.full((1, len(degrees)), 0.9, np.float32)}
+        answer = {**vectors(*places), **turned}
+        del answer["embedding"]
+        return answer
+
+    kept = what_is_kept(directions(0, 180), directions(0, 90))
+    assert kept is not None
+    assert (kept.same, kept.of) == (1, 3)
+
+
+def test_versions_that_show_no_pixels_are_compared_by_their_answers() -> None:
+    client: Any = Fake({"a": {"own": text(("EXIT", 0.9, 0)), "own_v2": text(("EXIT", 0.9, 0))}})
+    hidden = [Side(side.version, side.forms, None) for side in (OLD, NEW)]
+    result = compare(client, *hidden, [Path("a.jpg")])
+    assert (result.pixels, result.shows_pixels, result.failures(least_top1=1)) == (None, False, [])
 
 
 def test_photos_without_objects_show_nothing() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import detectors
 import numpy as np
 import pytest
+from networks import strongest_channel
 from PIL import Image
-from test_cascade_served import strongest_channel
 
 from onestream.serving.server.server import Server
 

@@ -15,10 +15,9 @@ from typing import Any
 import av
 import detectors
 import numpy as np
-import onnx
 import pytest
 import yaml
-from onnx import TensorProto, helper, numpy_helper
+from networks import strongest_channel
 from PIL import Image
 from tritonclient import grpc
 
@@ -35,22 +34,6 @@ SIDE = CELLS * detectors.CELL
 FORMS = ("things", "things_fused")
 COLORS = {"red": (200, 0, 0), "green": (200, 255, 0), "blue": (200, 0, 255)}
 NOTHING = (0, 0, 0)
-
-
-def strongest_channel(path: Path, *, side: int = 16) -> None:
-    """A classifier of pictures of so many pixels a side, whose scores are the means of the channels."""
-    flat = numpy_helper.from_array(np.array([0, -1], np.int64), "flat")
-    graph = helper.make_graph(
-        [
-            helper.make_node("GlobalAveragePool", ["in"], ["means"]),
-            helper.make_node("Reshape", ["means", "flat"], ["out"]),
-        ],
-        "strongest_channel",
-        [helper.make_tensor_value_info("in", TensorProto.FLOAT, ["batch", 3, side, side])],
-        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["batch", 3])],
-        [flat],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
 
 
 def fields() -> dict[str, Any]:

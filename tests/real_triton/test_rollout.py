@@ -100,7 +100,7 @@ def model_names(server: Server) -> set[str]:
 
 def wait_for_version(server: Server, version: int) -> None:
     """Wait until the models of this version are the only ones."""
-    steps = set(version_steps("own", version))
+    steps = set(version_steps(server.repository, "own", version))
     allowed = steps | {"own_fused", f"own_v{version}_fused"}
     wait_until(lambda: steps < model_names(server) <= allowed)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from onestream.measure.parity.gathered import CannotCompare, Gathered
-from onestream.measure.parity.subject import Refused, Subject
+from onestream.measure.parity.gathered import Gathered
+from onestream.measure.parity.subject import CannotCompare, Refused, Subject
 from onestream.measure.parity.video.frames import ComparedClip, Frame, rule_of
 from onestream.measure.parity.video.library_readers import MODULES, library_reader
 from onestream.measure.parity.video.loaders import Loader

@@ -65,9 +65,32 @@ def test_the_example_of_boxes_is_the_commands_output(tmp_path: Path, monkeypatch
     arguments = [one for word in words for one in (photos if word == "examples/photos/*.jpg" else [word])]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
-    shown = TEXT[TEXT.index(line) :]
+    shown = TEXT[TEXT.index(line) : TEXT.index("## Cascades")]
     for found in (judged_rows, what_became_of_objects, counts_of_boxes):
         assert found(shown) == found(result.stdout) != []
+
+
+@pytest.mark.slow
+def test_the_example_of_a_cascade_is_the_commands_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    printed = ""
+    for line in blocks()[3].splitlines():
+        arguments = [*shlex.split(line)[1:], "--repository", str(tmp_path)]
+        result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+        assert result.exit_code == 0, result.output
+        printed = result.stdout
+    shown = TEXT[TEXT.index("sort_classify, definition") : TEXT.index("| region | what is cut")]
+    now = printed[printed.index("sort_classify, definition") :]
+    for found in (judged_rows, what_became_of_regions, counts_of_regions):
+        assert found(shown) == found(now) != []
+
+
+def what_became_of_regions(text: str) -> list[tuple[str, ...]]:
+    return re.findall(r": (\w+\.jpg(?:, region \d+)?): ([a-z ]+?) → ([a-z ]+?)$", text, re.MULTILINE)
+
+
+def counts_of_regions(text: str) -> list[tuple[str, ...]]:
+    return re.findall(r"^  (regions lost|regions added|other answer) +(\d+)", text, re.MULTILINE)
 
 
 def what_became_of_objects(text: str) -> list[tuple[str, ...]]:
@@ -86,5 +109,7 @@ def blocks() -> list[str]:
 def judged_rows(text: str) -> list[list[str]]:
     """The words of each row that says *within*: four stages of DALI, and where a server is asked its one."""
     return [
-        line.split() for line in text.splitlines() if re.match(r"  (decode|resize|crop|normalize) .*within *$", line)
+        line.split()
+        for line in text.splitlines()
+        if re.match(r"  (decode|region|resize|crop|normalize) .*within *$", line)
     ]

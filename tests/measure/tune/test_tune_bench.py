@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from cascades import write_things
 from networks import mean_color
 
 from onestream.measure.tune.bench import Bench, Workshop, measurement_s
@@ -15,9 +16,10 @@ from onestream.measure.tune.decide import ROUNDS, Measurement
 from onestream.measure.tune.knobs import differences, knobs_for, with_value
 from onestream.measure.tune.loads import LoadFailed
 from onestream.measure.tune.pipeline_file import edited
-from onestream.measure.tune.search import OutOfTime, SettingFailed
+from onestream.measure.tune.search import OutOfTime, SettingFailed, search
 from onestream.serving.building.build import build
 from onestream.serving.building.triton_config import from_text
+from onestream.serving.cascade import CascadeServingOptions, read_file
 from onestream.serving.errors import ServingError
 from onestream.serving.pipeline import ServingOptions
 
@@ -104,6 +106,49 @@ def test_measurements_get_longer_with_the_budget() -> None:
     assert measurement_s(300) == pytest.approx(2.5)
     assert measurement_s(1) == 0.3
     assert measurement_s(1e6) == 10
+
+
+def test_a_measurement_of_what_answers_slowly_lasts_for_enough_answers() -> None:
+    for speed, duration_s in ((100.0, 2.5), (8.0, 2.5), (4.0, 5.0), (0.5, 10.0)):
+        compare = bench(Load({A: speed}))
+        compare.warm_up(A, start_s=1.0)
+        assert compare.duration_s == pytest.approx(duration_s)
+
+
+def test_a_setting_of_a_cascade_has_the_repository_that_a_build_would_make(tmp_path: Path) -> None:
+    networks = write_things(tmp_path, serving={"cpu_instances": 1})
+    file, built = tmp_path / "things.yaml", tmp_path / "built"
+    build(file, folder=built, onnx_files=networks)
+    folder = tmp_path / "work"
+    workshop = Workshop(file, onnx_file=None, onnx_files=networks, folder=folder, built=built)
+    start = read_file(file).serving
+    assert start.max_batch_size == 1, "a cascade's default"
+    options = with_value(start, "cpu_threads", 2)
+    assert options is not None
+    repository = workshop.repository(options)
+    file.write_text(edited(file.read_text(), {"cpu_threads": 2}))
+    build(file, folder=built, onnx_files=networks)
+
+    def contents(folder: Path) -> dict[str, bytes]:
+        # The header of a configuration names the file that it was generated from.
+        files = (path for path in folder.rglob("*") if path.is_file())
+        return {str(path.relative_to(folder)): path.read_bytes().partition(b"\n")[2] for path in files}
+
+    assert contents(repository) == contents(built)
+
+
+def test_the_defaults_of_a_cascade_are_its_own() -> None:
+    start = CascadeServingOptions(max_batch_size=4, cpu_threads=2)
+    knobs = knobs_for("cpu", cores=2, concurrency=8, ensemble=False)
+    tried: list[ServingOptions] = []
+
+    def compare(settings: list[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
+        assert not final
+        tried.extend(settings)
+        raise OutOfTime
+
+    search(start, knobs, device="cpu", cores=2, compare=compare)
+    assert tried == [CascadeServingOptions(), start]
 
 
 @pytest.fixture

@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cascades import write_things
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import mean_color
 
 from onestream.serving.building.build import build
-from onestream.serving.building.versions import VERSIONS_FILE, Pin, built_versions, models_to_load, read_pins, write_pin
-from onestream.serving.errors import BadVersion
+from onestream.serving.building.versions import (
+    VERSIONS_FILE,
+    Pin,
+    built_versions,
+    models_to_load,
+    read_pins,
+    version_steps,
+    write_pin,
+)
+from onestream.serving.cascade import Cascade
+from onestream.serving.errors import BadPipeline, BadVersion
 from onestream.serving.proxy.settings import public_models
 
 
@@ -72,6 +82,65 @@ def test_a_video_model_comes_with_the_network_that_it_asks(tmp_path: Path, pinne
     assert models_to_load(tmp_path, pins, ["classify_video"]) == ("classify_video", network)
     assert models_to_load(tmp_path, pins, [network, "classify_video"]) == (network, "classify_video"), "each once"
     assert models_to_load(tmp_path, pins, ["classify_fused"]) == ("classify_fused",), "asks no other"
+
+
+@pytest.fixture
+def things(tmp_path: Path) -> Path:
+    """Two versions of a cascade, whose networks Triton does not know to be asked."""
+    built_things(tmp_path, 1)
+    built_things(tmp_path, 2)
+    return tmp_path / "repository"
+
+
+def built_things(folder: Path, version: int, *, name: str = "things", **fields: object) -> None:
+    networks = write_things(folder, name=name, **fields)
+    build(folder / f"{name}.yaml", folder=folder / "repository", onnx_files=networks, version=version)
+
+
+def test_a_version_of_a_cascade_has_networks_of_its_own(things: Path) -> None:
+    assert built_versions(things, "things") == [1, 2]
+    for version, name in ((1, "things"), (2, "things_v2")):
+        assert version_steps(things, "things", version) == [f"{name}_find_model", f"{name}_name_model"]
+    first = {"things", "things_fused", "things_find_model", "things_name_model"}
+    assert set(models_to_load(things, {}, ("*",))) == first
+    pinned = {"things": Pin(version=2, previous=1)}
+    later = {"things_v2_find_model", "things_v2_name_model"}
+    assert set(models_to_load(things, pinned, ("*",))) == {"things", "things_fused"} | later
+    assert set(models_to_load(things, pinned, ("things",))) == {"things"} | later
+    assert set(models_to_load(things, {}, ("things",))) == first - {"things_fused"}
+    assert models_to_load(things, pinned, ("things_fused",)) == ("things_fused",)
+    assert [model.name for model in public_models(things)] == ["things", "things_fused"]
+
+
+def test_streams_of_a_cascade_come_with_the_networks_that_they_ask(tmp_path: Path) -> None:
+    built_things(tmp_path, 1, video={})
+    built_things(tmp_path, 2, video={})
+    for pins, name in (({}, "things"), ({"things": Pin(version=2)}, "things_v2")):
+        networks = (f"{name}_find_model", f"{name}_name_model")
+        assert models_to_load(tmp_path / "repository", pins, ("things_video",)) == ("things_video", *networks)
+
+
+def test_no_other_pipeline_takes_the_place_of_a_version(tmp_path: Path, things: Path) -> None:
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in things.rglob("*") if path.is_file()}
+
+    before = contents()
+    with pytest.raises(BadPipeline, match="things_v2 belongs to a later version of things; rename things_v2"):
+        built_things(tmp_path, 1, name="things_v2")
+    with pytest.raises(BadPipeline, match="things_v2_find_model belongs to a later version of things"):
+        built(tmp_path, 1, name="things_v2_find")
+    assert contents() == before
+    described = yaml.safe_load((tmp_path / "things.yaml").read_text())
+    described["stages"] = {"find": described["stages"]["find"], "v2_find": described["stages"]["name"]}
+    with pytest.raises(BadPipeline, match=r"stages\.v2_find: so the models of a later version are called"):
+        Cascade.from_fields(tmp_path / "things.yaml", {"name": "things", **described})
+
+
+def test_a_version_whose_names_are_too_long_is_refused(tmp_path: Path) -> None:
+    name = "t" * 194
+    built_things(tmp_path, 1, name=name)
+    with pytest.raises(BadPipeline, match="at most 200 are taken"):
+        built_things(tmp_path, 2, name=name)
 
 
 def test_callers_behind_a_proxy_see_the_pipeline_and_not_its_versions(repository: Path) -> None:

@@ -1,0 +1,35 @@
+"""A small cascade for tests: bright cells are found, and each is named by its strongest channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import detectors
+import yaml
+from networks import strongest_channel
+
+
+def write_things(
+    folder: Path, *, name: str = "things", region: Mapping[str, object] | None = None, **fields: object
+) -> dict[str, Path]:
+    """Write a cascade file NAME.yaml and the networks of its stages, whose files are returned.
+
+    ``region`` are fields of how the second stage cuts, ``fields`` those of the whole.
+    """
+    find = detectors.pipeline("find", score_threshold=0.5)
+    operations = [
+        {"op": "region", "of": "find"} | dict(region or {}),
+        {"op": "resize", "mode": "exact", "size": [16, 16]},
+        {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]},
+    ]
+    options = {"kind": "classification", "top_k": 1, "activation": "none", "labels": ["red", "green", "blue"]}
+    stages = {
+        "find": {key: find[key] for key in ("preprocess", "postprocess")},
+        "name": {"preprocess": {"operations": operations}, "postprocess": options},
+    }
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump({"stages": stages, **fields}, sort_keys=False))
+    networks = {stage: folder / f"{stage}.onnx" for stage in stages}
+    detectors.level_detector(networks["find"])
+    strongest_channel(networks["name"])
+    return networks
