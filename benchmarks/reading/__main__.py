@@ -17,7 +17,7 @@ from benchmarks.competitors import READ
 from benchmarks.photos import PhotosMissing
 from benchmarks.reading import measure
 from benchmarks.reading.pictures import LINES, SEED, TURNED, rendered_lines, turned_pictures
-from benchmarks.reading.readers import SETTINGS, rapid_ocr, served
+from benchmarks.reading.readers import SETTINGS, on_a_pixel_less, rapid_ocr, served
 from benchmarks.reading.results import FILE_NAME, ReadingResults, table
 from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, versions, write
 from benchmarks.results import PACKAGES
@@ -28,6 +28,8 @@ from onestream.serving.server.server import Server
 
 RAPID, ONE_BY_ONE = "rapidocr", "rapidocr, line by line"
 """As it comes, with up to six lines in a batch; and with one, whose neighbours cannot change it."""
+A_PIXEL_LESS = ", a pixel less"
+"""Ends the name of a reader that gets the pictures without their first row and column."""
 CACHE = ROOT / ".cache" / "benchmarks" / "results"
 
 
@@ -37,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started, machine = datetime.now(timezone.utc), this_machine()
     forms = (READ.name, READ.fused)
     pairs = [(one, other) for one in (*forms, ONE_BY_ONE) for other in (RAPID, ONE_BY_ONE) if one != other]
+    # How far a reader differs from itself bounds how near another can come to it.
+    pairs += [(one + A_PIXEL_LESS, one) for one in (ONE_BY_ONE, READ.fused)]
     try:
         lines, pictures = rendered_lines(options.lines), turned_pictures(options.pictures)
         readers = {RAPID: rapid_ocr(), ONE_BY_ONE: rapid_ocr(lines_in_a_batch=1)}
@@ -45,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with Server(Path(folder), http_port=0, grpc_port=0, metrics_port=0, device="cpu") as server:
                 readers |= {model: served(model, grpc_address=server.grpc_address) for model in forms}
                 read = measure.lines_read(readers, lines)
+                readers |= {name + A_PIXEL_LESS: on_a_pixel_less(readers[name]) for name in (ONE_BY_ONE, READ.fused)}
                 compared = measure.compared(readers, pictures, pairs)
         results = ReadingResults(
             started_utc=started.isoformat(timespec="seconds"),

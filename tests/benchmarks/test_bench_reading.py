@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from benchmarks.competitors import READ
 from benchmarks.photos import PhotosMissing
@@ -172,6 +174,21 @@ def test_rapidocr_is_set_up_as_our_pipeline() -> None:
     assert text.postprocess.min_score == readers.SETTINGS["Global.text_score"]
 
 
+def test_a_pixel_less_is_the_same_picture_without_its_first_row_and_column() -> None:
+    levels = np.random.default_rng(1).integers(0, 256, (30, 120, 3)).astype(np.uint8)
+    whole, seen = io.BytesIO(), []
+    Image.fromarray(levels).save(whole, "PNG")
+
+    def reader(content: bytes) -> list[Line]:
+        seen.append(np.asarray(Image.open(io.BytesIO(content))))
+        return found("one")
+
+    (line,) = readers.on_a_pixel_less(reader)(whole.getvalue())
+    np.testing.assert_array_equal(seen[0], levels[1:, 1:])
+    assert (line.text, line.score) == ("one", 0.9)
+    assert line.quad.tolist() == (CORNERS + 1).tolist()
+
+
 def test_without_rapidocr_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rapidocr", None)
     with pytest.raises(PhotosMissing, match=r"rapidocr cannot be imported .*; run: pip install '\.\[bench\]'"):
@@ -207,7 +224,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_a_run_compares_both_forms_with_both_ways_of_rapidocr(
+def test_a_run_compares_both_forms_with_both_ways_of_rapidocr_and_readers_with_themselves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(["--lines", "3", "--pictures", "2", "--out", str(tmp_path)]) == 0
@@ -221,6 +238,8 @@ def test_a_run_compares_both_forms_with_both_ways_of_rapidocr(
         ("read_fused", "rapidocr"): (2, 4),
         ("read_fused", "rapidocr, line by line"): (2, 4),
         ("rapidocr, line by line", "rapidocr"): (4, 4),
+        ("rapidocr, line by line, a pixel less", "rapidocr, line by line"): (4, 4),
+        ("read_fused, a pixel less", "read_fused"): (4, 4),
     }
     said = capsys.readouterr().out
     assert table(results) in said
