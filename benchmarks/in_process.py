@@ -25,7 +25,8 @@ from onestream.preprocess.headers.reader import read_header
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.models.stages import OwnNetworks, Stage, Stages
+from onestream.serving.models.stage_runners import OwnNetworks, samples_on_cpu
+from onestream.serving.models.stages import Stage, Stages
 
 _START_TIMEOUT_S = 120.0
 _WARMUP_BATCHES = 5
@@ -67,12 +68,11 @@ def _open_cascade(
     decoder = compile(WHOLE_PICTURE, backend="dali", limits=limits, threads=1)
     stages = Stages(
         [
-            Stage.open(
-                one, _postprocess(one.postprocess, one.definition, model / STAGES_PARAMETER / one.name), limits=limits
-            )
+            Stage.of(one, _postprocess(one.postprocess, one.definition, model / STAGES_PARAMETER / one.name))
             for one in served
         ],
         OwnNetworks({one.name: engine(model / "1" / f"{one.name}.onnx", threads=1) for one in served}),
+        lambda stage: samples_on_cpu(stage.definition, limits),
         limits=limits,
     )
 

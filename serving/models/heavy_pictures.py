@@ -111,6 +111,11 @@ def is_late(request: Any, since: float) -> bool:
     return bool(timeout_us and (time.monotonic() - since) * 1e6 > timeout_us)
 
 
+def is_wanted(request: Any, since: float) -> bool:
+    """Whether somebody waits for the answer to a request that is here since a time of ``time.monotonic``."""
+    return not (request.is_cancelled() or is_late(request, since))
+
+
 def unavailable(reason: str) -> Any:
     """The response to a request that is refused for no fault of its own; clients may send it again."""
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(reason, pb_utils.TritonError.UNAVAILABLE))

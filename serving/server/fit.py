@@ -1,8 +1,9 @@
 """Fits instance counts and queues to the machine that serves.
 
-A committed repository cannot know how many cores it will meet. Models whose ``cpu_instances`` parameter says *cores*
-get one process per core, those whose ``cpu_queue`` says so a queue in proportion, so that it is worked off in the same
-time everywhere: in a view of the repository, which has links to its files, and own configurations.
+A committed repository cannot know how many cores it will meet. Models on a CPU, on a machine with a GPU too, whose
+``cpu_instances`` parameter says *cores* get one process per core, those whose ``cpu_queue`` says so a queue in
+proportion, so that it is worked off in the same time everywhere: in a view of the repository, which has links to its
+files, and own configurations.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import os
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from onestream.serving.building.triton_config import INSTANCES_PARAMETER, QUEUE_PARAMETER, from_text, queue_for, to_text
 from onestream.serving.server.links import link_entries
 
-_CPU_CONFIG = Path("configs") / "cpu.pbtxt"
+_CONFIGS = (Path("config.pbtxt"), Path("configs") / "cpu.pbtxt")
+"""Of a machine with a GPU, on which some models run on the CPU, and of any other."""
 
 
 def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
@@ -45,29 +47,35 @@ def fit_instances(repository: Path, view: Path, *, cores: int) -> Path:
 
     ``view`` must not exist. The repository is not changed.
     """
-    read = {path.parents[1].name: _read(path) for path in repository.glob(f"*/{_CPU_CONFIG}")}
-    unfit = {name: config for name, config in read.items() if config is not None and _adapt(config, cores)}
+    unfit: dict[str, dict[Path, ModelConfig]] = {}
+    for file in _CONFIGS:
+        for path in repository.glob(f"*/{file}"):
+            config = _read(path)
+            if config is not None and _adapt(config, cores):
+                unfit.setdefault(path.relative_to(repository).parts[0], {})[file] = config
     if not unfit:
         return repository
     for model in sorted(path for path in repository.iterdir() if path.is_dir()):
-        copy = view / model.name
-        link_entries(model, copy, but=[_CPU_CONFIG.parent.name] if model.name in unfit else [])
-        if model.name in unfit:
-            (copy / _CPU_CONFIG).parent.mkdir()
-            (copy / _CPU_CONFIG).write_text(to_text(unfit[model.name], source=f"{model.name}, for {cores} cores"))
+        copy, fitted = view / model.name, unfit.get(model.name, {})
+        link_entries(model, copy, but=[file.parts[0] for file in fitted])
+        for file, config in fitted.items():
+            (copy / file).parent.mkdir(exist_ok=True)
+            (copy / file).write_text(to_text(config, source=f"{model.name}, for {cores} cores"))
     return view
 
 
 def _read(path: Path) -> ModelConfig | None:
     try:
         return from_text(path.read_text())
-    except text_format.ParseError:
+    except (text_format.ParseError, UnicodeDecodeError):
         # Triton reads it next and says what is wrong with it.
         return None
 
 
 def _adapt(config: ModelConfig, cores: int) -> bool:
     """Change what asks for it to fit the cores; tell whether anything had to be changed."""
+    if not any(group.kind == ModelInstanceGroup.KIND_CPU for group in config.instance_group):
+        return False
     before = ModelConfig()
     before.CopyFrom(config)
     if _says_cores(config, INSTANCES_PARAMETER):

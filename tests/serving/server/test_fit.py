@@ -67,3 +67,28 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "cpu.max").write_text(quota)
     assert usable_cores(tmp_path / "cpu.max") == expected
     assert usable_cores(tmp_path / "absent") == 8
+
+
+@pytest.mark.parametrize("cores", [2, 5])
+def test_what_a_machine_with_a_gpu_runs_on_its_cpu_fits_its_cores(tmp_path: Path, cores: int) -> None:
+    """Of two models one is on the CPU there too, and one on the GPU, where a count is of GPUs."""
+    repository = tmp_path / "repository"
+    for name, kind in (("both", "KIND_CPU"), ("split", "KIND_GPU")):
+        (repository / name / "configs").mkdir(parents=True)
+        for file, own in (("config.pbtxt", kind), ("configs/cpu.pbtxt", "KIND_CPU")):
+            (repository / name / file).write_text(
+                f'name: "{name}" instance_group {{ count: 2 kind: {own} }}\n'
+                'parameters { key: "cpu_instances" value { string_value: "cores" } }\n'
+                'parameters { key: "cpu_queue" value { string_value: "cores" } }\n'
+                "dynamic_batching { default_queue_policy { max_queue_size: 64 } }\n"
+            )
+    view = fit_instances(repository, tmp_path / "view", cores=cores)
+    assert (view == repository) == (cores == 2)
+
+    def fitted(path: str) -> tuple[int, int]:
+        config = from_text((view / path).read_text())
+        return config.instance_group[0].count, config.dynamic_batching.default_queue_policy.max_queue_size
+
+    for path in ("both/config.pbtxt", "both/configs/cpu.pbtxt", "split/configs/cpu.pbtxt"):
+        assert fitted(path) == (cores, 32 * cores)
+    assert fitted("split/config.pbtxt") == (2, 64)
