@@ -14,11 +14,12 @@ import pytest
 import yaml
 from host_gpu import HostDevice, HostFreeSession, HostNvimgcodec, HostStream
 from networks import mean_color
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from onestream.postprocess import read_labels
+from onestream.postprocess.options import Text
 from onestream.postprocess.postprocessing import Tensors, open_postprocess
-from onestream.preprocess import BadImage, Limits, compile_from_picture
+from onestream.preprocess import BadImage, CannotCompile, Limits, compile_from_picture
 from onestream.preprocess.backends import groups, nvimgcodec
 from onestream.serving.building.build import build
 from onestream.serving.building.triton_config import from_text
@@ -32,6 +33,7 @@ from onestream.serving.pipeline import GpuOptions
 
 SCALED = {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]}
 BATCH = 5
+ROOT = Path(__file__).parents[3]
 STAGES = ("find", "name", "wide")
 
 
@@ -87,7 +89,7 @@ def stages_of(model: Path) -> list[Stage]:
     found = []
     for one in served(model):
         labels = model / "stages" / one.name / "labels.txt"
-        names = read_labels(labels) if labels.exists() else None
+        names = read_labels(labels, spaces=isinstance(one.postprocess, Text)) if labels.exists() else None
         found.append(Stage.of(one, open_postprocess(one.postprocess, one.definition, labels=names)))
     return found
 
@@ -266,3 +268,35 @@ def test_the_host_s_own_steps_and_the_regions_are_counted(model: Path) -> None:
     found = answers[0]["boxes"].shape[1]
     assert timed == [f"{stage}_postprocess" for stage in STAGES]
     assert regions == [("name", found), ("name", 0), ("wide", found), ("wide", 0)]
+
+
+def test_decoding_that_brings_no_picture_is_refused(model: Path) -> None:
+    options = GpuOptions(engine="onnxruntime", decode="cpu")
+    with pytest.raises(CannotCompile, match="expected decode gpu or hybrid, got cpu"):
+        CascadeStream(stages_of(model), lambda *_: None, Limits(), device=HostDevice(), options=options)
+
+
+@pytest.mark.slow
+def test_text_is_read_as_on_the_cpu_with_three_waits(tmp_path: Path) -> None:
+    """The networks of ``read``: pictures, lines and outputs of any size; lines of one width go together."""
+    fields = yaml.safe_load((ROOT / "pipelines" / "read.yaml").read_text())
+    fields["serving"]["gpu"] = {"engine": "onnxruntime", "max_batch_size": BATCH}
+    (tmp_path / "read.yaml").write_text(yaml.safe_dump(fields, sort_keys=False))
+    read = build(tmp_path / "read.yaml", folder=tmp_path / "repository").folder / "read_fused"
+    pages = [page("Hello GPU", "Hello 12"), page("upside down").rotate(180), page("a line of text", "short")]
+    opened = Opened(read)
+    answers = opened.run([png(np.asarray(one)) for one in pages])
+    assert opened.device.syncs == 3
+    assert any(batch[0] > 1 for batch in opened.sessions["turn"].batches)
+    for answer, one in zip(answers, pages, strict=True):
+        expected = by_the_reference(read, np.asarray(one))
+        assert_same(answer, expected)
+    assert [text.decode() for text in answers[1]["texts"][0]] == ["upside down"]
+
+
+def page(*lines: str) -> Image.Image:
+    """Lines of text, drawn black on white."""
+    drawn_on = Image.new("RGB", (420, 40 + 70 * len(lines)), "white")
+    for row, line in enumerate(lines):
+        ImageDraw.Draw(drawn_on).text((30, 25 + 70 * row), line, "black", ImageFont.load_default(40))
+    return drawn_on
