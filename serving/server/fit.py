@@ -15,11 +15,18 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from onestream.serving.building.triton_config import INSTANCES_PARAMETER, QUEUE_PARAMETER, from_text, queue_for, to_text
+from onestream.serving.building.triton_config import (
+    INSTANCES_PARAMETER,
+    QUEUE_PARAMETER,
+    Device,
+    from_text,
+    queue_for,
+    to_text,
+)
 from onestream.serving.server.links import link_entries
 
-_CONFIGS = (Path("config.pbtxt"), Path("configs") / "cpu.pbtxt")
-"""Of a machine with a GPU, on which some models run on the CPU, and of any other."""
+_CONFIG_FOR: dict[Device, Path] = {"cpu": Path("configs") / "cpu.pbtxt", "gpu": Path("config.pbtxt")}
+"""Which configuration Triton reads, on a machine with a GPU and on any other."""
 
 
 def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
@@ -42,25 +49,22 @@ def instances_for(cores: int) -> int:
     return max(2, cores)
 
 
-def fit_instances(repository: Path, view: Path, *, cores: int) -> Path:
+def fit_instances(repository: Path, view: Path, *, cores: int, device: Device = "cpu") -> Path:
     """The folder to serve from: ``repository`` itself where its counts fit, else ``view``, which is then filled.
 
-    ``view`` must not exist. The repository is not changed.
+    ``device`` says which configurations are read. ``view`` must not exist. The repository is not changed.
     """
-    unfit: dict[str, dict[Path, ModelConfig]] = {}
-    for file in _CONFIGS:
-        for path in repository.glob(f"*/{file}"):
-            config = _read(path)
-            if config is not None and _adapt(config, cores):
-                unfit.setdefault(path.relative_to(repository).parts[0], {})[file] = config
+    file = _CONFIG_FOR[device]
+    read = {path.relative_to(repository).parts[0]: _read(path) for path in repository.glob(f"*/{file}")}
+    unfit = {name: config for name, config in read.items() if config is not None and _adapt(config, cores)}
     if not unfit:
         return repository
     for model in sorted(path for path in repository.iterdir() if path.is_dir()):
-        copy, fitted = view / model.name, unfit.get(model.name, {})
-        link_entries(model, copy, but=[file.parts[0] for file in fitted])
-        for file, config in fitted.items():
+        copy = view / model.name
+        link_entries(model, copy, but=[file.parts[0]] if model.name in unfit else [])
+        if model.name in unfit:
             (copy / file).parent.mkdir(exist_ok=True)
-            (copy / file).write_text(to_text(config, source=f"{model.name}, for {cores} cores"))
+            (copy / file).write_text(to_text(unfit[model.name], source=f"{model.name}, for {cores} cores"))
     return view
 
 

@@ -131,7 +131,7 @@ class TritonProcess:
         self._repositories = (repository, self._run_folder / "repository")
 
         def fit(folder: Path, fitted: Path, names: Sequence[str]) -> Path:
-            folder = fit_instances(folder, fitted, cores=usable_cores())
+            folder = fit_instances(folder, fitted, cores=usable_cores(), device=device)
             if device == "cpu":
                 return folder
             plans = fitted.with_name(f"{fitted.name}-plans")
