@@ -24,7 +24,8 @@ from onestream.preprocess.headers.reader import read_header
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.models.stages import OpenStage, OwnNetworks, Stages
+from onestream.serving.models.stage_runners import OwnNetworks, samples_on_cpu
+from onestream.serving.models.stages import OpenStage, Stages
 
 _START_TIMEOUT_S = 120.0
 _WARMUP_BATCHES = 5
@@ -66,12 +67,11 @@ def _open_cascade(
     decoder = compile(WHOLE_PICTURE, backend="dali", limits=limits, threads=1)
     stages = Stages(
         [
-            OpenStage.open(
-                one, _postprocess(one.postprocess, one.definition, model / STAGES_PARAMETER / one.name), limits=limits
-            )
+            OpenStage.of(one, _postprocess(one.postprocess, one.definition, model / STAGES_PARAMETER / one.name))
             for one in served
         ],
         OwnNetworks({one.name: engine(model / "1" / f"{one.name}.onnx", threads=1) for one in served}),
+        lambda stage: samples_on_cpu(stage.definition, limits),
         limits=limits,
     )
 

@@ -26,7 +26,7 @@ MAX_REGION_SIDE = MAX_SIDE_OF_OPERATION
 """The longest side of a rectified region, in pixels: no operation makes a longer one."""
 _MOST_PICTURES = 4
 """Pixels of all regions of a picture, in largest pictures: of 25 million each they take some seconds to rectify."""
-_MOST_SAMPLE_PIXELS = 30_000_000
+MOST_SAMPLE_PIXELS = 30_000_000
 """Of a picture's samples for a stage: twice a page of 500 lines of 48x640, 48 s of a core at 25 ms for 48x320."""
 _LEAST_SINE = 0.01
 """Of the angle at a corner, about half a degree: beyond, four corners are nearly a line."""
@@ -186,11 +186,13 @@ class Chosen:
 
     ``quads`` are their own corners, without a margin, the top left one of what the stage sees first: those that it
     turns begin at another corner than before. To choose of these again changes nothing.
+    ``sample_pixels``, int64, are those that the network gets of each.
     """
 
     indices: npt.NDArray[np.int64]
     quads: Quads
     left_out: npt.NDArray[np.int64]
+    sample_pixels: npt.NDArray[np.int64]
 
 
 def choose(
@@ -230,9 +232,13 @@ def choose(
     best_first = indices if scores is None else indices[np.argsort(-scores[indices], kind="stable")]
     kept = best_first[: limits.max_regions]
     kept = kept[np.cumsum(found.sizes[kept].prod(axis=1)) <= _MOST_PICTURES * limits.max_pixels]
-    kept = kept[np.cumsum(_sample_pixels(definition, found.sizes[kept], limits)) <= _MOST_SAMPLE_PIXELS]
-    kept = np.sort(kept)
-    return Chosen(kept, turned(quads[kept], found.turned[kept].astype(np.int64)), np.setdiff1d(indices, kept))
+    pixels = _sample_pixels(definition, found.sizes[kept], limits)
+    fit = np.cumsum(pixels) <= MOST_SAMPLE_PIXELS
+    kept, pixels = kept[fit], pixels[fit]
+    order = np.argsort(kept)
+    kept, pixels = kept[order], pixels[order]
+    quarters = found.turned[kept].astype(np.int64)
+    return Chosen(kept, turned(quads[kept], quarters), np.setdiff1d(indices, kept), pixels)
 
 
 def _sample_pixels(definition: Definition, sizes: npt.NDArray[np.int64], limits: Limits) -> npt.NDArray[np.int64]:

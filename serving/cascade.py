@@ -157,6 +157,8 @@ class ServedStage(BaseModel):
     postprocess: AnyPostprocess = Field(discriminator="kind")
     network_outputs: tuple[str, ...]
     answer: tuple[Tensor, ...]
+    gpu_batch: int = 1
+    """The most samples that the network takes at once on a GPU."""
 
 
 SERVED_STAGES: TypeAdapter[tuple[ServedStage, ...]] = TypeAdapter(tuple[ServedStage, ...])

@@ -87,7 +87,9 @@ class GpuOptions(BaseModel):
         description="share of the JPEGs for the decoding hardware of A100, H100 and later; 0 since its chroma may "
         "differ (not measured)",
     )
-    engine: Literal["tensorrt", "onnxruntime"] = Field(default="tensorrt", description="what runs the network")
+    engine: Literal["tensorrt", "onnxruntime"] = Field(
+        default="tensorrt", description="what runs the network; a cascade is on a GPU with *onnxruntime* only"
+    )
     precision: Precision = Field(
         default="fp32",
         description="of the network; *fp32* is float32 throughout; *tf32* sums products with 10-bit mantissas, which "

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 OURS = "onestream: Stream.sync"
@@ -70,7 +71,7 @@ def attributed(records: Iterable[Any], windows: Iterable[Window]) -> Trace:
 
 
 class Tracer:
-    """CUPTI's activity records of synchronizations and kernels. One per process."""
+    """CUPTI's activity records of synchronizations and kernels; ``tracer`` gives the one of this process."""
 
     def __init__(self) -> None:
         from cupti import cupti
@@ -79,8 +80,6 @@ class Tracer:
         self._windows: list[Window] = []
         self._records: list[Any] = []
         cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), self._records.extend)
-        for kind in (_SYNCHRONIZATION, _CONCURRENT_KERNEL):
-            cupti.activity_enable(kind)
 
     @contextmanager
     def window(self, caller: str) -> Iterator[None]:
@@ -101,16 +100,23 @@ class Tracer:
         return wrapped
 
     def watch(self, patch: Any, modules: dict[str, Any]) -> None:
-        """Attribute what begins inside ``LIBRARY_CALLS``; ``modules`` by their names there, ``patch`` a MonkeyPatch."""
+        """Attribute what begins inside ``LIBRARY_CALLS`` of the modules that are given by their names there.
+
+        ``patch`` is a MonkeyPatch.
+        """
         for call in LIBRARY_CALLS:
             module, *path, name = call.split(".")
+            if module not in modules:
+                continue
             owner = modules[module]
             for part in path:
                 owner = getattr(owner, part)
             patch.setattr(owner, name, self.named(call, getattr(owner, name)))
 
     def start(self) -> None:
-        """Forget what was recorded."""
+        """Begin to record."""
+        for kind in (_SYNCHRONIZATION, _CONCURRENT_KERNEL):
+            self._cupti.activity_enable(kind)
         self._cupti.activity_flush_all(1)
         self._records.clear()
         self._windows.clear()
@@ -118,9 +124,12 @@ class Tracer:
     def stop(self) -> Trace:
         """What was recorded since ``start``."""
         self._cupti.activity_flush_all(1)
-        return attributed(self._records, self._windows)
-
-    def close(self) -> None:
-        """Stop recording."""
         for kind in (_SYNCHRONIZATION, _CONCURRENT_KERNEL):
             self._cupti.activity_disable(kind)
+        return attributed(self._records, self._windows)
+
+
+@cache
+def tracer() -> Tracer:
+    """The tracer of this process, of which there can be one."""
+    return Tracer()

@@ -6,7 +6,7 @@ from functools import cache
 
 from onestream.preprocess.cuda.device import open_device
 from onestream.preprocess.errors import BackendMissing
-from onestream.serving.engine import DeviceEngine
+from onestream.serving.engine import DeviceEngine, FreeSession
 
 NAMES = ("tensorrt", "onnxruntime")
 _ran: dict[str, None] = {}
@@ -33,7 +33,7 @@ def why_not(name: str) -> str | None:
     return None
 
 
-def ran(engine: DeviceEngine) -> str:
+def ran(engine: DeviceEngine | FreeSession) -> str:
     """Note that a test runs an engine; returns its name with its version."""
     title = _title(engine)
     _ran[title] = None
@@ -47,13 +47,13 @@ def summary() -> list[str]:
     return [f"engines that ran: {', '.join(_ran)}", *(f"not {name}: {why}" for name in NAMES if (why := why_not(name)))]
 
 
-def _title(engine: DeviceEngine) -> str:
+def _title(engine: DeviceEngine | FreeSession) -> str:
     kind = type(engine).__name__
     if kind == "TensorRtEngine":
         from onestream.serving.engine import library
 
         return library.TITLE
-    if kind == "OnnxCudaEngine":
+    if kind in ("OnnxCudaEngine", "OnnxCudaFreeSession"):
         import onnxruntime
 
         return f"ONNX Runtime {onnxruntime.__version__}"

@@ -30,12 +30,21 @@ from host_nvimgcodec import HostNvimgcodec
 from host_work import MEMORY, Gpu, HostBytes, HostGpuError, Pinned, Place, host_values
 
 from onestream.preprocess.cuda.device import DeviceArray
-from onestream.serving.engine import DeviceEngine, DeviceSession, EngineTensor, OnnxRuntimeEngine
+from onestream.serving.engine import DeviceEngine, DeviceSession, EngineTensor, FreeSession, OnnxRuntimeEngine
 from onestream.serving.engine.served import outputs
 from onestream.serving.pipeline import GpuOptions
 from onestream.wire.tensor_names import PIXELS
 
-__all__ = ["HostDevice", "HostEngine", "HostNvimgcodec", "HostStream", "compiled_kernel", "fake_cvcuda", "view"]
+__all__ = [
+    "HostDevice",
+    "HostEngine",
+    "HostFreeSession",
+    "HostNvimgcodec",
+    "HostStream",
+    "compiled_kernel",
+    "fake_cvcuda",
+    "view",
+]
 
 Array = npt.NDArray[Any]
 
@@ -259,6 +268,33 @@ class HostSession(DeviceSession):
         self._stream.queue.put(run, name="network", kernel=True)
 
 
+class HostFreeSession(FreeSession):
+    """ONNX Runtime on the CPU, as one kernel of the stream; what sizes its outputs have it tries with zeros."""
+
+    def __init__(self, model: bytes, stream: HostStream) -> None:
+        self._engine, self._stream = OnnxRuntimeEngine(model, threads=1), stream
+        self._known: dict[tuple[int, ...], dict[str, Array]] = {}
+        self.batches: list[tuple[int, ...]] = []
+
+    def enqueue(self, pixels: DeviceArray) -> dict[str, DeviceArray]:
+        self.batches.append(pixels.shape)
+        if pixels.strides is not None:
+            raise HostGpuError("a network takes contiguous pixels only")
+        if pixels.shape not in self._known:
+            self._known[pixels.shape] = self._engine.run_together(np.zeros(pixels.shape, np.uint8))
+        found = {
+            name: self._stream.allocate(value.shape, value.dtype) for name, value in self._known[pixels.shape].items()
+        }
+        given, places = Place.of(pixels), {name: Place.of(array) for name, array in found.items()}
+
+        def run() -> None:
+            for name, value in self._engine.run_together(given.values()).items():
+                places[name].values()[...] = value
+
+        self._stream.queue.put(run, name="network", kernel=True)
+        return found
+
+
 def install() -> None:
     """Put host memory in the place of a GPU in this process, before anything that uses one is imported."""
     sys.modules["cvcuda"] = fake_cvcuda()
@@ -270,8 +306,13 @@ def install() -> None:
     onestream.preprocess.cuda.device.open_device = lambda index=0: HostDevice(index, gpu=gpu)
     onestream.preprocess.cuda.device.Stream = HostStream
     onestream.serving.engine.open_engine = _open_engine
+    onestream.serving.engine.open_free_session = _open_free_session
     nvimgcodec.nvimgcodec = HostNvimgcodec()
 
 
 def _open_engine(model: bytes, options: GpuOptions, *_device: Any, **_options: Any) -> HostEngine:
     return HostEngine(model, max_batch_size=options.max_batch_size)
+
+
+def _open_free_session(model: Path | bytes, _options: GpuOptions, stream: HostStream, **_rest: Any) -> HostFreeSession:
+    return HostFreeSession(model if isinstance(model, bytes) else model.read_bytes(), stream)

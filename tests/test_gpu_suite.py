@@ -20,7 +20,7 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
     # One kind of video runs the suite's code; all kinds do in tests/preprocess/video/test_stream_gpu.py.
     videos = "gpu_video and (h264 or size) and not (frames or groups or annex)"
     mattes = "(gpu_matte and not memory) or gpu_drawing"
-    chosen = f"one_stream or gpu_regions or {images} or ({videos}) or ({mattes})"
+    chosen = f"one_stream or gpu_regions or (gpu_cascade and not memory) or {images} or ({videos}) or ({mattes})"
     environment = os.environ | {
         "PYTHONPATH": str(ROOT / "tests"),
         "ONESTREAM_GPU_RESULTS": str(tmp_path),
@@ -42,5 +42,7 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
     assert 0 < largest <= 2
     assert figures["engine"] == "HostEngine"
     assert figures["host waits of our own for a batch"] == 1
+    assert figures["cascade: host waits of our own for a batch, 3 stages"] == 3
+    assert figures["cascade: streams on which regions and networks ran"] == 1
     assert figures["video, h264, nvdec: largest difference, levels"] == 0
     assert figures["matte: packets of composed H.264 that differ from the CPU's"] == 0

@@ -138,7 +138,7 @@ class CvCuda(Compiled):
             self._stream.fill(self._canvases.first(len(planned)), self._fill)
         samples: list[DeviceArray] = []
         good: list[int] = []
-        for group in groups(planned, max_images=self._max_batch_size):
+        for group in groups(planned, max_items=self._max_batch_size):
             whole: list[tuple[Planned, DeviceArray]] = []
             decoded = self._decoder.decode([(item.image, item.header) for item in group])
             self._mark("decode")

@@ -53,7 +53,7 @@ class _Checked:
     variation: Variation | None = None
 
     @property
-    def decoded_pixels(self) -> int:
+    def pixels(self) -> int:
         """Height x width of the decoded image."""
         return self.header.height * self.header.width
 
@@ -103,7 +103,7 @@ class Dali(Compiled):
         checked, bad = self._check_all(images, varies)
         results: list[Sample | BadImage | None] = [bad.get(index) for index in range(len(images))]
         at_once = DECODED_PIXELS_AT_ONCE if self._finish is None else DECODED_PIXELS_AT_ONCE_ON_CPU
-        for batch in groups(checked, max_images=self._max_batch_size, max_pixels=at_once):
+        for batch in groups(checked, max_items=self._max_batch_size, max_pixels=at_once):
             for item, result in zip(batch, self._run_isolated(batch), strict=True):
                 results[item.index] = result
         return [result for result in results if result is not None]

@@ -6,19 +6,22 @@ was **not measured**: its kernels ran by a C++ compiler.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from onestream.preprocess.backends.base import level_table
 from onestream.preprocess.backends.exactness import refuse_inexact
+from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.network_values import NetworkValues
 from onestream.preprocess.cuda.rectify import Rectify, ToRectify
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Quads, fill_values, free_sizes, place
+from onestream.preprocess.geometry import Placement, Quads, Size, fill_values, free_sizes, place
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
 from onestream.preprocess.quads import checked_cuts, homographies
@@ -27,13 +30,14 @@ from onestream.preprocess.quads import checked_cuts, homographies
 class GpuFromPicture:
     """``FromPicture`` on one stream; belongs to the thread that makes it. Nothing waits.
 
-    Raises ``CannotCompile`` naming what it cannot do exactly.
+    Samples of one size lie side by side in memory, in pieces of at most ``side_by_side``, so that a network takes them
+    as a batch. Raises ``CannotCompile`` naming what it cannot do exactly.
     """
 
-    def __init__(self, definition: Definition, limits: Limits, *, stream: Stream) -> None:
+    def __init__(self, definition: Definition, limits: Limits, *, stream: Stream, side_by_side: int = 1) -> None:
         refuse_inexact(definition, backend="cvcuda", own_filter=False)
         self.definition, self.limits = definition, limits
-        self._stream = stream
+        self._stream, self._most = stream, side_by_side
         self._channels, output = definition.output_spec.channels, definition.network_input
         self._planar = output.layout == "NCHW"
         self._fill = next(iter(fill_values(definition)), None)
@@ -55,30 +59,26 @@ class GpuFromPicture:
         """
         if isinstance(self.definition.source, Region) != (quads is not None):
             raise ValueError(f"the definition begins with {self.definition.source.op}; quads go with region")
-        cut = list(pictures) if quads is None else self._cut(pictures, quads)
-        results: list[DeviceArray | BadImage] = []
-        work: list[ToResize] = []
-        for pixels in cut:
-            try:
-                work.append(self._work(pixels))
-                results.append(work[-1].canvas)
-            except BadImage as error:
-                results.append(error.as_result())
-        self._resizer.enqueue(work)
-        if self._values is None or not work:
-            return results
-        canvases = [item.canvas for item in work]
-        samples = [self._sample(canvas) for canvas in canvases]
-        self._values.enqueue(canvases, samples)
+        cuts = list(map(_Cut.whole, pictures)) if quads is None else list(self._cuts(pictures, quads))
+        placements = [self._placement(cut.size_hw) for cut in cuts]
+        placed = [one for one in placements if not isinstance(one, BadImage)]
+        canvases = self._allocate([(*one.canvas_hw, self._channels) for one in placed], np.uint8, fill=self._fill)
+        good = (cut for cut, one in zip(cuts, placements, strict=True) if not isinstance(one, BadImage))
+        work = [_Work(*one) for one in zip(good, placed, canvases, strict=True)]
+        # All at once but where the rectified regions would take too much memory.
+        for group in groups(work, max_items=max(1, len(work))):
+            self._resize(group)
+        samples = canvases
+        if self._values is not None and work:
+            samples = self._allocate(list(map(self._sample_shape, canvases)), self.definition.network_input.dtype)
+            self._values.enqueue(canvases, samples)
         finished = iter(samples)
-        return [result if isinstance(result, BadImage) else next(finished) for result in results]
+        return [one if isinstance(one, BadImage) else next(finished) for one in placements]
 
-    def _cut(self, pictures: Sequence[DeviceArray], quads: Sequence[Quads]) -> list[DeviceArray]:
-        """The pixels of every region: windows of the pictures, and what is rectified, queued."""
+    def _cuts(self, pictures: Sequence[DeviceArray], quads: Sequence[Quads]) -> Iterator[_Cut]:
+        """What is cut of every picture for its regions."""
         region = self.definition.source
         assert isinstance(region, Region)
-        regions: list[DeviceArray] = []
-        rectified: list[ToRectify] = []
         for picture, some in zip(pictures, quads, strict=True):
             height, width, _ = picture.shape
             found = checked_cuts(region, some, (height, width), limits=self.limits)
@@ -87,27 +87,79 @@ class GpuFromPicture:
             for number, (rows, columns) in enumerate(found.sizes.tolist()):
                 if region.shape == "box" and not quarters[number]:
                     left, top, _, _ = windows[number]
-                    regions.append(picture.window(top, left, rows, columns))
+                    yield _Cut(picture.window(top, left, rows, columns), (rows, columns))
                 else:
                     # A box at whole pixels is rectified to its own pixels, turned.
-                    target = self._stream.allocate((rows, columns, 3), np.uint8)
-                    rectified.append(ToRectify(picture, transforms[number], target))
-                    regions.append(target)
+                    yield _Cut(picture, (rows, columns), transforms[number])
+
+    def _placement(self, size_hw: Size) -> Placement | BadImage:
+        try:
+            for resized_hw in free_sizes(self.definition, size_hw):
+                self.limits.check_resized(resized_hw)
+            return place(self.definition, size_hw)
+        except BadImage as error:
+            return error.as_result()
+
+    def _resize(self, group: Sequence[_Work]) -> None:
+        """Queue what brings regions to their canvases."""
+        sources, rectified = [], []
+        for work in group:
+            source = work.cut.picture
+            if work.cut.transform is not None:
+                source = self._stream.allocate((*work.cut.size_hw, 3), np.uint8)
+                rectified.append(ToRectify(work.cut.picture, work.cut.transform, source))
+            sources.append(source)
         self._rectifier.enqueue(rectified)
-        return regions
+        self._resizer.enqueue(
+            [ToResize(source, work.placement, work.canvas) for source, work in zip(sources, group, strict=True)]
+        )
 
-    def _work(self, pixels: DeviceArray) -> ToResize:
-        """What the resize does with the pixels of a region. Raises ``BadImage``."""
-        height, width, _ = pixels.shape
-        for size_hw in free_sizes(self.definition, (height, width)):
-            self.limits.check_resized(size_hw)
-        placement = place(self.definition, (height, width))
-        canvas = self._stream.allocate((*placement.canvas_hw, self._channels), np.uint8)
-        if self._fill is not None:
-            self._stream.fill(canvas, self._fill)
-        return ToResize(pixels, placement, canvas)
+    def _allocate(
+        self, shapes: Sequence[tuple[int, ...]], dtype: npt.DTypeLike, *, fill: int | None = None
+    ) -> list[DeviceArray]:
+        """An array of each shape, those of one shape side by side."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for number, shape in enumerate(shapes):
+            alike.setdefault(shape, []).append(number)
+        found: dict[int, DeviceArray] = {}
+        for shape, numbers in alike.items():
+            for first in range(0, len(numbers), self._most):
+                some = numbers[first : first + self._most]
+                piece = self._stream.allocate((len(some), *shape), dtype)
+                if fill is not None:
+                    self._stream.fill(piece, fill)
+                found |= {number: piece.at(row) for row, number in enumerate(some)}
+        return [found[number] for number in range(len(shapes))]
 
-    def _sample(self, canvas: DeviceArray) -> DeviceArray:
+    def _sample_shape(self, canvas: DeviceArray) -> tuple[int, ...]:
         height, width, channels = canvas.shape
-        shape = (channels, height, width) if self._planar else canvas.shape
-        return self._stream.allocate(shape, self.definition.network_input.dtype)
+        return (channels, height, width) if self._planar else canvas.shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A region of ``size_hw``: ``picture`` itself, or what a transform (``quads.homographies``) takes from it."""
+
+    picture: DeviceArray
+    size_hw: Size
+    transform: npt.NDArray[np.float64] | None = None
+
+    @classmethod
+    def whole(cls, picture: DeviceArray) -> _Cut:
+        """All of a picture."""
+        return cls(picture, (picture.shape[0], picture.shape[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A region, where its window goes, and the canvas that takes it."""
+
+    cut: _Cut
+    placement: Placement
+    canvas: DeviceArray
+
+    @property
+    def pixels(self) -> int:
+        """That are rectified into memory of their own."""
+        height, width = self.cut.size_hw
+        return 0 if self.cut.transform is None else height * width

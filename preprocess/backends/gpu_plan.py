@@ -53,7 +53,7 @@ class Planned:
     placement: Placement
 
     @property
-    def decoded_pixels(self) -> int:
+    def pixels(self) -> int:
         """Height x width of the decoded image."""
         height, width = self.header.oriented_hw
         return height * width

@@ -1,4 +1,4 @@
-"""Batches cut by the pixels that are decoded at once, so that memory does not follow the size of the batch."""
+"""Batches cut by the pixels that are in memory at once, so that memory does not follow the size of the batch."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ DECODED_PIXELS_AT_ONCE_ON_CPU = 50_000_000
 """Of one group on a CPU: four pictures as large as one may be without being heavy (``limits.HEAVY_WORK``)."""
 
 
-class Decoded(Protocol):
-    """Something that takes memory once it is decoded."""
+class HasPixels(Protocol):
+    """Something that takes memory while it is worked on."""
 
     @property
-    def decoded_pixels(self) -> int:
-        """Height x width of the decoded image."""
+    def pixels(self) -> int:
+        """Height x width of what it takes: of an image, decoded."""
 
 
-_Item = TypeVar("_Item", bound=Decoded)
+_Item = TypeVar("_Item", bound=HasPixels)
 
 
 def groups(
-    planned: Sequence[_Item], *, max_images: int, max_pixels: int = DECODED_PIXELS_AT_ONCE
+    items: Sequence[_Item], *, max_items: int, max_pixels: int = DECODED_PIXELS_AT_ONCE
 ) -> Iterator[list[_Item]]:
-    """Consecutive groups of at most ``max_images`` images and ``max_pixels`` decoded pixels.
+    """Consecutive groups of at most ``max_items`` items and ``max_pixels`` pixels.
 
-    A larger image makes a group of its own.
+    A larger item makes a group of its own.
     """
     group: list[_Item] = []
     pixels = 0
-    for item in planned:
-        if group and (len(group) == max_images or pixels + item.decoded_pixels > max_pixels):
+    for item in items:
+        if group and (len(group) == max_items or pixels + item.pixels > max_pixels):
             yield group
             group, pixels = [], 0
         group.append(item)
-        pixels += item.decoded_pixels
+        pixels += item.pixels
     if group:
         yield group

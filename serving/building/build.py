@@ -156,8 +156,11 @@ def _build_cascade(
         notes += [f"stage {name}: {note}" for note in own_notes]
         classes = onnx_graph.classes_of(served.network)
         stages.append(cascade_repository.PreparedStage(name, pipeline, served.outputs, served.labels, classes))
-    if cascade.serving.gpu != GpuOptions():
-        notes.append("serving.gpu is not used: a cascade runs on the CPU, on a machine with a GPU too")
+    if cascade.serving.gpu != GpuOptions() and not cascade_repository.runs_on_gpu(cascade.serving.gpu):
+        notes.append(
+            "serving.gpu is not used: with engine tensorrt, whose plans take pictures of one size, a cascade runs on "
+            "the CPU; on a machine with a GPU it runs there with engine onnxruntime"
+        )
     planned = cascade_repository.plan(cascade, stages, version_of=first)
     written = repository.write(planned.files(source=named), folder, pipeline=cascade.name, version_of=first)
     for stage, served in zip(stages, networks, strict=True):

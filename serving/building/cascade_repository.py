@@ -7,7 +7,8 @@
     each with         config.pbtxt (GPU), configs/cpu.pbtxt, 1/model.py; all but the networks hold a folder
                       stages/STAGE for each stage, with what else lies beside a model: definition.json, labels.txt
 
-On a machine with a GPU they run on the CPU too.
+On a machine with a GPU NAME_fused runs there, and Triton's ONNX Runtime runs the networks, where the cascade asks for
+that engine; everything else is on the CPU.
 """
 
 from __future__ import annotations
@@ -19,18 +20,28 @@ from dataclasses import dataclass
 from onestream.postprocess.options import Detection
 from onestream.preprocess import Definition
 from onestream.serving.building.kinds import answer_of, tensors_of
-from onestream.serving.building.repository import Terms, files_of, pixels_of, small_pixels, warmup_files
-from onestream.serving.building.triton_config import Device, Model, Placement, StreamModel, Tensor, Warmup
+from onestream.serving.building.repository import Terms, files_of, on_gpu, pixels_of, small_pixels, warmup_files
+from onestream.serving.building.triton_config import Model, Placement, StreamModel, Tensor, Warmup
 from onestream.serving.building.versions import VERSION_OF
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
-from onestream.serving.pipeline import Pipeline
+from onestream.serving.pipeline import GpuOptions, Pipeline
 from onestream.wire.tensor_names import BOXES, EVENT, IMAGE_SIZE, LEFT_OUT, MESSAGE, QUADS
 
 _CLASSES_SHOWN = 10
 _NETWORK, _FORMS = "onestream.serving.models.image", "onestream.serving.models.cascade"
 _VIDEO = "onestream.serving.video.cascade"
+_NOT_ON_GPU = (
+    ("backend", "dali", "it gives a network's pixels, and regions are cut from the whole picture; expected cvcuda"),
+    (
+        "decode",
+        "cpu",
+        "it sends a network's pixels, and regions are cut from the whole picture; expected gpu or hybrid",
+    ),
+    ("resize", "hq", "regions are resized as the CPU does it; expected exact"),
+    ("precision", "fp16", "Triton runs the networks of NAME as they are, which is float32; expected fp32 or tf32"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +121,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
     Raises ``BadNetwork`` and ``BadPipeline``, naming the stage, where a network does not suit its stage.
     """
     _check_classes(stages)
+    _check_gpu(cascade.serving.gpu)
     terms, answers = Terms.of(cascade.limits, cascade.serving), [_answer(stage) for stage in stages]
     served = tuple(
         ServedStage(
@@ -119,6 +131,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
             postprocess=stage.pipeline.postprocess,
             network_outputs=tuple(out.name for out in stage.outputs),
             answer=answer,
+            gpu_batch=stage.pipeline.serving.gpu.max_batch_size,
         )
         for stage, answer in zip(stages, answers, strict=True)
     )
@@ -129,15 +142,15 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
         **terms.limits,
         **terms.per_core,
     }
-    placements: dict[Device, Placement] = {"cpu": terms.python_cpu, "gpu": terms.python_cpu}
+    uses_gpu = runs_on_gpu(cascade.serving.gpu)
     results = _results([stage.name for stage in stages], answers)
 
-    def form(name: str, warmup: Warmup | None) -> Model:
+    def form(name: str, gpu: Placement, warmup: Warmup | None) -> Model:
         return Model(
             name,
             (terms.image,),
             results,
-            placements,
+            {"cpu": terms.python_cpu, "gpu": gpu},
             max_queue_ms=cascade.serving.max_queue_ms,
             warmup=warmup,
             parameters=parameters,
@@ -151,7 +164,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
             f"{stage.pipeline.name}_model",
             (pixels_of(stage.definition),),
             tensors_of(stage.outputs),
-            {"cpu": own.python_cpu, "gpu": own.python_cpu},
+            {"cpu": own.python_cpu, "gpu": on_gpu(options.gpu)[1] if uses_gpu else own.python_cpu},
             max_queue_ms=options.max_queue_ms,
             warmup=Warmup((small_pixels(stage.definition),)),
             parameters={**stamp, **named, **own.per_core},
@@ -160,11 +173,25 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
     return CascadeRepository(
         cascade,
         tuple(stages),
-        form(cascade.name, None),
-        form(f"{cascade.name}_fused", terms.photo),
+        form(cascade.name, terms.python_cpu, None),
+        form(f"{cascade.name}_fused", on_gpu(cascade.serving.gpu)[0] if uses_gpu else terms.python_cpu, terms.photo),
         tuple(map(network, stages)),
         _video(cascade, results, parameters),
     )
+
+
+def runs_on_gpu(options: GpuOptions) -> bool:
+    """Whether a cascade runs on the GPU of a machine that has one: a plan of TensorRT takes pictures of one size."""
+    return options.engine == "onnxruntime"
+
+
+def _check_gpu(options: GpuOptions) -> None:
+    """Raise ``BadPipeline`` where a cascade would run on a GPU and cannot do so as the options say."""
+    if not runs_on_gpu(options):
+        return
+    for name, value, reason in _NOT_ON_GPU:
+        if getattr(options, name) == value:
+            raise BadPipeline(f"serving.gpu.{name}: {value} is not for a cascade: {reason}")
 
 
 def _video(cascade: Cascade, results: tuple[Tensor, ...], parameters: dict[str, str]) -> StreamModel | None:

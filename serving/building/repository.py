@@ -210,7 +210,7 @@ def plan(
         )
     gpu = options.gpu
     # A plan has one size of picture: where sides are free, a machine with a GPU runs everything on its CPU.
-    python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else _on_gpu(gpu)
+    python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(gpu)
 
     def model(
         role: str,
@@ -330,7 +330,7 @@ def small_pixels(definition: Definition) -> Tensor:
     return replace(pixels, dims=(*small_size(definition), pixels.dims[2]))
 
 
-def _on_gpu(options: GpuOptions) -> tuple[Placement, Placement]:
+def on_gpu(options: GpuOptions) -> tuple[Placement, Placement]:
     """The places of Python and of the network on a machine with a GPU."""
     gpus, parameters = options.gpu_numbers, {"gpu": options.model_dump_json()}
     python = Placement(

@@ -66,3 +66,18 @@ class DeviceSession(ABC):
 
     def close(self) -> None:  # noqa: B027 (some hold nothing)
         """Release the buffers."""
+
+
+class FreeSession(ABC):
+    """One thread's use of a network on one stream of a GPU, for pixels of any size that the network takes."""
+
+    @abstractmethod
+    def enqueue(self, pixels: DeviceArray) -> dict[str, DeviceArray]:
+        """Queue the network for uint8 (batch, height, width, channels) and return its outputs without waiting.
+
+        The outputs are by name, contiguous, and theirs who holds them; they are valid on the stream, and ``pixels``
+        must stay until it has passed.
+        """
+
+    def close(self) -> None:  # noqa: B027 (some hold nothing)
+        """Release the network; the stream must have passed all batches."""

@@ -1,4 +1,4 @@
-"""ONNX Runtime with CUDA on the caller's stream: what runs networks where there is no TensorRT."""
+"""ONNX Runtime with CUDA on the caller's stream: what runs networks where there is no TensorRT, or sizes vary."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from contextlib import redirect_stdout
 from io import StringIO
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.preprocess.errors import BackendMissing
-from onestream.serving.engine.base import DeviceEngine, DeviceSession, EngineTensor
-from onestream.serving.engine.served import load_served, tensors
+from onestream.serving.engine.base import DeviceEngine, DeviceSession, EngineTensor, FreeSession
+from onestream.serving.engine.served import DOOR, load_served, outputs, tensors
 from onestream.serving.errors import BadNetwork
 
 if TYPE_CHECKING:
     import onnxruntime
 
 _PROVIDER = "CUDAExecutionProvider"
+_DEVICE = "cuda"
 _INSTALL = "pip uninstall onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'"
 
 
@@ -28,13 +31,7 @@ class OnnxCudaEngine(DeviceEngine):
     """
 
     def __init__(self, model: bytes, device: Device, *, max_batch_size: int, tf32: bool = False) -> None:
-        import onnxruntime
-
-        if _PROVIDER not in onnxruntime.get_available_providers():
-            raise BackendMissing(
-                f"the installed ONNX Runtime {onnxruntime.__version__} has no CUDA: {_INSTALL}; "
-                "or choose serving.gpu.engine: tensorrt"
-            )
+        _require_cuda()
         self.max_batch_size = max_batch_size
         self._model = model
         self._device = device
@@ -62,27 +59,7 @@ class OnnxCudaSession(DeviceSession):
         *,
         tf32: bool,
     ) -> None:
-        import onnxruntime
-
-        # CUDA and cuDNN from the packages beside it, where the system has none. It prints what it does not find.
-        with redirect_stdout(StringIO()):
-            onnxruntime.preload_dlls()
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(
-            model, options, providers=[(_PROVIDER, provider_options(device.index, stream.handle, tf32=tf32))]
-        )
-        # It falls back to the CPU in silence where a CUDA library is missing or too old.
-        if self._session.get_providers()[0] != _PROVIDER:
-            raise BackendMissing(
-                f"ONNX Runtime {onnxruntime.__version__} cannot load its CUDA provider: it lacks the CUDA and cuDNN "
-                "that it was built for, which pip install 'onnxruntime-gpu[cuda,cudnn]' brings"
-            )
-        self._session.disable_fallback()
-        self._run_options = onnxruntime.RunOptions()
-        # Without this a run ends with cudaStreamSynchronize.
-        self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        self._device_id = device.index
+        self._on_stream: _OnStream | None = _OnStream(model, device.index, stream.handle, tf32=tf32)
         self._max_batch_size = max_batch_size
         self._input_name = pixels.name
         self.input = stream.allocate((max_batch_size, *pixels.dims), pixels.dtype)
@@ -94,25 +71,99 @@ class OnnxCudaSession(DeviceSession):
         """See ``DeviceSession.enqueue``."""
         if not 1 <= batch <= self._max_batch_size:
             raise ValueError(f"got a batch of {batch}; allowed: 1 to {self._max_batch_size}")
-        if self._session is None:
+        if self._on_stream is None:
             raise BadNetwork("the session was closed")
         if batch not in self._bindings:
-            binding = self._session.io_binding()
-            binding.bind_input(self._input_name, **self._place(self.input.first(batch)))
+            binding = self._on_stream.binding(self._input_name, self.input.first(batch))
             for name, array in self.outputs.items():
-                binding.bind_output(name, **self._place(array.first(batch)))
+                binding.bind_output(name, **self._on_stream.place(array.first(batch)))
             self._bindings[batch] = binding
-        self._session.run_with_iobinding(self._bindings[batch], self._run_options)
+        self._on_stream.run(self._bindings[batch])
 
     def close(self) -> None:
         """Release the network of this session; the stream must have passed all batches."""
         self._bindings.clear()
-        self._session = None
+        self._on_stream = None
 
-    def _place(self, array: DeviceArray) -> dict[str, object]:
+
+class OnnxCudaFreeSession(FreeSession):
+    """See ``FreeSession``. ONNX Runtime allocates the outputs, whose sizes it knows when it has queued the network.
+
+    Its memory grows to what the largest pixels need, and stays. Raises as ``OnnxCudaEngine``.
+    """
+
+    def __init__(self, model: bytes, stream: Stream, *, tf32: bool = False) -> None:
+        _require_cuda()
+        self._dtypes = {each.name: np.dtype(each.dtype) for each in outputs(load_served(model, sizes_vary=True))}
+        self._stream_handle = stream.handle
+        self._on_stream: _OnStream | None = _OnStream(
+            model, stream.device.index, stream.handle, tf32=tf32, sizes_vary=True
+        )
+
+    def enqueue(self, pixels: DeviceArray) -> dict[str, DeviceArray]:
+        """See ``FreeSession.enqueue``."""
+        if self._on_stream is None:
+            raise BadNetwork("the session was closed")
+        # A binding that is used again would give outputs of the size before.
+        binding = self._on_stream.binding(DOOR, pixels)
+        for name in self._dtypes:
+            binding.bind_output(name, _DEVICE, self._on_stream.device_id)
+        self._on_stream.run(binding)
         return {
-            "device_type": "cuda",
-            "device_id": self._device_id,
+            name: DeviceArray(value.data_ptr(), tuple(value.shape()), dtype, self._stream_handle, value)
+            for (name, dtype), value in zip(self._dtypes.items(), binding.get_outputs(), strict=True)
+        }
+
+    def close(self) -> None:
+        """See ``FreeSession.close``."""
+        self._on_stream = None
+
+
+class _OnStream:
+    """A network that ONNX Runtime loaded on a stream of a GPU, and that it runs there without a wait."""
+
+    def __init__(
+        self, model: bytes, device_id: int, stream_handle: int, *, tf32: bool, sizes_vary: bool = False
+    ) -> None:
+        import onnxruntime
+
+        self.device_id = device_id
+        # CUDA and cuDNN from the packages beside it, where the system has none. It prints what it does not find.
+        with redirect_stdout(StringIO()):
+            onnxruntime.preload_dlls()
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        # The pattern of each size would be kept for ever.
+        options.enable_mem_pattern = not sizes_vary
+        self._session = onnxruntime.InferenceSession(
+            model, options, providers=[(_PROVIDER, provider_options(device_id, stream_handle, tf32=tf32))]
+        )
+        # It falls back to the CPU in silence where a CUDA library is missing or too old.
+        if self._session.get_providers()[0] != _PROVIDER:
+            raise BackendMissing(
+                f"ONNX Runtime {onnxruntime.__version__} cannot load its CUDA provider: it lacks the CUDA and cuDNN "
+                "that it was built for, which pip install 'onnxruntime-gpu[cuda,cudnn]' brings"
+            )
+        self._session.disable_fallback()
+        self._run_options = onnxruntime.RunOptions()
+        # Without this a run ends with cudaStreamSynchronize.
+        self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+
+    def binding(self, name: str, pixels: DeviceArray) -> onnxruntime.IOBinding:
+        """A binding with its input, and no outputs."""
+        binding = self._session.io_binding()
+        binding.bind_input(name, **self.place(pixels))
+        return binding
+
+    def run(self, binding: onnxruntime.IOBinding) -> None:
+        """Queue the network."""
+        self._session.run_with_iobinding(binding, self._run_options)
+
+    def place(self, array: DeviceArray) -> dict[str, object]:
+        """What a binding wants to know of memory."""
+        return {
+            "device_type": _DEVICE,
+            "device_id": self.device_id,
             "element_type": array.dtype.type,
             "shape": array.shape,
             "buffer_ptr": array.pointer,
@@ -132,3 +183,14 @@ def provider_options(device_id: int, stream: int, *, tf32: bool = False) -> dict
         "use_tf32": str(int(tf32)),
         "cudnn_conv_algo_search": "HEURISTIC",
     }
+
+
+def _require_cuda() -> None:
+    """Raise ``BackendMissing`` where ONNX Runtime comes without CUDA."""
+    import onnxruntime
+
+    if _PROVIDER not in onnxruntime.get_available_providers():
+        raise BackendMissing(
+            f"the installed ONNX Runtime {onnxruntime.__version__} has no CUDA: {_INSTALL}; "
+            "or choose serving.gpu.engine: tensorrt"
+        )

@@ -51,8 +51,8 @@ def first_activation(model: onnx.ModelProto, output: str) -> Activation | None:
     return _activation(output, makers)
 
 
-def load_served(model: bytes) -> onnx.ModelProto:
-    """Parse a served network (``onestream.serving.building.onnx_graph``).
+def load_served(model: bytes, *, sizes_vary: bool = False) -> onnx.ModelProto:
+    """Parse a served network (``onestream.serving.building.onnx_graph``), ``sizes_vary``: one that may take any size.
 
     Raises ``BadNetwork`` where it is not ONNX, or its input is not the pixels, uint8 (batch, height, width, channels).
     """
@@ -61,7 +61,8 @@ def load_served(model: bytes) -> onnx.ModelProto:
     except Exception as error:  # the parser's exception type differs between protobuf versions
         raise BadNetwork(f"not an ONNX file ({type(error).__name__})") from None
     pixels = next((value for value in loaded.graph.input if value.name == DOOR), None)
-    if pixels is None or pixels.type.tensor_type.elem_type != onnx.TensorProto.UINT8 or 0 in _dims(pixels):
+    known = slice(2, None) if sizes_vary else slice(None)
+    if pixels is None or pixels.type.tensor_type.elem_type != onnx.TensorProto.UINT8 or 0 in _dims(pixels)[known]:
         seen = ", ".join(_text(value) for value in loaded.graph.input) or "no input"
         raise BadNetwork(
             f"expected a served network, which takes {DOOR!r}, uint8 (batch, height, width, channels); got {seen}. "

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,9 @@ from onestream.serving.models.refusal_log import RefusalLog
 from onestream.serving.pipeline import GpuOptions
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 from onestream.wire.tensor_names import IMAGE, LABELS
+
+if TYPE_CHECKING:
+    from onestream.serving.models.gpu_batches import GpuBatches
 
 _LARGEST_WAITING = 2
 """Heavy images of the largest size that a process keeps waiting, and as many bytes of smaller ones."""
@@ -197,8 +200,12 @@ class Adapter(ABC):
 
 
 class FromImages(Adapter):
-    """Takes images. On a CPU the heavy ones of a batch are answered later, by another thread; the others at once."""
+    """Takes images. On a CPU the heavy ones of a batch are answered later, by another thread; the others at once.
 
+    ``on_gpu`` is set by ``prepare`` where batches are answered on a GPU.
+    """
+
+    on_gpu: GpuBatches[Any] | None = None
     _heavy: HeavyLine | None = None
 
     @abstractmethod
@@ -211,6 +218,14 @@ class FromImages(Adapter):
         self._heavy = HeavyLine(
             self.open_work, failed=self._failed, max_waiting_bytes=_LARGEST_WAITING * self.limits.max_body_bytes
         )
+
+    def answer_images(self, requests: Sequence[Any]) -> list[Any] | None:
+        """The responses to a batch; None on a GPU, whose threads send them: the light images first."""
+        if self.on_gpu is None:
+            return self.answer_on_cpu(requests)
+        for batch in self._light_first(requests):
+            self.on_gpu.submit(batch)
+        return None
 
     def answer_on_cpu(self, requests: Sequence[Any]) -> list[Any]:
         """The response to each request of a batch, None where it comes later."""
@@ -226,7 +241,7 @@ class FromImages(Adapter):
             for request, is_heavy in zip(requests, heavy, strict=True)
         ]
 
-    def light_first(self, requests: Sequence[Any]) -> list[list[Any]]:
+    def _light_first(self, requests: Sequence[Any]) -> list[list[Any]]:
         """The batch cut up: the light images together, then each heavy one alone."""
         light: list[Any] = []
         heavy: list[list[Any]] = []
@@ -261,7 +276,9 @@ class FromImages(Adapter):
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL))
 
     def finalize(self) -> None:
-        """Answer the heavy images that were taken."""
+        """Answer what was taken."""
+        if self.on_gpu is not None:
+            self.on_gpu.close()
         if self._heavy is not None:
             self._heavy.close()
         super().finalize()
@@ -272,20 +289,28 @@ def image_size(image: Image) -> Size:
     return read_header(image).oriented_hw
 
 
+def single_images(requests: Sequence[Any]) -> tuple[dict[int, Image], dict[int, BadImage]]:
+    """By their places the images of a batch of requests, and why those that carry not exactly one are refused."""
+    batches = [_images(request) for request in requests]
+    single = {index: batch[0] for index, batch in enumerate(batches) if len(batch) == 1}
+    others = {
+        index: BadImage(
+            "bad_request", f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]"
+        )
+        for index, batch in enumerate(batches)
+        if index not in single
+    }
+    return single, others
+
+
 def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
     """Run the images of a batch of requests: a sample or a ``BadImage`` for each.
 
     Requests that carry not exactly one image become ``BadImage``.
     """
-    batches = [_images(request) for request in requests]
-    results: list[Any] = [
-        BadImage("bad_request", f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]")
-        for batch in batches
-    ]
-    single = [index for index, batch in enumerate(batches) if len(batch) == 1]
-    for index, sample in zip(single, run([batches[index][0] for index in single]), strict=True):
-        results[index] = sample
-    return results
+    images, refused = single_images(requests)
+    found = {**refused, **dict(zip(images, run(list(images.values())), strict=True))}
+    return [found[index] for index in range(len(requests))]
 
 
 def _images(request: Any) -> npt.NDArray[np.uint8]:

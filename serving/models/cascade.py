@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -13,12 +12,14 @@ import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, compile
-from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
+from onestream.preprocess.geometry import Quads
+from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages, run_isolated
 from onestream.serving.models.callers import Caller, NobodyWaits, RequestCaller
 from onestream.serving.models.heavy_pictures import Work, unavailable
-from onestream.serving.models.stages import NetworkFailed, Networks, OpenStage, OwnNetworks, Pixels, Stages
+from onestream.serving.models.stage_runners import NetworkFailed, Networks, OwnNetworks, Pixels, samples_on_cpu
+from onestream.serving.models.stages import OpenStage, Stages
 from onestream.wire.refusals import QUEUE_FULL, WAITED_TOO_LONG, shortened
 from onestream.wire.tensor_names import LEFT_OUT, PIXELS
 
@@ -35,19 +36,29 @@ class Staged(Adapter):
         for stage in self.served:
             self.stamped(self.stage_folders[stage.name], stage.definition, stage.definition_digest)
 
-    def open_stages(self, networks: Networks) -> Stages:
-        """The stages, for one thread."""
+    def open_stages(self, networks: Networks[Pixels]) -> Stages[Pixels]:
+        """The stages on the CPU, for one thread."""
         return Stages(
-            [self._stage(stage) for stage in self.served],
+            self.stages(),
             networks,
+            lambda stage: samples_on_cpu(stage.definition, self.limits),
             limits=self.limits,
             timed=self.timed,
-            looked_at=lambda stage, quads: self.metrics.count("onestream_regions_total", len(quads), stage=stage),
+            looked_at=self.count_regions,
         )
 
-    def _stage(self, stage: ServedStage) -> OpenStage:
-        postprocess = self.postprocess_of(stage.postprocess, stage.definition, self.stage_folders[stage.name])
-        return OpenStage.open(stage, postprocess, limits=self.limits)
+    def stages(self) -> list[OpenStage]:
+        """The stages, for one thread."""
+        return [
+            OpenStage.of(
+                stage, self.postprocess_of(stage.postprocess, stage.definition, self.stage_folders[stage.name])
+            )
+            for stage in self.served
+        ]
+
+    def count_regions(self, stage: str, quads: Quads) -> None:
+        """Count the regions that a stage has worked on."""
+        self.metrics.count("onestream_regions_total", len(quads), stage=stage)
 
     def count_left_out(self, answer: Tensors) -> None:
         """Count the regions of a picture that the limits left out."""
@@ -59,17 +70,17 @@ class Staged(Adapter):
         return OtherModels(self.parameters["pipeline"], {stage.name: stage.network_outputs for stage in self.served})
 
 
-class _Form(Staged, FromImages):
-    """``image`` to what the last stage gives of every region."""
+class Cascade(Staged, FromImages):
+    """``image`` to what the last stage gives of every region; networks are models of their own, asked in the server."""
 
     def prepare(self) -> None:
-        """Load or find the networks, and compile the definitions."""
+        """Find the networks, and compile the definitions."""
         self.networks = self.open_networks()
         self.open_on_cpu()
 
-    @abstractmethod
-    def open_networks(self) -> Networks:
+    def open_networks(self) -> Networks[Pixels]:
         """What runs the networks; threads may share it."""
+        return self.other_models()
 
     def open_work(self) -> Work:
         """See ``FromImages.open_work``."""
@@ -82,64 +93,59 @@ class _Form(Staged, FromImages):
         )
         return partial(self._responses, decoder, self.open_stages(self.networks))
 
-    def answer(self, requests: Sequence[Any]) -> list[Any]:
+    def answer(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer every picture; a bad one is an error of its own request only."""
-        return self.answer_on_cpu(requests)
+        return self.answer_images(requests)
 
     def finalize(self) -> None:
         """Finish what was begun."""
         super().finalize()
-        self.networks.close()
+        if self.on_gpu is None:
+            self.networks.close()
 
-    def _responses(self, decoder: Compiled, stages: Stages, callers: Sequence[RequestCaller]) -> list[Any]:
+    def response(self, request: Any, result: Tensors | Exception) -> Any:
+        """The response to a request: what the stages gave of its picture, or what they raised."""
+        if isinstance(result, BadImage):
+            return self.refuse(request, result)
+        if isinstance(result, NobodyWaits):
+            return unavailable(WAITED_TOO_LONG)
+        if isinstance(result, NetworkFailed):
+            return unavailable(str(result)) if result.is_overload else _failed(str(result))
+        if isinstance(result, Exception):
+            pb_utils.Logger.log_error(f"{self.name}: a picture failed: {type(result).__name__}: {result}")
+            return _failed(f"a picture failed: {type(result).__name__}")
+        self.count_left_out(result)
+        return self.respond(result)
+
+    def _responses(self, decoder: Compiled, stages: Stages[Pixels], callers: Sequence[RequestCaller]) -> list[Any]:
         with self.timed("decode"):
             pictures = run_isolated(lambda images: list(decoder.run(images)), [caller.request for caller in callers])
         return [
-            self._response(caller, partial(stages.run, picture, caller))
-            if not isinstance(picture, BadImage)
-            else self.refuse(caller.request, picture)
+            self.response(caller.request, _result(stages, picture, caller))
             for caller, picture in zip(callers, pictures, strict=True)
         ]
 
-    def _response(self, caller: RequestCaller, run: Callable[[], Tensors]) -> Any:
-        try:
-            answer = run()
-        except BadImage as error:
-            return self.refuse(caller.request, error.as_result())
-        except NobodyWaits:
-            return unavailable(WAITED_TOO_LONG)
-        except NetworkFailed as error:
-            return unavailable(str(error)) if error.is_overload else _failed(str(error))
-        except Exception as error:  # whatever a stage raises, the other pictures have their answers
-            pb_utils.Logger.log_error(f"{self.name}: a picture failed: {type(error).__name__}: {error}")
-            return _failed(f"a picture failed: {type(error).__name__}")
-        self.count_left_out(answer)
-        return self.respond(answer)
 
+class CascadeFused(Cascade):
+    """All stages and their networks in one process."""
 
-def _failed(reason: str) -> Any:
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(reason, pb_utils.TritonError.INTERNAL))
+    def prepare(self) -> None:
+        """Load the networks, and compile the definitions."""
+        if self.device == "gpu":
+            from onestream.serving.models.cascade_gpu import cascade_on_gpu
 
+            self.on_gpu = cascade_on_gpu(self, self.stages, self.response, looked_at=self.count_regions)
+            return
+        super().prepare()
 
-class CascadeFused(_Form):
-    """All stages in one process."""
-
-    def open_networks(self) -> Networks:
+    def open_networks(self) -> Networks[Pixels]:
         """The networks beside the model."""
         return OwnNetworks(
             {stage.name: self.load_engine(f"{stage.name}.onnx", stage.definition) for stage in self.served}
         )
 
 
-class Cascade(_Form):
-    """All stages but their networks, which are models of their own and are asked inside the server."""
-
-    def open_networks(self) -> Networks:
-        """The models ``NAME_STAGE_model``."""
-        return self.other_models()
-
-
-class OtherModels(Networks):
+class OtherModels(Networks[Pixels]):
     """Models of Triton's, asked inside the server. ``outputs`` are the names of each network's, by its stage."""
 
     def __init__(self, pipeline: str, outputs: Mapping[str, Sequence[str]]) -> None:
@@ -148,10 +154,10 @@ class OtherModels(Networks):
         # these models for each core must not fill the networks' queues, which have room for 32 for each core.
         self._askers = ThreadPoolExecutor(min(2 * len(os.sched_getaffinity(0)), _MOST_ASKERS), "ask")
 
-    def run(self, stage: str, samples: Sequence[Pixels], caller: Caller) -> list[Tensors]:
+    def run(self, stage: str, samples: Sequence[Pixels], callers: Sequence[Caller]) -> list[Tensors]:
         """See ``Networks.run``: all at once, so that the instances of a network share them."""
         answers = []
-        for answer in self._askers.map(partial(self._ask, stage, caller), samples):
+        for answer in self._askers.map(partial(self._ask, stage), samples, callers):
             deadline.extend()
             answers.append(answer)
         return answers
@@ -160,7 +166,7 @@ class OtherModels(Networks):
         """End the threads that ask."""
         self._askers.shutdown()
 
-    def _ask(self, stage: str, caller: Caller, sample: Pixels) -> Tensors:
+    def _ask(self, stage: str, sample: Pixels, caller: Caller) -> Tensors:
         request = pb_utils.InferenceRequest(
             model_name=f"{self._pipeline}_{stage}_model",
             requested_output_names=list(self._outputs[stage]),
@@ -176,3 +182,18 @@ class OtherModels(Networks):
             overload = next((text for text in QUEUE_FULL if text in reason), None)
             raise NetworkFailed(overload or reason, is_overload=overload is not None)
         return {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs[stage]}
+
+
+def _result(stages: Stages[Pixels], picture: Pixels | BadImage, caller: Caller) -> Tensors | Exception:
+    if isinstance(picture, BadImage):
+        return picture
+    try:
+        return stages.run(picture, caller)
+    except Exception as error:  # whatever a stage raises, the other pictures have their answers
+        # Without the frames that it passed through, which hold the picture.
+        error.__traceback__ = error.__context__ = None
+        return error
+
+
+def _failed(reason: str) -> Any:
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(reason, pb_utils.TritonError.INTERNAL))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -23,9 +23,6 @@ from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages, Image, image_size, run_isolated
 from onestream.serving.models.heavy_pictures import Work
 from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
-
-if TYPE_CHECKING:
-    from onestream.serving.models.image_gpu import FusedOnGpu
 
 _LATER = 10
 
@@ -138,11 +135,10 @@ class Fused(FromImages):
 
     def prepare(self) -> None:
         """Compile the definition, load the network and the labels."""
-        self._on_gpu: FusedOnGpu | None = None
         if self.device == "gpu":
-            from onestream.serving.models.image_gpu import FusedOnGpu
+            from onestream.serving.models.image_gpu import fused_on_gpu
 
-            self._on_gpu = FusedOnGpu(self)
+            self.on_gpu = fused_on_gpu(self)
             return
         self._engine = self.load_engine()
         self._postprocess = self.load_postprocess()
@@ -155,11 +151,7 @@ class Fused(FromImages):
 
     def answer(self, requests: Sequence[Any]) -> list[Any] | None:
         """Run the good images as one batch; each bad one gets its own error."""
-        if self._on_gpu is not None:
-            for batch in self.light_first(requests):
-                self._on_gpu.submit(batch)
-            return None
-        return self.answer_on_cpu(requests)
+        return self.answer_images(requests)
 
     def _responses(self, compiled: Compiled, requests: Sequence[Any]) -> list[Any]:
         def run(images: list[Image]) -> list[Any]:
@@ -183,12 +175,6 @@ class Fused(FromImages):
             self.refuse(request, sample) if isinstance(sample, BadImage) else next(responses)
             for request, sample in zip(requests, samples, strict=True)
         ]
-
-    def finalize(self) -> None:
-        """Finish what was begun."""
-        if self._on_gpu is not None:
-            self._on_gpu.close()
-        super().finalize()
 
 
 def split(outputs: Tensors, sizes: Sequence[int]) -> list[Tensors]:

@@ -1,108 +1,69 @@
-"""The stages of a cascade, run on pictures: what both of its forms do, each with its own networks behind it.
+"""The stages of a cascade, run on pictures: what all of its forms do, each with its own networks behind it.
 
 Every picture is decoded once, whole. A stage's pixels are made from the decoded picture, so nothing of a region is
-resampled twice, and a region's result depends on nothing but the picture and the region.
+resampled twice, and a region's result depends on nothing but the picture and the region. Pictures and samples are on
+the device on which the stages run (``stage_runners``).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.postprocess.postprocessing import Postprocess, Tensors
-from onestream.preprocess import BadImage, Definition, FromPicture, Limits, OutOfMemory, compile_from_picture
+from onestream.preprocess import BadImage, Definition, Limits, OutOfMemory
+from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.geometry import Quads, Size
-from onestream.preprocess.quads import choose, quads_of, turned
-from onestream.serving.building.triton_config import Tensor
-from onestream.serving.cascade import ServedStage
-from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.models import deadline
+from onestream.preprocess.quads import MOST_SAMPLE_PIXELS, choose, quads_of, turned
 from onestream.serving.models.callers import ANYBODY, Caller, NobodyWaits
+from onestream.serving.models.stage_runners import NetworkFailed, Networks, P, Samples
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, DEGREES, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES
 
-Pixels = npt.NDArray[np.uint8]
+if TYPE_CHECKING:
+    from onestream.postprocess.postprocessing import Postprocess, Tensors
+    from onestream.serving.building.triton_config import Tensor
+    from onestream.serving.cascade import ServedStage
 
 _QUARTER = 90
-_CHUNK = 16
-"""Regions whose pixels are in memory at once, and after which a caller may be seen to have left."""
+_REGIONS_AT_ONCE = 16
+"""Regions whose pixels are in memory at once on a CPU, and after which a caller may be seen to have left."""
 _DTYPES = {"string": "object"}
-
-
-class NetworkFailed(Exception):
-    """A network gave no outputs for a sample. ``is_overload``: it may be asked again later."""
-
-    def __init__(self, reason: str, *, is_overload: bool = False) -> None:
-        super().__init__(reason)
-        self.is_overload = is_overload
-
-
-class Networks(ABC):
-    """What runs the network of a stage."""
-
-    @abstractmethod
-    def run(self, stage: str, samples: Sequence[Pixels], caller: Caller) -> list[Tensors]:
-        """The outputs for each sample, uint8 (height, width, channels) of any shape, with a batch dimension of 1.
-
-        ``caller`` waits for the picture's answer. Raises ``NetworkFailed`` and ``NobodyWaits``.
-        """
-
-    def close(self) -> None:  # noqa: B027 (most hold nothing)
-        """Release what is held."""
-
-
-class OwnNetworks(Networks):
-    """Networks in this process, by their stages."""
-
-    def __init__(self, engines: Mapping[str, OnnxRuntimeEngine]) -> None:
-        self._engines = engines
-
-    def run(self, stage: str, samples: Sequence[Pixels], caller: Caller) -> list[Tensors]:  # noqa: ARG002 (no request)
-        """See ``Networks.run``. Batches of regions do not pay on a CPU: one region's activations fit the cache."""
-        return [self._run(stage, sample) for sample in samples]
-
-    def _run(self, stage: str, sample: Pixels) -> Tensors:
-        # A page of long lines takes longer than any batch of single pictures.
-        deadline.extend()
-        try:
-            return self._engines[stage].run(sample[None])
-        except Exception as error:  # ONNX Runtime's exceptions share no public base class
-            raise NetworkFailed(f"the network of stage {stage} failed: {type(error).__name__}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStage:
-    """One stage, ready to run.
+    """One stage: what is done on every device alike.
 
     ``answer`` are the tensors that it gives of one region, without a batch dimension; ``keeps`` says of them, with it,
-    whether the region stays. ``order`` is that in which the first stage's regions are told.
+    whether the region stays. ``order`` is that in which the first stage's regions are told. ``gpu_batch`` is the most
+    samples that its network takes at once on a GPU.
     """
 
     name: str
     definition: Definition
-    from_picture: FromPicture
     postprocess: Postprocess
-    answer: tuple[Tensor, ...]
+    answer: Sequence[Tensor]
     keeps: Callable[[Tensors], bool] = lambda _: True
     order: Callable[[Quads], npt.NDArray[np.int64]] = lambda quads: np.arange(len(quads))
+    gpu_batch: int = 1
 
     @classmethod
-    def open(cls, served: ServedStage, postprocess: Postprocess, *, limits: Limits) -> OpenStage:
-        """A stage as it was built, with its definition compiled for the CPU; for one thread."""
+    def of(cls, served: ServedStage, postprocess: Postprocess) -> OpenStage:
+        """A stage as it was built."""
         return cls(
             served.name,
             served.definition,
-            compile_from_picture(served.definition.pixels(), backend="dali", limits=limits),
             postprocess,
             served.answer,
             served.postprocess.keeps,
             served.postprocess.order,
+            served.gpu_batch,
         )
 
 
@@ -118,114 +79,236 @@ class _Found:
     tensors: Tensors
 
 
-class Stages:
-    """A cascade on the CPU, but for its networks.
+@dataclass(slots=True, eq=False)
+class _Journey(Generic[P]):
+    """A picture on its way through the stages; it ends at the first failure, which is no other picture's."""
+
+    picture: P
+    caller: Caller
+    found: dict[str, _Found] = field(default_factory=dict)
+    left_out: set[int] = field(default_factory=set)
+    failure: Exception | None = None
+
+    @property
+    def size_hw(self) -> Size:
+        """In pixels."""
+        return self.picture.shape[0], self.picture.shape[1]
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """What fails in the block fails this picture."""
+        try:
+            yield
+        except MemoryError:
+            self.failure = _out_of_memory()
+        except Exception as error:
+            # Without the frames that it passed through, which hold pictures (``BadImage.as_result``).
+            error.__traceback__ = error.__context__ = None
+            self.failure = error
+
+
+@dataclass(slots=True, eq=False)
+class _Look(Generic[P]):
+    """A stage's look at the regions that it takes of one picture, of which some were kept so far, each with its row.
+
+    ``pixels`` are those of each region's sample.
+    """
+
+    journey: _Journey[P]
+    places: npt.NDArray[np.int64]
+    quads: Quads
+    pixels: npt.NDArray[np.int64]
+    kept: list[int] = field(default_factory=list)
+    rows: list[Tensors] = field(default_factory=list)
+
+    def found(self, answer: Sequence[Tensor]) -> _Found:
+        """What the stage gave of the regions that were kept."""
+        tensors, quads = _stacked(self.rows, answer), self.quads[self.kept]
+        if DEGREES in tensors:
+            quads = turned(quads, tensors[DEGREES] // _QUARTER)
+        return _Found(self.places[self.kept], quads, tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Region(Generic[P]):
+    """A region of a look, by its number there."""
+
+    look: _Look[P]
+    number: int
+
+    @property
+    def pixels(self) -> int:
+        """Of its sample."""
+        return int(self.look.pixels[self.number])
+
+
+class Stages(Generic[P]):
+    """A cascade, but for what cuts its regions and runs its networks.
 
     Args:
         stages: in their order.
         networks: run what the stages ask.
+        samples: makes of a stage what cuts and resizes for it.
         limits: of which ``max_regions`` of a picture go on to a later stage.
         timed: counts the time of its block under a step's name.
         looked_at: called with a later stage's name and the regions that it has worked on.
+        regions_at_once: whose pixels are in memory at once, of all pictures together.
     """
 
     def __init__(
         self,
         stages: Sequence[OpenStage],
-        networks: Networks,
+        networks: Networks[P],
+        samples: Callable[[OpenStage], Samples[P]],
         *,
         limits: Limits,
         timed: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
         looked_at: Callable[[str, Quads], None] = lambda _stage, _quads: None,
+        regions_at_once: int = _REGIONS_AT_ONCE,
     ) -> None:
         self._stages, self._networks, self._limits = stages, networks, limits
-        self._timed, self._looked_at = timed, looked_at
+        self._samples = {stage.name: samples(stage) for stage in stages}
+        self._timed, self._looked_at, self._regions_at_once = timed, looked_at, regions_at_once
 
-    def run(self, picture: Pixels, caller: Caller = ANYBODY) -> Tensors:
+    def run(self, picture: P, caller: Caller = ANYBODY) -> Tensors:
         """The answer to a decoded picture, upright, (height, width, 3) RGB, with a batch dimension of 1.
 
         ``caller`` is who waits for it. Raises ``NobodyWaits``, ``NetworkFailed``, and ``BadImage`` where a stage cannot
         be applied to a picture of this size or memory is short.
         """
-        found: dict[str, _Found] = {}
-        left_out: set[int] = set()
+        (result,) = self.run_together([picture], [caller])
+        if isinstance(result, Exception):
+            try:
+                raise result
+            finally:
+                # An error that its own frame holds would keep the picture.
+                del result
+        return result
+
+    def run_together(self, pictures: Sequence[P], callers: Sequence[Caller]) -> list[Tensors | Exception]:
+        """The same for several pictures, which go from stage to stage together; what is raised for one is returned.
+
+        Raises what is true of all of them: what ``Samples`` and ``Networks.run`` raise.
+        """
+        journeys = [_Journey(picture, caller) for picture, caller in zip(pictures, callers, strict=True)]
         try:
             for stage in self._stages:
-                if stage.definition.region is None:
-                    found[stage.name] = self._find(stage, picture, caller)
-                else:
-                    chosen = self._chosen(stage, picture, found, left_out)
-                    found[stage.name] = self._look_at(stage, picture, chosen, left_out, caller)
+                go = self._find if stage.definition.region is None else self._look_at
+                go(stage, [journey for journey in journeys if journey.failure is None])
         except MemoryError:
-            raise OutOfMemory(f"too little memory is free for the regions of a picture{MAY_BE_SENT_AGAIN}") from None
-        return self._answer(found, len(left_out))
+            raise _out_of_memory() from None
+        return [self._result(journey) for journey in journeys]
 
-    def _find(self, stage: OpenStage, picture: Pixels, caller: Caller) -> _Found:
-        """Run the first stage: the picture is its sample."""
+    def _find(self, stage: OpenStage, journeys: Sequence[_Journey[P]]) -> None:
+        """Run the first stage: every picture is a sample."""
         with self._timed(f"{stage.name}_preprocess"):
-            sample = stage.from_picture.run(picture)
-        (found,) = self._results(stage, [sample], caller, [(picture.shape[0], picture.shape[1])])
-        tensors = {name: value if name == IMAGE_SIZE else value[0] for name, value in found.items()}
-        quads = tensors[QUADS] if QUADS in tensors else quads_of(tensors[BOXES])
-        return _Found(np.arange(len(quads)), quads, tensors)
+            samples = self._samples[stage.name]([journey.picture for journey in journeys], None)
+        good: list[tuple[_Journey[P], P]] = []
+        for journey, sample in zip(journeys, samples, strict=True):
+            if isinstance(sample, BadImage):
+                journey.failure = sample
+            else:
+                good.append((journey, sample))
 
-    def _chosen(self, stage: OpenStage, picture: Pixels, found: Mapping[str, _Found], left_out: set[int]) -> _Found:
-        """The regions that a stage takes, without tensors of its own; those that a limit leaves out are told."""
+        def take(journey: _Journey[P], outputs: Tensors) -> None:
+            (found,) = stage.postprocess(outputs, [journey.size_hw])
+            tensors = {name: value if name == IMAGE_SIZE else value[0] for name, value in found.items()}
+            quads = tensors[QUADS] if QUADS in tensors else quads_of(tensors[BOXES])
+            journey.found[stage.name] = _Found(np.arange(len(quads)), quads, tensors)
+
+        self._work(stage, [(journey, sample, partial(take, journey)) for journey, sample in good])
+
+    def _look_at(self, stage: OpenStage, journeys: Sequence[_Journey[P]]) -> None:
+        """Run a later stage on the regions of all pictures, some at a time; those stay of which it keeps the row."""
+        looks: list[_Look[P]] = []
+        for journey in journeys:
+            with journey.own():
+                looks.append(self._chosen(stage, journey))
+        regions = [_Region(look, number) for look in looks for number in range(len(look.quads))]
+        for some in groups(regions, max_items=self._regions_at_once, max_pixels=MOST_SAMPLE_PIXELS):
+            self._look_at_some(stage, some)
+        for look in looks:
+            if look.journey.failure is None:
+                with look.journey.own():
+                    self._looked_at(stage.name, look.quads)
+                    look.journey.found[stage.name] = look.found(stage.answer)
+
+    def _chosen(self, stage: OpenStage, journey: _Journey[P]) -> _Look[P]:
+        """The regions that a stage takes; those that a limit leaves out are told."""
         region = stage.definition.region
         assert region is not None
-        earlier = found[region.of]
-        first = found[self._stages[0].name].tensors
+        earlier = journey.found[region.of]
+        first = journey.found[self._stages[0].name].tensors
         said = {name: first[name][earlier.places] for name in (SCORES, CLASS_IDS, LABELS) if name in first}
         chosen = choose(
             stage.definition,
             earlier.quads,
-            (picture.shape[0], picture.shape[1]),
+            journey.size_hw,
             limits=self._limits,
             scores=said.get(SCORES),
             class_ids=said.get(CLASS_IDS),
             labels=said.get(LABELS),
         )
-        left_out.update(earlier.places[chosen.left_out].tolist())
-        return _Found(earlier.places[chosen.indices], chosen.quads, {})
+        journey.left_out.update(earlier.places[chosen.left_out].tolist())
+        return _Look(journey, earlier.places[chosen.indices], chosen.quads, chosen.sample_pixels)
 
-    def _look_at(self, stage: OpenStage, picture: Pixels, chosen: _Found, left_out: set[int], caller: Caller) -> _Found:
-        """Run a later stage on its regions, a few at a time; those stay of which it gives what it keeps."""
-        rows: list[Tensors] = []
-        kept: list[int] = []
-        for start in range(0, len(chosen.quads), _CHUNK):
-            if not caller.is_waiting():
-                raise NobodyWaits
-            with self._timed(f"{stage.name}_preprocess"):
-                samples = stage.from_picture.run(picture, chosen.quads[start : start + _CHUNK])
-            good: list[Pixels] = []
-            numbers: list[int] = []
-            for number, sample in enumerate(samples, start):
-                if isinstance(sample, OutOfMemory):
-                    raise sample
-                if isinstance(sample, BadImage):
-                    # Resized by this definition it would be larger than a picture may be.
-                    left_out.add(int(chosen.places[number]))
-                else:
-                    good.append(sample)
-                    numbers.append(number)
-            for number, row in zip(numbers, self._results(stage, good, caller), strict=True):
-                if stage.keeps(row):
-                    rows.append(row)
-                    kept.append(number)
-        self._looked_at(stage.name, chosen.quads)
-        tensors, quads = _stacked(rows, stage.answer), chosen.quads[kept]
-        if DEGREES in tensors:
-            quads = turned(quads, tensors[DEGREES] // _QUARTER)
-        return _Found(chosen.places[kept], quads, tensors)
+    def _look_at_some(self, stage: OpenStage, regions: Sequence[_Region[P]]) -> None:
+        """Run a stage on regions that follow each other."""
+        numbers: dict[_Look[P], list[int]] = {}
+        for region in regions:
+            numbers.setdefault(region.look, []).append(region.number)
+        for look in numbers:
+            if look.journey.failure is None and not look.journey.caller.is_waiting():
+                look.journey.failure = NobodyWaits()
+        numbers = {look: some for look, some in numbers.items() if look.journey.failure is None}
+        if not numbers:
+            return
+        with self._timed(f"{stage.name}_preprocess"):
+            samples = self._samples[stage.name](
+                [look.journey.picture for look in numbers], [look.quads[some] for look, some in numbers.items()]
+            )
+        good: list[tuple[_Look[P], int, P]] = []
+        places = [(look, number) for look, some in numbers.items() for number in some]
+        for (look, number), sample in zip(places, samples, strict=True):
+            if isinstance(sample, OutOfMemory):
+                look.journey.failure = sample
+            elif isinstance(sample, BadImage):
+                # Resized by this definition it would be larger than a picture may be.
+                look.journey.left_out.add(int(look.places[number]))
+            else:
+                good.append((look, number, sample))
 
-    def _results(
-        self, stage: OpenStage, samples: Sequence[Pixels], caller: Caller, sizes: Sequence[Size] = ()
-    ) -> list[Tensors]:
-        """What a stage gives of each sample, with a batch dimension of 1."""
+        def take(look: _Look[P], number: int, outputs: Tensors) -> None:
+            (row,) = stage.postprocess(outputs, ())
+            if stage.keeps(row):
+                look.rows.append(row)
+                look.kept.append(number)
+
+        self._work(stage, [(look.journey, sample, partial(take, look, number)) for look, number, sample in good])
+
+    def _work(self, stage: OpenStage, work: Sequence[tuple[_Journey[P], P, Callable[[Tensors], None]]]) -> None:
+        """Run a stage's network on samples, each of a journey and with what takes its outputs."""
+        work = [one for one in work if one[0].failure is None]
+        if not work:
+            return
         with self._timed(f"{stage.name}_network"):
-            outputs = self._networks.run(stage.name, samples, caller)
+            outputs = self._networks.run(
+                stage.name, [sample for _, sample, _ in work], [journey.caller for journey, _, _ in work]
+            )
         with self._timed(f"{stage.name}_postprocess"):
-            return [stage.postprocess(one, sizes)[0] for one in outputs]
+            for (journey, _, take), one in zip(work, outputs, strict=True):
+                if journey.failure is None:
+                    with journey.own():
+                        if isinstance(one, NetworkFailed):
+                            raise one
+                        take(one)
+
+    def _result(self, journey: _Journey[P]) -> Tensors | Exception:
+        answer: Tensors = {}
+        if journey.failure is None:
+            with journey.own():
+                answer = self._answer(journey.found, len(journey.left_out))
+        return answer if journey.failure is None else journey.failure
 
     def _answer(self, found: Mapping[str, _Found], left_out: int) -> Tensors:
         """Of every stage the rows of the regions that went through all of them."""
@@ -247,6 +330,10 @@ class Stages:
                 answer[QUADS] = one.quads[kept][None]
         answer[LEFT_OUT] = np.array([[left_out]], np.int32)
         return answer
+
+
+def _out_of_memory() -> OutOfMemory:
+    return OutOfMemory(f"too little memory is free for the regions of a picture{MAY_BE_SENT_AGAIN}")
 
 
 def _stacked(rows: Sequence[Tensors], answer: Sequence[Tensor]) -> Tensors:

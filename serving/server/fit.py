@@ -1,8 +1,9 @@
 """Fits instance counts and queues to the machine that serves.
 
-A committed repository cannot know how many cores it will meet. Models whose ``cpu_instances`` parameter says *cores*
-get one process per core, those whose ``cpu_queue`` says so a queue in proportion, so that it is worked off in the same
-time everywhere: in a view of the repository, which has links to its files, and own configurations.
+A committed repository cannot know how many cores it will meet. Models on a CPU, on a machine with a GPU too, whose
+``cpu_instances`` parameter says *cores* get one process per core, those whose ``cpu_queue`` says so a queue in
+proportion, so that it is worked off in the same time everywhere: in a view of the repository, which has links to its
+files, and own configurations.
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ import os
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from onestream.serving.building.triton_config import INSTANCES_PARAMETER, QUEUE_PARAMETER, from_text, queue_for, to_text
+from onestream.serving.building.triton_config import (
+    INSTANCES_PARAMETER,
+    QUEUE_PARAMETER,
+    Device,
+    from_text,
+    queue_for,
+    to_text,
+)
 from onestream.serving.server.links import link_entries
 
-_CPU_CONFIG = Path("configs") / "cpu.pbtxt"
+_CONFIG_FOR: dict[Device, Path] = {"cpu": Path("configs") / "cpu.pbtxt", "gpu": Path("config.pbtxt")}
+"""Which configuration Triton reads, on a machine with a GPU and on any other."""
 
 
 def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
@@ -40,34 +49,37 @@ def instances_for(cores: int) -> int:
     return max(2, cores)
 
 
-def fit_instances(repository: Path, view: Path, *, cores: int) -> Path:
+def fit_instances(repository: Path, view: Path, *, cores: int, device: Device = "cpu") -> Path:
     """The folder to serve from: ``repository`` itself where its counts fit, else ``view``, which is then filled.
 
-    ``view`` must not exist. The repository is not changed.
+    ``device`` says which configurations are read. ``view`` must not exist. The repository is not changed.
     """
-    read = {path.parents[1].name: _read(path) for path in repository.glob(f"*/{_CPU_CONFIG}")}
+    file = _CONFIG_FOR[device]
+    read = {path.relative_to(repository).parts[0]: _read(path) for path in repository.glob(f"*/{file}")}
     unfit = {name: config for name, config in read.items() if config is not None and _adapt(config, cores)}
     if not unfit:
         return repository
     for model in sorted(path for path in repository.iterdir() if path.is_dir()):
         copy = view / model.name
-        link_entries(model, copy, but=[_CPU_CONFIG.parent.name] if model.name in unfit else [])
+        link_entries(model, copy, but=[file.parts[0]] if model.name in unfit else [])
         if model.name in unfit:
-            (copy / _CPU_CONFIG).parent.mkdir()
-            (copy / _CPU_CONFIG).write_text(to_text(unfit[model.name], source=f"{model.name}, for {cores} cores"))
+            (copy / file).parent.mkdir(exist_ok=True)
+            (copy / file).write_text(to_text(unfit[model.name], source=f"{model.name}, for {cores} cores"))
     return view
 
 
 def _read(path: Path) -> ModelConfig | None:
     try:
         return from_text(path.read_text())
-    except text_format.ParseError:
+    except (text_format.ParseError, UnicodeDecodeError):
         # Triton reads it next and says what is wrong with it.
         return None
 
 
 def _adapt(config: ModelConfig, cores: int) -> bool:
     """Change what asks for it to fit the cores; tell whether anything had to be changed."""
+    if not any(group.kind == ModelInstanceGroup.KIND_CPU for group in config.instance_group):
+        return False
     before = ModelConfig()
     before.CopyFrom(config)
     if _says_cores(config, INSTANCES_PARAMETER):

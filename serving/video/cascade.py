@@ -11,7 +11,8 @@ from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import WHOLE_PICTURE
 from onestream.preprocess.video.streams.stream import StreamFrame
 from onestream.serving.models.cascade import Staged
-from onestream.serving.models.stages import NetworkFailed, Stages
+from onestream.serving.models.stage_runners import NetworkFailed, Pixels
+from onestream.serving.models.stages import Stages
 from onestream.serving.video.model import Overloaded, Video
 
 
@@ -46,8 +47,8 @@ class CascadeVideo(Staged, Video):
         self.count_left_out(answer)
         return {name: value[0] for name, value in answer.items()}
 
-    def _stages(self) -> Stages:
+    def _stages(self) -> Stages[Pixels]:
         if not hasattr(self._of_thread, "stages"):
             self._of_thread.stages = self.open_stages(self._networks)
-        stages: Stages = self._of_thread.stages
+        stages: Stages[Pixels] = self._of_thread.stages
         return stages

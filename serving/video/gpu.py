@@ -30,7 +30,7 @@ from onestream.preprocess.video.gpu.stream_gpu import GpuStreamDecoder
 from onestream.preprocess.video.gpu.surfaces import Surface, prepare_colors
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
-from onestream.serving.models.image_gpu import usable
+from onestream.serving.models.gpu_batches import usable
 from onestream.wire.tensor_names import PIXELS
 from onestream.wire.video import Packet
 

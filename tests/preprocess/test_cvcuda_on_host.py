@@ -268,11 +268,11 @@ def test_a_machine_without_a_gpu_or_library_says_what_is_missing() -> None:
 def test_groups_keep_order_and_bounds(sizes: list[tuple[int, int]], most: int, pixels: int) -> None:
     images = [Any] * len(sizes)
     planned = [_planned(index, size) for index, (size, _) in enumerate(zip(sizes, images, strict=True))]
-    found = list(groups(planned, max_images=most, max_pixels=pixels))
+    found = list(groups(planned, max_items=most, max_pixels=pixels))
     assert [item for group in found for item in group] == planned
     for group in found:
         assert len(group) <= most
-        assert len(group) == 1 or sum(item.decoded_pixels for item in group) <= pixels
+        assert len(group) == 1 or sum(item.pixels for item in group) <= pixels
 
 
 def _planned(index: int, size: tuple[int, int]) -> Any:

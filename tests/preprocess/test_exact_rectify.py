@@ -17,16 +17,19 @@ from onestream.preprocess import (
     CannotCompile,
     Definition,
     Limits,
+    Output,
     Region,
     Resize,
     compile_from_picture,
 )
+from onestream.preprocess.backends import gpu_pictures
 from onestream.preprocess.backends.gpu_pictures import GpuFromPicture
+from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.backends.reference_pictures import rectified
 from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.cuda.rectify import Rectify, ToRectify
-from onestream.preprocess.quads import choose, cuts, homographies
+from onestream.preprocess.quads import choose, cuts, homographies, quads_of
 
 QUAD = Region(of="find", shape="quad", upright=1.5, margin=0.1)
 LIMITS = Limits()
@@ -177,3 +180,48 @@ def test_pixels_of_another_layout_are_not_read() -> None:
     pixels = DeviceArray(planar.ctypes.data, (9, 9, 3), planar.dtype, stream.handle, planar, (9, 1, 81))
     with pytest.raises(ValueError, match="interleaved"):
         Rectify(stream).enqueue([ToRectify(pixels, np.eye(3), stream.allocate((4, 4, 3), np.uint8))])
+
+
+def test_samples_of_one_size_lie_side_by_side_in_pieces_that_a_network_takes() -> None:
+    """Whatever lies between them in the batch; a sample that cannot be takes no place."""
+    stream = HostDevice().stream()
+    limited = Limits(max_pixels=4000)
+    line = Definition(
+        operations=[Region(of="find"), Resize(mode="height", size=(12, 999)), Output(layout="NHWC", dtype="uint8")]
+    )
+    pictures = [on_gpu(np.full((60, 300, 3), level, np.uint8), stream, gap=0) for level in (10, 20)]
+    square, wide, too_wide = (quads_of(np.array([[0, 0, width, 6]], np.float32)) for width in (6, 12, 290))
+    quads = [np.concatenate([square, wide, square, too_wide]), np.concatenate([wide, square, square])]
+    run = GpuFromPicture(line, limited, stream=stream, side_by_side=3)
+    seen = run.enqueue(pictures, quads)
+    assert isinstance(seen[3], BadImage)
+    stream.sync()
+    expected = [(12, 12), (12, 24), (12, 12), None, (12, 24), (12, 12), (12, 12)]
+    assert [None if isinstance(one, BadImage) else one.shape[:2] for one in seen] == expected
+    assert [int(view(one)[0, 0, 0]) for one in seen if not isinstance(one, BadImage)] == [10, 10, 10, 20, 20, 20]
+    squares, wides = [seen[at] for at in (0, 2, 5, 6)], [seen[at] for at in (1, 4)]
+    for piece in (squares[:3], squares[3:], wides):
+        assert len({id(one.owner) for one in piece}) == 1
+        assert [one.pointer - piece[0].pointer for one in piece] == [row * piece[0].nbytes for row in range(len(piece))]
+    assert squares[3].owner is not squares[0].owner
+
+
+def test_rectified_regions_that_do_not_fit_into_memory_together_follow_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = CountingStream()
+    line = Definition(operations=[QUAD, Resize(mode="height", size=(12, 99))])
+    picture = np.random.default_rng(0).integers(0, 256, (60, 60, 3)).astype(np.uint8)
+    quads = lines_of([(30, 30, 0.1), (20, 40, 1), (30, 20, 3)])
+    expected = compile_from_picture(line, limits=LIMITS).run(picture, quads)
+    # Each takes 42x14 pixels.
+    monkeypatch.setattr(
+        gpu_pictures, "groups", lambda work, max_items: groups(work, max_items=max_items, max_pixels=1200)
+    )
+    run = GpuFromPicture(line, LIMITS, stream=stream)
+    on_device = on_gpu(picture, stream, gap=0)
+    seen = run.enqueue([on_device], [quads])
+    assert [grid[2] for grid in stream.launches] == [2, 2, 2, 1, 1, 1, 3]
+    stream.sync()
+    for sample, known in zip(seen, expected, strict=True):
+        np.testing.assert_array_equal(view(sample), known)

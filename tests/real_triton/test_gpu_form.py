@@ -36,7 +36,7 @@ import sys
 sys.path[:0] = [{tests!r}]
 import host_gpu
 host_gpu.install()
-from onestream.serving.models.image import {adapter}
+from {module} import {adapter}
 
 
 class TritonPythonModel({adapter}):
@@ -65,15 +65,17 @@ class TritonPythonModel(Video):
 """
 
 
-def _use_gpu_form(model: Path, role: str) -> None:
+def use_gpu_form(model: Path, adapter: str, *, module: str = "onestream.serving.models.image") -> None:
+    """Let a model of the repository that is read on a CPU be the GPU's form, in host memory."""
     gpu = text_format.Parse((model / "config.pbtxt").read_text(), ModelConfig())
     cpu = text_format.Parse((model / "configs" / "cpu.pbtxt").read_text(), ModelConfig())
     # The GPU's configuration, on the kind of instance that this machine has.
     gpu.ClearField("instance_group")
     gpu.instance_group.extend(cpu.instance_group)
     (model / "configs" / "cpu.pbtxt").write_text(text_format.MessageToString(gpu))
-    template = _VIDEO if role == "video" else _MODEL
-    (model / "1" / "model.py").write_text(template.format(tests=str(ROOT / "tests"), adapter=role.capitalize()))
+    template = _VIDEO if adapter == "Video" else _MODEL
+    script = template.format(tests=str(ROOT / "tests"), adapter=adapter, module=module)
+    (model / "1" / "model.py").write_text(script)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +94,7 @@ def on_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(own))
         build(folder / f"{name}.yaml", folder=repository)
         for role in roles:
-            _use_gpu_form(repository / f"{name}_{role}", role)
+            use_gpu_form(repository / f"{name}_{role}", role.capitalize())
     with pytest.MonkeyPatch.context() as patch:
         # NumPy's BLAS spins where several threads call it on few cores.
         patch.setenv("OPENBLAS_NUM_THREADS", "1")

@@ -9,15 +9,14 @@ from onestream.measure.parity.answers import Answers, Right, Tally
 from onestream.measure.parity.cascade.ways import Way
 from onestream.measure.parity.regions import RegionTally
 from onestream.measure.parity.subject import CannotCompare, Observation, Outputs, Photo, Refused, Subject
-from onestream.postprocess import read_labels
-from onestream.postprocess.options import Text
-from onestream.postprocess.postprocessing import Postprocess, open_postprocess
+from onestream.postprocess.postprocessing import Postprocess, labels_beside, open_postprocess
 from onestream.preprocess import first_difference
 from onestream.preprocess.geometry import Quads, Size
 from onestream.serving.building.versions import parameters_of
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.models.stages import OpenStage, OwnNetworks, Stages
+from onestream.serving.models.stage_runners import OwnNetworks, Pixels, samples_by
+from onestream.serving.models.stages import OpenStage, Stages
 
 
 class BuiltCascade:
@@ -38,21 +37,15 @@ class BuiltCascade:
         self._check(cascade)
         self._networks = OwnNetworks({stage.name: self._engine(stage) for stage in self._stages})
 
-    def stages(self, way: Way, looked_at: Callable[[str, Quads], None] = lambda _stage, _quads: None) -> Stages:
+    def stages(self, way: Way, looked_at: Callable[[str, Quads], None] = lambda _stage, _quads: None) -> Stages[Pixels]:
         """The cascade by one way; ``looked_at`` is as of ``Stages``."""
-        opened = [
-            OpenStage(
-                name=stage.name,
-                definition=stage.definition,
-                from_picture=way.from_picture(stage.definition.pixels()),
-                postprocess=self._postprocess(stage),
-                answer=stage.answer,
-                keeps=stage.postprocess.keeps,
-                order=stage.postprocess.order,
-            )
-            for stage in self._stages
-        ]
-        return Stages(opened, self._networks, limits=self._limits, looked_at=looked_at)
+        return Stages(
+            [OpenStage.of(stage, self._postprocess(stage)) for stage in self._stages],
+            self._networks,
+            lambda stage: samples_by(way.from_picture(stage.definition.pixels())),
+            limits=self._limits,
+            looked_at=looked_at,
+        )
 
     def _check(self, cascade: Cascade) -> None:
         built = {stage.name: stage.definition for stage in self._stages}
@@ -75,9 +68,9 @@ class BuiltCascade:
         return OnnxRuntimeEngine(file, threads=0)
 
     def _postprocess(self, stage: ServedStage) -> Postprocess:
-        names, options = self._folder / STAGES_PARAMETER / stage.name / "labels.txt", stage.postprocess
-        labels = read_labels(names, spaces=isinstance(options, Text)) if names.exists() else None
-        return open_postprocess(options, stage.definition, labels=labels)
+        folder = self._folder / STAGES_PARAMETER / stage.name
+        labels = labels_beside(stage.postprocess, folder)
+        return open_postprocess(stage.postprocess, stage.definition, labels=labels)
 
 
 class WholeCascade(Subject[Photo]):

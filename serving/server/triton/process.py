@@ -131,9 +131,11 @@ class TritonProcess:
         self._repositories = (repository, self._run_folder / "repository")
 
         def fit(folder: Path, fitted: Path, names: Sequence[str]) -> Path:
+            folder = fit_instances(folder, fitted, cores=usable_cores(), device=device)
             if device == "cpu":
-                return fit_instances(folder, fitted, cores=usable_cores())
-            return fit_plans(folder, fitted, models=names, progress=on_event, stopping=stopping)
+                return folder
+            plans = fitted.with_name(f"{fitted.name}-plans")
+            return fit_plans(folder, plans, models=names, progress=on_event, stopping=stopping)
 
         try:
             pins = read_pins(repository)

@@ -11,18 +11,27 @@ import onnx
 import pytest
 import yaml
 from networks import mean_color
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from onestream.preprocess import Definition
 from onestream.preprocess.operations import Region, Resize
 from onestream.serving.building import certificate
 from onestream.serving.building.build import Built, build
+from onestream.serving.building.triton_config import Device, from_text
+from onestream.serving.cascade import SERVED_STAGES
 from onestream.serving.errors import BadPipeline
+from onestream.serving.pipeline import GpuOptions
 
 SCALED = {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]}
 
 
 def build_things(
-    folder: Path, *, region: dict[str, Any] | None = None, find: dict[str, Any] | None = None, **fields: Any
+    folder: Path,
+    *,
+    region: dict[str, Any] | None = None,
+    find: dict[str, Any] | None = None,
+    network: onnx.ModelProto | None = None,
+    **fields: Any,
 ) -> Built:
     """Build *things*: *find* has one class, and *name* takes its regions with these fields of ``region``."""
     side = detectors.SIDE
@@ -45,7 +54,7 @@ def build_things(
     (folder / "things.yaml").write_text(yaml.safe_dump({"stages": stages} | fields, sort_keys=False))
     networks = {name: folder / f"{name}.onnx" for name in stages}
     detectors.level_detector(networks["find"])
-    onnx.save(mean_color(), networks["name"])
+    onnx.save(network or mean_color(), networks["name"])
     return build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
 
 
@@ -93,10 +102,71 @@ def test_a_model_of_another_pipeline_is_not_replaced(tmp_path: Path) -> None:
     assert contents() == before
 
 
-def test_options_of_a_gpu_are_noted_as_unused(tmp_path: Path) -> None:
+def test_options_of_a_gpu_are_noted_as_unused_but_with_an_engine_that_takes_every_size(tmp_path: Path) -> None:
     assert build_things(tmp_path).notes == []
     (note,) = build_things(tmp_path, serving={"gpu": {"precision": "fp16"}}).notes
-    assert note.startswith("serving.gpu is not used: a cascade runs on the CPU")
+    assert note.startswith("serving.gpu is not used: with engine tensorrt")
+    assert note.endswith("it runs there with engine onnxruntime")
+    assert build_things(tmp_path, serving={"gpu": {"engine": "onnxruntime", "precision": "tf32"}}).notes == []
+
+
+def configs(folder: Path, device: Device) -> dict[str, ModelConfig]:
+    file = {"cpu": "configs/cpu.pbtxt", "gpu": "config.pbtxt"}[device]
+    return {model.name: from_text((model / file).read_text()) for model in sorted((folder / "repository").iterdir())}
+
+
+def test_with_that_engine_networks_and_the_fused_form_are_on_the_gpu(tmp_path: Path) -> None:
+    build_things(tmp_path)
+    before = configs(tmp_path, "cpu")
+    # Without it a machine with a GPU reads what any other does.
+    assert configs(tmp_path, "gpu") == before
+    build_things(tmp_path, serving={"gpu": {"engine": "onnxruntime", "gpus": [1], "max_batch_size": 9}}, video={})
+    found = configs(tmp_path, "gpu")
+    on_gpu = {
+        name: (config.backend, config.max_batch_size, [*config.instance_group[0].gpus])
+        for name, config in found.items()
+        if config.instance_group[0].kind == ModelInstanceGroup.KIND_GPU
+    }
+    assert on_gpu == {
+        "things_find_model": ("onnxruntime", 9, [1]),
+        "things_fused": ("python", 9, [1]),
+        "things_name_model": ("onnxruntime", 9, [1]),
+    }
+    assert GpuOptions.model_validate_json(found["things_fused"].parameters["gpu"].string_value).gpus == (1,)
+    (find, name) = SERVED_STAGES.validate_json(found["things_fused"].parameters["stages"].string_value)
+    assert (find.gpu_batch, name.gpu_batch) == (9, 9)
+    cpu = configs(tmp_path, "cpu")
+    assert [found[name] == cpu[name] for name in ("things", "things_video")] == [True, True]
+    for name, config in before.items():
+        for one in (config, cpu[name]):
+            one.parameters["stages"].Clear()
+        assert cpu[name] == config
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"backend": "dali"}, "backend: dali .* expected cvcuda"),
+        ({"decode": "cpu"}, "decode: cpu .* expected gpu or hybrid"),
+        ({"resize": "hq"}, "resize: hq .* expected exact"),
+        ({"precision": "fp16"}, "precision: fp16 .* expected fp32 or tf32"),
+    ],
+)
+def test_what_a_cascade_cannot_do_on_a_gpu_is_refused_by_name(
+    tmp_path: Path, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(BadPipeline, match=rf"serving\.gpu\.{reason}"):
+        build_things(tmp_path, serving={"gpu": {"engine": "onnxruntime"} | options})
+    assert not (tmp_path / "repository").exists()
+
+
+def test_a_network_that_takes_no_batches_takes_none_on_a_gpu(tmp_path: Path) -> None:
+    built = build_things(tmp_path, network=mean_color(mix_batch=True), serving={"gpu": {"engine": "onnxruntime"}})
+    assert [note.partition(":")[0] for note in built.notes] == ["stage name"]
+    found = configs(tmp_path, "gpu")
+    assert found["things_name_model"].max_batch_size == 1
+    stages = SERVED_STAGES.validate_json(found["things_fused"].parameters["stages"].string_value)
+    assert [stage.gpu_batch for stage in stages] == [64, 1]
 
 
 @pytest.mark.parametrize(("margin", "stages"), [(7, ["region", "resize", "crop", "normalize"]), (10, [])])

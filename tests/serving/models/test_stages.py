@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +15,9 @@ from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import BadImage, Decode, Definition, Limits, OutOfMemory, Resize
 from onestream.preprocess.operations import Region
 from onestream.serving.building.triton_config import Tensor
-from onestream.serving.models.callers import Caller, NobodyWaits
-from onestream.serving.models.stages import NetworkFailed, Networks, OpenStage, Pixels, Stages
+from onestream.serving.models.callers import ANYBODY, Caller, NobodyWaits
+from onestream.serving.models.stage_runners import NetworkFailed, Networks, Pixels
+from onestream.serving.models.stages import OpenStage, Stages
 
 SIDE = 10
 PICTURE_HW = (40, 1000)
@@ -29,26 +33,33 @@ def picture(count: int) -> Pixels:
 
 
 class Cutter:
-    """The sample of a picture is the picture, that of a region its place; ``bad`` gives what it cannot cut."""
+    """The sample of a picture is the picture, that of a region its place; ``bad`` gives what it cannot cut.
+
+    ``asked`` has how many pictures, and how many of their regions, it got at once.
+    """
 
     def __init__(self, bad: dict[int, BadImage] | None = None) -> None:
         self.bad = bad or {}
+        self.asked: list[tuple[int, int]] = []
 
-    def run(self, pixels: Pixels, quads: Any = None) -> Any:
+    def __call__(self, pictures: Sequence[Pixels], quads: Any = None) -> list[Any]:
         if quads is None:
-            return pixels
-        numbers = [int(quad[0, 0] // SIDE) for quad in quads]
+            self.asked.append((len(pictures), 0))
+            return list(pictures)
+        assert len(pictures) == len(quads)
+        numbers = [int(quad[0, 0] // SIDE) for some in quads for quad in some]
+        self.asked.append((len(pictures), len(numbers)))
         return [self.bad.get(number, np.full((1, 1, 3), number, np.uint8)) for number in numbers]
 
 
-class Echo(Networks):
+class Echo(Networks[Pixels]):
     """Gives its samples back, and remembers how many it got at once."""
 
     def __init__(self, failing: int | None = None) -> None:
         self.failing, self.batches, self.callers = failing, [], set()
 
-    def run(self, stage: str, samples: Sequence[Pixels], caller: Caller) -> list[Tensors]:
-        self.callers.add(caller)
+    def run(self, stage: str, samples: Sequence[Pixels], callers: Sequence[Caller]) -> list[Tensors]:
+        self.callers.update(callers)
         self.batches.append((stage, len(samples)))
         if stage != "find" and any(sample[0, 0, 0] == self.failing for sample in samples):
             raise NetworkFailed("it broke")
@@ -77,12 +88,22 @@ def turn(outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
     return [{"degrees": np.array([[90 * place]], np.int32)}]
 
 
-def stages(*later: OpenStage, networks: Networks | None = None, limits: Limits | None = None) -> Stages:
-    return Stages([FIRST, *later], networks or Echo(), limits=limits or Limits())
+def stages(
+    *later: OpenStage,
+    first: OpenStage | None = None,
+    networks: Networks[Pixels] | None = None,
+    limits: Limits | None = None,
+    cutters: dict[str, Any] | None = None,
+    **options: Any,
+) -> Stages[Pixels]:
+    def cutter(stage: OpenStage) -> Any:
+        return (cutters or {}).get(stage.name) or Cutter()
+
+    return Stages([first or FIRST, *later], networks or Echo(), cutter, limits=limits or Limits(), **options)
 
 
-FIRST = OpenStage("find", FIND, Cutter(), boxes, FOUND)
-LOOK = OpenStage("look", REGIONS, Cutter(), value, VALUE)
+FIRST = OpenStage("find", FIND, boxes, FOUND)
+LOOK = OpenStage("look", REGIONS, value, VALUE)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 10])
@@ -104,7 +125,7 @@ def test_a_network_that_fails_for_a_region_fails_the_picture() -> None:
 
 def test_a_region_that_would_be_too_large_is_left_out_and_told() -> None:
     cutter = Cutter({1: BadImage("too_many_pixels", "it would be too large")})
-    answer = stages(OpenStage("look", REGIONS, cutter, value, VALUE)).run(picture(3))
+    answer = stages(LOOK, cutters={"look": cutter}).run(picture(3))
     assert answer["value"].tolist() == [[0, 2]]
     assert answer["left_out"].tolist() == [[1]]
 
@@ -112,14 +133,13 @@ def test_a_region_that_would_be_too_large_is_left_out_and_told() -> None:
 def test_too_little_memory_for_a_region_is_no_answer_without_it() -> None:
     cutter = Cutter({1: OutOfMemory("too little memory")})
     with pytest.raises(OutOfMemory):
-        stages(OpenStage("look", REGIONS, cutter, value, VALUE)).run(picture(3))
+        stages(LOOK, cutters={"look": cutter}).run(picture(3))
 
-    class Short(Cutter):
-        def run(self, *_: Any) -> Any:
-            raise MemoryError
+    def short(*_: Any) -> Any:
+        raise MemoryError
 
     with pytest.raises(OutOfMemory, match="too little memory is free for the regions"):
-        Stages([OpenStage("find", FIND, Short(), boxes, FOUND), LOOK], Echo(), limits=Limits()).run(picture(3))
+        stages(LOOK, cutters={"find": short}).run(picture(3))
 
 
 def test_above_the_limit_the_best_regions_stay_and_the_rest_is_counted() -> None:
@@ -129,22 +149,22 @@ def test_above_the_limit_the_best_regions_stay_and_the_rest_is_counted() -> None
 
 
 def test_a_region_that_a_stage_does_not_keep_has_no_row() -> None:
-    answer = stages(OpenStage("odd", REGIONS, Cutter(), value, VALUE, is_odd), LOOK).run(picture(6))
+    answer = stages(OpenStage("odd", REGIONS, value, VALUE, is_odd), LOOK).run(picture(6))
     assert answer["odd_value"].tolist() == answer["value"].tolist() == [[1, 3, 5]]
     assert answer["boxes"][0, :, 0].tolist() == [10, 30, 50]
 
 
 def test_a_later_stage_takes_regions_turned() -> None:
-    turner = OpenStage("turn", REGIONS, Cutter(), turn, (Tensor("degrees", "int32", (1,)),))
+    turner = OpenStage("turn", REGIONS, turn, (Tensor("degrees", "int32", (1,)),))
     seen: list[Any] = []
 
     class Watching(Cutter):
-        def run(self, pixels: Pixels, quads: Any = None) -> Any:
-            seen.extend(quads)
-            return super().run(pixels, quads)
+        def __call__(self, pictures: Sequence[Pixels], quads: Any = None) -> list[Any]:
+            seen.extend(quads[0])
+            return super().__call__(pictures, quads)
 
     regions = Definition(operations=[Region(of="turn"), Resize(mode="exact", size=(4, 4))])
-    answer = stages(turner, OpenStage("look", regions, Watching(), value, VALUE)).run(picture(4))
+    answer = stages(turner, OpenStage("look", regions, value, VALUE), cutters={"look": Watching()}).run(picture(4))
     assert answer["turn_degrees"].tolist() == [[0, 90, 180, 270]]
     corners = [[0, 0], [10, 0], [10, 10], [0, 10]]
     for place, quad in enumerate(seen):
@@ -166,10 +186,10 @@ def test_what_a_stage_saw_upright_goes_on_so() -> None:
     def region(of: str) -> Definition:
         return Definition(operations=[Region(of=of, shape="quad", upright=1.5), Resize(mode="exact", size=(4, 4))])
 
-    first = OpenStage("find", FIND, Cutter(), quads, (Tensor("quads", "float32", (-1, 4, 2)), FOUND[2]))
-    turner = OpenStage("turn", region("find"), Cutter(), upside_down, (Tensor("degrees", "int32", (1,)),))
-    look = OpenStage("look", region("turn"), Cutter(), value, VALUE)
-    answer = Stages([first, turner, look], Echo(), limits=Limits()).run(picture(1))
+    first = OpenStage("find", FIND, quads, (Tensor("quads", "float32", (-1, 4, 2)), FOUND[2]))
+    turner = OpenStage("turn", region("find"), upside_down, (Tensor("degrees", "int32", (1,)),))
+    look = OpenStage("look", region("turn"), value, VALUE)
+    answer = stages(turner, look, first=first).run(picture(1))
     seen = [[[30, 10], [0, 10], [0, 0], [30, 0]], [[40, 30], [40, 0], [50, 0], [50, 30]]]
     assert answer["quads"][0].tolist() == seen
 
@@ -193,8 +213,124 @@ def test_nobody_works_for_a_caller_who_has_left() -> None:
 
 
 def test_regions_whose_order_means_something_are_ordered_as_they_were_turned() -> None:
-    first = OpenStage("find", FIND, Cutter(), boxes, FOUND, order=lambda quads: np.argsort(-quads[:, 0, 0]))
-    answer = Stages([first, LOOK], Echo(), limits=Limits()).run(picture(3))
+    first = OpenStage("find", FIND, boxes, FOUND, order=lambda quads: np.argsort(-quads[:, 0, 0]))
+    answer = stages(LOOK, first=first).run(picture(3))
     assert answer["value"].tolist() == [[2, 1, 0]]
     assert answer["boxes"][0, :, 0].tolist() == [20, 10, 0]
     assert answer["find_scores"].tolist() == [[0.5, 0.75, 1.0]]
+
+
+class Gone(Caller):
+    """Has left."""
+
+    def is_waiting(self) -> bool:
+        return False
+
+
+def assert_same(one: Tensors | Exception, other: Tensors) -> None:
+    assert isinstance(one, dict)
+    assert set(one) == set(other)
+    for name in other:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_pictures_together_get_what_each_gets_alone_from_one_call_a_stage() -> None:
+    counts = [3, 0, 9, 1]
+    odd = OpenStage("odd", REGIONS, value, VALUE, is_odd)
+    networks, cutters = Echo(), {name: Cutter() for name in ("find", "odd", "look")}
+    limits = Limits(max_regions=6)
+    together = stages(odd, LOOK, networks=networks, cutters=cutters, limits=limits, regions_at_once=100)
+    found = together.run_together([picture(count) for count in counts], [ANYBODY] * 4)
+    for count, one in zip(counts, found, strict=True):
+        assert_same(one, stages(odd, LOOK, limits=limits).run(picture(count)))
+    assert networks.batches == [("find", 4), ("odd", 10), ("look", 10)]
+    # A picture without regions is in nobody's way.
+    assert {name: cutter.asked for name, cutter in cutters.items()} == {
+        "find": [(4, 0)],
+        "odd": [(3, 10)],
+        "look": [(3, 10)],
+    }
+
+
+def test_what_fails_of_a_picture_is_its_own() -> None:
+    """Of five the first has a postprocessing that fails; nobody waits for one, memory is short, one is too large."""
+
+    def broken(outputs: Tensors, sizes: Sequence[Any]) -> list[Tensors]:
+        if int(outputs["out"][0, 0, 0, 0]) == 11:
+            raise ZeroDivisionError
+        return boxes(outputs, sizes)
+
+    class Picky(Cutter):
+        """Cannot take a picture of 13, and no region of one of 12."""
+
+        def __call__(self, pictures: Sequence[Pixels], quads: Any = None) -> list[Any]:
+            found = super().__call__(pictures, quads)
+            if quads is None:
+                large = BadImage("too_many_pixels", "it would be too large")
+                return [large if one[0, 0, 0] == 13 else one for one in found]
+            of_each = [int(one[0, 0, 0]) for one, some in zip(pictures, quads, strict=True) for _ in some]
+            return [OutOfMemory("short") if of == 12 else one for of, one in zip(of_each, found, strict=True)]
+
+    picky = Picky()
+    together = stages(
+        LOOK,
+        first=OpenStage("find", FIND, broken, FOUND),
+        cutters={"find": picky, "look": picky},
+        regions_at_once=4,
+    )
+    callers = [ANYBODY, Gone(), ANYBODY, ANYBODY, ANYBODY]
+    failed, left, short, large, good = together.run_together([picture(count) for count in (11, 5, 12, 13, 9)], callers)
+    assert isinstance(failed, ZeroDivisionError)
+    assert isinstance(left, NobodyWaits)
+    assert isinstance(short, OutOfMemory)
+    assert isinstance(large, BadImage)
+    assert large.code == "too_many_pixels"
+    assert_same(good, stages(LOOK).run(picture(9)))
+    # Who has left, and who cannot go on, is cut no more.
+    assert sum(regions for _, regions in picky.asked) < 5 + 12 + 9
+
+
+def test_outputs_that_one_sample_does_not_get_are_missed_by_its_picture_alone() -> None:
+    class Partly(Echo):
+        def run(self, stage: str, samples: Sequence[Pixels], callers: Sequence[Caller]) -> list[Any]:
+            found: list[Any] = super().run(stage, samples, callers)
+            pairs = zip(samples, found, strict=True)
+            return [NetworkFailed("too wide") if sample[0, 0, 0] == 4 else one for sample, one in pairs]
+
+    together = stages(LOOK, networks=Partly(), regions_at_once=100)
+    failed, good = together.run_together([picture(6), picture(3)], [ANYBODY] * 2)
+    assert isinstance(failed, NetworkFailed)
+    assert_same(good, stages(LOOK).run(picture(3)))
+
+
+def test_samples_that_are_large_are_not_in_memory_together() -> None:
+    """Of 8 regions, each of 9 million pixels for the network, three come at once; one is always taken."""
+    large = Definition(operations=[Region(of="find"), Resize(mode="exact", size=(3000, 3000))])
+    cutter, limits = Cutter(), Limits()
+    together = stages(
+        OpenStage("look", large, value, VALUE), cutters={"look": cutter}, limits=limits, regions_at_once=100
+    )
+    found = together.run_together([picture(2)] * 4, [ANYBODY] * 4)
+    assert cutter.asked == [(2, 3), (2, 3), (1, 2)]
+    assert all(isinstance(one, dict) and one["value"].shape == (1, 2) for one in found)
+
+
+def test_a_failure_keeps_no_picture_in_memory() -> None:
+    """Else it would stay until Python looks for circles, which it does seldom."""
+
+    def broken(_outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
+        raise ZeroDivisionError
+
+    failing = stages(LOOK, first=OpenStage("find", FIND, broken, FOUND))
+    gc.disable()
+    try:
+        pixels = picture(3)
+        gone = weakref.ref(pixels)
+        with contextlib.suppress(ZeroDivisionError):
+            failing.run(pixels)
+        (kept,) = failing.run_together([pixels], [ANYBODY] * 1)
+        assert isinstance(kept, ZeroDivisionError)
+        del pixels
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from small_models import FREE_PORTS, write_model
 
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.server.fit import fit_instances, usable_cores
@@ -67,3 +68,44 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "cpu.max").write_text(quota)
     assert usable_cores(tmp_path / "cpu.max") == expected
     assert usable_cores(tmp_path / "absent") == 8
+
+
+@pytest.mark.parametrize("cores", [2, 5])
+def test_what_a_machine_with_a_gpu_runs_on_its_cpu_fits_its_cores(tmp_path: Path, cores: int) -> None:
+    """Of two models one is on the CPU there too, and one on the GPU, where a count is of GPUs."""
+    repository = tmp_path / "repository"
+    for name, kind in (("both", "KIND_CPU"), ("split", "KIND_GPU")):
+        (repository / name / "configs").mkdir(parents=True)
+        for file, own in (("config.pbtxt", kind), ("configs/cpu.pbtxt", "KIND_CPU")):
+            (repository / name / file).write_text(
+                f'name: "{name}" instance_group {{ count: 2 kind: {own} }}\n'
+                'parameters { key: "cpu_instances" value { string_value: "cores" } }\n'
+                'parameters { key: "cpu_queue" value { string_value: "cores" } }\n'
+                "dynamic_batching { default_queue_policy { max_queue_size: 64 } }\n"
+            )
+    view = fit_instances(repository, tmp_path / "view", cores=cores, device="gpu")
+    assert (view == repository) == (cores == 2)
+
+    def fitted(path: str) -> tuple[int, int]:
+        config = from_text((view / path).read_text())
+        return config.instance_group[0].count, config.dynamic_batching.default_queue_policy.max_queue_size
+
+    assert fitted("both/config.pbtxt") == (cores, 32 * cores)
+    # Nobody reads the configurations of a machine without one.
+    for path in ("split/config.pbtxt", "both/configs/cpu.pbtxt", "split/configs/cpu.pbtxt"):
+        assert fitted(path) == (2, 64)
+
+
+@pytest.mark.needs_triton
+def test_a_server_with_a_gpu_runs_what_is_on_its_cpu_in_a_process_per_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onestream.serving.server.server import Server
+    from onestream.serving.server.triton import process as triton_process
+    from onestream.serving.server.triton.model_processes import find_model_processes
+
+    config = write_model(tmp_path / "repository", "plain", instances=2) / "config.pbtxt"
+    config.write_text(config.read_text() + 'parameters { key: "cpu_instances" value { string_value: "cores" } }\n')
+    monkeypatch.setattr(triton_process, "usable_cores", lambda: 3)
+    with Server(tmp_path / "repository", **FREE_PORTS, device="gpu", models=["plain"]) as server:
+        assert len(find_model_processes(server.pid).running) == 3

@@ -38,6 +38,7 @@ MODULES = (
     "onestream.preprocess.video.gpu.nvdec",
     "onestream.preprocess.video.gpu.stream_gpu",
     "onestream.serving.models.image",
+    "onestream.serving.models.gpu_batches",
     "onestream.serving.models.image_gpu",
     "onestream.serving.models.pixel_sources",
     "onestream.serving.models.one_stream",

@@ -1,0 +1,62 @@
+"""The fused form of a cascade on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onestream.postprocess.postprocessing import Tensors
+from onestream.preprocess.cuda.device import Stream, open_device
+from onestream.preprocess.geometry import Quads
+from onestream.serving.engine import FreeSession, open_free_session
+from onestream.serving.models.base import Adapter, single_images
+from onestream.serving.models.callers import RequestCaller
+from onestream.serving.models.cascade_stream import CascadeStream
+from onestream.serving.models.gpu_batches import GpuBatches
+from onestream.serving.models.stages import OpenStage
+
+
+def cascade_on_gpu(
+    adapter: Adapter,
+    stages: Callable[[], Sequence[OpenStage]],
+    response: Callable[[Any, Tensors | Exception], Any],
+    *,
+    looked_at: Callable[[str, Quads], None],
+) -> GpuBatches[CascadeStream]:
+    """What answers batches of pictures, each on a stream of its own, which holds the networks once more.
+
+    ``stages`` are made for each stream; ``response`` is that to a request, by what became of its picture. ``looked_at``
+    is that of ``Stages``.
+    """
+    device, options = open_device(adapter.gpu_index), adapter.gpu_options
+
+    def open_session(stage: OpenStage, stream: Stream) -> FreeSession:
+        model = adapter.version_folder / f"{stage.name}.onnx"
+        return open_free_session(model, options, stream, definition=stage.definition)
+
+    def open_stream() -> CascadeStream:
+        return CascadeStream(
+            stages(),
+            open_session,
+            adapter.limits,
+            device=device,
+            options=options,
+            told=adapter.metrics.step,
+            timed=adapter.timed,
+            looked_at=looked_at,
+        )
+
+    def responses(stream: CascadeStream, requests: Sequence[Any]) -> list[Any]:
+        callers = [RequestCaller(request, is_held=False) for request in requests]
+        images, refused = single_images(requests)
+        found = stream.run(list(images.values()), [callers[index] for index in images])
+        results = {**refused, **dict(zip(images, found, strict=True))}
+        return [response(request, results[index]) for index, request in enumerate(requests)]
+
+    return GpuBatches(
+        adapter.name,
+        device,
+        batches_in_flight=options.batches_in_flight,
+        open_stream=open_stream,
+        responses=responses,
+    )

@@ -1,0 +1,137 @@
+"""ONNX Runtime on a stream, for pixels of any size: its CPU in the place of CUDA, in memory that a stream allocated."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from host_gpu import HostDevice, HostStream, view
+from networks import mean_color
+from served_networks import definition, run
+
+from onestream.preprocess import BackendMissing, Decode, Definition, Normalize, Resize, StampMismatch
+from onestream.preprocess.cuda.device import DeviceArray
+from onestream.serving.building import onnx_graph
+from onestream.serving.engine import FreeSession, onnx_cuda, open_free_session
+from onestream.serving.errors import BadNetwork, BadPlan
+from onestream.serving.pipeline import GpuOptions
+
+OPTIONS = GpuOptions(engine="onnxruntime")
+FREE = Definition(
+    operations=[Decode(), Resize(mode="longer", size=64), Normalize(mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.3))]
+)
+
+
+def free() -> onnx.ModelProto:
+    """A network that takes pixels of any size."""
+    return onnx_graph.prepare(mean_color(("batch", 3, "height", "width")), FREE)
+
+
+def network() -> bytes:
+    return bytes(free().SerializeToString())
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What sessions and runs are given, on a machine whose CPU stands for CUDA."""
+    seen: list[Any] = []
+    real = onnxruntime.InferenceSession
+
+    class Session(real):
+        def __init__(self, model: bytes, options: Any = None, *, providers: list[Any]) -> None:
+            name = providers[0]
+            if isinstance(name, tuple):
+                name, given = name
+                seen.append((given, options.enable_mem_pattern))
+            super().__init__(model, options, providers=[name])
+
+        def run_with_iobinding(self, binding: Any, run_options: Any = None) -> None:
+            seen.append(run_options.get_run_config_entry("disable_synchronize_execution_providers"))
+            super().run_with_iobinding(binding, run_options)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    monkeypatch.setattr(onnx_cuda, "_PROVIDER", "CPUExecutionProvider")
+    monkeypatch.setattr(onnx_cuda, "_DEVICE", "cpu")
+    return seen
+
+
+def uploaded(pixels: np.ndarray, stream: HostStream) -> DeviceArray:
+    staged, target = stream.pinned(pixels.shape, np.uint8), stream.allocate(pixels.shape, np.uint8)
+    staged[:] = pixels
+    stream.upload(staged, target)
+    # The CPU runs at once, where a GPU would follow the stream.
+    stream.sync()
+    return target
+
+
+def on_host(array: DeviceArray) -> np.ndarray:
+    """A copy of what ONNX Runtime allocated."""
+    bytes_of = (ctypes.c_uint8 * array.nbytes).from_address(array.pointer)
+    return np.frombuffer(bytes_of, array.dtype).reshape(array.shape).copy()
+
+
+def test_pixels_of_any_size_go_through_and_outputs_are_theirs_who_hold_them(asked: list[Any]) -> None:
+    stream = HostDevice().stream()
+    session = open_free_session(network(), OPTIONS, stream, definition=FREE)
+    assert isinstance(session, FreeSession)
+    (options, keeps_patterns), *_ = asked
+    assert options["user_compute_stream"] == str(stream.handle)
+    assert not keeps_patterns
+    chosen = np.random.default_rng(0)
+    sizes = [(3, 20, 31, 3), (1, 16, 400, 3), (3, 20, 31, 3)]
+    batches = [chosen.integers(0, 256, size).astype(np.uint8) for size in sizes]
+    found = [session.enqueue(uploaded(batch, stream)) for batch in batches]
+    model = free()
+    for batch, outputs in zip(batches, found, strict=True):
+        expected = run(model, batch)
+        assert set(outputs) == set(expected)
+        for name, value in expected.items():
+            assert (outputs[name].shape, outputs[name].dtype, outputs[name].stream) == (
+                value.shape,
+                value.dtype,
+                stream.handle,
+            )
+            np.testing.assert_allclose(on_host(outputs[name]), value, atol=1e-5)
+    assert asked[1:] == ["1"] * len(batches)
+    assert stream.device.syncs == len(batches)
+    session.close()
+    with pytest.raises(BadNetwork, match="was closed"):
+        session.enqueue(uploaded(batches[0], stream))
+
+
+@pytest.mark.usefixtures("asked")
+def test_the_pixels_are_read_where_they_lie_on_the_stream() -> None:
+    stream = HostDevice().stream()
+    session = open_free_session(network(), OPTIONS, stream)
+    rows = uploaded(np.random.default_rng(1).integers(0, 256, (4, 8, 9, 3)).astype(np.uint8), stream)
+    (outputs,) = session.enqueue(rows.rows(1, 3)).values()
+    expected = run(free(), view(rows)[1:3])
+    np.testing.assert_allclose(on_host(outputs), next(iter(expected.values())), atol=1e-5)
+
+
+def test_what_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = HostDevice().stream()
+    with pytest.raises(BadPlan, match=r"TensorRT takes pictures of one size; serving\.gpu\.engine: onnxruntime"):
+        open_free_session(network(), GpuOptions(), stream)
+    with pytest.raises(StampMismatch, match="first difference"):
+        open_free_session(network(), OPTIONS, stream, definition=definition())
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(BackendMissing, match="has no CUDA"):
+        open_free_session(network(), OPTIONS, stream)
+
+
+@pytest.mark.usefixtures("asked")
+def test_the_size_of_float16_is_the_graph_s() -> None:
+    """Its outputs stay float32; what is between is half as large."""
+    stream = HostDevice().stream()
+    session = open_free_session(network(), OPTIONS.model_copy(update={"precision": "fp16"}), stream)
+    pixels = np.full((2, 12, 12, 3), 100, np.uint8)
+    (outputs,) = session.enqueue(uploaded(pixels, stream)).values()
+    (expected,) = run(free(), pixels).values()
+    assert outputs.dtype == np.float32
+    np.testing.assert_allclose(on_host(outputs), expected, atol=1e-2)
