@@ -22,7 +22,7 @@ from onestream.preprocess import (
     compile_from_picture,
 )
 from onestream.preprocess.backends.gpu_pictures import GpuFromPicture
-from onestream.preprocess.backends.reference_pictures import rectified
+from onestream.preprocess.backends.rectified import rectified
 from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.cuda.rectify import Rectify, ToRectify
