@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 import typing
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -431,3 +433,29 @@ def test_a_gpu_refuses_what_its_graph_lacks_by_name(photos: Path) -> None:
     assert Augmentation([{"op": "flip"}]).not_on_gpu == ("a chain without box",)
     with pytest.raises(CannotCompile, match="lacks rotation, jpeg; device='cpu' can"):
         ImageLoader(DEFINITION, photos, batch_size=2, train=True, augmentation=chain, device="gpu")
+
+
+def test_the_page_shows_one_chain_as_a_program_and_as_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "augmentation.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    (file,) = re.findall(r"^```yaml\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(program, names)
+    shown, as_json = capsys.readouterr().out.splitlines()
+    assert Variation.model_validate_json(as_json) == names["variation"]
+    assert shown == str(names["variation"])
+    assert Augmentation.from_yaml(file) == Augmentation(names["chain"].operations, fill=114)
+
+
+def test_the_pages_defaults_are_the_operations_own() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "augmentation.md").read_text(encoding="utf-8")
+    (union, _) = typing.get_args(AnyAugmentationOperation)
+    for operation in typing.get_args(union):
+        name = operation.model_fields["op"].default
+        (drawn,) = re.findall(rf"^\| `{name}` \| (.*?) \| ", page, flags=re.MULTILINE)
+        default = operation.model_fields["probability"].default
+        assert re.findall(r"^probability ([\d.]+)", drawn) == ([] if default == 1 else [str(default)])
+        for field, value in re.findall(r"`(\w+)` (?:\(|\[)([\d./]+)", drawn):
+            default = operation.model_fields[field].default
+            first = default[0] if isinstance(default, tuple) else default
+            assert float(Fraction(value)) == pytest.approx(first), (name, field)
