@@ -71,7 +71,7 @@ def test_the_box_of_a_marked_pattern_encloses_it_after_the_whole_chain(data: st.
 
 
 @pytest.mark.slow
-@settings(max_examples=2000)
+@settings(max_examples=500)
 @given(st.data())
 def test_the_box_of_a_marked_pattern_encloses_it_after_any_chain(data: st.DataObject) -> None:
     check_a_marked_pattern(data)
