@@ -17,8 +17,15 @@ from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Outp
 from onestream.preprocess.backends.base import BackendName, Compiled
 from onestream.preprocess.geometry import mapping
 from onestream.preprocess.projection import Projection
-from onestream.preprocess.training import Augmentation, DetectionLoader, read_coco
-from onestream.preprocess.training.targets import moved_mask, visible_boxes, visible_points, visible_quads
+from onestream.preprocess.training import (
+    Augmentation,
+    DetectionLoader,
+    moved_mask,
+    read_coco,
+    visible_boxes,
+    visible_points,
+    visible_quads,
+)
 from onestream.preprocess.variation import Variation, variation_mapping
 
 DEFINITIONS = [
