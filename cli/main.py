@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from onestream.cli.augment import augment
 from onestream.cli.bench import bench
 from onestream.cli.build import build
 from onestream.cli.bulk.command import bulk
@@ -38,6 +39,7 @@ COMMANDS = (
     doctor,
     parity,
     tune,
+    augment,
 )
 for command in COMMANDS:
     app.command()(command)

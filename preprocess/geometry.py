@@ -215,6 +215,11 @@ class Mapping:
         """Quads on the canvas in the image, corner by corner."""
         return np.asarray(self.points_to_source(quads.astype(np.float64)), np.float32)
 
+    def points_to_canvas(self, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Points (..., 2), x and y in the image, on the canvas; they may lie outside it."""
+        moved: npt.NDArray[np.float64] = points * np.array(self.scale[::-1]) + np.array(self.offset[::-1])
+        return moved
+
     def points_to_source(self, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Points (..., 2), x and y on the canvas, in the image; they may lie outside it."""
         moved: npt.NDArray[np.float64] = (points - np.array(self.offset[::-1])) / np.array(self.scale[::-1])

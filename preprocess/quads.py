@@ -255,7 +255,7 @@ def _sample_pixels(definition: Definition, sizes: npt.NDArray[np.int64], limits:
     return pixels
 
 
-def homographies(quads: Quads, sizes: npt.NDArray[np.int64]) -> _Points:
+def homographies(quads: npt.NDArray[np.floating[Any]], sizes: npt.NDArray[np.int64]) -> _Points:
     """The perspective transforms from rectangles to quads, float64 (n, 3, 3).
 
     ``sizes`` are the rectangles' (height, width). (x, y) of the rectangle, in pixels from its outer corner, comes to

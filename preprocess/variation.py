@@ -1,40 +1,114 @@
-"""One random variation of an image, as training sees it: a box, a flip and a change of colour.
+"""One random variation of an image, as training sees it: where it comes to lie, and what happens to its levels.
 
-A variation takes the place of a definition's geometry: the box is cut from the decoded image, resized to the
-definition's output size with its filter, flipped, recoloured; everything else stays the definition's. It is a value,
-drawn outside (``training.augmentation``), so that every backend executes the same one.
+A variation takes the place of a definition's geometry: four points of the image come to lie at the corners of the
+definition's canvas, by one perspective transform that is sampled once, and changes of levels follow; everything else
+stays the definition's. It is a value, drawn outside (``training.augmentation``), so that every backend executes the
+same one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, field_validator
 
+from onestream.preprocess.changes import AnyChange, Factors, Linear
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Mapping, Part, Size, Window
-from onestream.preprocess.operations import Resize
-
-Pixels = npt.NDArray[np.uint8]
+from onestream.preprocess.operations import Level, Resize
+from onestream.preprocess.projection import Corners, Located, Projection
 
 _CHROMA_MARGIN = 2
 """JPEG decoders interpolate chroma from neighbours that a cut would take away."""
+_STEPS = 1 << 16
+"""Corners are multiples of one part in this many of a pixel: so a box has whole numbers however it was computed."""
+_CUBIC_REACH = 2
+"""Pixels to each side that the sampling reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Variation:
-    """The change that augmentation makes to one image.
+class Variation(BaseModel):
+    """The change that augmentation makes to one image: a frozen value, equal by content, that is written as JSON.
 
-    ``box`` lies inside the oriented image, in pixels. ``color`` is None or (channels, channels + 1) float32: the
-    factors of the input channels, in levels and in the definition's order, and what is added; the result is rounded to
-    nearest and clipped to 0 to 255.
+    ``corners`` are the points of the upright image, (x, y) in its pixels from the outer corner, that come to lie at the
+    canvas's top left, top right, bottom right and bottom left corner; they are rounded to 2^-16 pixels and make a
+    convex quadrilateral, mirrored or not. What the canvas shows beyond the image has the level ``fill`` in every
+    channel. ``changes`` are made to the canvas's levels, one after the other. Raises ``ValidationError``.
     """
 
-    box: Window
-    flip: bool = False
-    color: npt.NDArray[np.float32] | None = None
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    corners: Corners
+    fill: Level = 0
+    changes: tuple[AnyChange, ...] = ()
+
+    @classmethod
+    def of_box(
+        cls, box: Window, *, flip: bool = False, upside_down: bool = False, changes: tuple[AnyChange, ...] = ()
+    ) -> Variation:
+        """A box of the image, resized to the canvas and mirrored: left to right by ``flip``."""
+        left, right = (box.left, box.left + box.width)[:: -1 if flip else 1]
+        top, bottom = (box.top, box.top + box.height)[:: -1 if upside_down else 1]
+        return cls(corners=((left, top), (right, top), (right, bottom), (left, bottom)), changes=changes)
+
+    @field_validator("corners")
+    @classmethod
+    def _are_convex(cls, corners: Corners) -> Corners:
+        one, two, three, four = rounded = [(round(x * _STEPS) / _STEPS, round(y * _STEPS) / _STEPS) for x, y in corners]
+        # To which side it turns at each corner: the cross product of the edges before and after.
+        turns = [
+            (x1 - x0) * (y2 - y1) - (y1 - y0) * (x2 - x1)
+            for (x0, y0), (x1, y1), (x2, y2) in zip(
+                rounded, (two, three, four, one), (three, four, one, two), strict=True
+            )
+        ]
+        if not (all(turn > 0 for turn in turns) or all(turn < 0 for turn in turns)):
+            raise ValueError(f"corners must make a convex quadrilateral, got {corners}")
+        return one, two, three, four
+
+    @property
+    def box(self) -> Window | None:
+        """The box of whole pixels that comes to fill the canvas, mirrored or not; None where it is no such box."""
+        (left, top), (right, other_top), (other_right, bottom), (other_left, other_bottom) = self.corners
+        upright = (left, right, top, bottom) == (other_left, other_right, other_top, other_bottom)
+        if not upright or not all(value.is_integer() for value in (left, right, top, bottom)):
+            return None
+        first, last = (min(top, bottom), min(left, right)), (max(top, bottom), max(left, right))
+        return Window(int(first[0]), int(first[1]), int(last[0] - first[0]), int(last[1] - first[1]))
+
+    @property
+    def flip(self) -> bool:
+        """Of a box: whether it is mirrored left to right."""
+        return self.corners[1][0] < self.corners[0][0]
+
+    @property
+    def upside_down(self) -> bool:
+        """Of a box: whether it is mirrored top to bottom."""
+        return self.corners[3][1] < self.corners[0][1]
+
+    @property
+    def color(self) -> Factors | None:
+        """The factors of the only change where that is a linear one, float32; see ``changes.Linear``."""
+        return self.changes[0].array if len(self.changes) == 1 and isinstance(self.changes[0], Linear) else None
+
+    def box_in(self, size_hw: Size) -> Window | None:
+        """``box`` where it lies in an image of ``size_hw``."""
+        box = self.box
+        if box is None or box.top < 0 or box.left < 0:
+            return None
+        return box if box.top + box.height <= size_hw[0] and box.left + box.width <= size_hw[1] else None
+
+    def __str__(self) -> str:
+        box = self.box
+        if box is None:
+            shown = "corners " + " ".join(f"({x:.4g}, {y:.4g})" for x, y in self.corners)
+        else:
+            shown = f"box {box.width}x{box.height} at ({box.left}, {box.top})"
+            shown += ", flipped" * self.flip + ", upside down" * self.upside_down
+        return "; ".join([shown, *(str(change) for change in self.changes)])
 
 
 Vary = Callable[[Size], Variation]
@@ -53,7 +127,10 @@ def canvas_of(definition: Definition) -> Size:
 
 
 def resize_of(definition: Definition) -> Resize:
-    """How a variation is brought to the canvas: as the definition's first resize filters, else antialiased bilinear."""
+    """How the box of a variation is brought to the canvas: as the definition's first resize filters.
+
+    Without a resize in the definition it is antialiased bilinear.
+    """
     size, first = canvas_of(definition), definition.resize
     if first is None:
         return Resize(mode="exact", size=size)
@@ -72,28 +149,58 @@ def box_part(box: Window, source_hw: Size) -> Part:
     return Part((anchor[0], anchor[1]), (shape[0], shape[1]), (start[0], start[1]), (end[0], end[1]))
 
 
-def variation_mapping(definition: Definition, variation: Variation, size_hw: Size) -> Mapping:
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the canvas of a variation that is no box is sampled.
+
+    ``window`` of the image is made smaller to ``shrunk_hw``, by the triangle filter with antialias, so that a pixel of
+    the canvas takes about one of it; where it would grow it stays. Then ``transform``, float64 (3, 3), says for (x, y,
+    1) of the canvas where in it the level is taken (``backends.rectified.rectified``, with ``fill`` beyond).
+    """
+
+    window: Window
+    shrunk_hw: Size
+    transform: npt.NDArray[np.float64]
+
+
+def sampling(variation: Variation, canvas_hw: Size, source_hw: Size) -> Sampling:
+    """How the canvas is sampled from an image of ``source_hw``.
+
+    How much smaller it is made follows from the transform at the canvas's middle, along each axis of the image by
+    itself. The window is what the canvas shows of the image and what the filters read around it; where it shows
+    nothing of the image it is one pixel, of which nothing is read.
+    """
+    matrix = Projection(source_hw, canvas_hw, variation.corners).matrix
+    x, y, divisor = matrix @ (canvas_hw[1] / 2, canvas_hw[0] / 2, 1.0)
+    corners = np.array(variation.corners)
+    first, kept, shrunk = [0, 0], [0, 0], [0, 0]
+    for axis, row, middle in ((0, matrix[1], y), (1, matrix[0], x)):
+        # Source pixels along this axis for a pixel of the canvas.
+        across, down = (row[:2] - matrix[2, :2] * middle / divisor) / divisor
+        scale = max(1.0, math.hypot(across, down))
+        reach = math.ceil((_CUBIC_REACH + 1) * scale) + 1
+        side, places = source_hw[axis], corners[:, 1 - axis]
+        low = min(max(math.floor(places.min()) - reach, 0), side - 1)
+        high = max(min(math.ceil(places.max()) + reach, side), low + 1)
+        first[axis], kept[axis] = low, high - low
+        shrunk[axis] = max(1, round(kept[axis] / scale))
+    window = Window(first[0], first[1], kept[0], kept[1])
+    to_window = np.array([[1, 0, -window.left], [0, 1, -window.top], [0, 0, 1]], np.float64)
+    to_shrunk = np.diag([shrunk[1] / window.width, shrunk[0] / window.height, 1.0])
+    return Sampling(window, (shrunk[0], shrunk[1]), np.ascontiguousarray(to_shrunk @ to_window @ matrix))
+
+
+def variation_mapping(definition: Definition, variation: Variation, size_hw: Size) -> Located:
     """Where the points of an image of ``size_hw`` come to lie on the canvas of a variation.
 
     Raises as ``canvas_of``.
     """
     canvas, box = canvas_of(definition), variation.box
+    if box is None:
+        return Projection(size_hw, canvas, variation.corners)
     rows, columns = canvas[0] / box.height, canvas[1] / box.width
-    scale, offset = (rows, columns), (-box.top * rows, -box.left * columns)
-    if variation.flip:
-        scale, offset = (rows, -columns), (offset[0], canvas[1] - offset[1])
-    return Mapping(size_hw, canvas, scale, offset)
-
-
-def recolored(pixels: Pixels, color: npt.NDArray[np.float32]) -> Pixels:
-    """``pixels`` (height, width, channels) with ``Variation.color`` applied: the specification in NumPy."""
-    channels = pixels.shape[2]
-    levels = pixels.astype(np.float32)
-    out = np.empty_like(pixels)
-    for channel in range(channels):
-        value = levels[:, :, 0] * color[channel, 0]
-        for source in range(1, channels):
-            value = value + levels[:, :, source] * color[channel, source]
-        # Half a level, then cut: rounds to nearest.
-        out[:, :, channel] = np.clip(value + color[channel, channels] + np.float32(0.5), 0, 255).astype(np.uint8)
-    return out
+    scale, offset = [rows, columns], [-box.top * rows, -box.left * columns]
+    for axis, mirrored in enumerate((variation.upside_down, variation.flip)):
+        if mirrored:
+            scale[axis], offset[axis] = -scale[axis], canvas[axis] - offset[axis]
+    return Mapping(size_hw, canvas, (scale[0], scale[1]), (offset[0], offset[1]))

@@ -38,7 +38,7 @@ from onestream.preprocess.headers.reader import Encoded, Header
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
-from onestream.preprocess.variation import Variation, Vary, box_part
+from onestream.preprocess.variation import Sampling, Variation, Vary, box_part, canvas_of, sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class _Checked:
     placement: Placement | None
     part: Part
     variation: Variation | None = None
+    sampling: Sampling | None = None
 
     @property
     def pixels(self) -> int:
@@ -152,8 +153,13 @@ class Dali(Compiled):
     def _check(self, index: int, image: Encoded, vary: Vary | None) -> _Checked:
         header = self.limits.check(image)
         if vary is not None:
-            variation = vary(header.oriented_hw)
-            return _Checked(index, image, header, None, box_part(variation.box, header.oriented_hw), variation)
+            size_hw = header.oriented_hw
+            variation = vary(size_hw)
+            box, sampled = variation.box_in(size_hw), None
+            if box is None:
+                sampled = sampling(variation, canvas_of(self.definition), size_hw)
+                box = sampled.window
+            return _Checked(index, image, header, None, box_part(box, size_hw), variation, sampled)
         for size_hw in free_sizes(self.definition, header.oriented_hw):
             self.limits.check_resized(size_hw)
         placement = place(self.definition, header.oriented_hw)
@@ -205,7 +211,7 @@ def _finished(finish: CpuFinish, pixels: npt.NDArray[np.uint8], item: _Checked) 
     if item.placement is not None:
         return finish.finish(pixels, item.placement, item.part)
     assert item.variation is not None
-    return finish.vary(pixels, item.variation, item.part)
+    return finish.vary(pixels, item.variation, item.part, item.sampling)
 
 
 def _is_bad(result: Sample | BadImage) -> TypeGuard[BadImage]:

@@ -206,8 +206,15 @@ VARIED_INPUTS = {**DECODE_INPUTS, "flip": types.INT32, "color": types.FLOAT}
 
 
 def varied_values(variation: Variation, channels: int) -> dict[str, npt.NDArray[Any]]:
-    """The values to feed to the varied graph for one image, beside its bytes."""
+    """The values to feed to the varied graph for one image, beside its bytes.
+
+    Raises ``CannotCompile`` for what is more than a box, mirrored left to right or not, and a linear change of colour.
+    """
     box, color = variation.box, variation.color
+    if box is None or variation.upside_down or (variation.changes and color is None):
+        raise CannotCompile(
+            f"dali on a GPU varies images by a box, a horizontal flip and linear_color; got {variation}"
+        )
     return {
         "anchor": np.array((box.top, box.left), np.int32),
         "shape": np.array((box.height, box.width), np.int32),

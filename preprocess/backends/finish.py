@@ -7,14 +7,17 @@ import numpy.typing as npt
 from PIL import Image
 
 from onestream.preprocess.backends.base import Sample, level_table
+from onestream.preprocess.changes import Factors, changed
 from onestream.preprocess.cpu.filters import SUPPORT
 from onestream.preprocess.cpu.pillow_weights import columns_first
+from onestream.preprocess.cpu.pillow_window import resample_as_pillow
+from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cpu.resample import resample
 from onestream.preprocess.cuda.kernels import look_up_interleaved, look_up_planar, recolor
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Part, Placement, fill_values, part_of
+from onestream.preprocess.geometry import Part, Placement, Size, fill_values, part_of
 from onestream.preprocess.operations import Filter
-from onestream.preprocess.variation import Variation, canvas_of, resize_of
+from onestream.preprocess.variation import Sampling, Variation, canvas_of, resize_of
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -87,31 +90,45 @@ class CpuFinish:
             placed = canvas
         return self._to_network(np.ascontiguousarray(placed))
 
-    def vary(self, pixels: Pixels, variation: Variation, part: Part) -> Sample:
-        """The same for a variation, whose box is at ``part.start`` of the decoded part ``pixels``."""
+    def vary(self, pixels: Pixels, variation: Variation, part: Part, sampling: Sampling | None) -> Sample:
+        """The same for a variation; its box, or the window of its sampling, is from ``part.start`` to ``part.end``."""
         if self._definition.color == "gray":
             pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
-        height, width = variation.box.height, variation.box.width
-        top, left = round(part.start[0]), round(part.start[1])
-        # Pillow cuts and then resizes, so nothing outside the box may reach the filter.
-        cut = np.array(pixels[top : top + height, left : left + width])
-        whole = Part((0, 0), (height, width), (0.0, 0.0), (float(height), float(width)))
+        (top, left), (bottom, right) = (tuple(map(round, corner)) for corner in (part.start, part.end))
+        # Pillow cuts and then resizes, so nothing outside may reach the filter.
+        cut = np.array(pixels[top:bottom, left:right])
+        if sampling is None:
+            placed = self._resized(cut)[:: -1 if variation.upside_down else 1, :: -1 if variation.flip else 1]
+        else:
+            placed = self._sampled(cut, sampling, variation.fill)
+        placed = changed(placed, variation.changes, color=self._definition.color, recolor=_recolored)
+        return self._to_network(np.require(placed, requirements=("C", "W")))
+
+    def _resized(self, cut: Pixels) -> Pixels:
+        size_hw = (cut.shape[0], cut.shape[1])
         resize, canvas_hw = resize_of(self._definition), canvas_of(self._definition)
-        placed = resample(
+        return resample(
             cut,
-            whole,
+            _whole(size_hw),
             canvas_hw,
             resize.filter,
             antialias=resize.antialias,
-            columns_first=columns_first((height, width), canvas_hw),
+            columns_first=columns_first(size_hw, canvas_hw),
             to_bgr=self._to_bgr,
         )
-        if variation.flip:
-            placed = placed[:, ::-1]
-        placed = np.ascontiguousarray(placed)
-        if variation.color is not None:
-            recolor(placed, variation.color)
-        return self._to_network(placed)
+
+    def _sampled(self, cut: Pixels, sampling: Sampling, fill: int) -> Pixels:
+        size_hw, channels = (cut.shape[0], cut.shape[1]), cut.shape[2]
+        if sampling.shrunk_hw != size_hw:
+            # By Pillow's own arithmetic, so that every bit is the reference's.
+            first = columns_first(size_hw, sampling.shrunk_hw)
+            cut = resample_as_pillow(
+                cut, _whole(size_hw), sampling.shrunk_hw, "bilinear", columns_first=first, to_bgr=False
+            )
+        if channels == 1:
+            cut = np.repeat(cut, 3, axis=2)
+        placed = rectify(cut, sampling.transform, canvas_of(self._definition), fill=fill)[:, :, :channels]
+        return placed[:, :, ::-1] if self._to_bgr else placed
 
     def _to_network(self, pixels: Pixels) -> Sample:
         output = self._definition.network_input
@@ -122,3 +139,14 @@ class CpuFinish:
         sample = np.empty((channels, height, width) if planar else pixels.shape, np.float32)
         (look_up_planar if planar else look_up_interleaved)(pixels, self._table, sample)
         return sample if output.dtype == "float32" else sample.astype(output.dtype)
+
+
+def _whole(size_hw: Size) -> Part:
+    return Part((0, 0), size_hw, (0.0, 0.0), (float(size_hw[0]), float(size_hw[1])))
+
+
+def _recolored(pixels: Pixels, factors: Factors) -> Pixels:
+    """``changes.recolored``, compiled."""
+    pixels = np.array(pixels, order="C")
+    recolor(pixels, factors)
+    return pixels

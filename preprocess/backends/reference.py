@@ -14,16 +14,18 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from onestream.preprocess.backends.base import Compiled, Sample, network_layout
+from onestream.preprocess.backends.rectified import rectified
+from onestream.preprocess.changes import changed
 from onestream.preprocess.cpu.filters import PILLOW_FILTERS
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Size, crop_window, free_sizes, resized_size
+from onestream.preprocess.geometry import Size, Window, crop_window, free_sizes, resized_size
 from onestream.preprocess.headers.reader import FORMATS, Encoded, Header, byte_view
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
 from onestream.preprocess.operations import Color, Geometric, Pad, Resize
-from onestream.preprocess.variation import Vary, recolored, resize_of
+from onestream.preprocess.variation import Variation, Vary, canvas_of, resize_of, sampling
 
 
 class Reference(Compiled):
@@ -52,12 +54,21 @@ class Reference(Compiled):
 
     def _varied(self, image: Image.Image, vary: Vary) -> npt.NDArray[np.uint8]:
         variation = vary((image.height, image.width))
-        box = variation.box
-        cut = image.crop((box.left, box.top, box.left + box.width, box.top + box.height))
-        pixels = _array(move_pixels(resize_of(self.definition), cut))
-        if variation.flip:
-            pixels = pixels[:, ::-1]
-        return pixels if variation.color is None else recolored(pixels, variation.color)
+        box = variation.box_in((image.height, image.width))
+        if box is None:
+            pixels = self._sampled(image, variation)
+        else:
+            pixels = _array(move_pixels(resize_of(self.definition), _cut(image, box)))
+            pixels = pixels[:: -1 if variation.upside_down else 1, :: -1 if variation.flip else 1]
+        return changed(pixels, variation.changes, color=self.definition.color)
+
+    def _sampled(self, image: Image.Image, variation: Variation) -> npt.NDArray[np.uint8]:
+        canvas_hw = canvas_of(self.definition)
+        found = sampling(variation, canvas_hw, (image.height, image.width))
+        shrunk = _cut(image, found.window).resize(found.shrunk_hw[::-1], Image.Resampling.BILINEAR)
+        # A gray picture is sampled as three equal channels.
+        pixels = rectified(np.asarray(shrunk.convert("RGB")), found.transform, canvas_hw, fill=variation.fill)
+        return pixels[:, :, :1] if self.definition.color == "gray" else pixels
 
 
 def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
@@ -180,6 +191,10 @@ def _interpolated(image: Image.Image, size_hw: Size) -> Image.Image:
         )
         levels = first + share * (second - first)
     return Image.fromarray(np.floor(levels + 0.5).astype(np.uint8))
+
+
+def _cut(image: Image.Image, window: Window) -> Image.Image:
+    return image.crop((window.left, window.top, window.left + window.width, window.top + window.height))
 
 
 def _array(image: Image.Image) -> npt.NDArray[np.uint8]:

@@ -7,8 +7,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from onestream.preprocess.backends.base import FromPicture, Pixels, Sample, network_layout
+from onestream.preprocess.backends.rectified import rectified
 from onestream.preprocess.backends.reference import in_color, moved_pixels
-from onestream.preprocess.cpu.rectify_weights import DIGITS, STEPS, step_weights
 from onestream.preprocess.geometry import Size
 
 
@@ -21,32 +21,3 @@ class ReferenceFromPicture(FromPicture):
 
     def _rectified(self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
         return rectified(picture, transform, size_hw)
-
-
-def rectified(picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
-    """The rectangle of ``size_hw`` that a perspective transform (``quads.homographies``) takes from a picture.
-
-    Each pixel's centre is mapped to the picture in float64 and rounded to 1/256 of a pixel there. The level is that of
-    Keys's cubic with a = -0.5 (Pillow's *bicubic* without antialiasing) over the four by four pixels around it, whose
-    weights along each axis are multiples of 2^-11 (``cpu.rectify.step_weights``). The border is repeated outwards, a
-    half of a level is rounded up, and levels are clipped to 8 bit.
-    """
-    out = np.empty((*size_hw, 3), np.uint8)
-    across = np.arange(size_hw[1]) + 0.5
-    for line in range(size_hw[0]):
-        divisor, x, y = ((one * across + two * (line + 0.5)) + three for one, two, three in transform[[2, 0, 1]])
-        columns, along_rows = _neighbours(x / divisor - 0.5, picture.shape[1])
-        rows, down_columns = _neighbours(y / divisor - 0.5, picture.shape[0])
-        # (pixels, rows, columns, channels)
-        levels = picture[rows[:, :, None], columns[:, None, :]].astype(np.int32)
-        weights = down_columns[:, :, None] * along_rows[:, None, :]
-        total = (weights[..., None] * levels).sum(axis=(1, 2), dtype=np.int32) + (1 << (2 * DIGITS - 1))
-        out[line] = np.clip(total >> (2 * DIGITS), 0, 255)
-    return out
-
-
-def _neighbours(places: npt.NDArray[np.float64], side: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """The four pixels around places on a line of ``side`` pixels, and their weights, (places, 4) each."""
-    steps = np.floor(np.clip(places, -2, side + 1) * STEPS + 0.5).astype(np.int64)
-    taps = steps[:, None] // STEPS + np.arange(-1, 3)
-    return np.clip(taps, 0, side - 1), step_weights()[steps % STEPS]

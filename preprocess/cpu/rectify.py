@@ -1,6 +1,6 @@
 """The perspective transform of regions on a CPU, compiled by Numba: every bit is the reference's.
 
-The reference is ``backends.reference_pictures.rectified``. Places are computed in float64, one operation after the
+The reference is ``backends.rectified.rectified``. Places are computed in float64, one operation after the
 other; the rest is whole numbers.
 """
 
@@ -18,16 +18,25 @@ Pixels = npt.NDArray[np.uint8]
 _Doubles = npt.NDArray[np.float64]
 
 
-def rectify(picture: Pixels, transform: _Doubles, size_hw: Size) -> Pixels:
-    """The rectangle of ``size_hw`` that a transform takes from a contiguous picture, (height, width, 3) uint8."""
+def rectify(picture: Pixels, transform: _Doubles, size_hw: Size, *, fill: int | None = None) -> Pixels:
+    """The rectangle of ``size_hw`` that a transform takes from a contiguous picture, (height, width, 3) uint8.
+
+    ``fill``: the level beyond the picture, whose border is repeated without it.
+    """
     out = np.empty((*size_hw, 3), np.uint8)
-    _rectify(picture.reshape(-1), picture.shape[0], picture.shape[1], transform, _WEIGHTS, out)
+    level = _REPEATED if fill is None else fill
+    _rectify(picture.reshape(-1), picture.shape[0], picture.shape[1], transform, _WEIGHTS, level, out)
     return out
+
+
+_REPEATED = -1
 
 
 _WEIGHTS = step_weights()
 _STEPS = float(STEPS)
 _SHIFT, _MASK = np.int32(STEPS.bit_length() - 1), np.int32(STEPS - 1)
+_BEFORE = np.int32(-(STEPS // 2))
+"""Where a picture begins, in steps behind the centre of its first pixel."""
 _HALF, _DIGITS = np.int32(1 << (2 * DIGITS - 1)), np.int32(2 * DIGITS)
 _THREE = np.uint64(3)
 """Channels; indices are unsigned where it counts, as in ``cuda.kernels``."""
@@ -65,15 +74,22 @@ def _mixed(
     )
 
 
-@compiled("void(uint8[::1], int64, int64, float64[:,::1], int32[:,::1], uint8[:,:,::1])")
-def _rectify(levels: Pixels, height: int, width: int, transform: _Doubles, weights: Indices, out: Pixels) -> None:
-    """``levels`` are the picture's, (height x width x 3)."""
+@compiled("void(uint8[::1], int64, int64, float64[:,::1], int32[:,::1], int64, uint8[:,:,::1])")
+def _rectify(
+    levels: Pixels, height: int, width: int, transform: _Doubles, weights: Indices, fill: int, out: Pixels
+) -> None:
+    """``levels`` are the picture's, (height x width x 3); a ``fill`` below 0 repeats its border."""
+    last_x, last_y = width * STEPS + _BEFORE, height * STEPS + _BEFORE
     xs, ys = np.empty(out.shape[1], np.int32), np.empty(out.shape[1], np.int32)
     pitch = width * 3
     for row in range(out.shape[0]):
         _map_row(transform[0], transform[2], row + 0.5, width, xs)
         _map_row(transform[1], transform[2], row + 0.5, height, ys)
         for at in range(out.shape[1]):
+            if fill >= 0 and (xs[at] < _BEFORE or ys[at] < _BEFORE or xs[at] > last_x or ys[at] > last_y):
+                for channel in range(_THREE):
+                    out[row, at, channel] = fill
+                continue
             left, top = (xs[at] >> _SHIFT) - 1, (ys[at] >> _SHIFT) - 1
             along, down = weights[xs[at] & _MASK], weights[ys[at] & _MASK]
             # The weights of the columns, and of the rows.

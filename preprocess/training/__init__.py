@@ -25,6 +25,7 @@ from onestream.preprocess.training.detection.voc import read_voc
 from onestream.preprocess.training.detection.yolo import read_yolo
 from onestream.preprocess.training.loader import ImageLoader
 from onestream.preprocess.training.samples import NO_LABEL, Files, InMemory, Samples
+from onestream.preprocess.training.targets import moved_mask, visible_boxes, visible_points, visible_quads
 from onestream.preprocess.training.text.characters import Characters
 from onestream.preprocess.training.text.files import TextFiles, TextLine
 from onestream.preprocess.training.text.icdar import read_icdar
@@ -50,9 +51,13 @@ __all__ = [
     "TextFiles",
     "TextLine",
     "TextLoader",
+    "moved_mask",
     "read_coco",
     "read_icdar",
     "read_text_lines",
     "read_voc",
     "read_yolo",
+    "visible_boxes",
+    "visible_points",
+    "visible_quads",
 ]

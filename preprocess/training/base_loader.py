@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVa
 import torch
 
 from onestream.preprocess.errors import BadImage, BadSample
-from onestream.preprocess.geometry import Mapping
+from onestream.preprocess.projection import Located
 from onestream.preprocess.training.order import Order, Slot
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class WorkerBatch:
     samples: torch.Tensor
     slots: Sequence[Slot]
     bad: dict[int, Bad]
-    mappings: dict[int, Mapping] = field(default_factory=dict)
+    mappings: dict[int, Located] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class BaseLoader(ABC, Generic[BatchT]):
         """Begin to make the batches of an epoch; closing the iterator ends it."""
 
     @abstractmethod
-    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Mapping | None]) -> BatchT:
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Located | None]) -> BatchT:
         """A batch as a loop gets it; of padding the mapping may be missing."""
 
     def _named(self, slot: Slot, error: Bad) -> BadSample:

@@ -7,8 +7,9 @@ from functools import partial
 
 import torch
 
-from onestream.preprocess.geometry import Mapping, Size
-from onestream.preprocess.operations import Color
+from onestream.preprocess.definition import Definition
+from onestream.preprocess.geometry import Size
+from onestream.preprocess.projection import Located
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.base_loader import Batch, indices_of, labels_of
 from onestream.preprocess.training.order import Slot
@@ -31,11 +32,13 @@ class ImageLoader(PictureLoader[Batch, Source]):
         return self.samples
 
     def _draw(self, augmentation: Augmentation, seed: int) -> Draw:
-        return partial(_vary, augmentation, seed, self.definition.color)
+        return partial(_vary, augmentation, seed, self.definition)
 
-    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Mapping | None]) -> Batch:  # noqa: ARG002 (labels do not move)
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Located | None]) -> Batch:  # noqa: ARG002 (labels do not move)
         return Batch(samples, labels_of(self.samples, slots), indices_of(slots))
 
 
-def _vary(augmentation: Augmentation, seed: int, color: Color, epoch: int, index: int, size_hw: Size) -> Variation:
-    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, color=color)
+def _vary(
+    augmentation: Augmentation, seed: int, definition: Definition, epoch: int, index: int, size_hw: Size
+) -> Variation:
+    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, definition=definition)

@@ -108,6 +108,12 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
         super().__init__(samples, order, bad_files=bad_files, things="images")
         self._to_device: ToDevice[BatchT] = ToDevice(definition, device=to, normalize=normalize == "torch")
         self.augmentation = augmentation or self.default_augmentation
+        lacking = self.augmentation.not_on_gpu if train and device == "gpu" else ()
+        if lacking:
+            raise CannotCompile(
+                "dali on a GPU varies images by box, flip (horizontal) and linear_color; "
+                f"it lacks {', '.join(lacking)}; device='cpu' can"
+            )
         draw = self._draw(self.augmentation, seed) if train else None
         config = WorkerConfig(
             definition=definition.pixels() if normalize == "torch" else definition,

@@ -18,9 +18,9 @@ from onestream.preprocess.backends.base import BackendName, Compiled, Device, Sa
 from onestream.preprocess.compile import compile
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
-from onestream.preprocess.geometry import Mapping
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.projection import Located
 from onestream.preprocess.training.base_loader import Bad, WorkerBatch
 from onestream.preprocess.training.makers import MakerThreads
 from onestream.preprocess.training.order import Slot
@@ -29,7 +29,7 @@ from onestream.preprocess.variation import Variation, Vary
 
 Draw = Callable[[int, int, tuple[int, int]], Variation]
 """Draws the variation of an epoch, a sample's index and an image's (height, width)."""
-Locate = Callable[[int, int, tuple[int, int]], Mapping]
+Locate = Callable[[int, int, tuple[int, int]], Located]
 """Says of an epoch, a sample's index and an image's (height, width) where the image's points come to lie. Raises
 ``BadImage`` or ``BadSample`` where the sample cannot be used."""
 
@@ -45,7 +45,7 @@ class Read:
     varies: list[Vary] | None
     places: list[int]
     bad: dict[int, Bad]
-    mappings: dict[int, Mapping]
+    mappings: dict[int, Located]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class WorkerConfig:
 
     def make(
         self, compiled: Compiled, slots: Sequence[Slot], epoch: int
-    ) -> tuple[list[Sample | Bad], dict[int, Mapping]]:
+    ) -> tuple[list[Sample | Bad], dict[int, Located]]:
         """Read and process samples; also gives their mappings by place."""
         read = self.read(slots, epoch)
         results = iter(compiled.run(read.images, read.varies))
@@ -87,7 +87,7 @@ class WorkerConfig:
         """Read the files of samples."""
         images: list[Encoded] = []
         bad: dict[int, Bad] = {}
-        mappings: dict[int, Mapping] = {}
+        mappings: dict[int, Located] = {}
         for place, slot in enumerate(slots):
             try:
                 image = self.samples.read(slot.index)
@@ -164,7 +164,7 @@ class ThreadWorkers:
                     return
                 slots, images, parts = running.popleft()
                 bad: dict[int, Bad] = {}
-                mappings: dict[int, Mapping] = {}
+                mappings: dict[int, Located] = {}
                 for part in parts:
                     made, found, located = part.result()
                     images = made if images is None else images
@@ -193,7 +193,7 @@ class ThreadWorkers:
 
     def _fill(
         self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int, compiled: Compiled
-    ) -> tuple[None, dict[int, Bad], dict[int, Mapping]]:
+    ) -> tuple[None, dict[int, Bad], dict[int, Located]]:
         bad = {}
         samples, mappings = self._config.make(compiled, slots, epoch)
         for place, sample in enumerate(samples, start=first):
@@ -206,7 +206,7 @@ class ThreadWorkers:
 
     def _on_device(
         self, slots: list[Slot], epoch: int, compiled: Any
-    ) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Mapping]]:
+    ) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Located]]:
         read = self._config.read(slots, epoch)
         made, refused = compiled.run_on_device(read.images, read.varies)
         bad: dict[int, Bad] = {**read.bad, **{read.places[index]: error for index, error in refused.items()}}
@@ -272,7 +272,7 @@ class _MadeInProcess:
         self._config = config
         self._compiled: Compiled | None = None
 
-    def __getitem__(self, item: tuple[list[Slot], int]) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Mapping]]:
+    def __getitem__(self, item: tuple[list[Slot], int]) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Located]]:
         slots, epoch = item
         if self._compiled is None:
             self._compiled = self._config.compile(len(slots), 1)

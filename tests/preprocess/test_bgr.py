@@ -28,8 +28,9 @@ from onestream.preprocess import (
 )
 from onestream.preprocess.backends.base import DecodeOptions, Sample
 from onestream.preprocess.backends.reference import picture
+from onestream.preprocess.changes import recolored
+from onestream.preprocess.operations import Color
 from onestream.preprocess.training.augmentation import Augmentation
-from onestream.preprocess.variation import recolored
 
 MEAN, STD = (103.53, 116.28, 123.675), (57.375, 57.12, 58.395)
 NANODET = Definition(
@@ -129,6 +130,12 @@ def test_whatever_the_definition(definition: Definition, size: tuple[int, int]) 
                     assert_reversed(definition, bgr, rgb)
 
 
+def exact(color: Color) -> Definition:
+    return Definition(
+        operations=[Decode(color=color), Resize(mode="exact", size=(64, 80)), Output(layout="NHWC", dtype="uint8")]
+    )
+
+
 @pytest.mark.parametrize("backend", ["reference", "dali"])
 def test_a_variation_is_the_same_change_in_either_order(backend: str) -> None:
     files = [encode(photo(name), "JPEG", quality=90) for name in PHOTOS]
@@ -136,13 +143,10 @@ def test_a_variation_is_the_same_change_in_either_order(backend: str) -> None:
     for augmentation, most in ((Augmentation(), 0), (Augmentation(brightness=0.4, saturation=0.4, hue=0.3), 1)):
         results = []
         for color in ("bgr", "rgb"):
-            definition = Definition(
-                operations=[Decode(color=color), Resize(mode="exact", size=(64, 80)),
-                            Output(layout="NHWC", dtype="uint8")]
-            )  # fmt: skip
+            definition = exact(color)
             varies = [
-                lambda size_hw, index=index, color=color, augmentation=augmentation: augmentation.draw(
-                    size_hw, seed=5, epoch=0, index=index, color=color
+                lambda size_hw, index=index, definition=definition, augmentation=augmentation: augmentation.draw(
+                    size_hw, seed=5, epoch=0, index=index, definition=definition
                 )
                 for index in range(len(files))
             ]
@@ -154,7 +158,10 @@ def test_a_variation_is_the_same_change_in_either_order(backend: str) -> None:
 def test_a_drawn_color_turns_the_same_hue_whatever_the_order() -> None:
     pixels = card(40, 50)
     strong = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.3)
-    drawn = {color: strong.draw((40, 50), seed=1, epoch=0, index=2, color=color).color for color in ("rgb", "bgr")}
+    drawn = {
+        color: strong.draw((40, 50), seed=1, epoch=0, index=2, definition=exact(color)).color
+        for color in ("rgb", "bgr")
+    }
     changed = recolored(pixels, drawn["rgb"])
     again = recolored(np.ascontiguousarray(pixels[:, :, ::-1]), drawn["bgr"])[:, :, ::-1]
     assert np.abs(np.subtract(changed, again, dtype=np.int16)).max() <= 1

@@ -25,7 +25,7 @@ from onestream.preprocess import (
 from onestream.preprocess.backends import gpu_pictures
 from onestream.preprocess.backends.gpu_pictures import GpuFromPicture
 from onestream.preprocess.backends.groups import groups
-from onestream.preprocess.backends.reference_pictures import rectified
+from onestream.preprocess.backends.rectified import rectified
 from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.cuda.rectify import Rectify, ToRectify

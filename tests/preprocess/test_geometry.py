@@ -320,7 +320,7 @@ def test_the_box_of_a_variation_fills_the_canvas(
     definition = Definition(operations=[Decode(), Resize(mode="exact", size=canvas)])
     top, left = int(part[0] * (size_hw[0] - 1)), int(part[1] * (size_hw[1] - 1))
     box = Window(top, left, 1 + int(part[2] * (size_hw[0] - top - 1)), 1 + int(part[3] * (size_hw[1] - left - 1)))
-    found = variation_mapping(definition, Variation(box, flip=flip), size_hw)
+    found = variation_mapping(definition, Variation.of_box(box, flip=flip), size_hw)
     inside = np.array([[box.left, box.top, box.left + box.width, box.top + box.height]], np.float32)
     np.testing.assert_allclose(found.to_canvas(inside), corners(canvas), atol=1e-4)
     np.testing.assert_allclose(found.to_source(corners(canvas)), inside, atol=1e-4)

@@ -161,7 +161,7 @@ def test_variations_are_resized_as_the_definition_says(resize: Resize, most: int
     definition = Definition(operations=[Decode(), resize, Output(layout="NHWC", dtype="uint8")])
     data = encode(photo("coffee"), "PNG")
     for box in (Window(11, 7, 60, 200), Window(3, 40, 300, 50)):
-        vary = [lambda _, box=box: Variation(box)]
+        vary = [lambda _, box=box: Variation.of_box(box)]
         (expected,), (seen,) = (
             compile(definition, backend=backend, varied=True).run([data], vary) for backend in ("reference", "dali")
         )

@@ -16,7 +16,6 @@ from onestream.preprocess.backends.dali_graph import (
     new_pipeline,
     varied_values,
 )
-from onestream.preprocess.operations import Color
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.variation import Variation
 
@@ -36,9 +35,9 @@ PLAIN = Augmentation()
 STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 
 
-def variations(augmentation: Augmentation, color: Color) -> list[Variation]:
+def variations(augmentation: Augmentation, definition: Definition) -> list[Variation]:
     return [
-        augmentation.draw((image.height, image.width), seed=3, epoch=0, index=index, color=color)
+        augmentation.draw((image.height, image.width), seed=3, epoch=0, index=index, definition=definition)
         for index, image in enumerate(IMAGES)
     ]
 
@@ -79,7 +78,7 @@ def reference(definition: Definition, drawn: list[Variation]) -> list[Sample]:
 def test_inside_the_box_the_graph_is_the_references(
     definition: Definition, augmentation: Augmentation, levels: int
 ) -> None:
-    drawn = variations(augmentation, definition.color)
+    drawn = variations(augmentation, definition)
     assert {variation.flip for variation in drawn} == {False, True}
     expected, seen = reference(definition, drawn), run_graph(definition, drawn)
     assert len(expected) == len(seen) == len(FILES)
@@ -95,7 +94,7 @@ def test_normalized_output_has_the_networks_layout() -> None:
     definition = Definition(
         operations=(*RGB.operations[:3], Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)))
     )
-    drawn = variations(PLAIN, "rgb")
+    drawn = variations(PLAIN, definition)
     for right, one in zip(reference(definition, drawn), run_graph(definition, drawn), strict=True):
         assert one.shape == right.shape == (3, *SIDES)
         assert one.dtype == right.dtype == np.float32
@@ -106,17 +105,17 @@ def test_normalized_output_has_the_networks_layout() -> None:
 def test_a_filter_without_an_exact_form_is_refused() -> None:
     definition = Definition(operations=(Decode(), Resize(mode="exact", size=SIDES, filter="lanczos")))
     with pytest.raises(CannotCompile, match="filter 'lanczos' exactly"):
-        run_graph(definition, variations(PLAIN, "rgb"))
+        run_graph(definition, variations(PLAIN, RGB))
 
 
 def test_a_resize_without_antialias_is_refused() -> None:
     definition = Definition(operations=(Decode(), Resize(mode="exact", size=SIDES, antialias=False)))
     with pytest.raises(CannotCompile, match="antialias false exactly"):
-        run_graph(definition, variations(PLAIN, "rgb"))
+        run_graph(definition, variations(PLAIN, RGB))
 
 
 def test_variations_are_asked_for_when_compiling() -> None:
-    vary = [lambda _: variations(PLAIN, "rgb")[0]]
+    vary = [lambda _: variations(PLAIN, RGB)[0]]
     with pytest.raises(ValueError, match=r"compile\(varied=True\)"):
         compile(RGB, backend="dali").run(FILES[:1], vary)
     with pytest.raises(ValueError, match=r"compile\(varied=True\)"):

@@ -6,24 +6,20 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadSample
-from onestream.preprocess.geometry import Boxes, Mapping, Size, Window, clipped, mapping, visible_share
-from onestream.preprocess.operations import Color
+from onestream.preprocess.geometry import Mapping, Size, mapping
+from onestream.preprocess.projection import Located
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.base_loader import indices_of
 from onestream.preprocess.training.detection.files import DetectionFiles
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
+from onestream.preprocess.training.targets import visible_boxes
 from onestream.preprocess.training.workers import Draw, Locate
 from onestream.preprocess.variation import Variation, canvas_of, variation_mapping
-
-_ROUNDING = 1e-4
-"""Of a share of area: corners on the canvas are float32, whose steps at 1,000 are 6e-5 pixels."""
 
 
 class DetectionBatch(NamedTuple):
@@ -41,7 +37,7 @@ class DetectionBatch(NamedTuple):
     boxes: list[torch.Tensor]
     class_ids: list[torch.Tensor]
     indices: torch.Tensor
-    mappings: list[Mapping]
+    mappings: list[Located]
 
 
 class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
@@ -68,17 +64,18 @@ class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
         return source
 
     def _draw(self, augmentation: Augmentation, seed: int) -> Draw:
-        return partial(_vary, augmentation, seed, self.definition.color, self.samples)
+        return partial(_vary, augmentation, seed, self.definition, self.samples)
 
     def _locate(self, draw: Draw | None) -> Locate:
         return partial(_locate, self.definition, self.samples, draw)
 
     def _batch(
-        self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Mapping | None]
+        self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Located | None]
     ) -> DetectionBatch:
         canvas, min_visible = canvas_of(self.definition), self.augmentation.min_visible
         unmoved = Mapping(canvas, canvas, (1.0, 1.0), (0.0, 0.0))
-        boxes, class_ids, given = [], [], []
+        boxes, class_ids = [], []
+        given: list[Located] = []
         for slot, located in zip(slots, mappings, strict=True):
             sample = self.samples.samples[slot.index]
             if located is None or slot.is_padding:
@@ -86,41 +83,29 @@ class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
                 kept, classes = sample.boxes[:0], sample.class_ids[:0]
             else:
                 given.append(located)
-                kept, classes = visible(sample.boxes, sample.class_ids, located, min_visible=min_visible)
+                kept, which = visible_boxes(sample.boxes, located, min_visible=min_visible)
+                classes = sample.class_ids[which]
             boxes.append(torch.from_numpy(kept.copy()))
             class_ids.append(torch.from_numpy(classes.copy()))
         return DetectionBatch(samples, boxes, class_ids, indices_of(slots), given)
 
 
-def visible(
-    boxes: Boxes, class_ids: npt.NDArray[np.int64], located: Mapping, *, min_visible: float
-) -> tuple[Boxes, npt.NDArray[np.int64]]:
-    """Boxes of a picture on the canvas, cut at its borders, and their classes.
-
-    Without those of which less than ``min_visible`` of the area, or nothing, is left.
-    """
-    moved = located.to_canvas(boxes)
-    share = visible_share(moved, Window(0, 0, *located.canvas_hw))
-    kept = (share > 0) & (share >= min_visible - _ROUNDING)
-    return clipped(moved[kept], located.canvas_hw), class_ids[kept]
-
-
 def _vary(
     augmentation: Augmentation,
     seed: int,
-    color: Color,
+    definition: Definition,
     files: DetectionFiles,
     epoch: int,
     index: int,
     size_hw: Size,
 ) -> Variation:
     objects = files.samples[index].boxes
-    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, color=color, objects=objects)
+    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, definition=definition, objects=objects)
 
 
 def _locate(
     definition: Definition, files: DetectionFiles, draw: Draw | None, epoch: int, index: int, size_hw: Size
-) -> Mapping:
+) -> Located:
     given = files.samples[index].size_hw
     if given != size_hw:
         raise BadSample(

@@ -14,9 +14,9 @@ import torch
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadSample, CannotCompile
-from onestream.preprocess.geometry import Mapping
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
+from onestream.preprocess.projection import Located
 from onestream.preprocess.training.base_loader import BaseLoader, WorkerBatch, indices_of
 from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import LastBatch, Slot
@@ -184,7 +184,7 @@ class TextLoader(BaseLoader[TextBatch]):
     def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:  # noqa: ARG002 (lines do not vary)
         return self._workers.run(self._lines_order.windows(batches))
 
-    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Mapping | None]) -> TextBatch:  # noqa: ARG002 (boxes are for pictures)
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Located | None]) -> TextBatch:  # noqa: ARG002 (boxes are for pictures)
         texts = ["" if slot.is_padding else self.samples.samples[slot.index].text for slot in slots]
         widths = [0 if slot.is_padding else int(self._widths[slot.index]) for slot in slots]
         classes = [self.characters.classes_of(text) for text in texts]

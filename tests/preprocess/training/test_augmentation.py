@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from onestream.preprocess import Decode, Definition, Resize
+from onestream.preprocess.changes import recolored
 from onestream.preprocess.training import Augmentation
-from onestream.preprocess.variation import recolored
 
 SIDES = st.integers(1, 3000)
 STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
@@ -89,7 +90,8 @@ def test_a_color_without_strength_changes_nothing_and_each_strength_does_its_par
 
 
 def test_gray_images_have_a_brightness_and_a_contrast() -> None:
-    color = STRONG.draw((9, 9), seed=0, epoch=0, index=1, color="gray").color
+    gray = Definition(operations=[Decode(color="gray"), Resize(mode="exact", size=(9, 9))])
+    color = STRONG.draw((9, 9), seed=0, epoch=0, index=1, definition=gray).color
     assert color is not None
     assert color.shape == (1, 2)
 

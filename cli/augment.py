@@ -1,0 +1,127 @@
+"""``onestream augment``: what training sees of photos, as one picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from pydantic import ValidationError
+
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
+from onestream.measure.image_files import ImageNames, expand
+from onestream.wire.install import install_command
+
+if TYPE_CHECKING:
+    from onestream.preprocess.training.augmentation import Augmentation
+    from onestream.preprocess.training.detection.files import DetectionSample
+    from onestream.preprocess.training.sheet import Subject
+
+
+def augment(
+    pipeline: Annotated[Path, typer.Argument(help="Pipeline file.")],
+    photos: Annotated[
+        list[str], typer.Argument(metavar="PHOTOS", help="Images, directories of images, or patterns like '*.jpg'.")
+    ],
+    *,
+    out: Annotated[Path, typer.Option(help="The picture to write: PNG or JPEG, by its name.")],
+    augmentation: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An augmentation as YAML (docs/augmentation.md).  [default: box and flip]"),
+    ] = None,
+    operation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPERATION",
+            help="In place of a file: an operation by its name, or with settings as YAML, such as "
+            "'{op: rotation, degrees: [-30, 30]}'; may be repeated.",
+        ),
+    ] = None,
+    boxes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="COCO's JSON of the photos, whose boxes are drawn.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, max=100, help="How many variations of each photo.")] = 6,
+    seed: Annotated[int, typer.Option(min=0, help="As of a loader.")] = 0,
+    cell: Annotated[int, typer.Option(min=16, help="Longest side of a photo on the sheet, in pixels.")] = 224,
+    backend: Annotated[Literal["dali", "reference"], typer.Option(help="What makes the pixels.")] = "dali",
+) -> None:
+    """Draw a contact sheet: a row a photo, first what serving makes of it, then what training sees in each epoch.
+
+    Prints what was drawn, a line for each. Exits with 1 where a photo cannot be used, 2 where nothing can be drawn.
+    """
+    if augmentation is not None and operation:
+        fail("--augmentation and --operation exclude each other: the file has operations", EXIT_CANNOT_START)
+    from onestream.preprocess.errors import BackendMissing, BadDataset, BadSample, PreprocessError
+
+    try:
+        from onestream.preprocess.training.sheet import contact_sheet
+        from onestream.serving.errors import BadPipeline
+        from onestream.serving.pipeline import Pipeline
+    except ImportError as error:
+        fail(f"{error.name or error} is not installed. Run: {install_command('train')}", EXIT_CANNOT_START)
+    except BackendMissing as error:
+        fail(str(error), EXIT_CANNOT_START)
+    names = ImageNames()
+    paths = expand(photos, names)
+    if not paths:
+        fail(names.none_in(photos), EXIT_CANNOT_START)
+    chain = _augmentation(augmentation, operation or [])
+    try:
+        definition = Pipeline.from_file(pipeline).preprocess
+        subjects = _subjects(paths, boxes)
+        sheet = contact_sheet(definition, chain, subjects, epochs=epochs, seed=seed, cell=cell, backend=backend)
+    except (BadPipeline, BadDataset) as error:
+        fail(str(error), EXIT_CANNOT_START)
+    except BadSample as error:
+        fail(str(error), EXIT_FAILED)
+    except PreprocessError as error:
+        fail(f"{pipeline}: {error}", EXIT_CANNOT_START)
+    try:
+        sheet.image.save(out)
+    except (OSError, ValueError) as error:
+        fail(f"--out {out}: {getattr(error, 'strerror', None) or error}", EXIT_CANNOT_START)
+    for subject, row in zip(subjects, sheet.variations, strict=True):
+        for epoch, variation in enumerate(row):
+            typer.echo(f"{subject.name}, epoch {epoch}: {variation}")
+
+
+def _augmentation(file: Path | None, operations: list[str]) -> Augmentation:
+    from onestream.preprocess.plain_yaml import BadYaml, read_plain_yaml
+    from onestream.preprocess.training.augmentation import Augmentation
+
+    given = "--operation" if file is None else str(file)
+    try:
+        if file is not None:
+            return Augmentation.from_yaml(file.read_text(encoding="utf-8"))
+        if not operations:
+            return Augmentation()
+        read = [read_plain_yaml(text) for text in operations]
+        return Augmentation([{"op": one} if isinstance(one, str) else one for one in read])
+    except ValidationError as error:
+        first = error.errors()[0]
+        fail(f"{given}: {'.'.join(map(str, first['loc']))}: {first['msg']}", EXIT_CANNOT_START)
+    except (BadYaml, OSError, UnicodeDecodeError) as error:
+        fail(f"{given}: {getattr(error, 'strerror', None) or error}", EXIT_CANNOT_START)
+
+
+def _subjects(paths: list[Path], boxes: Path | None) -> list[Subject]:
+    """Raises ``BadSample`` for a file that cannot be read, and ``BadDataset`` for boxes that are no COCO file."""
+    from onestream.preprocess.errors import BadSample
+    from onestream.preprocess.training.detection.coco import read_coco
+    from onestream.preprocess.training.sheet import Subject
+
+    known: dict[Path, DetectionSample] = {}
+    if boxes is not None:
+        for folder in {path.parent for path in paths}:
+            known |= {one.path.resolve(): one for one in read_coco(boxes, images=folder).samples if not one.problem}
+    subjects = []
+    for path in paths:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise BadSample(f"{path}: {error.strerror or error}") from None
+        sample = known.get(path.resolve())
+        shown = Subject(str(path), data)
+        subjects.append(shown if sample is None else replace(shown, boxes=sample.boxes, class_ids=sample.class_ids))
+    return subjects

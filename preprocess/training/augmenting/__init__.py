@@ -1,0 +1,1 @@
+"""The operations of an augmentation: each a frozen value that draws its part of a variation."""

@@ -1,0 +1,123 @@
+"""``onestream augment``: a sheet that shows what a loader gives, and errors that say what to change."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import typing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from onestream.cli.main import app
+from onestream.preprocess.training import Augmentation, ImageLoader
+from onestream.preprocess.training.augmentation import AnyAugmentationOperation
+from onestream.serving.pipeline import Pipeline
+
+ROOT = Path(__file__).parents[2]
+PHOTOS = ROOT / "examples" / "photos"
+SHAPES, COCO = (
+    ROOT / "examples" / "train_detector" / "shapes.yaml",
+    ROOT / "examples" / "train_detector" / "photos.json",
+)
+CLASSIFY = ROOT / "pipelines" / "classify.yaml"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["augment", *map(str, arguments)])
+
+
+def cells(path: Path, columns: int, side: int) -> list[np.ndarray]:
+    """The first row of a sheet."""
+    sheet = np.asarray(Image.open(path))
+    firsts = [across * (side + 4) + 4 * (across > 0) for across in range(columns)]
+    return [sheet[:side, first : first + side] for first in firsts]
+
+
+def test_the_sheet_shows_what_a_loader_gives(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    shutil.copy(PHOTOS / "cat.jpg", folder)
+    out = tmp_path / "sheet.png"
+    chain = "operations:\n- {op: box}\n- {op: flip}\n- {op: trivial_augment}\n"
+    (tmp_path / "chain.yaml").write_text(chain)
+    done = run(CLASSIFY, folder, "--out", out, "--augmentation", tmp_path / "chain.yaml", "--epochs", 3, "--seed", 5)
+    assert done.exit_code == 0, done.output
+    assert len(done.stdout.splitlines()) == 3
+    assert "cat.jpg, epoch 0: " in done.stdout
+    definition = Pipeline.from_file(CLASSIFY).preprocess.pixels()
+    shown = cells(out, 4, 224)
+    with ImageLoader(definition, folder, batch_size=1) as loader:
+        np.testing.assert_array_equal(shown[0], next(iter(loader)).images[0].numpy())
+    with ImageLoader(
+        definition, folder, batch_size=1, train=True, seed=5, augmentation=Augmentation.from_yaml(chain)
+    ) as loader:
+        for epoch in range(3):
+            np.testing.assert_array_equal(shown[1 + epoch], next(iter(loader)).images[0].numpy())
+            loader.reset()
+
+
+def test_boxes_are_drawn(tmp_path: Path) -> None:
+    plain, boxed = tmp_path / "plain.png", tmp_path / "boxed.png"
+    operations = ("--operation", "scale_jitter", "--operation", "{op: rotation, degrees: [-30, 30]}")
+    for out, more in ((plain, ()), (boxed, ("--boxes", COCO))):
+        done = run(SHAPES, PHOTOS / "cat.jpg", PHOTOS / "coffee.jpg", "--out", out, *operations, *more)
+        assert done.exit_code == 0, done.output
+    one, other = (np.asarray(Image.open(path)) for path in (plain, boxed))
+    assert one.shape == other.shape
+    assert 0 < (one != other).any(axis=2).mean() < 0.3
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--operation", "spin"), 2, "--operation: operations.0: Input tag 'spin' found"),
+        (
+            ("--operation", "{op: rotation, degrees: 5}"),
+            2,
+            "operations.0.rotation.degrees: Input should be",
+        ),
+        (("--operation", "box", "--augmentation", "x.yaml"), 2, "exclude each other"),
+        (("--augmentation", "missing.yaml"), 2, "missing.yaml: No such file or directory"),
+        (("--boxes", "missing.json"), 2, "missing.json"),
+        (("missing.jpg",), 1, "missing.jpg: No such file or directory"),
+        ((str(ROOT / "README.md"),), 1, "README.md: bad image"),
+    ],
+)
+def test_errors_say_what_to_change(tmp_path: Path, options: tuple[str, ...], code: int, message: str) -> None:
+    done = run(CLASSIFY, PHOTOS / "cat.jpg", *options, "--out", tmp_path / "sheet.png")
+    assert done.exit_code == code, done.output
+    assert message in done.output
+    assert not (tmp_path / "sheet.png").exists()
+
+
+def test_a_sheet_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    done = run(CLASSIFY, PHOTOS / "cat.jpg", "--out", tmp_path / "none" / "sheet.png", "--epochs", 1)
+    assert done.exit_code == 2
+    assert "sheet.png: No such file or directory" in done.output
+
+
+ROWS = re.findall(r"^\| `(\w+)` \| (.*?) \| ", (ROOT / "docs" / "augmentation.md").read_text(), flags=re.MULTILINE)
+
+
+def test_the_page_has_a_row_for_each_operation() -> None:
+    (union, _) = typing.get_args(AnyAugmentationOperation)
+    assert sorted(name for name, _ in ROWS) == sorted(one.model_fields["op"].default for one in typing.get_args(union))
+
+
+@pytest.mark.parametrize(("name", "drawn"), ROWS)
+def test_the_pages_pictures_are_made_by_its_command(tmp_path: Path, name: str, drawn: str) -> None:
+    settings = re.search(r"`\{(.*)\}`", drawn)
+    operation = f"{{op: {name}, probability: 1{f', {settings[1]}' if settings else ''}}}"
+    out = tmp_path / f"{name}.jpg"
+    done = run(CLASSIFY, PHOTOS / "cat.jpg", "--cell", 112, "--operation", operation, "--out", out)
+    assert done.exit_code == 0, done.output
+    seen, shown = (
+        np.asarray(Image.open(path), np.int16) for path in (out, ROOT / "docs" / "augmentation" / f"{name}.jpg")
+    )
+    assert seen.shape == shown.shape
+    # Another version of libjpeg rounds otherwise; another draw changes most of the picture.
+    assert np.abs(seen - shown).mean() < 1

@@ -1,0 +1,156 @@
+"""Changes of levels: against torchvision's and Pillow's own functions, in every order of the channels."""
+
+from __future__ import annotations
+
+import io
+import typing
+
+import numpy as np
+import pytest
+import torchvision_alone
+from image_files import png_of
+from PIL import Image, ImageFilter
+from sample_images import card, photo
+
+from onestream.preprocess import Decode, Definition, Output, Resize, compile
+from onestream.preprocess.backends.base import BackendName
+from onestream.preprocess.changes import (
+    AnyChange,
+    AutoContrast,
+    Blur,
+    Brightness,
+    Contrast,
+    Equalize,
+    Erase,
+    Hue,
+    Invert,
+    Jpeg,
+    Linear,
+    Noise,
+    Posterize,
+    Saturation,
+    Sharpness,
+    Solarize,
+    changed,
+)
+from onestream.preprocess.geometry import Window
+from onestream.preprocess.operations import Color
+from onestream.preprocess.variation import Variation
+
+torchvision_alone.load()
+from torchvision.transforms.v2 import functional  # noqa: E402
+
+COFFEE = np.asarray(photo("coffee"))
+BY_TORCHVISION = [
+    (Brightness(factor=1.7), lambda image: functional.adjust_brightness(image, 1.7)),
+    (Brightness(factor=0.01), lambda image: functional.adjust_brightness(image, 0.01)),
+    (Contrast(factor=0.3), lambda image: functional.adjust_contrast(image, 0.3)),
+    (Contrast(factor=1.9), lambda image: functional.adjust_contrast(image, 1.9)),
+    (Saturation(factor=1.8), lambda image: functional.adjust_saturation(image, 1.8)),
+    (Saturation(factor=0.0), lambda image: functional.rgb_to_grayscale(image, 3)),
+    (Sharpness(factor=0.2), lambda image: functional.adjust_sharpness(image, 0.2)),
+    (Sharpness(factor=1.9), lambda image: functional.adjust_sharpness(image, 1.9)),
+    (Hue(turns=0.21), lambda image: functional.adjust_hue(image, 0.21)),
+    (Hue(turns=-0.5), lambda image: functional.adjust_hue(image, -0.5)),
+    (Posterize(bits=3), lambda image: functional.posterize(image, 3)),
+    (Solarize(threshold=100), lambda image: functional.solarize(image, 100)),
+    (Solarize(threshold=256), lambda image: image),
+    (AutoContrast(), functional.autocontrast),
+    (Equalize(), functional.equalize),
+    (Invert(), functional.invert),
+]
+EVERY_CHANGE = [
+    *(change for change, _ in BY_TORCHVISION),
+    Linear.of(np.array([[1.1, 0.1, 0, -5], [0, 0.9, 0, 3], [0.2, 0, 0.8, 1]], np.float32)),
+    Blur(sigma=1.4),
+    Noise(sigma=11, seed=3),
+    Jpeg(quality=35),
+    Erase(top=2, left=3, height=9, width=20, fill=77),
+]
+ON_GRAY = [
+    Linear.of(np.array([[1.1, -5]], np.float32)) if isinstance(change, Linear) else change for change in EVERY_CHANGE
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), BY_TORCHVISION, ids=[str(change) for change, _ in BY_TORCHVISION])
+def test_it_is_what_torchvision_makes_of_a_pil_image(change: AnyChange, expected: typing.Any) -> None:
+    np.testing.assert_array_equal(change.apply(COFFEE), np.asarray(expected(photo("coffee"))))
+
+
+def test_every_kind_of_change_is_tested_here() -> None:
+    (union, _) = typing.get_args(AnyChange)
+    assert {type(change) for change in EVERY_CHANGE} == set(typing.get_args(union))
+
+
+def test_blur_and_jpeg_are_pillows() -> None:
+    image = photo("coffee")
+    np.testing.assert_array_equal(Blur(sigma=2).apply(COFFEE), np.asarray(image.filter(ImageFilter.GaussianBlur(2))))
+    # A blur of a point has the standard deviation that it says, within a tenth.
+    point = np.zeros((65, 65, 3), np.uint8)
+    point[32, 32] = 255
+    spread = Blur(sigma=2).apply(point)[:, :, 0].astype(float)
+    across = np.arange(65) - 32
+    assert np.sqrt((spread.sum(axis=0) * across**2).sum() / spread.sum()) == pytest.approx(2, rel=0.1)
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=30)
+    np.testing.assert_array_equal(Jpeg(quality=30).apply(COFFEE), np.asarray(Image.open(file)))
+
+
+def test_noise_has_its_strength_and_its_seed() -> None:
+    gray = np.full((200, 200, 3), 128, np.uint8)
+    noisy = Noise(sigma=10, seed=1).apply(gray)
+    # 120,000 values: the error of the deviation is 10 / sqrt(240,000) = 0.02, and rounding adds 1/12 to the variance.
+    assert noisy.std() == pytest.approx(np.sqrt(100 + 1 / 12), abs=0.1)
+    assert noisy.mean() == pytest.approx(128, abs=0.2)
+    np.testing.assert_array_equal(noisy, Noise(sigma=10, seed=1).apply(gray))
+    assert (noisy != Noise(sigma=10, seed=2).apply(gray)).mean() > 0.9
+    np.testing.assert_array_equal(Noise(sigma=0, seed=1).apply(gray), gray)
+
+
+def test_an_erased_rectangle_has_its_level_and_nothing_else_changes() -> None:
+    before = card(30, 40)
+    after = Erase(top=5, left=7, height=10, width=4, fill=99).apply(before)
+    assert (after[5:15, 7:11] == 99).all()
+    after[5:15, 7:11] = before[5:15, 7:11]
+    np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("change", EVERY_CHANGE, ids=str)
+def test_the_order_of_the_channels_changes_nothing(change: AnyChange) -> None:
+    if isinstance(change, Linear):
+        order = (2, 1, 0)
+        in_bgr: AnyChange = Linear.of(change.array[np.ix_(order, (*order, 3))])
+        most = 1  # sums of float32 are taken in the order of the channels
+    else:
+        in_bgr, most = change, 0
+    rgb = changed(COFFEE, (change,), color="rgb")
+    bgr = changed(np.ascontiguousarray(COFFEE[:, :, ::-1]), (in_bgr,), color="bgr")
+    assert np.abs(np.subtract(bgr[:, :, ::-1], rgb, dtype=np.int16)).max() <= most
+
+
+@pytest.mark.parametrize("change", ON_GRAY, ids=str)
+def test_gray_pictures_stay_gray_and_keep_their_shape(change: AnyChange) -> None:
+    gray = np.asarray(photo("coffee").convert("L"))[:, :, None]
+    made = changed(gray, (change,), color="gray")
+    assert made.shape == gray.shape
+    assert made.dtype == np.uint8
+
+
+@pytest.mark.parametrize("color", ["rgb", "bgr", "gray"])
+def test_backends_change_equal_pixels_to_equal_pixels(color: Color) -> None:
+    definition = Definition(
+        operations=[Decode(color=color), Resize(mode="exact", size=(40, 52)), Output(layout="NHWC", dtype="uint8")]
+    )
+    changes = tuple(ON_GRAY if color == "gray" else EVERY_CHANGE)
+    file = png_of(card(40, 52))
+    # The box has the canvas's size, so the resize changes nothing.
+    for given in (*((change,) for change in changes), changes[:6], changes[6:]):
+        variation = Variation.of_box(Window(0, 0, 40, 52), changes=given)
+        seen = [_run(definition, backend, file, variation) for backend in ("reference", "dali")]
+        np.testing.assert_array_equal(*seen)
+
+
+def _run(definition: Definition, backend: BackendName, file: bytes, variation: Variation) -> np.ndarray:
+    (sample,) = compile(definition, backend=backend, varied=True).run([file], [lambda _: variation])
+    assert isinstance(sample, np.ndarray), sample
+    return sample

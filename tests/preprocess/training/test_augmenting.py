@@ -1,0 +1,461 @@
+"""What each operation draws: its distribution, what it equals in torchvision, and on what it depends."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+import typing
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torchvision_alone
+from image_files import encode
+from image_sets import DEFINITION
+from PIL import Image
+from pydantic import ValidationError
+from sample_images import photo
+
+from onestream.preprocess import BadImage, CannotCompile, Decode, Definition, Letterbox, Output, Resize, compile
+from onestream.preprocess.changes import AnyChange, Erase, Linear, Posterize, Saturation, Solarize
+from onestream.preprocess.geometry import Window
+from onestream.preprocess.projection import Projection
+from onestream.preprocess.training import Augmentation, ImageLoader
+from onestream.preprocess.training.augmentation import AnyAugmentationOperation
+from onestream.preprocess.variation import Variation
+
+torchvision_alone.load()
+from torchvision.transforms import v2  # noqa: E402
+from torchvision.transforms.v2 import InterpolationMode, functional  # noqa: E402
+
+SQUARE = Definition(operations=[Decode(), Resize(mode="exact", size=(100, 100)), Output(layout="NHWC", dtype="uint8")])
+BOXED = Definition(operations=[Decode(), Letterbox(size=(120, 100), value=114), Output(layout="NHWC", dtype="uint8")])
+KNOWN = {
+    (0, 0, 0): (
+        (86, 42, 140, 121),
+        False,
+        [
+            [0.945641994, 0.21082364, -0.288252622, 17.0798912],
+            [-0.183621496, 0.876690984, 0.17514354, 17.0798912],
+            [0.742408335, -0.596603811, 0.722408414, 17.0798912],
+        ],
+    ),
+    (2**40, 500, 2**31): (
+        (38, 34, 223, 267),
+        False,
+        [
+            [1.64168489, 0.110329539, -0.119016193, -27.7598057],
+            [-0.0679528043, 1.6222713, 0.0786797926, -27.7598057],
+            [0.327113897, -0.234138489, 1.54002285, -27.7598057],
+        ],
+    ),
+}
+EVERYTHING = Augmentation(
+    [
+        {"op": "box", "area": [0.3, 1.0]},
+        {"op": "flip"},
+        {"op": "flip", "axis": "vertical"},
+        {"op": "rotation", "degrees": [-40, 40], "probability": 0.5},
+        {"op": "affine", "translate": [0.1, 0.1], "scale": [0.8, 1.2], "shear_x": [-10, 10], "probability": 0.5},
+        {"op": "perspective"},
+        {"op": "padded_crop"},
+        {"op": "color_jitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1},
+        {"op": "trivial_augment"},
+        {"op": "rand_augment"},
+        {"op": "blur", "probability": 0.5},
+        {"op": "noise", "probability": 0.5},
+        {"op": "jpeg", "probability": 0.5},
+        {"op": "erase"},
+    ]
+)
+
+
+def draws(operation: dict[str, Any], count: int = 2000, size: tuple[int, int] = (100, 100)) -> list[Variation]:
+    chain = Augmentation([{"probability": 1, **operation}])
+    return [chain.draw(size, seed=4, epoch=0, index=index, definition=SQUARE) for index in range(count)]
+
+
+def spread(values: list[float]) -> tuple[float, float, float]:
+    return min(values), float(np.median(values)), max(values)
+
+
+def changes(operation: dict[str, Any], count: int = 2000) -> list[AnyChange]:
+    return [change for variation in draws(operation, count) for change in variation.changes]
+
+
+def test_the_short_form_is_a_list_of_operations() -> None:
+    assert Augmentation() == Augmentation([{"op": "box"}, {"op": "flip"}])
+    assert Augmentation(area=(0.3, 1.0), flip=0.2, hue=0.1, min_visible=0.4) == Augmentation(
+        [{"op": "box", "area": (0.3, 1.0)}, {"op": "flip", "probability": 0.2}, {"op": "linear_color", "hue": 0.1}],
+        min_visible=0.4,
+    )
+    with pytest.raises(ValidationError, match="area"):
+        Augmentation([{"op": "flip"}], area=(0.3, 1.0))
+
+
+def test_the_short_form_draws_what_it_always_drew() -> None:
+    """Box, flip and factors as they were when these were all: a run that is continued sees what it would have seen."""
+    strong = Augmentation(brightness=0.4, contrast=0.3, saturation=0.2, hue=0.1)
+    for (seed, epoch, index), (box, flip, factors) in KNOWN.items():
+        drawn = strong.draw((375, 500), seed=seed, epoch=epoch, index=index)
+        assert (drawn.box, drawn.flip, drawn.upside_down) == (Window(*box), flip, False)
+        (change,) = drawn.changes
+        assert isinstance(change, Linear)
+        # cos and sin of other machines may differ in the last bit of float64.
+        np.testing.assert_allclose(change.factors, factors, rtol=1e-6, atol=1e-7)
+
+
+def test_an_augmentation_is_written_and_read() -> None:
+    assert Augmentation.model_validate_json(EVERYTHING.model_dump_json()) == EVERYTHING
+    assert pickle.loads(pickle.dumps(EVERYTHING)) == EVERYTHING
+    text = "operations:\n- {op: box}\n- {op: trivial_augment}\nfill: 114\n"
+    assert Augmentation.from_yaml(text) == Augmentation([{"op": "box"}, {"op": "trivial_augment"}], fill=114)
+    assert Augmentation.from_yaml("{area: [0.5, 1]}") == Augmentation(area=(0.5, 1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"op": "rotation", "degrees": [10, -10]},
+        {"op": "perspective", "distortion": 0.7},
+        {"op": "blur", "sigma": [0, 2]},
+        {"op": "jpeg", "quality": [0, 90]},
+        {"op": "jpeg", "quality": [90, 30]},
+        {"op": "flip", "axis": "diagonal"},
+        {"op": "erase", "probability": 2},
+        {"op": "rand_augment", "magnitude": 31},
+        {"op": "scale_jitter", "scale": [0, 1]},
+        {"op": "posterize", "bits": 0},
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=f"{wrong['op']}[^ ]*") as caught:
+        Augmentation([wrong])
+    assert list(wrong)[1] in str(caught.value)
+
+
+def test_each_operation_happens_with_its_probability() -> None:
+    (union, _) = typing.get_args(AnyAugmentationOperation)
+    assert len(typing.get_args(union)) == 22
+    plain = Augmentation([]).draw((80, 90), seed=0, epoch=0, index=0, definition=SQUARE)
+    settings = {
+        "flip": {},
+        "rotation": {"degrees": (5, 10)},
+        "perspective": {},
+        "padded_crop": {"size": (50, 50), "padding": 0},
+        "scale_jitter": {},
+        "linear_color": {"hue": 0.1},
+        "color_jitter": {"brightness": 0.1},
+        "affine": {"scale": (0.5, 0.9)},
+        **{
+            name: {}
+            for name in (
+                "grayscale", "blur", "noise", "jpeg", "erase", "posterize", "solarize", "sharpness", "autocontrast",
+                "equalize", "invert",
+            )
+        },
+    }  # fmt: skip
+    for name, setting in settings.items():
+        chain = Augmentation([{"op": name, "probability": 0.3, **setting}])
+        drawn = [chain.draw((80, 90), seed=0, epoch=0, index=index, definition=SQUARE) for index in range(400)]
+        # 120 of 400, give or take four standard deviations of 9.2.
+        assert abs(sum(one != plain for one in drawn) - 120) < 37, name
+
+
+def matrix_of(variation: Variation, size: tuple[int, int]) -> np.ndarray:
+    """From the picture to the canvas, both of ``size``, (x, y) from the middle."""
+    matrix = np.linalg.inv(Projection(size, size, variation.corners).matrix)
+    to_middle = np.array([[1, 0, size[1] / 2], [0, 1, size[0] / 2], [0, 0, 1]])
+    moved = np.linalg.inv(to_middle) @ matrix @ to_middle
+    return moved / moved[2, 2]
+
+
+def test_rotations_are_uniform_and_keep_lengths() -> None:
+    found = [matrix_of(one, (100, 100)) for one in draws({"op": "rotation", "degrees": [-30, 60]})]
+    # Counterclockwise, y down.
+    angles = [math.degrees(math.atan2(-one[1, 0], one[0, 0])) for one in found]
+    low, middle, high = spread(angles)
+    assert -30 <= low < -29.5
+    assert 59.5 < high <= 60
+    # The median of 2000 uniform draws over 90 degrees errs by 90 / 2 / sqrt(2000) = 1.
+    assert abs(middle - 15) < 4
+    np.testing.assert_allclose([abs(np.linalg.det(one[:2, :2])) for one in found], 1, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("operation", "by_torchvision"),
+    [
+        ({"op": "rotation", "degrees": [27, 27]}, lambda image, **how: functional.rotate(image, 27, **how)),
+        (
+            {"op": "affine", "degrees": [20, 20], "scale": [0.8, 0.8], "shear_x": [12, 12], "shear_y": [-7, -7]},
+            lambda image, **how: functional.affine(image, 20, [0, 0], 0.8, [12, -7], **how),
+        ),
+        ({"op": "flip"}, lambda image, **_: functional.horizontal_flip(image)),
+        ({"op": "flip", "axis": "vertical"}, lambda image, **_: functional.vertical_flip(image)),
+    ],
+    ids=["rotation", "affine", "horizontal flip", "vertical flip"],
+)
+def test_geometry_is_torchvisions(operation: dict[str, Any], by_torchvision: Callable[..., Image.Image]) -> None:
+    image = photo("coffee").resize((150, 110))
+    definition = Definition(
+        operations=[Decode(), Resize(mode="exact", size=(110, 150)), Output(layout="NHWC", dtype="uint8")]
+    )
+    chain = Augmentation([{**operation, "probability": 1}])
+    variation = chain.draw((110, 150), seed=0, epoch=0, index=0, definition=definition)
+    (seen,) = compile(definition, varied=True).run([encode(image, "PNG")], [lambda _: variation])
+    expected = np.asarray(by_torchvision(image, interpolation=InterpolationMode.BILINEAR), np.int16)
+    # Both filled the corners with 0; beside that border another filter makes some levels of difference.
+    inside = (expected.min(axis=2) > 0) & (np.asarray(seen).min(axis=2) > 0)
+    assert inside.mean() > 0.4
+    difference = np.abs(np.subtract(seen, expected, dtype=np.int16))[inside]
+    assert difference.mean() < 3
+    # A shift by one pixel, the smallest mistake there is, is told apart.
+    shifted = np.abs(np.subtract(np.roll(seen, 1, axis=1), expected, dtype=np.int16))[inside]
+    assert difference.mean() < shifted.mean() / 2
+
+
+def test_translations_of_affine_are_whole_pixels_within_their_share() -> None:
+    moved = [matrix_of(one, (100, 100))[:2, 2] for one in draws({"op": "affine", "translate": [0.2, 0.1]}, 500)]
+    np.testing.assert_allclose(moved, np.round(moved), atol=1e-3)
+    across, down = np.array(moved).T
+    assert (across.min(), across.max(), down.min(), down.max()) == pytest.approx((-20, 20, -10, 10), abs=1)
+
+
+def test_perspective_moves_corners_inwards_up_to_its_distortion() -> None:
+    corners = np.array([(-50, -50, 1), (50, -50, 1), (50, 50, 1), (-50, 50, 1)])
+    inwards = []
+    for variation in draws({"op": "perspective", "distortion": 0.4}, 1000):
+        places = corners @ matrix_of(variation, (100, 100)).T
+        inwards.append(50 - np.abs(places[:, :2] / places[:, 2:]))
+    low, middle, high = spread(np.array(inwards).ravel().tolist())
+    # 8,000 draws from 0 to 20 pixels; the corners are rounded to 2^-16 pixels.
+    assert -0.01 < low < 0.05
+    assert abs(middle - 10) < 0.5
+    assert 19.9 < high < 20.01
+
+
+def test_padded_crops_cover_all_places_and_the_border_is_filled() -> None:
+    definition = Definition(operations=[Decode(), Resize(mode="exact", size=(32, 32))])
+    chain = Augmentation([{"op": "padded_crop", "padding": 4}])
+    drawn = [chain.draw((32, 32), seed=0, epoch=0, index=index, definition=definition) for index in range(2000)]
+    places = {(one.box.top, one.box.left) for one in drawn if one.box is not None}
+    assert places == {(top, left) for top in range(-4, 5) for left in range(-4, 5)}
+    assert {(one.box.height, one.box.width) for one in drawn if one.box is not None} == {(32, 32)}
+
+
+def test_scale_jitter_fits_the_picture_into_the_canvas_and_keeps_its_shape() -> None:
+    found = []
+    for variation in draws({"op": "scale_jitter", "scale": [0.5, 2.0]}, size=(50, 200)):
+        (x0, y0), (x1, _), (_, y1), _ = variation.corners
+        # Source pixels of a canvas of 100 x 100, for which 200 pixels are fitted by a factor of 1/2.
+        assert x1 - x0 == pytest.approx(y1 - y0, abs=1e-3)
+        scale = 100 / (x1 - x0) / 0.5
+        found.append(scale)
+        # The smaller of picture and canvas lies within the other, along each axis.
+        for first, last, side in ((x0, x1, 200), (y0, y1, 50)):
+            inside, around = first >= -1e-3 and last <= side + 1e-3, first <= 1e-3 and last >= side - 1e-3
+            assert inside or around
+    low, middle, high = spread(found)
+    assert 0.5 <= low < 0.51
+    # The median of 2000 uniform draws over 1.5 errs by 0.017.
+    assert abs(middle - 1.25) < 0.07
+    assert 1.99 < high <= 2 + 1e-6
+
+
+def test_erased_rectangles_have_torchvisions_areas_and_shapes() -> None:
+    found = [one for one in changes({"op": "erase", "count": 2}) if isinstance(one, Erase)]
+    assert len(found) > 3900
+    areas = [one.height * one.width / 100**2 for one in found]
+    # Uniform from 2 to 33 %, less those that do not fit.
+    assert spread(areas) == pytest.approx((0.02, 0.17, 0.33), abs=0.015)
+    assert {one.top + one.height <= 100 and one.left + one.width <= 100 for one in found} == {True}
+
+
+def test_a_jitter_draws_torchvisions_factors_in_any_order() -> None:
+    strengths = {"brightness": 0.5, "contrast": 1.5, "saturation": 0.2, "hue": 0.25}
+    drawn = draws({"op": "color_jitter", **strengths})
+    orders = {tuple(change.op for change in one.changes) for one in drawn}
+    assert len(orders) == 24
+    factors: dict[str, list[float]] = {}
+    for one in drawn:
+        for change in one.changes:
+            factors.setdefault(change.op, []).append(getattr(change, "turns" if change.op == "hue" else "factor"))
+    by_torchvision = v2.ColorJitter(**strengths)
+    for name, values in factors.items():
+        low, high = getattr(by_torchvision, name)
+        middle = (low + high) / 2
+        # Of 2,000 draws from a width of 1, one comes within 0.005 of each end, and the median errs by 0.011.
+        assert spread(values) == pytest.approx((low, middle, high), abs=0.05 * (high - low))
+    assert [change.op for change in changes({"op": "color_jitter", "hue": 0.1}, 5)] == ["hue"] * 5
+    assert {change.factor for change in changes({"op": "grayscale"}, 5) if isinstance(change, Saturation)} == {0}
+
+
+POLICIES = [
+    ({"op": "trivial_augment"}, v2.TrivialAugmentWide, None),
+    ({"op": "rand_augment", "count": 1, "magnitude": 9}, v2.RandAugment, 9),
+    ({"op": "rand_augment", "count": 1, "magnitude": 30}, v2.RandAugment, 30),
+]
+NAMES = {"Color": "saturation", "AutoContrast": "autocontrast"}
+
+
+@pytest.mark.parametrize(("operation", "torchvisions", "magnitude"), POLICIES)
+def test_policies_draw_torchvisions_acts_with_its_strengths(
+    operation: dict[str, Any], torchvisions: Any, magnitude: int | None
+) -> None:
+    expected: set[tuple[str, float]] = set()
+    for name, (strengths, signed) in torchvisions._AUGMENTATION_SPACE.items():
+        values = strengths(31, 100, 100)
+        # Torch counts in float32, in which 16 may be 15.999999.
+        bins = [0.0] if values is None else [round(float(value), 5) for value in values]
+        if magnitude is not None and values is not None:
+            bins = bins[magnitude : magnitude + 1]  # all with one strength
+        for value in bins:
+            for sign in (1, -1) if signed else (1,):
+                expected.add(_key(name, sign * value))
+    drawn = draws(operation, 12_000 if magnitude is None else 2000)
+    seen = {_act(one) for one in drawn}
+    assert seen == expected
+    # 14 acts, equally likely: a fourteenth are those that change nothing by name.
+    erased = sum(_act(one)[0] == "equalize" for one in drawn) / len(drawn)
+    assert erased == pytest.approx(1 / 14, abs=4 * math.sqrt(1 / 14 / len(drawn)))
+
+
+def _key(name: str, value: float) -> tuple[str, float]:
+    if name in ("TranslateX", "TranslateY"):
+        value = float(int(value))
+    if name in ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Identity"):
+        kind = name if value else "Identity"
+        return kind, round(value if kind != "Identity" else 0.0, 3)
+    if name == "Posterize":
+        return "posterize", value
+    if name == "Solarize":
+        return "solarize", math.ceil(round(255 * value, 1))
+    if name in ("AutoContrast", "Equalize"):
+        return name.lower(), 0.0
+    return NAMES.get(name, name.lower()), round(1 + value, 4)
+
+
+def _act(variation: Variation) -> tuple[str, float]:
+    if variation.changes:
+        (change,) = variation.changes
+        if isinstance(change, Posterize):
+            return "posterize", change.bits
+        if isinstance(change, Solarize):
+            return "solarize", change.threshold
+        return change.op, round(getattr(change, "factor", 0.0), 4)
+    # From the canvas to the picture, about the top left corner.
+    matrix = Projection((100, 100), (100, 100), variation.corners).matrix
+    matrix = matrix / matrix[2, 2]
+    if abs(matrix[0, 0] - 1) > 1e-5:
+        return "Rotate", round(math.degrees(math.atan2(matrix[0, 1], matrix[0, 0])) * -1, 3)
+    if abs(matrix[0, 1]) > 1e-5:
+        return "ShearX", round(matrix[0, 1], 3)
+    if abs(matrix[1, 0]) > 1e-5:
+        return "ShearY", round(matrix[1, 0], 3)
+    if abs(matrix[0, 2]) > 1e-5:
+        return "TranslateX", round(-matrix[0, 2], 3)
+    if abs(matrix[1, 2]) > 1e-5:
+        return "TranslateY", round(-matrix[1, 2], 3)
+    return "Identity", 0.0
+
+
+def test_a_chain_without_a_box_ends_in_the_definitions_geometry() -> None:
+    """So a letterbox stays one, with its own border; and what is drawn moves within it."""
+    file = encode(photo("coffee"), "PNG")
+    size = photo("coffee").size[::-1]
+    still = Augmentation([{"op": "linear_color"}]).draw(size, seed=0, epoch=0, index=0, definition=BOXED)
+    (varied,) = compile(BOXED, varied=True).run([file], [lambda _: still])
+    (served,) = compile(BOXED).run([file])
+    assert not isinstance(varied, BadImage)
+    assert not isinstance(served, BadImage)
+    border = (served == 114).all(axis=2)
+    assert 0.2 < border.mean() < 0.8
+    assert ((varied == 114).all(axis=2) == border).mean() > 0.98
+    # The same picture, resampled by another filter.
+    assert np.abs(np.subtract(varied, served, dtype=np.int16)).mean() < 3
+    assert Augmentation([{"op": "flip"}], fill=3).draw(size, seed=0, epoch=0, index=0, definition=BOXED).fill == 3
+
+
+def test_where_the_horizon_would_be_seen_what_is_not_affine_is_left_out() -> None:
+    chain = Augmentation([{"op": "perspective", "distortion": 0.6, "probability": 1}] * 6)
+    drawn = [chain.draw((80, 400), seed=0, epoch=0, index=index, definition=BOXED) for index in range(300)]
+    plain = Augmentation([]).draw((80, 400), seed=0, epoch=0, index=0, definition=BOXED)
+    assert 0 < sum(one == plain for one in drawn) < 300
+
+
+def test_draws_depend_on_seed_epoch_and_sample_only(photos: Path) -> None:
+    """Through loaders: shards 1, 2 and 8, batch sizes, threads and both backends."""
+
+    def epoch(number: int, **options: Any) -> dict[int, np.ndarray]:
+        found = {}
+        with ImageLoader(DEFINITION, photos, train=True, seed=9, augmentation=EVERYTHING, **options) as loader:
+            loader.set_epoch(number)
+            for batch in loader:
+                found.update(zip(batch.indices.tolist(), batch.images.numpy(), strict=True))
+        return found
+
+    first = epoch(0, batch_size=4, threads=1)
+    assert sorted(first) == list(range(23))
+    others = [epoch(0, batch_size=9, threads=3, shuffle=False)]
+    for shards in (2, 8):
+        parts = [epoch(0, batch_size=2, shard_id=shard, num_shards=shards, threads=1) for shard in range(shards)]
+        others.append({index: image for part in parts for index, image in part.items()})
+    for other in others:
+        assert sorted(index for index in other if index >= 0) == list(range(23))
+        for index, image in first.items():
+            np.testing.assert_array_equal(image, other[index])
+    again = epoch(1, batch_size=4, threads=1)
+    assert sum(np.array_equal(again[index], first[index]) for index in first) == 0
+
+
+def test_backends_agree_on_what_a_chain_makes(photos: Path) -> None:
+    """A level of the resize may end on the other side of a threshold (posterize, solarize, equalize): few values."""
+    pixels = {}
+    for backend in ("dali", "reference"):
+        with ImageLoader(
+            DEFINITION.pixels(), photos, batch_size=6, train=True, augmentation=EVERYTHING, seed=2, shuffle=False,
+            backend=backend,  # type: ignore[arg-type]
+        ) as loader:  # fmt: skip
+            pixels[backend] = np.concatenate([batch.images.numpy() for batch in loader]).astype(int)
+    difference = np.abs(pixels["dali"] - pixels["reference"])
+    assert (difference > 4).mean() < 0.01
+    assert difference.mean() < 0.5
+
+
+def test_a_gpu_refuses_what_its_graph_lacks_by_name(photos: Path) -> None:
+    chain = Augmentation([{"op": "box"}, {"op": "flip"}, {"op": "rotation"}, {"op": "jpeg"}, {"op": "rotation"}])
+    assert chain.not_on_gpu == ("rotation", "jpeg")
+    assert Augmentation(brightness=0.2).not_on_gpu == ()
+    assert Augmentation([{"op": "flip"}]).not_on_gpu == ("a chain without box",)
+    with pytest.raises(CannotCompile, match="lacks rotation, jpeg; device='cpu' can"):
+        ImageLoader(DEFINITION, photos, batch_size=2, train=True, augmentation=chain, device="gpu")
+
+
+def test_the_page_shows_one_chain_as_a_program_and_as_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "augmentation.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    (file,) = re.findall(r"^```yaml\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(program, names)
+    shown, as_json = capsys.readouterr().out.splitlines()
+    assert Variation.model_validate_json(as_json) == names["variation"]
+    assert shown == str(names["variation"])
+    assert Augmentation.from_yaml(file) == Augmentation(names["chain"].operations, fill=114)
+
+
+def test_the_pages_defaults_are_the_operations_own() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "augmentation.md").read_text(encoding="utf-8")
+    (union, _) = typing.get_args(AnyAugmentationOperation)
+    for operation in typing.get_args(union):
+        name = operation.model_fields["op"].default
+        (drawn,) = re.findall(rf"^\| `{name}` \| (.*?) \| ", page, flags=re.MULTILINE)
+        default = operation.model_fields["probability"].default
+        assert re.findall(r"^probability ([\d.]+)", drawn) == ([] if default == 1 else [str(default)])
+        for field, value in re.findall(r"`(\w+)` (?:\(|\[)([\d./]+)", drawn):
+            default = operation.model_fields[field].default
+            first = default[0] if isinstance(default, tuple) else default
+            assert float(Fraction(value)) == pytest.approx(first), (name, field)
