@@ -21,9 +21,10 @@ from networks import mean_color
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
+from onestream.measure.tune import run as run_module
 from onestream.measure.tune.images import Images
 from onestream.measure.tune.report import ImagesUsed, Report
-from onestream.measure.tune.run import Options, write
+from onestream.measure.tune.run import Options, tune, write
 from onestream.serving.building.build import build
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.errors import BadPipeline
@@ -208,6 +209,14 @@ def test_a_repository_that_tuning_could_not_write_is_refused_before_anything_is_
     result = CliRunner().invoke(app, command(options)[3:])
     assert result.exit_code == 2
     assert "built with --form dali-backend" in result.stderr
+
+
+def test_a_cascade_is_not_tuned_for_a_gpu(options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_things(tmp_path)
+    monkeypatch.setattr(run_module, "find_triton", lambda: None)
+    monkeypatch.setattr(run_module, "resolve_device", lambda *_: "gpu")
+    with pytest.raises(BadPipeline, match="things is a cascade, whose options for a CPU are tuned: --device cpu"):
+        tune(replace(options, pipeline_file=tmp_path / "things.yaml", device="auto"))
 
 
 def test_the_commands_of_the_docs_are_understood(
