@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.agreement import ask
 from benchmarks.photos import PhotosMissing
-from onestream.measure.same_lines import Line, lines_of
+from onestream.postprocess.same_lines import Line, lines_of
 from onestream.serving.networks.ppocr import Network, fetch_network
 from onestream.wire.install import install_command
 

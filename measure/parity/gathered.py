@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Generic, Literal
 
 from onestream.measure.parity.backends import Backend, available_backends
-from onestream.measure.parity.boxes import ap_installed
 from onestream.measure.parity.library_baselines import LIBRARIES, MODULES, usual_code
 from onestream.measure.parity.network import Network
 from onestream.measure.parity.own_code import OwnCode
 from onestream.measure.parity.served import Served
 from onestream.measure.parity.subject import Item, Photo, Subject
+from onestream.postprocess.average_precision import ap_installed
 from onestream.postprocess.options import Detection
 from onestream.preprocess import Definition, PreprocessError, first_difference
 from onestream.serving.pipeline import Pipeline

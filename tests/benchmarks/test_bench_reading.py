@@ -26,7 +26,7 @@ from benchmarks.reading.results import (
     table,
 )
 from benchmarks.result_files import Machine, read
-from onestream.measure.same_lines import Line
+from onestream.postprocess.same_lines import Line
 from onestream.preprocess import Resize
 from onestream.serving.cascade import Cascade
 
