@@ -15,6 +15,7 @@ from onestream.preprocess.cuda.device import Device, open_device
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.serving.engine import open_engine
 from onestream.serving.engine.fused import fused_network
+from onestream.serving.engine.network_files import NETWORK_FILE, float_network
 from onestream.serving.models.base import Adapter, Image, image_size, run_isolated
 from onestream.serving.models.one_stream import OneStream
 from onestream.serving.models.pixel_sources import open_source
@@ -61,7 +62,7 @@ class FusedOnGpu:
         options = adapter.gpu_options
         self._device = open_device(adapter.gpu_index)
         self._engine = open_engine(
-            fused_network(adapter.version_folder / "model.onnx", adapter.parameters["postprocess"]),
+            fused_network(float_network(adapter.version_folder / NETWORK_FILE), adapter.parameters["postprocess"]),
             options=options,
             device=self._device,
             definition=adapter.definition,
