@@ -45,7 +45,7 @@ def build(
         list[str] | None,
         typer.Option(
             metavar="PHOTOS",
-            help="For int8: images like those that will be served, files or folders; one of four measures the result.",
+            help="For int8: images like those that will be served, files or folders; half of them measure the result.",
         ),
     ] = None,
     labels: Annotated[

@@ -27,7 +27,6 @@ def draw(quantizations: Mapping[str, Quantization], path: Path) -> None:
     )
     for axes, (name, found) in zip(parts[0], quantizations.items(), strict=True):
         axes.axvline(found.speed.float32_ms, color=_FLOAT, linewidth=1, linestyle=":", label="float32")
-        axes.axhline(found.min_agreement, color="#b03030", linewidth=1, linestyle="--", label="min_agreement")
         for tried in found.tried:
             chosen = tried.settings == found.settings
             axes.plot(
@@ -37,12 +36,21 @@ def draw(quantizations: Mapping[str, Quantization], path: Path) -> None:
                 color=_CHOSEN if chosen else _OTHER,
                 label="chosen" if chosen else None,
             )
-            axes.annotate(_short(tried), (tried.ms, _height(tried)), xytext=(5, 4), textcoords="offset points", size=7)
+            axes.annotate(
+                _short(tried),
+                (tried.ms, _height(tried)),
+                xytext=(3, 5),
+                textcoords="offset points",
+                size=7,
+                rotation=35,
+            )
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("ms an image (less is better)")
         axes.set_ylabel("agreement with float32, of all predictions")
         axes.set_xlim(0, 1.15 * max([found.speed.float32_ms, *(tried.ms for tried in found.tried)]))
-        axes.set_ylim(top=1.02)
+        lowest = min(_height(tried) for tried in found.tried)
+        # Room for the names, which rise.
+        axes.set_ylim(lowest - 0.05, 1 + 0.25 * (1.05 - lowest))
         axes.grid(alpha=0.3)
         axes.legend(loc="lower left", fontsize=8)
     figure.savefig(path, dpi=130)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,9 +13,10 @@ import onnx
 from onestream.postprocess.options import Classification, Rotation, Segmentation
 from onestream.serving.building import cascade_repository, certificate, onnx_graph, repository
 from onestream.serving.building.named_files import anchors_of, background_of, labels_of
-from onestream.serving.building.network_source import NetworkSource, ServedNetwork
+from onestream.serving.building.network_source import NetworkSource, ServedNetwork, whole_pictures
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.building.quantization.pictures import Split
 from onestream.serving.building.quantization.price import Quantization
 from onestream.serving.building.versions import built_versions, read_pins, version_name, version_of
 from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
@@ -155,6 +157,7 @@ def _build_cascade(
         raise BadPipeline(f"{cascade.name} has no stage {unknown[0]!r}; it has {', '.join(cascade.stages)}")
     networks: list[ServedNetwork] = []
     stages: list[cascade_repository.PreparedStage] = []
+    in_float32: list[tuple[cascade_repository.PreparedStage, onnx.ModelProto]] = []
     notes: list[str] = []
     for name, pipeline in cascade.pipelines.items():
         try:
@@ -164,6 +167,7 @@ def _build_cascade(
                 folder=folder,
                 beside=beside,
                 calibration=calibration,
+                split_of=whole_pictures if pipeline.preprocess.region is None else partial(_regions, name, in_float32),
                 progress=progress,
             )
             pipeline, own_notes = _suited(_one_by_one(pipeline, served.network), served.network)
@@ -172,8 +176,8 @@ def _build_cascade(
             raise type(error)(f"stage {name}: {reason}") from None
         networks.append(served)
         notes += [f"stage {name}: {note}" for note in own_notes]
-        classes = onnx_graph.classes_of(served.network)
-        stages.append(cascade_repository.PreparedStage(name, pipeline, served.outputs, served.labels, classes))
+        stages.append(_prepared(name, pipeline, served.network, served.labels))
+        in_float32.append((stages[-1], served.in_float32 or served.network))
     if cascade.serving.gpu != GpuOptions():
         notes.append("serving.gpu is not used: a cascade runs on the CPU, on a machine with a GPU too")
     planned = cascade_repository.plan(cascade, stages)
@@ -191,6 +195,30 @@ def _build_cascade(
 
 def _named_quantizations(networks: Mapping[str, ServedNetwork]) -> dict[str, Quantization]:
     return {name: found for name, served in networks.items() if (found := served.quantization) is not None}
+
+
+def _prepared(
+    name: str, pipeline: Pipeline, network: onnx.ModelProto, labels: str | None
+) -> cascade_repository.PreparedStage:
+    outputs, classes = served_network.outputs(network), onnx_graph.classes_of(network)
+    return cascade_repository.PreparedStage(name, pipeline, outputs, labels, classes)
+
+
+def _regions(
+    name: str,
+    before: Sequence[tuple[cascade_repository.PreparedStage, onnx.ModelProto]],
+    pipeline: Pipeline,
+    network: onnx.ModelProto,
+    labels: str | None,
+    calibration: Calibration,
+) -> Split:
+    """The samples of a later stage: what those before it find in the pictures."""
+    # What runs a cascade's stages is needed here alone.
+    from onestream.serving.building.quantization.regions import FloatStage, split_of_stage
+
+    suited, _ = _suited(_one_by_one(pipeline, network), network)
+    stages = [*before, (_prepared(name, suited, network, labels), network)]
+    return split_of_stage([FloatStage(*stage) for stage in stages], calibration.pictures, pipeline.limits)
 
 
 def _one_by_one(pipeline: Pipeline, network: onnx.ModelProto) -> Pipeline:

@@ -109,7 +109,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage]) -> CascadeRepository
     Raises ``BadNetwork`` and ``BadPipeline``, naming the stage, where a network does not suit its stage.
     """
     _check_classes(stages)
-    terms, answers = Terms.of(cascade.limits, cascade.serving), [_answer(stage) for stage in stages]
+    terms, answers = Terms.of(cascade.limits, cascade.serving), [stage_answer(stage) for stage in stages]
     served = tuple(
         ServedStage(
             name=stage.name,
@@ -197,7 +197,8 @@ def _check_classes(stages: Sequence[PreparedStage]) -> None:
             )
 
 
-def _answer(stage: PreparedStage) -> tuple[Tensor, ...]:
+def stage_answer(stage: PreparedStage) -> tuple[Tensor, ...]:
+    """What a stage gives of one picture or region. Raises as ``answer_of``."""
     return answer_of(stage.pipeline.postprocess, stage.definition, stage.outputs, stage.labels)
 
 

@@ -17,6 +17,7 @@ from onestream.serving.building.ctc_tail import characters_of
 from onestream.serving.building.named_files import anchors_of, labels_of
 from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.building.quantization.pictures import Split
 from onestream.serving.building.quantization.price import Quantization, read_quantization
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside, float_network
@@ -26,6 +27,15 @@ from onestream.serving.pipeline import CpuPrecision, Pipeline
 
 _SOURCE_KEY = "onestream.source"
 _MOST_NETWORK_BYTES = 2**31 - 1
+
+
+SplitOf = Callable[[Pipeline, onnx.ModelProto, str | None, Calibration], Split]
+"""Makes the samples of a calibration: of a pipeline, its network in float32, the text of its labels file."""
+
+
+def whole_pictures(pipeline: Pipeline, _network: onnx.ModelProto, _labels: str | None, given: Calibration) -> Split:
+    """The samples of a definition that takes whole pictures."""
+    return Split.of(given.pictures, pipeline.preprocess, pipeline.limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +61,13 @@ class ServedNetwork:
         folder: Path,
         beside: Path,
         calibration: Calibration | None,
+        split_of: SplitOf = whole_pictures,
         progress: Callable[[str], None],
     ) -> ServedNetwork:
         """The network of a pipeline in its precision, as it was built before or made anew.
 
-        One in int8 is made anew where there is a ``calibration``.
+        One in int8 is made anew where there is a ``calibration``, with the samples that ``split_of`` makes of its
+        pictures.
         """
         labels = labels_of(pipeline, beside)
         source = NetworkSource.of(pipeline, onnx_file, anchors=anchors_of(pipeline, beside))
@@ -77,7 +89,7 @@ class ServedNetwork:
         in_int8 = None if is_fresh or calibration else _built_before(path, key, "int8")
         is_fresh = in_int8 is None
         if in_int8 is None:
-            in_int8 = _in_int8(pipeline, network, labels, calibration, progress)
+            in_int8 = _in_int8(pipeline, network, labels, calibration, split_of, progress)
         return cls(pipeline, in_int8, network, labels, path, is_fresh)
 
     @property
@@ -229,6 +241,7 @@ def _in_int8(
     network: onnx.ModelProto,
     labels: str | None,
     calibration: Calibration | None,
+    split_of: SplitOf,
     progress: Callable[[str], None],
 ) -> onnx.ModelProto:
     """The same network in int8. Raises ``BadPipeline`` where there is nothing to calibrate it with."""
@@ -241,7 +254,9 @@ def _in_int8(
     from onestream.serving.building.quantization.search import quantize
 
     names = None if labels is None else labels.removesuffix("\n").split("\n")
-    return quantize(pipeline, network, labels=names, calibration=calibration, progress=progress)
+    progress("taking the pictures through the definition")
+    split = split_of(pipeline, network, labels, calibration)
+    return quantize(pipeline, network, split, labels=names, calibration=calibration, progress=progress)
 
 
 def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | None) -> None:

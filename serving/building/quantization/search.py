@@ -40,11 +40,15 @@ from onestream.wire.tensor_names import CLASS_IDS
 _WEIGHTS: tuple[Weights, ...] = ("per_channel", "per_tensor")
 _RANGES: tuple[Ranges, ...] = ("minmax", "percentile", "entropy")
 _TIMING_S = 15.0
+_PARTS = 8
+_TOGETHER = (2, 3, 4)
+"""Parts of the layers. With more of them in float32, int8 gains nothing."""
 
 
 def quantize(
     pipeline: Pipeline,
     served: onnx.ModelProto,
+    split: Split,
     *,
     labels: Sequence[str] | None,
     calibration: Calibration,
@@ -52,15 +56,14 @@ def quantize(
 ) -> onnx.ModelProto:
     """A pipeline's served network in int8, which carries its ``Quantization`` in its metadata.
 
-    ``labels`` are the names of its classes. Raises ``BadPipeline`` where the pictures or their labels do not serve,
-    and ``BadNetwork`` where no setting agrees with float32 well enough, naming the one that came nearest.
+    ``split`` has its samples, ``labels`` are the names of its classes. Raises ``BadPipeline`` where the pictures or
+    their labels do not serve, and ``BadNetwork`` where no setting agrees with float32 well enough, naming the one that
+    came nearest.
     """
-    progress("taking the pictures through the definition")
-    split = Split.of(calibration.pictures, pipeline.preprocess, pipeline.limits)
     referee = _Referee(pipeline, served, split.held_out, labels, calibration)
     with_door, door = with_pixels_first(served, pipeline.preprocess)
     search = _Search(Quantizable(with_door, [sample.pixels for sample in split.calibrated]), referee, progress)
-    search.run()
+    search.run(calibration.min_agreement)
     progress("timing what was found")
     threads = pipeline.serving.cpu_threads
     pixels = split.held_out[0].pixels[None]
@@ -180,13 +183,15 @@ class _Candidate:
 
 
 class _Search:
-    """Tries settings: weights and ranges first, then layers in float32 where agreement is not complete."""
+    """Tries settings: weights and ranges; layers in float32 at the ends where agreement is not complete, and elsewhere
+    where it is too little.
+    """
 
     def __init__(self, network: Quantizable, referee: _Referee, progress: Callable[[str], None]) -> None:
         self._network, self._referee, self._progress = network, referee, progress
         self.candidates: list[_Candidate] = []
 
-    def run(self) -> None:
+    def run(self, min_agreement: float) -> None:
         """Fill ``candidates``."""
         for ranges, weights in product(_RANGES, _WEIGHTS):
             self._try(Settings(weights=weights, ranges=ranges))
@@ -195,17 +200,47 @@ class _Search:
         base = self._best.settings
         first, last = self._network.layers[:1], self._network.last_layers
         for kept, layers in (("the first layer", first), ("the last layers", last), ("both ends", first + last)):
-            self._try(base.model_copy(update={"kept": kept, "kept_layers": tuple(layers)}))
+            self._try(_keeping(base, kept, layers))
+        if self._best.agreement.share < min_agreement:
+            self._walk(base, min_agreement)
+
+    def _walk(self, base: Settings, min_agreement: float) -> None:
+        """Leave each part of the layers in float32 by itself, then the best of these together, until it suffices."""
+        layers = self._network.layers
+        size = -(-len(layers) // _PARTS)
+        parts = [(first, layers[first : first + size]) for first in range(0, len(layers), size)]
+        alone = [self._try(_keeping(base, _numbered([part], len(layers)), part[1])) for part in parts]
+        best_first = sorted(
+            zip(parts, alone, strict=True), key=lambda one: (*one[1].agreement.rank, -one[1].agreement.mean_change)
+        )[::-1]
+        for count in _TOGETHER:
+            if self._best.agreement.share >= min_agreement or count >= len(parts):
+                return
+            chosen = sorted(part for part, _ in best_first[:count])
+            together = [layer for _, part in chosen for layer in part]
+            self._try(_keeping(base, _numbered(chosen, len(layers)), together))
 
     @property
     def _best(self) -> _Candidate:
         return max(self.candidates, key=lambda candidate: candidate.agreement.rank)
 
-    def _try(self, settings: Settings) -> None:
+    def _try(self, settings: Settings) -> _Candidate:
         self._progress(f"trying int8: {settings}")
         network = self._network.quantized(settings)
         engine = self._referee.open(network)
-        self.candidates.append(_Candidate(settings, network, engine, self._referee.agreement(engine)))
+        candidate = _Candidate(settings, network, engine, self._referee.agreement(engine))
+        self.candidates.append(candidate)
+        return candidate
+
+
+def _keeping(base: Settings, kept: str, layers: Sequence[str]) -> Settings:
+    return base.model_copy(update={"kept": kept, "kept_layers": tuple(layers)})
+
+
+def _numbered(parts: Sequence[tuple[int, list[str]]], count: int) -> str:
+    """In words, such as *layers 1-7 and 15-21 of 53*."""
+    spans = [f"{first + 1}-{first + len(layers)}" for first, layers in parts]
+    return f"layers {' and '.join(spans)} of {count}"
 
 
 def _decided(options: AnyPostprocess, served: onnx.ModelProto) -> AnyPostprocess:

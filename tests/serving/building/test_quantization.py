@@ -82,9 +82,9 @@ def test_the_certificate_states_the_price(both: tuple[Path, Path, Built]) -> Non
         found = certificate.read(other / model).quantization
         assert found == built.quantizations["colors"]
     assert found.door == "pixels"
-    assert (found.pictures.calibrated, found.pictures.held_out, found.pictures.refused) == (18, 6, 0)
+    assert (found.pictures.calibrated, found.pictures.held_out, found.pictures.refused) == (12, 12, 0)
     assert found.agreement.share == 1
-    assert (found.agreement.of, found.agreement.all_of) == (6, 6)
+    assert (found.agreement.of, found.agreement.all_of) == (12, 12)
     assert 0 < found.agreement.mean_change <= found.agreement.largest_change < 0.1
     assert found.speed.float32_ms > 0 < found.speed.int8_ms
     assert found.speed.processor.name
@@ -217,7 +217,7 @@ def test_the_command_and_its_plot(tmp_path: Path) -> None:
         app, [*map(str, command), "--calibrate", str(tmp_path / "pictures"), "--plot", str(plot)]
     )
     assert ended.exit_code == 0, ended.output
-    assert "colors in int8: best classes with a score above 0.5 that are the same: 1.000 of 6; " in ended.output
+    assert "colors in int8: best classes with a score above 0.5 that are the same: 1.000 of 12; " in ended.output
     assert plot.read_bytes().startswith(b"\x89PNG")
     found = json.loads((tmp_path / "repository" / "colors" / certificate.FILE_NAME).read_text())["quantization"]
     assert found["precision"] == "int8"
