@@ -21,7 +21,9 @@ HALVES = {"scale": 1, "mean": [127, 127, 127], "std": [128, 128, 128]}
 IMAGENET = {"scale": 255, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
 
-def color_network(*, layers: int = 3, constant: float = 0.0, confidence: float = 30.0) -> onnx.ModelProto:
+def color_network(
+    *, layers: int = 3, constant: float = 0.0, confidence: float = 30.0, opset: int = 13
+) -> onnx.ModelProto:
     """Logits of the three colours: convolutions with padding and ReLU, a mean, and a linear layer.
 
     ``constant`` is what one channel holds throughout, which nothing reads: a tensor whose other values matter is then
@@ -60,7 +62,7 @@ def color_network(*, layers: int = 3, constant: float = 0.0, confidence: float =
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 3])],
         [numpy_helper.from_array(values.astype(np.float32), name) for name, values in constants.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def pictures(folder: Path, *, count: int = 24) -> list[Path]:

@@ -1,9 +1,9 @@
 """The parity certificate: what the build measured about a definition, on which library versions.
 
 ``certificate.json`` lies beside every generated model. But for a network in int8, whose price was measured on one
-machine, it holds no time and no machine, so the same definition and
-versions give the same file. A model refuses to load beside a certificate of another definition; other versions, under
-which the figures may not hold, and a certificate that is missing are only warned about.
+machine, it holds no time and no machine, so the same definition and versions give the same file. A model refuses to
+load beside a certificate of another definition; other versions, under which the figures may not hold, and a certificate
+that is missing are only warned about.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import onnx
 from onestream.postprocess.options import Detection, Text
 from onestream.serving.building import onnx_graph, repository
 from onestream.serving.building.ctc_tail import characters_of
+from onestream.serving.building.kinds import answer_of
 from onestream.serving.building.named_files import anchors_of, labels_of
 from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.building.quantization.calibration import Calibration
@@ -250,6 +251,8 @@ def _in_int8(
             f"serving.precision of {pipeline.name} is int8, and this network was not calibrated before: give pictures "
             "like those that will be served: --calibrate PHOTOS"
         )
+    # What the labels and outputs must be, before anything takes long.
+    answer_of(pipeline.postprocess, pipeline.preprocess, served_network.outputs(network), labels)
     # It takes a second to import, which nothing else needs.
     from onestream.serving.building.quantization.search import quantize
 

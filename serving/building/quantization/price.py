@@ -84,8 +84,9 @@ class Agreement(BaseModel):
 
     @property
     def rank(self) -> tuple[float, float]:
-        """More is better."""
-        return self.share, self.share if self.all_share is None else self.all_share
+        """More is better: what is bound first, then the finest other measure that there is."""
+        finer = (self.average_precision, self.all_share, self.share)
+        return self.share, next(value for value in finer if value is not None)
 
 
 class Speed(BaseModel):

@@ -55,11 +55,13 @@ _METHODS: dict[Ranges, tuple[CalibrationMethod, dict[str, Any]]] = {
 class Quantizable:
     """A served network, and the pictures that it is calibrated with: uint8 (height, width, channels) each.
 
-    Raises ``BadNetwork`` where it cannot be written in the opset that this takes.
+    Raises ``BadNetwork`` where it has no layers, or cannot be written in the opset that this takes.
     """
 
     def __init__(self, served: onnx.ModelProto, pictures: Sequence[Pixels]) -> None:
         self._network = _named(_in_opset(served))
+        if not self.layers:
+            raise BadNetwork(f"int8 is for networks with layers of {', '.join(sorted(_LAYERS))}; this one has none")
         self._pictures = pictures
         self._ranges: dict[Ranges, TensorsData] = {}
 

@@ -297,3 +297,38 @@ def test_parity_judges_by_the_network_in_float32(both: tuple[Path, Path, Built])
     assert np.array_equal(*found)
     in_int8 = OnnxRuntimeEngine(both[1] / NETWORKS[0], threads=1).run(pixels[None])["logits"]
     assert not np.array_equal(found[0], in_int8)
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_an_older_opset_is_converted_and_a_newer_one_stays(opset: int, tmp_path: Path) -> None:
+    built = in_int8(tmp_path, color_network(layers=1, opset=opset))
+    (written,) = onnx.load(str(built.folder / NETWORKS[0])).opset_import[:1]
+    assert written.version == max(opset, 13)
+    assert built.quantizations["colors"].agreement.share == 1
+
+
+def test_a_network_without_layers_is_refused(tmp_path: Path) -> None:
+    network = color_network(layers=1)
+    pool, flatten = (next(node for node in network.graph.node if node.name == name) for name in ("pooled", "flat"))
+    pool.input[0], flatten.output[0] = "input", "logits"
+    del network.graph.node[:]
+    network.graph.node.extend([pool, flatten])
+    with pytest.raises(BadNetwork, match="this one has none"):
+        in_int8(tmp_path, network)
+
+
+def test_labels_that_do_not_suit_are_told_before_anything_takes_long(tmp_path: Path) -> None:
+    file, own = pipeline_file(tmp_path, color_network())
+    file.write_text(file.read_text().replace("- blue", "- blue\n  - black"))
+    calibration = Calibration(pictures=pictures(tmp_path / "pictures"))
+    told: list[str] = []
+    with pytest.raises(BadPipeline, match="labels has 4 names, the network has 3 classes"):
+        build(
+            file,
+            folder=tmp_path / "repository",
+            onnx_file=own,
+            precision="int8",
+            calibration=calibration,
+            progress=told.append,
+        )
+    assert not any("int8" in line for line in told)
