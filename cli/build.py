@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from onestream.cli.exit_codes import EXIT_FAILED, fail
+from onestream.cli.plot_option import check_plot
 from onestream.measure.image_files import expand
 from onestream.wire.install import install_command
 
@@ -57,7 +58,7 @@ def build(
         typer.Option(min=0, max=1, help="The share of confident predictions that int8 must leave the same."),
     ] = 0.97,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the agreement and the time of every setting that was tried (PNG, SVG).")
+        Path | None, typer.Option(help="Draw the agreement and the time of every setting that was tried.")
     ] = None,
 ) -> None:
     """Write the model repository of a pipeline: NAME, NAME_preprocess, NAME_model, NAME_postprocess and NAME_fused.
@@ -77,6 +78,8 @@ def build(
         fail(f"cannot build: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_FAILED)
     if calibrate is None and (labels is not None or plot is not None):
         raise typer.BadParameter("--labels and --plot go with --calibrate PHOTOS")
+    if plot is not None:
+        check_plot(plot)
     console = Console(stderr=True)
     files = _by_stage(onnx or [])
     try:

@@ -225,8 +225,14 @@ def test_the_command_and_its_plot(tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG")
     found = json.loads((tmp_path / "repository" / "colors" / certificate.FILE_NAME).read_text())["quantization"]
     assert found["precision"] == "int8"
-    refused = CliRunner().invoke(app, [*map(str, command), "--plot", str(plot)])
-    assert refused.exit_code == 2
+    for wrong, options in (
+        ("--labels and --plot go with --calibrate", ["--plot", plot]),
+        ("allowed are names that end in .png", ["--calibrate", tmp_path, "--plot", tmp_path / "plot.txt"]),
+        ("its folder does not exist", ["--calibrate", tmp_path, "--plot", tmp_path / "nowhere" / "plot.png"]),
+    ):
+        refused = CliRunner().invoke(app, [*map(str, [*command, *options])], env={"COLUMNS": "1000"})
+        assert refused.exit_code == 2
+        assert wrong in refused.output
 
 
 def test_serving_it_imports_neither_onnx_nor_what_quantizes() -> None:
