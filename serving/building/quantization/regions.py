@@ -51,8 +51,7 @@ def split_of_stage(stages: Sequence[FloatStage], files: Sequence[Path], limits: 
     Pictures are split as by ``Split.of``, so that no picture has regions on both sides. Raises ``BadPipeline`` where a
     file cannot be read, or fewer than 8 regions are found on a side.
     """
-    *before, last = stages
-    recorder = _Recorder({one.prepared.name: one.network for one in before})
+    recorder = _Recorder({one.prepared.name: one.network for one in stages[:-1]})
     runner = Stages([one.open(limits) for one in stages], recorder, limits=limits)
     decoder = compile(WHOLE_PICTURE, limits=limits)
     sides: tuple[list[Sample], list[Sample]] = ([], [])
@@ -71,8 +70,8 @@ def split_of_stage(stages: Sequence[FloatStage], files: Sequence[Path], limits: 
     calibrated, held_out = (tuple(side[:_MOST]) for side in sides)
     if min(len(calibrated), len(held_out)) < LEAST:
         raise BadPipeline(
-            f"stage {last.prepared.name} is calibrated with the regions that are found before it: at least {LEAST} to "
-            f"calibrate and {LEAST} to measure; these {taken} pictures have {len(calibrated)} and {len(held_out)}"
+            f"it is calibrated with the regions that are found before it: at least {LEAST} to calibrate and {LEAST} to "
+            f"measure; these {taken} pictures have {len(calibrated)} and {len(held_out)}"
         )
     return Split(calibrated, held_out, refused)
 
