@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.client import Client, OnestreamError
-from onestream.measure.same_objects import Found, holds_objects
-from onestream.measure.same_objects import compare as compare_objects
+from onestream.postprocess.same_objects import Found, holds_objects
+from onestream.postprocess.same_objects import compare as compare_objects
 from onestream.preprocess import Definition
 from onestream.wire.tensor_names import CLASS_IDS, EMBEDDING, MASKS, PIXELS, SCORES, TEXTS
 

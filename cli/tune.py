@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +15,13 @@ from rich.console import Console
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.onnx_option import HELP, by_stage
+from onestream.cli.plot_option import check_folder, check_plot
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.measure.tune.report import Report
     from onestream.measure.tune.run import Options
     from onestream.measure.tune.search import Trial
-
-_PLOTS = (".png", ".svg", ".pdf")
 
 
 class DeviceOption(str, Enum):
@@ -169,16 +167,10 @@ def _line(log: Console, text: str) -> None:
 
 def _check_outputs(plot: Path | None, json_file: str | None) -> None:
     """Refuse before minutes of measuring what could not be written after them."""
-    files = [path for path in (plot, Path(json_file) if json_file not in (None, "-") else None) if path is not None]
-    for path in files:
-        if not path.parent.is_dir():
-            fail(f"{path}: its folder does not exist", EXIT_CANNOT_START)
-    if plot is None:
-        return
-    if plot.suffix.lower() not in _PLOTS:
-        fail(f"--plot {plot}: allowed are names that end in {', '.join(_PLOTS)}", EXIT_CANNOT_START)
-    if importlib.util.find_spec("matplotlib") is None:
-        fail(f"--plot: matplotlib is not installed. Run: {install_command('tune')}", EXIT_CANNOT_START)
+    if plot is not None:
+        check_plot(plot)
+    if json_file not in (None, "-"):
+        check_folder(Path(json_file))
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
-from onestream.measure.same_lines import Line
 from onestream.postprocess.options import Rotation, Text, TextLines
+from onestream.postprocess.same_lines import Line
 from onestream.serving.cascade import Cascade
 from onestream.serving.networks.ppocr import Network, fetch_network
 

@@ -11,7 +11,7 @@ from PIL import Image
 from benchmarks.agreement import ask
 from benchmarks.photos import PhotosMissing
 from onestream.measure.rapid_ocr import networks_of, open_rapid_ocr, settings_of
-from onestream.measure.same_lines import Line, lines_of
+from onestream.postprocess.same_lines import Line, lines_of
 from onestream.serving.cascade import Cascade
 from onestream.wire.install import install_command
 

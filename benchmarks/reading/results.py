@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from benchmarks.reading.lettering import FONTS, FontName
 from benchmarks.reading.pictures import HEIGHTS_PX
 from benchmarks.result_files import FROZEN, Machine
-from onestream.measure.same_lines import edit_distance
 from onestream.measure.tables import NOT_MEASURED, markdown
+from onestream.postprocess.same_lines import edit_distance
 
 FILE_NAME = "reading.json"
 _LOW_PX = 30

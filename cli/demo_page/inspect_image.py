@@ -21,7 +21,7 @@ from onestream.measure.parity import heatmap
 from onestream.measure.parity.library_baselines import usual_code
 from onestream.measure.parity.photos import source_of
 from onestream.measure.parity.subject import Photo, Refused, Subject
-from onestream.measure.same_objects import Found, compare
+from onestream.postprocess.same_objects import Found, compare
 from onestream.preprocess import BackendMissing, BadImage, Definition, compile
 from onestream.preprocess.backends.reference import picture
 from onestream.wire.box_style import color_of

@@ -11,13 +11,13 @@ from typing import Generic
 
 from onestream.measure.parity.answers import Answering
 from onestream.measure.parity.backends import Backend, available_backends
-from onestream.measure.parity.boxes import ap_installed
 from onestream.measure.parity.library_baselines import LIBRARIES, MODULES, usual_code
 from onestream.measure.parity.network import Network
 from onestream.measure.parity.own_code import OwnCode
 from onestream.measure.parity.report import Kind
 from onestream.measure.parity.served import Served
 from onestream.measure.parity.subject import CannotCompare, Item, Photo, Subject
+from onestream.postprocess.average_precision import ap_installed
 from onestream.postprocess.options import Detection, Text, TextLines
 from onestream.preprocess import Definition, PreprocessError, first_difference
 from onestream.serving.pipeline import Pipeline

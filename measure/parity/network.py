@@ -17,13 +17,17 @@ from onestream.postprocess.postprocessing import labels_beside
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.base import Sample
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine.network_files import NETWORK_FILE, float_network
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.install import install_command
 from onestream.wire.tensor_names import CANDIDATES, CTC
 
 
 class Network:
-    """The ``model.onnx`` that ``onestream build`` wrote for a pipeline; ``answers`` reads those of its kind."""
+    """The network that ``onestream build`` wrote for a pipeline, in float32; ``answers`` reads those of its kind.
+
+    A server may run it in int8: what that changes is then a part of what the server departs by.
+    """
 
     def __init__(self, file: Path, engine: OnnxRuntimeEngine, definition: Definition, answers: Answers) -> None:
         self._file, self._engine = file, engine
@@ -33,7 +37,7 @@ class Network:
     def built(cls, repository: Path, pipeline: Pipeline) -> Network | str:
         """Load the network; where that cannot be, the reason."""
         folder = repository / f"{pipeline.name}_model"
-        file = folder / "1" / "model.onnx"
+        file = float_network(folder / "1" / NETWORK_FILE)
         if not file.exists():
             return f"no {file}; onestream build writes it"
         try:

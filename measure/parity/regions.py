@@ -12,10 +12,10 @@ from onestream.measure.parity.answers import Answers, Tally, Verdicts
 from onestream.measure.parity.boxes import NOTHING
 from onestream.measure.parity.report import Flip, RegionFigures, TextFigures
 from onestream.measure.parity.subject import Outputs
-from onestream.measure.same_lines import edit_distance, quad_iou
-from onestream.measure.same_objects import best_pairs
 from onestream.postprocess.options import Text, TextLines
 from onestream.postprocess.postprocessing import open_postprocess
+from onestream.postprocess.same_lines import edit_distance, quad_iou
+from onestream.postprocess.same_objects import best_pairs
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.quads import quads_of

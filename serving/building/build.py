@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -13,14 +14,17 @@ import onnx
 from onestream.postprocess.options import Classification, Rotation, Segmentation
 from onestream.serving.building import cascade_repository, certificate, onnx_graph, repository
 from onestream.serving.building.named_files import anchors_of, background_of, labels_of
-from onestream.serving.building.network_source import NetworkSource, ServedNetwork
+from onestream.serving.building.network_source import NetworkSource, ServedNetwork, whole_pictures
 from onestream.serving.building.onnx_postprocess import with_activation
+from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.building.quantization.pictures import Split
+from onestream.serving.building.quantization.price import Quantization
 from onestream.serving.building.versions import built_versions, read_pins, version_name, version_of
 from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
 from onestream.serving.dali_backend import repository as stock
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
-from onestream.serving.pipeline import GpuOptions, Pipeline, validated
+from onestream.serving.pipeline import CpuPrecision, GpuOptions, Pipeline, validated
 
 _Described = TypeVar("_Described", Pipeline, Cascade)
 
@@ -31,6 +35,7 @@ class Built:
 
     ``pipeline`` is the file's, with what this network asked for; ``notes`` say that, a line each. ``written`` holds the
     files that changed; empty when everything was there already. ``models`` are the names of the Triton models.
+    ``quantizations`` tell the price of networks in int8, by the pipeline or by its stages.
     """
 
     pipeline: Pipeline | Cascade
@@ -38,6 +43,7 @@ class Built:
     written: list[Path]
     models: list[str]
     notes: list[str]
+    quantizations: dict[str, Quantization] = field(default_factory=dict)
 
 
 def build(
@@ -48,6 +54,8 @@ def build(
     onnx_files: Mapping[str, Path] = MappingProxyType({}),
     form: stock.Form = "python",
     version: int = 1,
+    precision: CpuPrecision | None = None,
+    calibration: Calibration | None = None,
     beside: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Built:
@@ -56,13 +64,17 @@ def build(
     ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``onnx_files`` are those of a
     cascade's stages by their names. ``form`` *dali-backend* is for the
     unmodified Triton container (``onestream.serving.dali_backend.repository``). A ``version`` above 1 is written beside
-    version 1, which must be there, under names of its own (``onestream.serving.building.versions``). Paths in
+    version 1, which must be there, under names of its own (``onestream.serving.building.versions``). ``precision`` is
+    that of the network on a CPU, by default the file's; *int8* takes a ``calibration``, without which the network that
+    was calibrated before is kept. Paths in
     the pipeline file are relative to ``beside``, by default its own folder. ``progress`` is called with a line before
     each long step. A network built from the same sources is kept. Raises ``BadPipeline``,
     ``BadNetwork``, ``BadVersion``, ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot
     do the definition exactly.
     """
-    described = read_file(pipeline_file)
+    described = _in_precision(read_file(pipeline_file), precision)
+    if calibration is not None and described.serving.precision != "int8":
+        raise BadPipeline("pictures to calibrate with are for int8; say --precision int8")
     stock.check_folder(folder, form)
     beside = pipeline_file.parent if beside is None else beside
     named = f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}"
@@ -78,6 +90,7 @@ def build(
             version=version,
             beside=beside,
             named=named,
+            calibration=calibration,
             progress=progress,
         )
     if onnx_files:
@@ -90,6 +103,7 @@ def build(
         version=version,
         beside=beside,
         named=named,
+        calibration=calibration,
         progress=progress,
     )
 
@@ -103,12 +117,15 @@ def _build_pipeline(
     version: int,
     beside: Path,
     named: str,
+    calibration: Calibration | None,
     progress: Callable[[str], None],
 ) -> Built:
     first = pipeline.name if version > 1 else None
     if version > 1:
         pipeline = _later_version(pipeline, version, folder=folder, form=form)
     background = background_of(pipeline, beside)
+    if form == "dali-backend" and pipeline.serving.precision != "float32":
+        raise BadPipeline("serving.precision int8 is for the form python: the form dali-backend takes float32")
     if form == "dali-backend":
         labels = labels_of(pipeline, beside)
         source = NetworkSource.of(pipeline, onnx_file, anchors=anchors_of(pipeline, beside))
@@ -117,14 +134,17 @@ def _build_pipeline(
         pipeline, notes = _suited(pipeline, network)
         for_stock = stock.plan(pipeline, network, labels=labels)
         return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names, notes)
-    served = ServedNetwork.of(pipeline, onnx_file, folder=folder, beside=beside, progress=progress)
+    served = ServedNetwork.of(
+        pipeline, onnx_file, folder=folder, beside=beside, calibration=calibration, progress=progress
+    )
     pipeline, notes = _suited(served.pipeline, served.network)
     planned = repository.plan(pipeline, served.outputs, labels=served.labels, background=background, version_of=first)
     written = repository.write(planned.files(source=named), folder, pipeline=pipeline.name, version_of=first)
     written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")
     progress("measuring parity with the reference")
-    written += certificate.install(pipeline.preprocess, [folder / name for name in planned.model_names])
-    return Built(pipeline, folder, written, planned.model_names, notes)
+    folders = [folder / name for name in planned.model_names]
+    written += certificate.install(pipeline.preprocess, folders, quantization=served.quantization)
+    return Built(pipeline, folder, written, planned.model_names, notes, _named_quantizations({pipeline.name: served}))
 
 
 def _build_cascade(
@@ -135,6 +155,7 @@ def _build_cascade(
     version: int,
     beside: Path,
     named: str,
+    calibration: Calibration | None,
     progress: Callable[[str], None],
 ) -> Built:
     first = cascade.name if version > 1 else None
@@ -144,18 +165,27 @@ def _build_cascade(
         cascade = _later_version(cascade, version, folder=folder, form="python")
     networks: list[ServedNetwork] = []
     stages: list[cascade_repository.PreparedStage] = []
+    in_float32: list[tuple[cascade_repository.PreparedStage, onnx.ModelProto]] = []
     notes: list[str] = []
     for name, pipeline in cascade.pipelines.items():
         try:
-            served = ServedNetwork.of(pipeline, onnx_files.get(name), folder=folder, beside=beside, progress=progress)
+            served = ServedNetwork.of(
+                pipeline,
+                onnx_files.get(name),
+                folder=folder,
+                beside=beside,
+                calibration=calibration,
+                split_of=whole_pictures if pipeline.preprocess.region is None else partial(_regions, name, in_float32),
+                progress=progress,
+            )
             pipeline, own_notes = _suited(_one_by_one(pipeline, served.network), served.network)
         except (BadNetwork, BadPipeline) as error:
             reason = str(error).replace("--onnx FILE", f"--onnx {name}=FILE")
             raise type(error)(f"stage {name}: {reason}") from None
         networks.append(served)
         notes += [f"stage {name}: {note}" for note in own_notes]
-        classes = onnx_graph.classes_of(served.network)
-        stages.append(cascade_repository.PreparedStage(name, pipeline, served.outputs, served.labels, classes))
+        stages.append(_prepared(name, pipeline, served.network, served.labels))
+        in_float32.append((stages[-1], served.in_float32 or served.network))
     if cascade.serving.gpu != GpuOptions() and not cascade_repository.runs_on_gpu(cascade.serving.gpu):
         notes.append(
             "serving.gpu is not used: with engine tensorrt, whose plans take pictures of one size, a cascade runs on "
@@ -167,8 +197,39 @@ def _build_cascade(
         written += served.install(folder / f"{cascade.name}_fused" / "1" / f"{stage.name}.onnx")
         progress(f"measuring parity of stage {stage.name} with the reference")
         forms = [folder / form / STAGES_PARAMETER / stage.name for form in planned.form_names]
-        written += certificate.install(stage.definition, [served.path.parent.parent, *forms])
-    return Built(cascade, folder, written, planned.model_names, notes)
+        written += certificate.install(
+            stage.definition, [served.path.parent.parent, *forms], quantization=served.quantization
+        )
+    quantizations = _named_quantizations({stage.name: served for stage, served in zip(stages, networks, strict=True)})
+    return Built(cascade, folder, written, planned.model_names, notes, quantizations)
+
+
+def _named_quantizations(networks: Mapping[str, ServedNetwork]) -> dict[str, Quantization]:
+    return {name: found for name, served in networks.items() if (found := served.quantization) is not None}
+
+
+def _prepared(
+    name: str, pipeline: Pipeline, network: onnx.ModelProto, labels: str | None
+) -> cascade_repository.PreparedStage:
+    outputs, classes = served_network.outputs(network), onnx_graph.classes_of(network)
+    return cascade_repository.PreparedStage(name, pipeline, outputs, labels, classes)
+
+
+def _regions(
+    name: str,
+    before: Sequence[tuple[cascade_repository.PreparedStage, onnx.ModelProto]],
+    pipeline: Pipeline,
+    network: onnx.ModelProto,
+    labels: str | None,
+    calibration: Calibration,
+) -> Split:
+    """The samples of a later stage: what those before it find in the pictures."""
+    # What runs a cascade's stages is needed here alone.
+    from onestream.serving.building.quantization.regions import FloatStage, split_of_stage
+
+    suited, _ = _suited(_one_by_one(pipeline, network), network)
+    stages = [*before, (_prepared(name, suited, network, labels), network)]
+    return split_of_stage([FloatStage(*stage) for stage in stages], calibration.pictures, pipeline.limits)
 
 
 def _one_by_one(pipeline: Pipeline, network: onnx.ModelProto) -> Pipeline:
@@ -220,3 +281,11 @@ def _later_version(pipeline: _Described, version: int, *, folder: Path, form: st
     if pin is not None and pin.version == version:
         raise BadVersion(f"version {version} of {pipeline.name} is served; build another: --version {version + 1}")
     return validated(type(pipeline), folder / name, dict(pipeline) | {"name": name})
+
+
+def _in_precision(described: Pipeline | Cascade, precision: CpuPrecision | None) -> Pipeline | Cascade:
+    """The same with another precision, where one is given."""
+    if precision is None:
+        return described
+    serving = described.serving.model_copy(update={"precision": precision})
+    return described.model_copy(update={"serving": serving})

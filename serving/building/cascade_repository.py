@@ -122,7 +122,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
     """
     _check_classes(stages)
     _check_gpu(cascade.serving.gpu)
-    terms, answers = Terms.of(cascade.limits, cascade.serving), [_answer(stage) for stage in stages]
+    terms, answers = Terms.of(cascade.limits, cascade.serving), [stage_answer(stage) for stage in stages]
     served = tuple(
         ServedStage(
             name=stage.name,
@@ -164,7 +164,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
             f"{stage.pipeline.name}_model",
             (pixels_of(stage.definition),),
             tensors_of(stage.outputs),
-            {"cpu": own.python_cpu, "gpu": on_gpu(options.gpu)[1] if uses_gpu else own.python_cpu},
+            {"cpu": own.python_cpu, "gpu": on_gpu(options)[1] if uses_gpu else own.python_cpu},
             max_queue_ms=options.max_queue_ms,
             warmup=Warmup((small_pixels(stage.definition),)),
             parameters={**stamp, **named, **own.per_core},
@@ -174,7 +174,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
         cascade,
         tuple(stages),
         form(cascade.name, terms.python_cpu, None),
-        form(f"{cascade.name}_fused", on_gpu(cascade.serving.gpu)[0] if uses_gpu else terms.python_cpu, terms.photo),
+        form(f"{cascade.name}_fused", on_gpu(cascade.serving)[0] if uses_gpu else terms.python_cpu, terms.photo),
         tuple(map(network, stages)),
         _video(cascade, results, parameters),
     )
@@ -226,7 +226,8 @@ def _check_classes(stages: Sequence[PreparedStage]) -> None:
             )
 
 
-def _answer(stage: PreparedStage) -> tuple[Tensor, ...]:
+def stage_answer(stage: PreparedStage) -> tuple[Tensor, ...]:
+    """What a stage gives of one picture or region. Raises as ``answer_of``."""
     return answer_of(stage.pipeline.postprocess, stage.definition, stage.outputs, stage.labels)
 
 

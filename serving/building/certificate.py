@@ -1,8 +1,9 @@
 """The parity certificate: what the build measured about a definition, on which library versions.
 
-``certificate.json`` lies beside every generated model. It holds no time and no machine, so the same definition and
-versions give the same file. A model refuses to load beside a certificate of another definition; other versions, under
-which the figures may not hold, and a certificate that is missing are only warned about.
+``certificate.json`` lies beside every generated model. But for a network in int8, whose price was measured on one
+machine, it holds no time and no machine, so the same definition and versions give the same file. A model refuses to
+load beside a certificate of another definition; other versions, under which the figures may not hold, and a certificate
+that is missing are only warned about.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from onestream.preprocess.operations import Region
 from onestream.preprocess.quads import cuts
 from onestream.preprocess.tolerances import compare
 from onestream.serving.building.figures import Figures
+from onestream.serving.building.quantization.price import Quantization
 
 FILE_NAME = "certificate.json"
 STAGES: tuple[PreprocessingStage, ...] = ("decode", "resize", "crop", "normalize")
@@ -62,7 +64,7 @@ class Certificate(BaseModel):
     """The measured difference of DALI on a CPU to the reference, by stage, over the photos of the package.
 
     ``versions`` leaves out what is not installed. ``stages`` is empty where DALI could not run, and ``unmeasured`` then
-    says why.
+    says why. ``quantization`` is the price of a network in int8; None for one in float32.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,6 +74,7 @@ class Certificate(BaseModel):
     photos: int
     stages: dict[PreprocessingStage, Figures] = {}
     unmeasured: str = ""
+    quantization: Quantization | None = None
 
     @property
     def within(self) -> bool:
@@ -121,14 +124,15 @@ def read(folder: Path) -> Certificate | None:
         return None
 
 
-def install(definition: Definition, folders: Sequence[Path]) -> list[Path]:
-    """Put the definition's certificate into models' folders; returns the files that changed.
+def install(definition: Definition, folders: Sequence[Path], *, quantization: Quantization | None = None) -> list[Path]:
+    """Put the certificate of a definition and its network into models' folders; returns the files that changed.
 
     A certificate that is there and still true is kept, and nothing is measured again.
     """
     found = read(folders[0])
     if found is None or found.definition_digest != definition.digest or found.versions != library_versions():
         found = issue(definition)
+    found = found.model_copy(update={"quantization": quantization})
     written = []
     for path in (folder / FILE_NAME for folder in folders):
         if not path.exists() or path.read_text() != found.text():

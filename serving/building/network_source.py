@@ -14,23 +14,41 @@ import onnx
 from onestream.postprocess.options import Detection, Text
 from onestream.serving.building import onnx_graph, repository
 from onestream.serving.building.ctc_tail import characters_of
+from onestream.serving.building.kinds import answer_of
 from onestream.serving.building.named_files import anchors_of, labels_of
 from onestream.serving.building.onnx_process import prepare_file
+from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.building.quantization.pictures import Split
+from onestream.serving.building.quantization.price import Quantization, read_quantization
 from onestream.serving.engine import served as served_network
+from onestream.serving.engine.network_files import NETWORK_FILE, float_beside, float_network
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.networks.ppocr import Network, fetch_network
-from onestream.serving.pipeline import Pipeline
+from onestream.serving.pipeline import CpuPrecision, Pipeline
 
 _SOURCE_KEY = "onestream.source"
 _MOST_NETWORK_BYTES = 2**31 - 1
 
 
+SplitOf = Callable[[Pipeline, onnx.ModelProto, str | None, Calibration], Split]
+"""Makes the samples of a calibration: of a pipeline, its network in float32, the text of its labels file."""
+
+
+def whole_pictures(pipeline: Pipeline, _network: onnx.ModelProto, _labels: str | None, given: Calibration) -> Split:
+    """The samples of a definition that takes whole pictures."""
+    return Split.of(given.pictures, pipeline.preprocess, pipeline.limits)
+
+
 @dataclass(frozen=True, slots=True)
 class ServedNetwork:
-    """A network that is ready to be served, the labels beside it, and where it is installed."""
+    """A network that is ready to be served, the labels beside it, and where it is installed.
+
+    ``in_float32`` is the network that one in int8 was made of; None for one in float32 itself.
+    """
 
     pipeline: Pipeline
     network: onnx.ModelProto
+    in_float32: onnx.ModelProto | None
     labels: str | None
     path: Path
     is_fresh: bool
@@ -43,35 +61,60 @@ class ServedNetwork:
         *,
         folder: Path,
         beside: Path,
+        calibration: Calibration | None,
+        split_of: SplitOf = whole_pictures,
         progress: Callable[[str], None],
     ) -> ServedNetwork:
-        """The network of a pipeline, as it was built before or prepared anew."""
+        """The network of a pipeline in its precision, as it was built before or made anew.
+
+        One in int8 is made anew where there is a ``calibration``, with the samples that ``split_of`` makes of its
+        pictures.
+        """
         labels = labels_of(pipeline, beside)
         source = NetworkSource.of(pipeline, onnx_file, anchors=anchors_of(pipeline, beside))
-        path = folder / f"{pipeline.name}_model" / "1" / "model.onnx"
-        network = _built_before(path, source.key(pipeline))
+        key = source.key(pipeline)
+        path = folder / f"{pipeline.name}_model" / "1" / NETWORK_FILE
+        network = _built_before(float_network(path), key, "float32")
         is_fresh = network is None
         if network is None:
             progress(f"preparing the network {source.name}")
             network = source.prepare(pipeline, progress)
             entry = network.metadata_props.add()
-            entry.key, entry.value = _SOURCE_KEY, source.key(pipeline)
+            entry.key, entry.value = _SOURCE_KEY, key
         if isinstance(pipeline.postprocess, Detection):
             _check_classes(pipeline.postprocess, network, labels)
         if isinstance(pipeline.postprocess, Text):
             labels = characters_of(network, onnx_graph.classes_of(network), labels)
-        return cls(pipeline, network, labels, path, is_fresh)
+        if pipeline.serving.precision == "float32":
+            return cls(pipeline, network, None, labels, path, is_fresh or float_beside(path).exists())
+        in_int8 = None if is_fresh or calibration else _built_before(path, key, "int8")
+        is_fresh = in_int8 is None
+        if in_int8 is None:
+            in_int8 = _in_int8(pipeline, network, labels, calibration, split_of, progress)
+        return cls(pipeline, in_int8, network, labels, path, is_fresh)
 
     @property
     def outputs(self) -> list[served_network.NetworkOutput]:
         """What the network gives."""
         return served_network.outputs(self.network)
 
+    @property
+    def quantization(self) -> Quantization | None:
+        """What int8 costs and gains; None for a network in float32."""
+        return read_quantization(_metadata(self.network))
+
     def install(self, second: Path) -> list[Path]:
         """Put the network beside the two models that run it; returns the files that changed."""
+        files = (self.path, second)
         if not self.is_fresh and second.exists():
             return []
-        return repository.install_network(self.network.SerializeToString(), self.path, second)
+        written = repository.install_network(self.network.SerializeToString(), *files)
+        beside = [float_beside(file) for file in files]
+        if self.in_float32 is not None:
+            return written + repository.install_network(self.in_float32.SerializeToString(), *beside)
+        for file in beside:
+            file.unlink(missing_ok=True)
+        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +221,45 @@ _BUILT_IN = {
 }
 
 
-def _built_before(path: Path, key: str) -> onnx.ModelProto | None:
+def _built_before(path: Path, key: str, precision: CpuPrecision) -> onnx.ModelProto | None:
     if not path.exists():
         return None
     try:
         model = onnx_graph.load(path)
     except BadNetwork:
         return None
-    found = {entry.key: entry.value for entry in model.metadata_props}
-    return model if found.get(_SOURCE_KEY) == key else None
+    metadata = _metadata(model)
+    found: CpuPrecision = "float32" if read_quantization(metadata) is None else "int8"
+    return model if (metadata.get(_SOURCE_KEY), found) == (key, precision) else None
+
+
+def _metadata(model: onnx.ModelProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in model.metadata_props}
+
+
+def _in_int8(
+    pipeline: Pipeline,
+    network: onnx.ModelProto,
+    labels: str | None,
+    calibration: Calibration | None,
+    split_of: SplitOf,
+    progress: Callable[[str], None],
+) -> onnx.ModelProto:
+    """The same network in int8. Raises ``BadPipeline`` where there is nothing to calibrate it with."""
+    if calibration is None:
+        raise BadPipeline(
+            f"serving.precision of {pipeline.name} is int8, and this network was not calibrated before: give pictures "
+            "like those that will be served: --calibrate PHOTOS"
+        )
+    # What the labels and outputs must be, before anything takes long.
+    answer_of(pipeline.postprocess, pipeline.preprocess, served_network.outputs(network), labels)
+    # It takes a second to import, which nothing else needs.
+    from onestream.serving.building.quantization.search import quantize
+
+    names = None if labels is None else labels.removesuffix("\n").split("\n")
+    progress("taking the pictures through the definition")
+    split = split_of(pipeline, network, labels, calibration)
+    return quantize(pipeline, network, split, labels=names, calibration=calibration, progress=progress)
 
 
 def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | None) -> None:

@@ -4,8 +4,8 @@
     NAME_fused        the same in one process
     each with         config.pbtxt (GPU), configs/cpu.pbtxt, definition.json, 1/model.py
 
-Networks (``1/model.onnx``) and parity certificates (``certificate.json``) are built beside these files and are not
-committed.
+Networks (``1/model.onnx``; where that is in int8, ``1/model.float32.onnx`` too) and certificates (``certificate.json``)
+are built beside these files and are not committed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ from onestream.serving.building.triton_config import (
     to_text,
 )
 from onestream.serving.building.versions import VERSION_OF, parameters_of
+from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
-from onestream.serving.pipeline import BACKGROUND_FILE, GpuOptions, Pipeline, ServingOptions
+from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline, ServingOptions
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import (
     EVENT,
@@ -210,7 +211,7 @@ def plan(
         )
     gpu = options.gpu
     # A plan has one size of picture: where sides are free, a machine with a GPU runs everything on its CPU.
-    python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(gpu)
+    python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(options)
 
     def model(
         role: str,
@@ -330,13 +331,20 @@ def small_pixels(definition: Definition) -> Tensor:
     return replace(pixels, dims=(*small_size(definition), pixels.dims[2]))
 
 
-def on_gpu(options: GpuOptions) -> tuple[Placement, Placement]:
-    """The places of Python and of the network on a machine with a GPU."""
-    gpus, parameters = options.gpu_numbers, {"gpu": options.model_dump_json()}
+def on_gpu(options: ServingOptions) -> tuple[Placement, Placement]:
+    """The places of Python and of the network on a machine with a GPU, which runs it in float32."""
+    gpu, in_int8 = options.gpu, options.precision == "int8"
     python = Placement(
-        "python", "gpu", options.max_batch_size, max_queue_size=options.max_queue_size, gpus=gpus, parameters=parameters
+        "python",
+        "gpu",
+        gpu.max_batch_size,
+        max_queue_size=gpu.max_queue_size,
+        gpus=gpu.gpu_numbers,
+        parameters={"gpu": gpu.model_dump_json()},
     )
-    return python, replace(python, backend=options.engine, cuda_graphs=options.engine == "tensorrt")
+    if gpu.engine == "tensorrt":
+        return python, replace(python, backend=gpu.engine, cuda_graphs=True)
+    return python, replace(python, backend=gpu.engine, file=float_beside(Path(NETWORK_FILE)).name if in_int8 else "")
 
 
 def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

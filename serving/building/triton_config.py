@@ -58,6 +58,8 @@ class Placement:
     ``max_queue_size`` is 0 for an unbounded queue without priorities, better for a model with one instance, since with
     a bound Triton 2.51 can miss the moment when the instance becomes free, and waits 500 ms
     (``WaitForPayloadSlotAvailable`` in its dynamic_batch_scheduler.cc).
+
+    ``file`` is that of the network in the folder of a version, where it is not the one that the backend looks for.
     """
 
     backend: str
@@ -66,6 +68,7 @@ class Placement:
     instances: int = 1
     max_queue_size: int = 0
     cuda_graphs: bool = False
+    file: str = ""
     gpus: tuple[int, ...] = ()
     parameters: dict[str, str] = field(default_factory=dict)
 
@@ -103,6 +106,7 @@ class Model:
         """The configuration for one kind of machine."""
         placement = self.placements[device]
         config = proto.ModelConfig(name=self.name, backend=placement.backend, max_batch_size=placement.max_batch_size)
+        config.default_model_filename = placement.file
         _add_tensors(config, self.inputs, self.outputs)
         # No preferred size and no delay: a batch is whatever waits when an instance becomes free.
         config.dynamic_batching.SetInParent()

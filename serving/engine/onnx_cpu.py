@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess import Definition
+from onestream.serving.building.quantization.price import Quantization, read_quantization
 from onestream.serving.building.stamp import read_stamp
 
 
@@ -38,6 +39,11 @@ class OnnxRuntimeEngine:
     def definition(self) -> Definition | None:
         """The stamped definition; None where the file carries none."""
         return read_stamp(self._session.get_modelmeta().custom_metadata_map, where="the ONNX file")
+
+    @property
+    def quantization(self) -> Quantization | None:
+        """What int8 costs and gains; None for a network in float32."""
+        return read_quantization(self._session.get_modelmeta().custom_metadata_map)
 
     @property
     def output_names(self) -> list[str]:

@@ -35,6 +35,7 @@ from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import read_header
 from onestream.preprocess.limits import HEAVY_WORK
 from onestream.serving.building import certificate
+from onestream.serving.building.quantization import here
 from onestream.serving.building.stamp import check_same
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models.callers import RequestCaller
@@ -154,11 +155,16 @@ class Adapter(ABC):
 
     def load_engine(self, file: str = "model.onnx", definition: Definition | None = None) -> OnnxRuntimeEngine:
         """A network's engine on the CPU, after its stamp was compared with its definition, by default the model's."""
-        engine = OnnxRuntimeEngine(self.version_folder / file, threads=int(self.parameters["threads"]))
+        path, threads = self.version_folder / file, int(self.parameters["threads"])
+        engine = OnnxRuntimeEngine(path, threads=threads)
         stamped = engine.definition
         if stamped is None:
             raise StampMismatch(f"model {self.name}: {file} carries no definition; build it with onestream build")
         check_same(stamped, definition or self.definition, one_is=file, other_is=f"model {self.name}")
+        priced = engine.quantization
+        # Once for all instances of the model.
+        if self._is_first and priced is not None and (slower := here.warning(path, priced, threads=threads)):
+            pb_utils.Logger.log_warn(f"model {self.name}: {slower}")
         return engine
 
     def compile_pixels(self) -> Compiled:

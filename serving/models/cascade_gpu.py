@@ -9,6 +9,7 @@ from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess.cuda.device import Stream, open_device
 from onestream.preprocess.geometry import Quads
 from onestream.serving.engine import FreeSession, open_free_session
+from onestream.serving.engine.network_files import float_network
 from onestream.serving.models.base import Adapter, single_images
 from onestream.serving.models.callers import RequestCaller
 from onestream.serving.models.cascade_stream import CascadeStream
@@ -31,7 +32,7 @@ def cascade_on_gpu(
     device, options = open_device(adapter.gpu_index), adapter.gpu_options
 
     def open_session(stage: OpenStage, stream: Stream) -> FreeSession:
-        model = adapter.version_folder / f"{stage.name}.onnx"
+        model = float_network(adapter.version_folder / f"{stage.name}.onnx")
         return open_free_session(model, options, stream, definition=stage.definition)
 
     def open_stream() -> CascadeStream:

@@ -102,6 +102,7 @@ def run_checks(
         ("ports", lambda: _ports(host, ports)),
         ("model repository", lambda: _repository(repository)),
         ("parity", lambda: _parity(repository)),
+        ("precision", lambda: _precision(repository)),
         ("nginx", _nginx),
         ("perf_analyzer", _perf_analyzer),
     ]
@@ -427,6 +428,33 @@ def _parity(repository: Path) -> Check:
         return Check(name="parity", status="ok", found=f"{len(folders)} models certified on these library versions")
     more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
     return Check(name="parity", status="optional", found=f"{warnings[0]}{more}", fix=build)
+
+
+def _precision(repository: Path) -> Check:
+    """Networks in int8 beside the same ones in float32, timed here: whether int8 gains depends on the processor."""
+    # These import NumPy, and the doctor must also run where that is missing.
+    from onestream.serving.building import certificate
+    from onestream.serving.building.quantization.here import Here
+    from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
+
+    timed: dict[str, Here] = {}
+    for network in sorted(repository.glob(f"*_model/*/{NETWORK_FILE}")):
+        model = network.parent.parent
+        found = certificate.read(model)
+        if found is not None and found.quantization is not None and float_beside(network).exists():
+            timed[model.name] = Here.measured(network, found.quantization, threads=found.quantization.speed.threads)
+    if not timed:
+        return Check(name="precision", status="ok", found="every network is in float32")
+    slower = [model for model, here in timed.items() if not here.gains]
+    listed = "; ".join(f"{model}: {here}" for model, here in timed.items())
+    if not slower:
+        return Check(name="precision", status="ok", found=listed)
+    return Check(
+        name="precision",
+        status="optional",
+        found=f"{listed}, so int8 gains nothing on this processor",
+        fix="onestream build PIPELINE --precision float32",
+    )
 
 
 def _nginx() -> Check:

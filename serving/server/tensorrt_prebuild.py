@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from onestream.serving.building.triton_config import from_text, to_text
+from onestream.serving.engine.network_files import NETWORK_FILE, float_network
 from onestream.serving.pipeline import GpuOptions, Precision, describe
 from onestream.serving.server.errors import ModelLoadFailed, StopRequested
 from onestream.serving.server.links import link_entries
@@ -30,7 +31,6 @@ from onestream.serving.server.triton.exec_child import tied
 from onestream.serving.server.triton.model_processes import describe_exit
 
 PLAN_FILE = "model.plan"
-_NETWORK_FILE = "model.onnx"
 _CONFIG = "config.pbtxt"
 _POLL_S = 0.1
 
@@ -146,13 +146,13 @@ def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanR
             PlanRequest(
                 model=name,
                 version=network.parent.name,
-                network=network.resolve(),
+                network=float_network(network).resolve(),
                 max_batch_size=max(1, config.max_batch_size),
                 precision=options.precision,
                 postprocess=fused if by_python else None,
                 gpus=tuple(gpu for group in config.instance_group for gpu in group.gpus),
             )
-            for network in sorted((repository / name).glob(f"*/{_NETWORK_FILE}"))
+            for network in sorted((repository / name).glob(f"*/{NETWORK_FILE}"))
             if network.parent.name.isdigit() and (ours or not network.with_name(PLAN_FILE).exists())
         ]
     return found

@@ -29,7 +29,7 @@ from benchmarks.reading.results import (
 )
 from benchmarks.result_files import Machine, read
 from onestream.measure import rapid_ocr
-from onestream.measure.same_lines import Line
+from onestream.postprocess.same_lines import Line
 from onestream.preprocess import Resize
 from onestream.serving.cascade import Cascade
 

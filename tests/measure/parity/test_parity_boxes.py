@@ -16,11 +16,12 @@ from typer.testing import CliRunner, Result
 
 from onestream.cli.main import app
 from onestream.measure.parity import run as run_module
-from onestream.measure.parity.boxes import Objects, agreement_ap
+from onestream.measure.parity.boxes import Objects
 from onestream.measure.parity.report import Report
 from onestream.measure.parity.subject import Outputs
-from onestream.measure.same_objects import Found
+from onestream.postprocess.average_precision import agreement_ap
 from onestream.postprocess.options import Detection
+from onestream.postprocess.same_objects import Found
 from onestream.preprocess import Definition
 from onestream.serving.building.build import build
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, SCORES

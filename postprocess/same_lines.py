@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onestream.measure.same_objects import best_pairs
+from onestream.postprocess.same_objects import best_pairs
 from onestream.wire.tensor_names import QUADS, SCORES, TEXTS
 
 _Floats = npt.NDArray[np.float64]

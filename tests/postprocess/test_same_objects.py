@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onestream.measure.same_objects import Found, compare, iou
+from onestream.postprocess.same_objects import Found, compare, iou
 
 SIDES = st.integers(0, 40)
 

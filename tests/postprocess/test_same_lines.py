@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onestream.measure.same_lines import Line, edit_distance, lines_of, quad_iou, same_lines
-from onestream.measure.same_objects import iou
+from onestream.postprocess.same_lines import Line, edit_distance, lines_of, quad_iou, same_lines
+from onestream.postprocess.same_objects import iou
 
 SQUARE = np.array([[0, 0], [10, 0], [10, 10], [0, 10]], float)
 SIDE = st.integers(0, 40)

@@ -1,0 +1,54 @@
+"""Whether a network in int8 is faster than in float32 on the machine that serves it: measured by running both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from onestream.serving.building.quantization.interleaved import medians_ms
+from onestream.serving.building.quantization.price import Quantization
+from onestream.serving.building.quantization.processor import this_processor
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine.network_files import float_beside
+
+_BUDGET_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Milliseconds of one run with one picture on this machine."""
+
+    int8_ms: float
+    float32_ms: float
+
+    @classmethod
+    def measured(cls, network: Path, quantization: Quantization, *, threads: int) -> Here:
+        """Run a network in int8 and the one in float32 beside it by turns, for about a second."""
+        # Noise will do: the time of a run does not depend on what the pixels show.
+        pixels = np.random.default_rng(0).integers(0, 256, (1, *quantization.speed.pixels), dtype=np.uint8)
+        engines = [OnnxRuntimeEngine(file, threads=threads) for file in (network, float_beside(network))]
+        return cls(*medians_ms(engines, pixels, budget_s=_BUDGET_S))
+
+    @property
+    def gains(self) -> bool:
+        """Whether int8 is faster."""
+        return self.int8_ms < self.float32_ms
+
+    def __str__(self) -> str:
+        return f"int8 takes {self.int8_ms:.2f} ms an image here, float32 {self.float32_ms:.2f} ms"
+
+
+def warning(network: Path, quantization: Quantization, *, threads: int) -> str:
+    """What to say where another processor timed a network and int8 gains nothing on this one; empty elsewhere."""
+    if this_processor() == quantization.speed.processor or not float_beside(network).exists():
+        return ""
+    here = Here.measured(network, quantization, threads=threads)
+    if here.gains:
+        return ""
+    built = quantization.speed
+    return (
+        f"{here} on {this_processor()}; it was built on {built.processor}, where they took {built.int8_ms:.2f} and "
+        f"{built.float32_ms:.2f} ms. Build it here in float32: onestream build --precision float32"
+    )

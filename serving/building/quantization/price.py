@@ -1,0 +1,162 @@
+"""What an int8 network costs and gains, as its certificate states it. Imports nothing that only a build has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from onestream.serving.building.quantization.processor import Processor
+
+_KEY = "onestream.quantization"
+_Frozen = ConfigDict(frozen=True, extra="forbid")
+
+Weights = Literal["per_channel", "per_tensor"]
+Ranges = Literal["minmax", "entropy", "percentile"]
+Door = Literal["pixels", "folded", "float32"]
+
+
+class Settings(BaseModel):
+    """One way to quantize a network.
+
+    Attributes:
+        weights: one scale for each output channel of a layer, or one for the whole layer.
+        ranges: how the range of an activation follows from its values: all of them, or without rare large ones.
+        kept: which layers stay in float32, in words; empty where none does.
+        kept_layers: names of these layers' nodes.
+    """
+
+    model_config = _Frozen
+
+    weights: Weights = "per_channel"
+    ranges: Ranges = "minmax"
+    kept: str = ""
+    kept_layers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        kept = f", {self.kept} in float32" if self.kept else ""
+        return f"weights {self.weights.replace('_', ' ')}, ranges by {self.ranges}{kept}"
+
+
+class Pictures(BaseModel):
+    """The pictures of a build, without those that appeared twice or that the definition refuses.
+
+    ``calibrated_sha256`` is of the sorted SHA-256 digests of the files that ranges were taken from, ``held_out_sha256``
+    of those that agreement was measured with; no file is in both.
+    """
+
+    model_config = _Frozen
+
+    calibrated: int
+    calibrated_sha256: str
+    held_out: int
+    held_out_sha256: str
+    refused: int = 0
+
+
+class Agreement(BaseModel):
+    """How far int8 answers what float32 answers, or what labels say, on the pictures that were held out.
+
+    Attributes:
+        measure: what ``share`` is a share of, in words.
+        share: from 0 to 1, which ``min_agreement`` bounds.
+        of: how many things that is a share of; 0 where it is a mean.
+        all_share: the same of all predictions, confident or not; None where there is no such difference.
+        all_of: how many these are.
+        average_precision: of a detector: COCO's, with float32's boxes as the truth.
+        accuracy: of float32 and of int8, where there are labels.
+        mean_change: of scores, or of what the kind answers, between float32 and int8.
+        largest_change: the largest one.
+    """
+
+    model_config = _Frozen
+
+    measure: str
+    share: float
+    of: int = 0
+    all_share: float | None = None
+    all_of: int = 0
+    average_precision: float | None = None
+    accuracy: dict[Literal["float32", "int8"], float] | None = None
+    mean_change: float
+    largest_change: float
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """More is better: what is bound first, then the finest other measure that there is."""
+        finer = (self.average_precision, self.all_share, self.share)
+        return self.share, next(value for value in finer if value is not None)
+
+
+class Speed(BaseModel):
+    """Milliseconds of one run with one picture, medians of interleaved runs in one process.
+
+    ``pixels`` is its shape at the network's door.
+    """
+
+    model_config = _Frozen
+
+    float32_ms: float
+    int8_ms: float
+    threads: int
+    pixels: tuple[int, int, int]
+    processor: Processor
+
+
+class Tried(BaseModel):
+    """A setting that the build measured."""
+
+    model_config = _Frozen
+
+    settings: Settings
+    agreement: Agreement
+    ms: float
+
+
+class Quantization(BaseModel):
+    """What a build measured of an int8 network beside float32.
+
+    Attributes:
+        settings: those that were chosen.
+        door: *pixels*: the uint8 pixels are the first quantized tensor; *folded*: they are, and a part of the
+            normalization is in the weights of the first convolution; *float32*: the definition's arithmetic.
+        onnxruntime: the version that quantized it.
+        min_agreement: below which it would have been refused.
+        tried: every setting that was measured.
+    """
+
+    model_config = _Frozen
+
+    precision: Literal["int8"] = "int8"
+    settings: Settings
+    door: Door
+    onnxruntime: str
+    pictures: Pictures
+    labels_sha256: str | None = None
+    min_agreement: float
+    agreement: Agreement
+    speed: Speed
+    tried: tuple[Tried, ...]
+
+    def summary(self) -> str:
+        """What it costs and gains, in one line."""
+        agreement, speed = self.agreement, self.speed
+        of = f" of {agreement.of}" if agreement.of else ""
+        slower = ", so float32 is better here" if speed.int8_ms >= speed.float32_ms else ""
+        return (
+            f"int8: {agreement.measure}: {agreement.share:.3f}{of}; {speed.int8_ms:.2f} ms an image, float32 "
+            f"{speed.float32_ms:.2f} ms{slower} ({self.settings})"
+        )
+
+    def entry(self) -> dict[str, str]:
+        """The metadata entry of an ONNX file that carries it."""
+        return {_KEY: self.model_dump_json()}
+
+
+def read_quantization(metadata: Mapping[str, str]) -> Quantization | None:
+    """What an ONNX file's metadata say; None for a network in float32, or an entry that cannot be read."""
+    try:
+        return Quantization.model_validate_json(metadata[_KEY]) if _KEY in metadata else None
+    except ValidationError:
+        return None

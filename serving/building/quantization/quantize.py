@@ -1,0 +1,237 @@
+"""Quantizes a served network with ``onnxruntime.quantization``: uint8 activations and int8 weights, as QDQ.
+
+Left in float32 are the door, what comes after the last layers (softmax, the decoding of boxes, the tails that a build
+appends), and the layers that a setting names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, version_converter
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    QDQQuantizer,
+    QuantType,
+    TensorsData,
+    create_calibrator,
+)
+from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+from onestream.serving.building.onnx_nodes import TAIL_PREFIX, opset
+from onestream.serving.building.quantization.price import Ranges, Settings
+from onestream.serving.engine.served import DOOR, DOOR_PREFIX
+from onestream.serving.errors import BadNetwork
+
+Pixels = npt.NDArray[np.uint8]
+
+_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""The operators with weights, in which nearly all of the arithmetic is."""
+_PLAIN_OUTPUT = frozenset({"Gemm", "MatMul"})
+"""Of these ONNX Runtime has kernels with integers in and floats out."""
+_KEPT = frozenset({"ArgMax", "CumSum", "InstanceNormalization", "LayerNormalization", "Softmax", "TopK"})
+"""What ONNX Runtime could quantize, and what loses too much by it or gains nothing."""
+_HISTOGRAM_PICTURES = 16
+"""A histogram takes ten times as long as a minimum, and these hold the values of some million places of each tensor."""
+_OPSET = 13
+"""The first whose DequantizeLinear takes a scale for each channel."""
+_METHODS: dict[Ranges, tuple[CalibrationMethod, dict[str, Any]]] = {
+    "minmax": (CalibrationMethod.MinMax, {}),
+    "entropy": (CalibrationMethod.Entropy, {}),
+    "percentile": (CalibrationMethod.Percentile, {"percentile": 99.99, "symmetric": False}),
+}
+
+
+class Quantizable:
+    """A served network, and the pictures that it is calibrated with: uint8 (height, width, channels) each.
+
+    Raises ``BadNetwork`` where it has no layers, or cannot be written in the opset that this takes.
+    """
+
+    def __init__(self, served: onnx.ModelProto, pictures: Sequence[Pixels]) -> None:
+        self._network = _named(_in_opset(served))
+        if not self.layers:
+            raise BadNetwork(f"int8 is for networks with layers of {', '.join(sorted(_LAYERS))}; this one has none")
+        self._pictures = pictures
+        self._ranges: dict[Ranges, TensorsData] = {}
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the nodes with weights, in the network's order."""
+        return [node.name for node in self._network.graph.node if node.op_type in _LAYERS and not _is_ours(node)]
+
+    @property
+    def last_layers(self) -> list[str]:
+        """Those of ``layers`` that no other comes after."""
+        before = _before_a_layer(self._network.graph)
+        return [
+            node.name
+            for node in self._network.graph.node
+            if node.name in self.layers and not any(name in before for name in node.output)
+        ]
+
+    def quantized(self, settings: Settings) -> onnx.ModelProto:
+        """The network in int8. Raises ``BadNetwork`` where ONNX Runtime cannot do that."""
+        network = onnx.ModelProto()
+        network.CopyFrom(self._network)
+        kept = {node.name for node in network.graph.node if _is_ours(node)}
+        kept |= {node.name for node in _after_the_layers(network.graph)}
+        with _told_as_bad_network("be quantized"):
+            ranges = self._ranges_by(settings.ranges)
+            quantizer = QDQQuantizer(
+                network,
+                settings.weights == "per_channel",
+                False,
+                QuantType.QInt8,
+                QuantType.QUInt8,
+                # The quantizer changes what it is given.
+                TensorsData(ranges.calibration_method, dict(ranges.items())),
+                [],
+                [*kept, *settings.kept_layers],
+                _operators(),
+                {},
+            )
+            quantizer.quantize_model()
+            _give_floats(quantizer.model.model.graph)
+            quantizer.model.topological_sort()
+            made = quantizer.model.model
+        _put_door_first(made.graph)
+        helper.set_model_props(made, {entry.key: entry.value for entry in self._network.metadata_props})
+        onnx.checker.check_model(made)
+        return made
+
+    def _ranges_by(self, method: Ranges) -> TensorsData:
+        """Measured once for each method; memory holds the activations of one picture at a time."""
+        if method not in self._ranges:
+            kind, options = _METHODS[method]
+            with tempfile.TemporaryDirectory(prefix="onestream-calibration-") as folder:
+                file = Path(folder) / "network.onnx"
+                onnx.save(self._network, str(file))
+                calibrator = create_calibrator(
+                    file,
+                    _operators(),
+                    augmented_model_path=str(Path(folder) / "augmented.onnx"),
+                    calibrate_method=kind,
+                    extra_options=options,
+                )
+                for pixels in self._pictures if method == "minmax" else self._pictures[:_HISTOGRAM_PICTURES]:
+                    calibrator.collect_data(_OnePicture(pixels))
+                self._ranges[method] = calibrator.compute_data()
+        return self._ranges[method]
+
+
+class _OnePicture(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self, pixels: Pixels) -> None:
+        self._left = [pixels]
+
+    def get_next(self) -> dict[str, Pixels] | None:
+        return {DOOR: self._left.pop()[None]} if self._left else None
+
+
+@contextlib.contextmanager
+def _told_as_bad_network(what: str) -> Iterator[None]:
+    """Whatever the library raises is a ``BadNetwork``; what it prints and logs is not shown."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    except Exception as error:  # the library raises whatever a network makes it stumble over
+        reason = (str(error).splitlines() or [""])[0][:200]
+        raise BadNetwork(f"ONNX Runtime's tools say that it cannot {what}: {type(error).__name__}: {reason}") from None
+    finally:
+        root.setLevel(level)
+
+
+def _operators() -> list[str]:
+    return sorted(({*QDQRegistry} | {*QLinearOpsRegistry}) - _KEPT)
+
+
+def _in_opset(served: onnx.ModelProto) -> onnx.ModelProto:
+    if opset(served) >= _OPSET:
+        changed = onnx.ModelProto()
+        changed.CopyFrom(served)
+        return changed
+    with _told_as_bad_network(f"be converted from opset {opset(served)} to {_OPSET}, the oldest for int8"):
+        changed = version_converter.convert_version(served, _OPSET)
+    helper.set_model_props(changed, {entry.key: entry.value for entry in served.metadata_props})
+    return changed
+
+
+def _named(network: onnx.ModelProto) -> onnx.ModelProto:
+    """Every node under a name of its own, by which it can be left out; the argument is changed."""
+    taken: set[str] = set()
+    for number, node in enumerate(network.graph.node):
+        if not node.name or node.name in taken:
+            node.name = f"{node.name or node.op_type}_{number}"
+        taken.add(node.name)
+    return network
+
+
+def _is_ours(node: onnx.NodeProto) -> bool:
+    return bool(node.name.startswith(DOOR_PREFIX))
+
+
+def _before_a_layer(graph: onnx.GraphProto) -> set[str]:
+    """Names of the tensors that a layer's result depends on."""
+    found: set[str] = set()
+    for node in reversed(graph.node):
+        if node.op_type in _LAYERS or any(name in found for name in node.output):
+            found.update(node.input)
+    return found
+
+
+def _after_the_layers(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes that are no layers, and whose results no layer depends on."""
+    before = _before_a_layer(graph)
+    return [
+        node for node in graph.node if node.op_type not in _LAYERS and not any(name in before for name in node.output)
+    ]
+
+
+def _give_floats(graph: onnx.GraphProto) -> None:
+    """Take away the rounding of a product that leaves the network, or goes on in float32 alone."""
+    makers = {name: node for node in graph.node for name in node.output}
+    outputs = {value.name for value in graph.output}
+    for quantize in [node for node in graph.node if node.op_type == "QuantizeLinear"]:
+        maker = makers.get(quantize.input[0])
+        pairs = [node for node in graph.node if quantize.output[0] in node.input]
+        if maker is None or maker.op_type not in _PLAIN_OUTPUT or len(pairs) != 1:
+            continue
+        (dequantize,) = pairs
+        before, after = quantize.input[0], dequantize.output[0]
+        readers = [node for node in graph.node if after in node.input]
+        if any(_goes_on_as_int8(graph, node) for node in readers):
+            continue
+        graph.node.remove(quantize)
+        graph.node.remove(dequantize)
+        if after in outputs:
+            maker.output[:] = [after if name == before else name for name in maker.output]
+        for node in readers:
+            node.input[:] = [before if name == after else name for name in node.input]
+
+
+def _goes_on_as_int8(graph: onnx.GraphProto, node: onnx.NodeProto) -> bool:
+    """Whether what a node gives is rounded again, so that its kernel is one of integers."""
+    return node.op_type in _LAYERS or any(
+        other.op_type == "QuantizeLinear" for other in graph.node if node.output[0] in other.input
+    )
+
+
+def _put_door_first(graph: onnx.GraphProto) -> None:
+    """The nodes that take the pixels come first, as in every served network."""
+    door = [node for node in graph.node if _is_ours(node) and not node.name.startswith(TAIL_PREFIX)]
+    others = [node for node in graph.node if not _is_ours(node) or node.name.startswith(TAIL_PREFIX)]
+    del graph.node[:]
+    graph.node.extend([*door, *others])

@@ -1,0 +1,259 @@
+"""Finds the setting for a network in int8: by measured agreement with float32, then by time on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from onestream.postprocess.options import AnyPostprocess, Classification, Rotation, Segmentation
+from onestream.postprocess.postprocessing import Tensors
+from onestream.serving.building.onnx_postprocess import with_activation
+from onestream.serving.building.quantization.agreement import judge_of
+from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.building.quantization.interleaved import medians_ms
+from onestream.serving.building.quantization.pictures import Sample, Split
+from onestream.serving.building.quantization.pixel_door import with_pixels_first
+from onestream.serving.building.quantization.price import (
+    Agreement,
+    Quantization,
+    Ranges,
+    Settings,
+    Speed,
+    Tried,
+    Weights,
+)
+from onestream.serving.building.quantization.processor import this_processor
+from onestream.serving.building.quantization.quantize import Quantizable
+from onestream.serving.building.quantization.truth import Truth
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import served as served_network
+from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.pipeline import Pipeline
+from onestream.wire.tensor_names import CLASS_IDS
+
+_WEIGHTS: tuple[Weights, ...] = ("per_channel", "per_tensor")
+_RANGES: tuple[Ranges, ...] = ("minmax", "percentile", "entropy")
+_TIMING_S = 15.0
+_PARTS = 8
+_TOGETHER = (2, 3, 4)
+"""Parts of the layers. With more of them in float32, int8 gains nothing."""
+
+
+def quantize(
+    pipeline: Pipeline,
+    served: onnx.ModelProto,
+    split: Split,
+    *,
+    labels: Sequence[str] | None,
+    calibration: Calibration,
+    progress: Callable[[str], None] = lambda _: None,
+) -> onnx.ModelProto:
+    """A pipeline's served network in int8, which carries its ``Quantization`` in its metadata.
+
+    ``split`` has its samples, ``labels`` are the names of its classes. Raises ``BadPipeline`` where the pictures or
+    their labels do not serve, and ``BadNetwork`` where no setting agrees with float32 well enough, naming the one that
+    came nearest.
+    """
+    referee = _Referee(pipeline, served, split.held_out, labels, calibration)
+    with_door, door = with_pixels_first(served, pipeline.preprocess)
+    search = _Search(Quantizable(with_door, [sample.pixels for sample in split.calibrated]), referee, progress)
+    search.run(calibration.min_agreement)
+    progress("timing what was found")
+    threads = pipeline.serving.cpu_threads
+    pixels = split.held_out[0].pixels[None]
+    engines = [candidate.engine for candidate in search.candidates]
+    float_ms, *times = medians_ms([referee.engine, *engines], pixels, budget_s=_TIMING_S)
+    best = max(range(len(times)), key=lambda index: (*search.candidates[index].agreement.rank, -times[index]))
+    chosen = search.candidates[best]
+    if chosen.agreement.share < calibration.min_agreement:
+        raise BadNetwork(_refusal(chosen, calibration.min_agreement, len(search.candidates)))
+    described = Quantization(
+        settings=chosen.settings,
+        door=door,
+        onnxruntime=onnxruntime.__version__,
+        pictures=split.described(),
+        labels_sha256=referee.labels_sha256,
+        min_agreement=calibration.min_agreement,
+        agreement=chosen.agreement,
+        speed=Speed(
+            float32_ms=round(float_ms, 3),
+            int8_ms=round(times[best], 3),
+            threads=threads,
+            pixels=(pixels.shape[1], pixels.shape[2], pixels.shape[3]),
+            processor=this_processor(),
+        ),
+        tried=tuple(
+            Tried(settings=one.settings, agreement=one.agreement, ms=round(ms, 3))
+            for one, ms in zip(search.candidates, times, strict=True)
+        ),
+    )
+    for key, value in described.entry().items():
+        chosen.network.metadata_props.add(key=key, value=value)
+    return chosen.network
+
+
+class _Referee:
+    """Knows what float32 answers to the pictures that were held out, and how far another network agrees."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        served: onnx.ModelProto,
+        held_out: Sequence[Sample],
+        labels: Sequence[str] | None,
+        calibration: Calibration,
+    ) -> None:
+        self._threads = pipeline.serving.cpu_threads
+        self._held_out = held_out
+        self._judge = judge_of(_decided(pipeline.postprocess, served), pipeline.preprocess, labels)
+        self._truth = None if calibration.labels is None else self._read(calibration.labels, pipeline, labels)
+        self.engine = self.open(served)
+        self._expected = self._answers(self.engine)
+        self._check_answers()
+
+    @property
+    def labels_sha256(self) -> str | None:
+        """Of the labels file, where there is one."""
+        return None if self._truth is None else self._truth.sha256
+
+    def open(self, network: onnx.ModelProto) -> OnnxRuntimeEngine:
+        """As the server runs it."""
+        return OnnxRuntimeEngine(network.SerializeToString(), threads=self._threads)
+
+    def agreement(self, engine: OnnxRuntimeEngine) -> Agreement:
+        """Of a network in int8."""
+        got = self._answers(engine)
+        found = self._judge.compare(self._expected, got)
+        if self._truth is None:
+            return found
+        before, after = (self._accuracy(answers) for answers in (self._expected, got))
+        return found.model_copy(
+            update={
+                "measure": "accuracy of int8 by accuracy of float32",
+                "share": round(min(after / before, 1.0), 6),
+                "of": sum(sample.name in self._truth.classes for sample in self._held_out),
+                "accuracy": {"float32": round(before, 6), "int8": round(after, 6)},
+            }
+        )
+
+    def _answers(self, engine: OnnxRuntimeEngine) -> list[Tensors]:
+        return [self._judge.answer(engine.run(one.pixels[None]), one.size_hw) for one in self._held_out]
+
+    def _accuracy(self, answers: Sequence[Tensors]) -> float:
+        assert self._truth is not None
+        known = self._truth.classes
+        right = [
+            int(answer[CLASS_IDS].ravel()[0]) == known[sample.name]
+            for sample, answer in zip(self._held_out, answers, strict=True)
+            if sample.name in known
+        ]
+        return float(np.mean(right)) if right else 0.0
+
+    def _read(self, file: Path, pipeline: Pipeline, labels: Sequence[str] | None) -> Truth:
+        if not isinstance(pipeline.postprocess, Classification):
+            raise BadPipeline(f"labels are for a classification; {pipeline.name} ends in {pipeline.postprocess.kind}")
+        return Truth.read(file, labels)
+
+    def _check_answers(self) -> None:
+        if self._truth is not None and self._accuracy(self._expected) == 0:
+            raise BadPipeline(
+                f"float32 names the right class of none of the {len(self._held_out)} pictures that are held out, so "
+                "there is nothing to compare int8 with: check the names and classes in the file of labels"
+            )
+        itself = self._judge.compare(self._expected, self._expected)
+        if itself.share < 1:
+            raise BadPipeline(
+                f"float32 finds nothing in the {len(self._held_out)} pictures that are held out, so there is nothing "
+                "to compare int8 with: calibrate with pictures that show what the network finds"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    settings: Settings
+    network: onnx.ModelProto
+    engine: OnnxRuntimeEngine
+    agreement: Agreement
+
+
+class _Search:
+    """Tries settings: weights and ranges; layers in float32 at the ends where agreement is not complete, and elsewhere
+    where it is too little.
+    """
+
+    def __init__(self, network: Quantizable, referee: _Referee, progress: Callable[[str], None]) -> None:
+        self._network, self._referee, self._progress = network, referee, progress
+        self.candidates: list[_Candidate] = []
+
+    def run(self, min_agreement: float) -> None:
+        """Fill ``candidates``."""
+        for ranges, weights in product(_RANGES, _WEIGHTS):
+            self._try(Settings(weights=weights, ranges=ranges))
+        if self._best.agreement.share == 1:
+            return
+        base = self._best.settings
+        first, last = self._network.layers[:1], self._network.last_layers
+        for kept, layers in (("the first layer", first), ("the last layers", last), ("both ends", first + last)):
+            self._try(_keeping(base, kept, layers))
+        if self._best.agreement.share < min_agreement:
+            self._walk(base, min_agreement)
+
+    def _walk(self, base: Settings, min_agreement: float) -> None:
+        """Leave each part of the layers in float32 by itself, then the best of these together, until it suffices."""
+        layers = self._network.layers
+        size = -(-len(layers) // _PARTS)
+        parts = [(first, layers[first : first + size]) for first in range(0, len(layers), size)]
+        alone = [self._try(_keeping(base, _numbered([part], len(layers)), part[1])) for part in parts]
+        best_first = sorted(
+            zip(parts, alone, strict=True), key=lambda one: (*one[1].agreement.rank, -one[1].agreement.mean_change)
+        )[::-1]
+        for count in _TOGETHER:
+            if self._best.agreement.share >= min_agreement or count >= len(parts):
+                return
+            chosen = sorted(part for part, _ in best_first[:count])
+            together = [layer for _, part in chosen for layer in part]
+            self._try(_keeping(base, _numbered(chosen, len(layers)), together))
+
+    @property
+    def _best(self) -> _Candidate:
+        return max(self.candidates, key=lambda candidate: candidate.agreement.rank)
+
+    def _try(self, settings: Settings) -> _Candidate:
+        self._progress(f"trying int8: {settings}")
+        network = self._network.quantized(settings)
+        engine = self._referee.open(network)
+        candidate = _Candidate(settings, network, engine, self._referee.agreement(engine))
+        self.candidates.append(candidate)
+        return candidate
+
+
+def _keeping(base: Settings, kept: str, layers: Sequence[str]) -> Settings:
+    return base.model_copy(update={"kept": kept, "kept_layers": tuple(layers)})
+
+
+def _numbered(parts: Sequence[tuple[int, list[str]]], count: int) -> str:
+    """In words, such as *layers 1-7 and 15-21 of 53*."""
+    spans = [f"{first + 1}-{first + len(layers)}" for first, layers in parts]
+    return f"layers {' and '.join(spans)} of {count}"
+
+
+def _decided(options: AnyPostprocess, served: onnx.ModelProto) -> AnyPostprocess:
+    if isinstance(options, Classification | Rotation | Segmentation):
+        return with_activation(options, served_network.outputs(served))
+    return options
+
+
+def _refusal(nearest: _Candidate, min_agreement: float, tried: int) -> str:
+    agreement = nearest.agreement
+    of = f" of {agreement.of}" if agreement.of else ""
+    return (
+        f"int8 would cost too much: {agreement.measure}: {agreement.share:.3f}{of}, and min_agreement is "
+        f"{min_agreement:g}. The nearest of {tried} settings was {nearest.settings}. Nothing was installed; serve it "
+        "in float32, or calibrate with more pictures like those that will be served"
+    )

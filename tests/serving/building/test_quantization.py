@@ -1,0 +1,340 @@
+"""Networks in int8: what a build makes, keeps and refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from int8_networks import COLORS, color_network, pictures, pipeline_file
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+from onestream.measure.parity.network import Network
+from onestream.serving.building import certificate
+from onestream.serving.building.build import Built, build
+from onestream.serving.building.quantization import here
+from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.building.quantization.processor import Processor
+from onestream.serving.building.triton_config import from_text
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.server.doctor import Check, run_checks
+from onestream.serving.server.tensorrt_prebuild import plans_needed
+
+NETWORKS = ("colors_model/1/model.onnx", "colors_fused/1/model.onnx")
+FLOATS = ("colors_model/1/model.float32.onnx", "colors_fused/1/model.float32.onnx")
+
+
+def files(repository: Path) -> dict[str, bytes]:
+    """Everything in a repository but certificates."""
+    found = {
+        path.relative_to(repository).as_posix(): path.read_bytes() for path in repository.rglob("*") if path.is_file()
+    }
+    return {name: content for name, content in found.items() if not name.endswith(certificate.FILE_NAME)}
+
+
+def in_int8(folder: Path, network: onnx.ModelProto | None = None, **options: object) -> Built:
+    file, own = pipeline_file(folder, network or color_network())
+    calibration = Calibration(pictures=pictures(folder / "pictures"), **options)
+    return build(file, folder=folder / "repository", onnx_file=own, precision="int8", calibration=calibration)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Built]:
+    """Repositories of the same pipeline in float32 and in int8."""
+    folder = tmp_path_factory.mktemp("both")
+    # A folder of one name: the files say which pipeline file they were made from.
+    file, own = pipeline_file(folder / "float32" / "own", color_network())
+    build(file, folder=folder / "float32" / "repository", onnx_file=own)
+    built = in_int8(folder / "int8" / "own")
+    return folder / "float32" / "repository", built.folder, built
+
+
+def test_only_the_network_changes_and_the_float_one_stays_beside_it(both: tuple[Path, Path, Built]) -> None:
+    before, after = (files(repository) for repository in both[:2])
+    assert {name for name in before if before[name] != after[name]} == set(NETWORKS)
+    assert set(after) - set(before) == set(FLOATS)
+    assert [after[name] for name in FLOATS] == [before[name] for name in NETWORKS]
+
+
+def test_the_served_network_is_of_integers_from_the_pixels_to_the_last_layer(both: tuple[Path, Path, Built]) -> None:
+    network = onnx.load_model_from_string(files(both[1])[NETWORKS[0]])
+    types = {tensor.name: tensor.data_type for tensor in network.graph.initializer}
+    made_by = {name: node for node in network.graph.node for name in node.output}
+    layers = [node for node in network.graph.node if node.op_type in ("Conv", "Gemm")]
+    assert len(layers) == 4
+    for node in layers:
+        activation, weights = (made_by[name] for name in node.input[:2])
+        assert (activation.op_type, weights.op_type) == ("DequantizeLinear", "DequantizeLinear")
+        assert types[activation.input[2]] == onnx.TensorProto.UINT8
+        assert types[weights.input[0]] == onnx.TensorProto.INT8
+    # The first takes the pixels themselves, and the logits are not rounded.
+    assert [node.op_type for node in network.graph.node[:2]] == ["Transpose", "DequantizeLinear"]
+    assert made_by["logits"].op_type == "Gemm"
+    assert not {"Cast", "Sub", "Div"} & {node.op_type for node in network.graph.node}
+
+
+def test_the_certificate_states_the_price(both: tuple[Path, Path, Built]) -> None:
+    one, other, built = both
+    assert certificate.read(one / "colors_fused").quantization is None
+    for model in built.models:
+        found = certificate.read(other / model).quantization
+        assert found == built.quantizations["colors"]
+    assert found.door == "pixels"
+    assert (found.pictures.calibrated, found.pictures.held_out, found.pictures.refused) == (12, 12, 0)
+    assert found.agreement.share == 1
+    assert (found.agreement.of, found.agreement.all_of) == (12, 12)
+    assert 0 < found.agreement.mean_change <= found.agreement.largest_change < 0.1
+    assert found.speed.float32_ms > 0 < found.speed.int8_ms
+    assert found.speed.processor.name
+    assert len(found.tried) >= 6
+    assert found.settings in [tried.settings for tried in found.tried]
+    best = max(tried.agreement.rank for tried in found.tried)
+    assert found.agreement.rank == best
+
+
+def test_a_later_build_keeps_it_and_another_precision_takes_its_place(tmp_path: Path) -> None:
+    first = in_int8(tmp_path)
+    before = files(first.folder)
+    file, own = tmp_path / "colors.yaml", tmp_path / "colors.onnx"
+    again = build(file, folder=first.folder, onnx_file=own, precision="int8")
+    assert again.written == []
+    assert again.quantizations == first.quantizations
+    back = build(file, folder=first.folder, onnx_file=own)
+    assert {path.name for path in back.written} == {"model.onnx", certificate.FILE_NAME}
+    after = files(first.folder)
+    assert not set(after) & set(FLOATS)
+    assert after[NETWORKS[0]] == before[FLOATS[0]]
+    with pytest.raises(BadPipeline, match="--calibrate PHOTOS"):
+        build(file, folder=first.folder, onnx_file=own, precision="int8")
+
+
+def test_another_definition_or_network_is_calibrated_anew(tmp_path: Path) -> None:
+    first = in_int8(tmp_path)
+    _, own = pipeline_file(tmp_path, color_network(confidence=20))
+    with pytest.raises(BadPipeline, match="--calibrate PHOTOS"):
+        build(tmp_path / "colors.yaml", folder=first.folder, onnx_file=own, precision="int8")
+
+
+def test_a_network_that_int8_ruins_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadNetwork) as caught:
+        in_int8(tmp_path, color_network(layers=6, constant=3e4))
+    said = str(caught.value)
+    assert "int8 would cost too much: best classes with a score above 0.5 that are the same: 0." in said
+    assert "min_agreement is 0.97" in said
+    assert "The nearest of " in said
+    assert "weights per " in said
+    assert not (tmp_path / "repository").exists()
+
+
+def test_a_refused_network_leaves_what_is_served(tmp_path: Path) -> None:
+    file, own = pipeline_file(tmp_path, color_network(layers=6, constant=3e4))
+    build(file, folder=tmp_path / "repository", onnx_file=own)
+    before = files(tmp_path / "repository")
+    with pytest.raises(BadNetwork):
+        in_int8(tmp_path, color_network(layers=6, constant=3e4))
+    assert files(tmp_path / "repository") == before
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.1])
+def test_a_share_is_from_0_to_1(least: float) -> None:
+    with pytest.raises(BadPipeline, match="from 0 to 1"):
+        Calibration(pictures=[], min_agreement=least)
+
+
+def test_labels_put_accuracy_in_the_place_of_agreement(tmp_path: Path) -> None:
+    shown = pictures(tmp_path / "pictures")
+    rows = [f"{path.name},{path.stem.partition('-')[2]}" for path in shown]
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    found = in_int8(tmp_path, labels=tmp_path / "labels.csv").quantizations["colors"]
+    assert found.agreement.accuracy == {"float32": 1.0, "int8": 1.0}
+    assert found.agreement.measure == "accuracy of int8 by accuracy of float32"
+    assert found.labels_sha256 is not None
+    (tmp_path / "labels.csv").write_text("\n".join(f"{path.name},{(n + 1) % 3}" for n, path in enumerate(shown)))
+    with pytest.raises(BadPipeline, match="names the right class of none"):
+        in_int8(tmp_path, labels=tmp_path / "labels.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a.png,pink", "line 1: 'pink' is no class"), ("a.png,red\nb.png", "line 2: expected PICTURE,CLASS")],
+)
+def test_labels_that_cannot_be_read_are_named(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(BadPipeline, match=said):
+        in_int8(tmp_path, labels=tmp_path / "labels.csv")
+
+
+def test_too_few_pictures_are_refused_and_those_that_were_refused_named(tmp_path: Path) -> None:
+    file, own = pipeline_file(tmp_path, color_network())
+    shown = pictures(tmp_path / "pictures", count=7)
+    bad = tmp_path / "pictures" / "bad.png"
+    bad.write_bytes(b"this is no picture")
+    for given in ([], shown, [*shown, shown[0]], [*shown, bad]):
+        with pytest.raises(BadPipeline, match=f"at least 8 different ones, .* got {min(len(given), 7)}") as caught:
+            build(
+                file,
+                folder=tmp_path / "repository",
+                onnx_file=own,
+                precision="int8",
+                calibration=Calibration(pictures=given),
+            )
+        assert ("bad.png" in str(caught.value)) == (bad in given)
+
+
+def test_pictures_are_for_int8(tmp_path: Path) -> None:
+    file, own = pipeline_file(tmp_path, color_network())
+    with pytest.raises(BadPipeline, match="--precision int8"):
+        build(file, folder=tmp_path / "repository", onnx_file=own, calibration=Calibration(pictures=[]))
+
+
+def test_the_stock_form_says_that_it_takes_float32(tmp_path: Path) -> None:
+    file, own = pipeline_file(tmp_path, color_network(), precision="int8")
+    with pytest.raises(BadPipeline, match="dali-backend takes float32"):
+        build(file, folder=tmp_path / "stock", onnx_file=own, form="dali-backend")
+
+
+def test_a_gpu_runs_the_network_in_float32(tmp_path: Path) -> None:
+    for engine in ("tensorrt", "onnxruntime"):
+        file, own = pipeline_file(tmp_path, color_network(), gpu={"engine": engine})
+        shown = Calibration(pictures=pictures(tmp_path / "pictures"))
+        build(file, folder=tmp_path / engine, onnx_file=own, precision="int8", calibration=shown)
+    config = from_text((tmp_path / "onnxruntime" / "colors_model" / "config.pbtxt").read_text())
+    assert config.default_model_filename == "model.float32.onnx"
+    cpu = from_text((tmp_path / "onnxruntime" / "colors_model" / "configs" / "cpu.pbtxt").read_text())
+    assert cpu.default_model_filename == ""
+    networks = {request.network.name for request in plans_needed(tmp_path / "tensorrt")}
+    assert networks == {"model.float32.onnx"}
+
+
+def test_the_command_and_its_plot(tmp_path: Path) -> None:
+    file, own = pipeline_file(tmp_path, color_network())
+    pictures(tmp_path / "pictures")
+    command = ["build", file, "--onnx", own, "--repository", tmp_path / "repository", "--precision", "int8"]
+    plot = tmp_path / "plot.png"
+    ended = CliRunner().invoke(
+        app, [*map(str, command), "--calibrate", str(tmp_path / "pictures"), "--plot", str(plot)]
+    )
+    assert ended.exit_code == 0, ended.output
+    assert "colors in int8: best classes with a score above 0.5 that are the same: 1.000 of 12; " in ended.output
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    found = json.loads((tmp_path / "repository" / "colors" / certificate.FILE_NAME).read_text())["quantization"]
+    assert found["precision"] == "int8"
+    for wrong, options in (
+        ("--labels and --plot go with --calibrate", ["--plot", plot]),
+        ("allowed are names that end in .png", ["--calibrate", tmp_path, "--plot", tmp_path / "plot.txt"]),
+        ("its folder does not exist", ["--calibrate", tmp_path, "--plot", tmp_path / "nowhere" / "plot.png"]),
+    ):
+        refused = CliRunner().invoke(app, [*map(str, [*command, *options])], env={"COLUMNS": "1000"})
+        assert refused.exit_code == 2
+        assert wrong in refused.output
+
+
+def test_serving_it_imports_neither_onnx_nor_what_quantizes() -> None:
+    code = (
+        "import sys\n"
+        "from onestream.serving.building import certificate\n"
+        "from onestream.serving.building.quantization import here\n"
+        "from onestream.serving.engine import OnnxRuntimeEngine\n"
+        "print(sorted(name for name in sys.modules if name in ('onnx', 'onnxruntime.quantization')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_int8_answers_what_float32_answers(both: tuple[Path, Path, Built]) -> None:
+    engines = [OnnxRuntimeEngine(repository / NETWORKS[0], threads=1) for repository in both[:2]]
+    rng = np.random.default_rng(1)
+    for color in range(len(COLORS)):
+        pixels = rng.integers(0, 100, (1, 32, 32, 3), dtype=np.uint8)
+        pixels[..., color] += 80
+        one, other = (engine.run(pixels)["logits"][0] for engine in engines)
+        assert one.argmax() == other.argmax() == color
+        assert np.abs(one - other).max() < 0.05 * np.ptp(one)
+
+
+def on_another_processor(monkeypatch: pytest.MonkeyPatch, *, int8_ms: float) -> None:
+    """This machine has another processor than the one that built, and takes so long."""
+    monkeypatch.setattr(here, "this_processor", lambda: Processor(name="Old One", instruction_sets=("avx2",)))
+    monkeypatch.setattr(here, "medians_ms", lambda engines, *_args, **_options: [int8_ms, 2.0][: len(engines)])
+
+
+def test_the_load_warns_where_int8_gains_nothing_on_this_processor(
+    both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, price = both[1] / NETWORKS[0], both[2].quantizations["colors"]
+    assert here.warning(network, price, threads=1) == "", "the build's own"
+    on_another_processor(monkeypatch, int8_ms=1.5)
+    assert here.warning(network, price, threads=1) == ""
+    on_another_processor(monkeypatch, int8_ms=3.0)
+    said = here.warning(network, price, threads=1)
+    assert said.startswith("int8 takes 3.00 ms an image here, float32 2.00 ms on Old One (avx2); it was built on ")
+    assert str(price.speed.processor) in said
+
+
+def test_the_doctor_times_both_here(both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(repository: Path) -> Check:
+        (check,) = run_checks(repository=repository, ports=(0,), only={"precision"})
+        return check
+
+    assert look(both[0]).found == "every network is in float32"
+    assert "colors_model: int8 takes " in look(both[1]).found
+    on_another_processor(monkeypatch, int8_ms=3.0)
+    check = look(both[1])
+    assert (check.status, check.fix) == ("optional", "onestream build PIPELINE --precision float32")
+    assert "int8 takes 3.00 ms an image here, float32 2.00 ms, so int8 gains nothing" in check.found
+    on_another_processor(monkeypatch, int8_ms=1.0)
+    assert look(both[1]).status == "ok"
+
+
+def test_parity_judges_by_the_network_in_float32(both: tuple[Path, Path, Built]) -> None:
+    """So what a server in int8 departs by holds the price of int8."""
+    pixels = np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    found = []
+    for repository in both[:2]:
+        network = Network.built(repository, both[2].pipeline)
+        assert isinstance(network, Network)
+        found.append(network.outputs(pixels)["logits"])
+    assert np.array_equal(*found)
+    in_int8 = OnnxRuntimeEngine(both[1] / NETWORKS[0], threads=1).run(pixels[None])["logits"]
+    assert not np.array_equal(found[0], in_int8)
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_an_older_opset_is_converted_and_a_newer_one_stays(opset: int, tmp_path: Path) -> None:
+    built = in_int8(tmp_path, color_network(layers=1, opset=opset))
+    (written,) = onnx.load(str(built.folder / NETWORKS[0])).opset_import[:1]
+    assert written.version == max(opset, 13)
+    assert built.quantizations["colors"].agreement.share == 1
+
+
+def test_a_network_without_layers_is_refused(tmp_path: Path) -> None:
+    network = color_network(layers=1)
+    pool, flatten = (next(node for node in network.graph.node if node.name == name) for name in ("pooled", "flat"))
+    pool.input[0], flatten.output[0] = "input", "logits"
+    del network.graph.node[:]
+    network.graph.node.extend([pool, flatten])
+    with pytest.raises(BadNetwork, match="this one has none"):
+        in_int8(tmp_path, network)
+
+
+def test_labels_that_do_not_suit_are_told_before_anything_takes_long(tmp_path: Path) -> None:
+    file, own = pipeline_file(tmp_path, color_network())
+    file.write_text(file.read_text().replace("- blue", "- blue\n  - black"))
+    calibration = Calibration(pictures=pictures(tmp_path / "pictures"))
+    told: list[str] = []
+    with pytest.raises(BadPipeline, match="labels has 4 names, the network has 3 classes"):
+        build(
+            file,
+            folder=tmp_path / "repository",
+            onnx_file=own,
+            precision="int8",
+            calibration=calibration,
+            progress=told.append,
+        )
+    assert not any("int8" in line for line in told)

@@ -1,0 +1,92 @@
+"""The stages of a cascade in int8: each calibrated with what it gets from those before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import detectors
+import numpy as np
+import onnx
+import pytest
+import yaml
+from int8_networks import COLORS, HALVES, SIDE, color_network, pictures
+from PIL import Image
+
+from onestream.serving.building import certificate
+from onestream.serving.building.build import Built, build
+from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.errors import BadPipeline
+
+
+def build_things(folder: Path, shown: list[Path] | None, **fields: object) -> Built:
+    """*find* takes pictures and finds what is red; *name* tells the colour of what was found."""
+    side = detectors.SIDE
+    scaled = {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]}
+    geometry = {"op": "resize", "mode": "exact", "size": [SIDE, SIDE]}
+    stages = {
+        "find": {
+            "preprocess": {"operations": [{"op": "decode"}, {"op": "letterbox", "size": [side, side]}, scaled]},
+            "postprocess": {"kind": "detection", "family": "yolo"},
+        },
+        "name": {
+            "preprocess": {
+                "operations": [{"op": "region", "of": "find"}, geometry, {"op": "normalize", **HALVES}],
+            },
+            "postprocess": {"kind": "classification", "top_k": 1, "labels": list(COLORS)},
+        },
+    }
+    (folder / "things.yaml").write_text(yaml.safe_dump({"stages": stages} | fields, sort_keys=False))
+    networks = {name: folder / f"{name}.onnx" for name in stages}
+    detectors.level_detector(networks["find"])
+    onnx.save(color_network(), networks["name"])
+    calibration = None if shown is None else Calibration(pictures=shown, min_agreement=0.9)
+    return build(
+        folder / "things.yaml",
+        folder=folder / "repository",
+        onnx_files=networks,
+        precision="int8",
+        calibration=calibration,
+    )
+
+
+def test_every_stage_is_calibrated_with_what_it_gets(tmp_path: Path) -> None:
+    built = build_things(tmp_path, pictures(tmp_path / "pictures"))
+    assert list(built.quantizations) == ["find", "name"]
+    find, name = built.quantizations.values()
+    assert (find.pictures.calibrated, find.pictures.held_out) == (12, 12)
+    # A third of the pictures are red, each with more than 16 regions.
+    assert min(name.pictures.calibrated, name.pictures.held_out) >= 16
+    assert name.speed.pixels == (SIDE, SIDE, 3)
+    assert (find.door, name.door) == ("pixels", "pixels")
+    repository = built.folder
+    for stage, found in built.quantizations.items():
+        model = repository / f"things_{stage}_model"
+        assert certificate.read(model).quantization == found
+        assert certificate.read(repository / "things_fused" / "stages" / stage).quantization == found
+        fused = repository / "things_fused" / "1"
+        assert (fused / f"{stage}.onnx").read_bytes() == (model / "1" / "model.onnx").read_bytes()
+        assert (fused / f"{stage}.float32.onnx").read_bytes() == (model / "1" / "model.float32.onnx").read_bytes()
+    # They stay as they are, and a stage in int8 takes nothing from the others.
+    again = build_things(tmp_path, None)
+    assert again.written == []
+
+
+def dark_pictures(folder: Path, *, red: int) -> list[Path]:
+    """Sixteen dark pictures, of which the first so many have one red cell of the detector's."""
+    folder.mkdir()
+    for number in range(16):
+        levels = np.random.default_rng(number).integers(0, 40, (detectors.SIDE, detectors.SIDE, 3), dtype=np.uint8)
+        if number < red:
+            levels[detectors.CELL : 2 * detectors.CELL, : detectors.CELL, 0] = 255
+        Image.fromarray(levels).save(folder / f"{number}.png")
+    return sorted(folder.iterdir())
+
+
+def test_pictures_with_too_few_regions_are_refused_naming_the_stage(tmp_path: Path) -> None:
+    with pytest.raises(BadPipeline, match="stage find: float32 finds nothing in the 8 pictures that are held out"):
+        build_things(tmp_path, dark_pictures(tmp_path / "none", red=0))
+    with pytest.raises(
+        BadPipeline, match=r"stage name: .* at least 8 to calibrate and 8 to measure; these 16 pictures"
+    ):
+        build_things(tmp_path, dark_pictures(tmp_path / "few", red=7))
+    assert not (tmp_path / "repository").exists()
