@@ -83,7 +83,7 @@ class Certificate(BaseModel):
 
     def text(self) -> str:
         """The content of the file."""
-        return self.model_dump_json(indent=2) + "\n"
+        return self.model_dump_json(indent=2, exclude_none=True) + "\n"
 
 
 def library_versions() -> dict[str, str]:
