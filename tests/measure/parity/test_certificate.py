@@ -10,7 +10,7 @@ from own_pipeline import OPERATIONS, Own
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Pad, Resize, StampMismatch
 from onestream.serving.building import certificate
-from onestream.serving.building.certificate import FILE_NAME, Certificate
+from onestream.serving.building.certificate import FILE_NAME
 from onestream.serving.server.doctor import Check, run_checks
 
 DEFINITION = Definition.model_validate({"operations": OPERATIONS})
@@ -153,5 +153,5 @@ def test_the_server_warns_of_other_versions_once_for_each_model(repository: Path
     assert log.read_text().count("mine_preprocess: parity was certified with pillow 1.0") == 1
 
 
-def test_a_certificate_states_no_time_and_no_machine() -> None:
-    assert set(Certificate.model_fields) == {"definition_digest", "versions", "photos", "stages", "unmeasured"}
+def test_a_certificate_of_a_network_in_float32_states_no_time_and_no_machine() -> None:
+    assert set(json.loads(certificate.issue(DEFINITION).text())) == {"definition_digest", "versions", "photos", "stages", "unmeasured"}
