@@ -154,4 +154,10 @@ def test_the_server_warns_of_other_versions_once_for_each_model(repository: Path
 
 
 def test_a_certificate_of_a_network_in_float32_states_no_time_and_no_machine() -> None:
-    assert set(json.loads(certificate.issue(DEFINITION).text())) == {"definition_digest", "versions", "photos", "stages", "unmeasured"}
+    assert set(json.loads(certificate.issue(DEFINITION).text())) == {
+        "definition_digest",
+        "versions",
+        "photos",
+        "stages",
+        "unmeasured",
+    }
