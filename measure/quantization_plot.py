@@ -13,8 +13,8 @@ from matplotlib import pyplot as plt
 
 from onestream.serving.building.quantization.price import Quantization, Tried
 
-_CHOSEN, _OTHER, _FLOAT = "#1f6fb4", "#777777", "black"
 _MARKERS = {"per_channel": "o", "per_tensor": "s"}
+_COLORS = plt.get_cmap("tab10").colors
 
 
 def draw(quantizations: Mapping[str, Quantization], path: Path) -> None:
@@ -23,36 +23,25 @@ def draw(quantizations: Mapping[str, Quantization], path: Path) -> None:
     A dot is a setting: its agreement on the pictures that were held out, and milliseconds of one run beside float32's.
     """
     figure, parts = plt.subplots(
-        1, len(quantizations), figsize=(6.4 * len(quantizations), 4.2), layout="constrained", squeeze=False
+        1, len(quantizations), figsize=(7.6 * len(quantizations), 4.2), layout="constrained", squeeze=False
     )
     for axes, (name, found) in zip(parts[0], quantizations.items(), strict=True):
-        axes.axvline(found.speed.float32_ms, color=_FLOAT, linewidth=1, linestyle=":", label="float32")
-        for tried in found.tried:
-            chosen = tried.settings == found.settings
-            axes.plot(
-                [tried.ms],
-                [_height(tried)],
-                _MARKERS[tried.settings.weights],
-                color=_CHOSEN if chosen else _OTHER,
-                label="chosen" if chosen else None,
-            )
-            axes.annotate(
-                _short(tried),
-                (tried.ms, _height(tried)),
-                xytext=(3, 5),
-                textcoords="offset points",
-                size=7,
-                rotation=35,
-            )
+        axes.axvline(found.speed.float32_ms, color="black", linewidth=1, linestyle=":", label="float32")
+        for number, tried in enumerate(found.tried):
+            at, marker = ([tried.ms], [_height(tried)]), _MARKERS[tried.settings.weights]
+            color = _COLORS[number % len(_COLORS)]
+            axes.plot(*at, marker, color=color, alpha=0.7, linestyle="none", label=_short(tried))
+            if tried.settings == found.settings:
+                axes.plot(*at, "o", markersize=14, markerfacecolor="none", color="black", linestyle="none", label="chosen")
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("ms an image (less is better)")
         axes.set_ylabel("agreement with float32, of all predictions")
         axes.set_xlim(0, 1.15 * max([found.speed.float32_ms, *(tried.ms for tried in found.tried)]))
         lowest = min(_height(tried) for tried in found.tried)
-        # Room for the names, which rise.
-        axes.set_ylim(lowest - 0.05, 1 + 0.25 * (1.05 - lowest))
+        axes.set_ylim(lowest - 0.05, 1 + 0.2 * (1.05 - lowest))
         axes.grid(alpha=0.3)
-        axes.legend(loc="lower left", fontsize=8)
+        # Beside the plot: settings that are equally good lie on each other.
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=8)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
