@@ -32,7 +32,7 @@ def draw(quantizations: Mapping[str, Quantization], path: Path) -> None:
             color = _COLORS[number % len(_COLORS)]
             axes.plot(*at, marker, color=color, alpha=0.7, linestyle="none", label=_short(tried))
             if tried.settings == found.settings:
-                axes.plot(*at, "o", markersize=14, markerfacecolor="none", color="black", linestyle="none", label="chosen")
+                axes.plot(*at, "o", markersize=14, fillstyle="none", color="black", linestyle="none", label="chosen")
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("ms an image (less is better)")
         axes.set_ylabel("agreement with float32, of all predictions")
