@@ -38,7 +38,7 @@ def draw(quantizations: Mapping[str, Quantization], path: Path) -> None:
         axes.set_ylabel("agreement with float32, of all predictions")
         axes.set_xlim(0, 1.15 * max([found.speed.float32_ms, *(tried.ms for tried in found.tried)]))
         lowest = min(_height(tried) for tried in found.tried)
-        axes.set_ylim(lowest - 0.05, 1 + 0.2 * (1.05 - lowest))
+        axes.set_ylim(lowest - 0.05, 1.02)
         axes.grid(alpha=0.3)
         # Beside the plot: settings that are equally good lie on each other.
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=8)
