@@ -362,6 +362,7 @@ def test_probes_infer_and_give_the_server_time(name: str) -> None:
     assert patience >= 180
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 @pytest.mark.parametrize("kind", ["startup", "readiness", "liveness"])
 def test_a_probe_s_command_finds_a_real_server_alive_and_none_dead(server: Server, kind: str) -> None:

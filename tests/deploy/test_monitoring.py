@@ -117,6 +117,7 @@ def test_an_expression_is_promql(expression: str) -> None:
     assert list(selectors(parse(expression)))
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_an_expression_reads_what_the_server_has(expression: str, metrics: dict[str, set[str]]) -> None:
@@ -206,6 +207,7 @@ def test_the_documented_alerts_are_those_of_the_file() -> None:
     assert documented == [(rule["alert"], rule["expr"], rule["for"]) for rule in ALERTS]
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
 def test_an_alert_reads_what_the_server_has(alert: dict[str, Any], metrics: dict[str, set[str]]) -> None:

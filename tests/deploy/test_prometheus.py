@@ -25,7 +25,7 @@ from onestream.client import BadImage, Client
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.ports import free_port
 
-pytestmark = pytest.mark.needs_prometheus
+pytestmark = [pytest.mark.needs_prometheus, pytest.mark.slow]
 
 ROOT = DEPLOY.parent
 CONFIG = DEPLOY / "prometheus" / "prometheus.yml"

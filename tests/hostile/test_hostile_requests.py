@@ -32,7 +32,7 @@ from onestream.client import Client, ServerOverloaded
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.ports import free_port
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx, pytest.mark.slow]
 
 INFER = "POST /v2/models/classify/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 REQUESTS_PER_CALLER = 8

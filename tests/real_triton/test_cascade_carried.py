@@ -27,7 +27,7 @@ from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 from onestream.wire.refusals import WAITED_TOO_LONG
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 FIND, NAME = "things_find_model", "things_name_model"
 HEAVY_TIMES = 4

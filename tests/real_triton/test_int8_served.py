@@ -15,7 +15,7 @@ from onestream.serving.building.build import build
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.server.server import Server
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 
 def test_int8_takes_the_place_of_float32_and_answers_the_same(tmp_path: Path) -> None:

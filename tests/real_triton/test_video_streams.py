@@ -35,7 +35,7 @@ from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.load_failures import models_unloaded
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 FRAMES = 60

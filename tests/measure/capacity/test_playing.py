@@ -51,6 +51,7 @@ class Alone(Toy):
 RUN = Playback((1.0, 1.0, 0.5), warm_s=0.5, seconds=2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Toy, Alone])
 def test_full_streams_are_timed_and_a_part_of_one_must_only_be_complete(kind: type[Toy]) -> None:
     played = play(kind(), RUN)
@@ -62,6 +63,7 @@ def test_full_streams_are_timed_and_a_part_of_one_must_only_be_complete(kind: ty
     assert (missing.held, missing.dropped) == (False, pytest.approx(FPS, abs=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Toy, Alone])
 def test_whatever_ends_a_stream_is_told(kind: type[Toy]) -> None:
     for when in ("open", "raise"):

@@ -17,6 +17,8 @@ from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.errors import BadPipeline
 
+pytestmark = pytest.mark.slow
+
 
 def build_things(folder: Path, shown: list[Path] | None, **fields: object) -> Built:
     """*find* takes pictures and finds what is red; *name* tells the colour of what was found."""

@@ -347,6 +347,7 @@ def triton_that_aborts(folder: Path, times: int) -> Path:
     return wrapper
 
 
+@pytest.mark.slow
 def test_a_triton_that_aborts_while_it_starts_is_started_again(repository: Path, tmp_path: Path) -> None:
     events: list[str] = []
     triton = triton_that_aborts(tmp_path / "twice", 2)
@@ -528,6 +529,7 @@ def test_the_next_start_ends_what_a_killed_command_with_a_lost_guard_leaves(
     request.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["tritonserver", "guard"])
 def test_triton_is_started_again_on_its_ports_when_it_is_killed(tmp_path: Path, victim: str) -> None:
     write_model(tmp_path / "repository", "busy", execute="time.sleep(60)")

@@ -38,6 +38,8 @@ from onestream.serving.server.triton.liveness import SILENCE_S, Liveness
 from onestream.serving.server.triton.model_processes import ModelProcess, find_model_processes, read_stat
 from onestream.serving.server.triton.orphan_cleanup import region_folder
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 SLOW = "time.sleep(0.02)"
 
