@@ -28,7 +28,7 @@ from onestream.client import BadImage, Client, SharedMemoryUnavailable
 from onestream.serving.proxy.tokens import add_token
 from onestream.serving.server.server import Server
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx, pytest.mark.slow]
 
 PHOTO = ROOT / "examples" / "photos" / "coffee.jpg"
 SERVICE = "/inference.GRPCInferenceService"

@@ -29,6 +29,7 @@ class MyDataset(Dataset[Any]):
         return self.transform(self.files.paths[index]), self.files.label(index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_dataset_keeps_its_code(photos: Path, workers: int) -> None:
     files = Files.from_folder(photos)
