@@ -11,6 +11,12 @@ https://cocodataset.org, the ``categories`` of ``instances_val2017.json``.
 """
 
 
+def names_in(text: str) -> list[str]:
+    """The lines of a labels file's text."""
+    # Not splitlines(), which also splits at characters that a name may contain.
+    return text.removesuffix("\n").split("\n")
+
+
 def read_labels(path: Path, *, spaces: bool = False) -> list[str]:
     """Read a labels file. Raises ``ValueError`` where it is not UTF-8 or a line is empty, naming it.
 
@@ -20,8 +26,7 @@ def read_labels(path: Path, *, spaces: bool = False) -> list[str]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path.name} is not UTF-8: byte {error.start} cannot be read") from None
-    # Not splitlines(), which also splits at characters that a name may contain.
-    labels = text.removesuffix("\n").split("\n")
+    labels = names_in(text)
     for number, label in enumerate(labels, start=1):
         if not (label if spaces else label.strip()):
             raise ValueError(f"{path.name} line {number} is empty; every class needs a name")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
+from onestream.postprocess.labels import names_in
 from onestream.postprocess.options import Detection, Text
 from onestream.serving.building import onnx_graph, repository
 from onestream.serving.building.ctc_tail import characters_of
@@ -256,7 +257,7 @@ def _in_int8(
     # It takes a second to import, which nothing else needs.
     from onestream.serving.building.quantization.search import quantize
 
-    names = None if labels is None else labels.removesuffix("\n").split("\n")
+    names = None if labels is None else names_in(labels)
     progress("taking the pictures through the definition")
     split = split_of(pipeline, network, labels, calibration)
     return quantize(pipeline, network, split, labels=names, calibration=calibration, progress=progress)

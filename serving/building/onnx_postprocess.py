@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from onestream.postprocess.options import (
     Detection,
     Embedding,
     Matte,
+    Options,
     Raw,
     Rotation,
     Segmentation,
@@ -27,6 +28,8 @@ from onestream.serving.engine import served as served_network
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.wire.tensor_names import CLASS_IDS, EMBEDDING, LABELS, MATTE, SCORES
+
+_Options = TypeVar("_Options", bound=Options)
 
 
 def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onnx.ModelProto:
@@ -48,8 +51,7 @@ def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onn
     extended.CopyFrom(model)
     if isinstance(postprocess, Raw | Detection | Segmentation | Text | TextLines | Rotation):
         return extended
-    if isinstance(postprocess, Classification):
-        postprocess = with_activation(postprocess, served_network.outputs(model))
+    postprocess = with_activation(postprocess, served_network.outputs(model))
     if opset(model) < OLDEST_OPSET:
         raise BadNetwork(
             f"the graph's own postprocessing takes ONNX opset {OLDEST_OPSET} or newer; the file has {opset(model)}"
@@ -160,35 +162,29 @@ def check_segmentation(outputs: Sequence[NetworkOutput]) -> tuple[int, tuple[int
     return dims[0] if len(dims) == 3 else 1, (dims[-2], dims[-1])
 
 
-@overload
-def with_activation(postprocess: Classification, outputs: Sequence[NetworkOutput]) -> Classification: ...
-
-
-@overload
-def with_activation(postprocess: Segmentation, outputs: Sequence[NetworkOutput]) -> Segmentation: ...
-
-
-@overload
-def with_activation(postprocess: Rotation, outputs: Sequence[NetworkOutput]) -> Rotation: ...
-
-
-def with_activation(
-    postprocess: Classification | Segmentation | Rotation, outputs: Sequence[NetworkOutput]
-) -> Classification | Segmentation | Rotation:
+def with_activation(postprocess: _Options, outputs: Sequence[NetworkOutput]) -> _Options:
     """The postprocessing with *softmax*, *sigmoid* or *none* in the place of *auto*, whichever suits the network.
 
-    Raises as ``with_postprocess``.
+    Kinds without an activation are returned as they are. Raises as ``with_postprocess``.
     """
+    decided = _decided_activation(postprocess, outputs)
+    return postprocess.model_copy(update={"activation": decided}) if decided else postprocess
+
+
+def _decided_activation(postprocess: Options, outputs: Sequence[NetworkOutput]) -> str:
+    """What stands for *auto*; empty where the kind has no activation, or names one that suits."""
+    if not isinstance(postprocess, Classification | Segmentation | Rotation):
+        return ""
     suited = _activation_of_scores(postprocess, outputs)
     (output,) = outputs
     if postprocess.activation == "auto":
-        return postprocess.model_copy(update={"activation": "none" if output.activation else suited})
+        return "none" if output.activation else suited
     if postprocess.activation != "none" and output.activation:
         raise BadPipeline(
             f"postprocess.activation is {postprocess.activation}, and the network's output {output.name!r} comes from "
             f"{output.activation} already: write activation: none, or leave it out"
         )
-    return postprocess
+    return ""
 
 
 def _activation_of_scores(

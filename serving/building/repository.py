@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
-from onestream.postprocess.options import Classification, Rotation, Segmentation
+from onestream.postprocess.options import Classification
 from onestream.preprocess import Definition, Limits
 from onestream.serving.building.example_sizes import small_size
 from onestream.serving.building.kinds import answer_of, tensors_of
@@ -186,9 +186,8 @@ def plan(
             "video: frames of streams share batches, and the definition's output size depends on the picture; end its "
             "geometry with center_crop, pad, letterbox or an exact resize"
         )
-    if isinstance(postprocess, Classification | Segmentation | Rotation):
-        postprocess = with_activation(postprocess, outputs)
-        pipeline = pipeline.model_copy(update={"postprocess": postprocess})
+    postprocess = with_activation(postprocess, outputs)
+    pipeline = pipeline.model_copy(update={"postprocess": postprocess})
     results = answer_of(postprocess, definition, outputs, labels)
     # The size of each picture, for what is mapped back to it.
     size = (Tensor(IMAGE_SIZE, "int32", (2,)),) if postprocess.takes_image_size else ()

@@ -11,6 +11,7 @@ from typing import NoReturn
 import numpy as np
 import onnx
 
+from onestream.postprocess.labels import names_in
 from onestream.postprocess.postprocessing import Tensors, open_postprocess
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Limits, compile, compile_from_picture
 from onestream.serving.building.cascade_repository import PreparedStage, stage_answer
@@ -35,7 +36,7 @@ class FloatStage:
     def open(self) -> OpenStage:
         """The stage, but for what makes its samples."""
         one, options = self.prepared, self.prepared.pipeline.postprocess
-        names = None if one.labels is None else one.labels.removesuffix("\n").split("\n")
+        names = None if one.labels is None else names_in(one.labels)
         return OpenStage(
             one.name,
             one.definition,

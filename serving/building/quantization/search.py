@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from onestream.postprocess.options import AnyPostprocess, Classification, Rotation, Segmentation
+from onestream.postprocess.options import Classification
 from onestream.postprocess.postprocessing import Tensors
 from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.quantization.agreement import judge_of
@@ -121,7 +121,9 @@ class _Referee:
     ) -> None:
         self._threads = pipeline.serving.cpu_threads
         self._held_out = held_out
-        self._judge = judge_of(_decided(pipeline.postprocess, served), pipeline.preprocess, labels)
+        self._judge = judge_of(
+            with_activation(pipeline.postprocess, served_network.outputs(served)), pipeline.preprocess, labels
+        )
         self._truth = None if calibration.labels is None else self._read(calibration.labels, pipeline, labels)
         self.engine = self.open(served)
         self._expected = self._answers(self.engine)
@@ -251,12 +253,6 @@ def _numbered(parts: Sequence[tuple[int, list[str]]], count: int) -> str:
     """In words, such as *layers 1-7 and 15-21 of 53*."""
     spans = [f"{first + 1}-{first + len(layers)}" for first, layers in parts]
     return f"layers {' and '.join(spans)} of {count}"
-
-
-def _decided(options: AnyPostprocess, served: onnx.ModelProto) -> AnyPostprocess:
-    if isinstance(options, Classification | Rotation | Segmentation):
-        return with_activation(options, served_network.outputs(served))
-    return options
 
 
 def _refusal(nearest: _Candidate, min_agreement: float, tried: int) -> str:
