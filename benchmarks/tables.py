@@ -28,6 +28,7 @@ from onestream.measure.tables import NOT_MEASURED, markdown, rewrite
 
 _LINK = "../benchmarks/results"
 _MUCH_OTHER_USE = 0.05
+_FEW_PER_S = 10
 _Value = Callable[[Served], float]
 _Quantity = Callable[[Size], "Spread | None"]
 
@@ -172,7 +173,7 @@ def _absolute(results: Results) -> str:
             if not results.rounds_of(_throughput, competitor, busy):
                 continue
             cells = [
-                _spread_text(results.rounds_of(_throughput, competitor, busy), 0),
+                _rate_text(results.rounds_of(_throughput, competitor, busy)),
                 _spread_text(results.rounds_of(_p99, competitor, busy), 0),
                 _spread_text(results.rounds_of(_p50, competitor, alone), 1),
             ]
@@ -271,6 +272,11 @@ def _sizes(results: Results) -> list[Size]:
 
 def _text(spread: Spread | None, digits: int) -> str:
     return NOT_MEASURED if spread is None else spread.text(digits)
+
+
+def _rate_text(rounds: dict[int, float]) -> str:
+    """Whole images a second, or tenths where there are less than ten."""
+    return _spread_text(rounds, 1 if rounds and min(rounds.values()) < _FEW_PER_S else 0)
 
 
 def _spread_text(rounds: dict[int, float], digits: int) -> str:
