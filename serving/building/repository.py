@@ -211,6 +211,11 @@ def plan(
     gpu = options.gpu
     # A plan has one size of picture: where sides are free, a machine with a GPU runs everything on its CPU.
     python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(options)
+    fused_cpu, fused_per_core = python_cpu, dict[str, str]()
+    if options.cpu_instances == "cores" and python_cpu.max_queue_size:
+        # Behind a bounded queue a process has nothing to do for a moment after each batch; one more uses that moment.
+        fused_cpu = replace(python_cpu, instances=python_cpu.instances + 1)
+        fused_per_core = {INSTANCES_PARAMETER: "cores+1"}
 
     def model(
         role: str,
@@ -270,9 +275,9 @@ def plan(
                 "fused",
                 (image,),
                 results,
-                {"cpu": python_cpu, "gpu": python_gpu},
+                {"cpu": fused_cpu, "gpu": fused_cpu if is_free else python_gpu},
                 terms.photo,
-                limits | per_core | after,
+                limits | per_core | fused_per_core | after,
             ),
         ),
         Ensemble(

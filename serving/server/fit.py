@@ -1,8 +1,8 @@
 """Fits instance counts and queues to the machine that serves.
 
 A committed repository cannot know how many cores it will meet. Models on a CPU, on a machine with a GPU too, whose
-``cpu_instances`` parameter says *cores* get one process per core, those whose ``cpu_queue`` says so a queue in
-proportion, so that it is worked off in the same time everywhere: in a view of the repository, which has links to its
+``cpu_instances`` parameter says *cores* get one process per core, with *cores+1* one more, and those whose ``cpu_queue``
+says *cores* a queue in proportion, so that it is worked off in the same time everywhere: in a view of the repository, which has links to its
 files, and own configurations.
 """
 
@@ -82,12 +82,13 @@ def _adapt(config: ModelConfig, cores: int) -> bool:
         return False
     before = ModelConfig()
     before.CopyFrom(config)
-    if _says_cores(config, INSTANCES_PARAMETER):
-        config.instance_group[0].count = instances_for(cores)
-    if _says_cores(config, QUEUE_PARAMETER):
+    instances = _parameter(config, INSTANCES_PARAMETER)
+    if instances in ("cores", "cores+1"):
+        config.instance_group[0].count = instances_for(cores) if instances == "cores" else cores + 1
+    if _parameter(config, QUEUE_PARAMETER) == "cores":
         config.dynamic_batching.default_queue_policy.max_queue_size = queue_for(cores)
     return bool(config != before)
 
 
-def _says_cores(config: ModelConfig, parameter: str) -> bool:
-    return parameter in config.parameters and config.parameters[parameter].string_value == "cores"
+def _parameter(config: ModelConfig, name: str) -> str | None:
+    return config.parameters[name].string_value if name in config.parameters else None

@@ -204,7 +204,8 @@ def test_memory_is_enough_for_the_largest_pictures_in_every_process(name: str) -
     processes = instances_for(int(limits(pod)["cpu"]))
     pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
     pictures = decoding_bytes(pipeline.limits, max_batch_size=pipeline.serving.max_batch_size)
-    needed = processes * (2 * (pictures + PROCESS_MIB * MIB) + NETWORK_MIB * MIB) + (OTHERS_MIB + 1024) * MIB
+    decoding = (processes + processes + 1) * (pictures + PROCESS_MIB * MIB)
+    needed = decoding + processes * NETWORK_MIB * MIB + (OTHERS_MIB + 1024) * MIB
     given = int(limits(pod)["memory"].removesuffix("Gi")) * 1024 * MIB
     assert needed <= given <= 1.2 * needed, "1 GiB is /dev/shm; the two forms of the pipeline decode"
 
