@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,11 +20,13 @@ from onnx import numpy_helper
 
 from benchmarks.agreement import Agree, same_best_classes, same_boxes, same_texts
 from benchmarks.photos import SIZES, PhotoSet, Size, photo_set
+from benchmarks.plan import in_int8
 from benchmarks.reading import pictures
 from benchmarks.reading.readers import NETWORKS, SETTINGS
 from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS
 from onestream.serving.building.build import build
+from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.networks import ssdlite
 from onestream.serving.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
 from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
@@ -69,13 +72,18 @@ class Contest:
         """The model that does all in one process."""
         return f"{self.name}_fused"
 
+    def models(self, settings: Iterable[PlainSetting]) -> list[str]:
+        """The models that are asked, with the plain ones in these settings."""
+        own = [self.name, self.fused] if self.cascade else [self.name, self.fused, in_int8(self.name)]
+        return [*own, *(setting.name for setting in settings)]
+
     def file(self, name: str) -> str:
         """The name of a file of results."""
         return f"{self.prefix}{name}"
 
     def batching_model(self, model: str) -> str:
         """The model whose batches tell how Triton batched for ``model``: that of its network."""
-        if self.cascade or model == self.fused:
+        if self.cascade or model in (self.fused, in_int8(self.name)):
             return model
         return f"{model}_model" if model == self.name else f"{model}_network"
 
@@ -163,12 +171,36 @@ def plain_settings(cores: int) -> tuple[PlainSetting, ...]:
     return tuple(PlainSetting(instances, threads) for instances in sorted({1, cores}) for threads in (0, 1))
 
 
-def make_repository(contest: Contest, folder: Path, settings: tuple[PlainSetting, ...]) -> None:
-    """Write our pipeline and the plain models in each setting into ``folder``."""
+def make_repository(
+    contest: Contest, folder: Path, settings: tuple[PlainSetting, ...], *, calibrate: Sequence[bytes] = ()
+) -> None:
+    """Write our pipeline and the plain models in each setting into ``folder``.
+
+    With the pictures to ``calibrate`` with, our pipeline in int8 too.
+    """
     build(contest.pipeline_file, folder=folder)
+    if calibrate:
+        _build_in_int8(contest, folder, calibrate)
     files = contest.plain_files()
     for setting in settings:
         write_plain(contest.name, folder, setting, files)
+
+
+def _build_in_int8(contest: Contest, folder: Path, calibrate: Sequence[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as own:
+        pictures = [Path(own) / f"{number}.jpg" for number in range(len(calibrate))]
+        for picture, content in zip(pictures, calibrate, strict=True):
+            picture.write_bytes(content)
+        # Of another name: its models stand beside those in float32.
+        pipeline = Path(own) / f"{in_int8(contest.name).removesuffix('_fused')}.yaml"
+        shutil.copyfile(contest.pipeline_file, pipeline)
+        build(
+            pipeline,
+            folder=folder,
+            precision="int8",
+            calibration=Calibration(pictures=pictures),
+            beside=contest.pipeline_file.parent,
+        )
 
 
 def write_plain(name: str, folder: Path, setting: PlainSetting, files: Mapping[str, bytes]) -> None:

@@ -41,9 +41,14 @@ def competitors(pipeline: str) -> tuple[Competitor, ...]:
     return ("plain", pipeline, f"{pipeline}_fused")
 
 
-def at_main_load(pipeline: str) -> tuple[Competitor, ...]:
-    """What is measured at concurrency 8 by gRPC."""
-    return ("plain_default", *competitors(pipeline))
+def in_int8(pipeline: str) -> Competitor:
+    """The fused form of the same pipeline with its network in int8."""
+    return f"{pipeline}_int8_fused"
+
+
+def at_main_load(pipeline: str, *, cascade: bool = False) -> tuple[Competitor, ...]:
+    """What is measured at concurrency 8 by gRPC; a cascade not in int8."""
+    return ("plain_default", *competitors(pipeline), *(() if cascade else (in_int8(pipeline),)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class PlannedLoad:
 
 def points(plan: ServedPlan, pipeline: str, *, rate: int, cascade: bool = False) -> list[PlannedLoad]:
     """The points of one size. ``rate`` is in requests per second. A cascade has no model for preprocessing alone."""
-    every, most = competitors(pipeline), at_main_load(pipeline)
+    every, most = competitors(pipeline), at_main_load(pipeline, cascade=cascade)
     concurrencies = [Load(kind="concurrency", value=value) for value in plan.concurrencies]
     # By shared memory, since inside a pipeline these pixels do not travel to a client.
     alone = PlannedLoad(MAIN_LOAD, ("plain", pipeline), transport="grpc+shm", part="preprocess")

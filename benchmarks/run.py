@@ -78,14 +78,15 @@ def run(
     with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
         repository = Path(folder) / "repository"
         progress("repository: building ours and the plain models")
-        make_repository(contest, repository, settings)
+        shown = [content for size in plan.sizes for content in photos[size].contents]
+        make_repository(contest, repository, settings, calibrate=() if contest.cascade else shown)
         bare_network = None
         if "cpu-time" in parts and _is_detector(contest):
             bare_network = boxes_time.build_without_tail(contest.pipeline_file, Path(folder) / "without-tail")
         state = _Run(plan, contest, parts, progress, photos, repository / contest.fused, bare_network, cores)
         if "served" in parts:
             progress("server: starting")
-            with _serving(repository, command) as served:
+            with _serving(repository, command, contest.models(settings)) as served:
                 libraries["tritonserver"] = served.client.get_server_metadata().version
                 libraries["perf_analyzer"] = perf_analyzer.version(command)
                 state.check_agreement(served, settings)
@@ -141,9 +142,11 @@ class _Serving:
 
 
 @contextmanager
-def _serving(repository: Path, command: list[str]) -> Iterator[_Serving]:
+def _serving(repository: Path, command: list[str], models: list[str]) -> Iterator[_Serving]:
     with (
-        Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu", shared_memory=True) as server,
+        Server(
+            repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu", shared_memory=True, models=models
+        ) as server,
         triton.InferenceServerClient(server.grpc_address) as client,
     ):
         yield _Serving(server, client, command)

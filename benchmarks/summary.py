@@ -15,7 +15,7 @@ from benchmarks import streams_table, video_table
 from benchmarks.competitors import CLASSIFY, CONTESTS, DETECT, READ, Contest
 from benchmarks.overload import results as overload
 from benchmarks.photos import Size
-from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME
+from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, in_int8
 from benchmarks.result_files import RESULTS, Raw, read
 from benchmarks.results import FILE_NAME, Competitor, Results, Served, Where
 from benchmarks.training import results as training
@@ -87,6 +87,11 @@ def _photos(folder: Path, contest: Contest, beginning: str) -> Iterator[Row]:
         for size in (_SMALL, _LARGE):
             ours, plain = (_rate(one, competitor, size) for competitor in fused_and_plain)
             yield Row(f"{beginning}images/s, photos of {_title(size)}", ours, usual, plain, 0)
+        quantized = in_int8(contest.name)
+        for size in (_SMALL, _LARGE):
+            if fast := _rate(one, quantized, size):
+                quantity = f"{beginning}images/s in int8, photos of {_title(size)}"
+                yield Row(quantity, fast, "the same in float32", _rate(one, one.fused, size), 0)
         where = Where(_LARGE, ONE_AT_A_TIME)
         ours, plain = (one.rounds_of(_p50_ms, competitor, where) for competitor in fused_and_plain)
         quantity = f"{beginning}p50 of one photo of {_title(_LARGE)} at a time, ms"

@@ -17,7 +17,7 @@ from benchmarks.gpu import table as gpu_table
 from benchmarks.overload import results as overload
 from benchmarks.overload import table as overload_table
 from benchmarks.photos import Size, mean_kilobytes, title
-from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, at_main_load
+from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, at_main_load, in_int8
 from benchmarks.reading import results as reading
 from benchmarks.result_files import RESULTS, Raw, read
 from benchmarks.results import FILE_NAME, Competitor, Part, Results, Served, Where
@@ -131,6 +131,16 @@ def ratios(results: Results) -> str:
             ),
             ("CPU time: decode to float32 ÷ bare full decode", "lower", of_bare_decode("definition")),
             ("CPU time: decode to uint8 pixels ÷ bare full decode", "lower", of_bare_decode("pixels")),
+        ]
+    quantized = in_int8(ours)
+    if any(one.competitor == quantized for one in results.served):
+        rows += [
+            (f"images/s: {quantized} ÷ {fused}", "higher", against_plain(_throughput, quantized, plain=fused)),
+            (
+                f"images/s: {quantized} ÷ plain with default settings",
+                "higher",
+                against_plain(_throughput, quantized, plain="plain_default"),
+            ),
         ]
     if any("boxes" in one.milliseconds for one in results.cpu_time):
         name = f"CPU ms an image: from outputs to boxes, score threshold {SCORE_THRESHOLD}"

@@ -135,8 +135,9 @@ class ServingOptions(BaseModel):
         default=2000, ge=1, description="longest wait before a step on a CPU, after which the answer is the same"
     )
     cpu_instances: Literal["cores"] | Annotated[int, Field(ge=1)] = Field(
-        default="cores", description="processes on a CPU; *cores* is one per core of the machine that serves, and one more of "
-        "`NAME_fused` where its queue is bounded"
+        default="cores",
+        description="processes on a CPU; *cores* is one per core of the machine that serves, and one more of "
+        "`NAME_fused` where its queue is bounded",
     )
     cpu_threads: int = Field(
         default=1,

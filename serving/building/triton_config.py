@@ -17,7 +17,7 @@ from onestream.wire.priority import PRIORITIES
 Device = Literal["cpu", "gpu"]
 
 INSTANCES_PARAMETER = "cpu_instances"
-"""Parameter with which a model asks ``onestream serve`` for one instance per core (*cores*), or one more (*cores+1*)."""
+"""Parameter by which ``onestream serve`` gives a model one instance per core: *cores*, or *cores+1* for one more."""
 
 QUEUE_PARAMETER = "cpu_queue"
 """Parameter with which a model asks it for a queue in proportion to the cores (value *cores*)."""

@@ -1,9 +1,9 @@
 """Fits instance counts and queues to the machine that serves.
 
 A committed repository cannot know how many cores it will meet. Models on a CPU, on a machine with a GPU too, whose
-``cpu_instances`` parameter says *cores* get one process per core, with *cores+1* one more, and those whose ``cpu_queue``
-says *cores* a queue in proportion, so that it is worked off in the same time everywhere: in a view of the repository, which has links to its
-files, and own configurations.
+``cpu_instances`` parameter says *cores* get one process per core, with *cores+1* one more, and those whose
+``cpu_queue`` says *cores* a queue in proportion, so that it is worked off in the same time everywhere: in a view of the
+repository, which has links to its files, and own configurations.
 """
 
 from __future__ import annotations

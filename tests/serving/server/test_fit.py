@@ -40,7 +40,9 @@ def test_counts_follow_the_cores_and_nothing_else_changes(tmp_path: Path, cores:
 
 @pytest.mark.slow
 @pytest.mark.needs_triton
-def test_a_server_runs_one_process_of_the_fused_form_more_than_cores(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_runs_one_process_of_the_fused_form_more_than_cores(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import psutil
 
     from onestream.serving.server.server import Server
