@@ -18,18 +18,22 @@ Pixels = npt.NDArray[np.uint8]
 _Doubles = npt.NDArray[np.float64]
 
 
-def rectify(picture: Pixels, transform: _Doubles, size_hw: Size, *, fill: int | None = None) -> Pixels:
+def rectify(
+    picture: Pixels, transform: _Doubles, size_hw: Size, *, fill: int | None = None, moved: _Doubles | None = None
+) -> Pixels:
     """The rectangle of ``size_hw`` that a transform takes from a contiguous picture, (height, width, 3) uint8.
 
-    ``fill``: the level beyond the picture, whose border is repeated without it.
+    ``fill``: the level beyond the picture, whose border is repeated without it. ``moved``: as of the reference.
     """
     out = np.empty((*size_hw, 3), np.uint8)
     level = _REPEATED if fill is None else fill
-    _rectify(picture.reshape(-1), picture.shape[0], picture.shape[1], transform, _WEIGHTS, level, out)
+    displaced = _UNMOVED if moved is None else moved
+    _rectify(picture.reshape(-1), picture.shape[0], picture.shape[1], transform, _WEIGHTS, level, displaced, out)
     return out
 
 
 _REPEATED = -1
+_UNMOVED = np.empty((2, 0, 0))
 
 
 _WEIGHTS = step_weights()
@@ -42,14 +46,16 @@ _THREE = np.uint64(3)
 """Channels; indices are unsigned where it counts, as in ``cuda.kernels``."""
 
 
-@compiled("void(float64[::1], float64[::1], float64, int64, int32[::1])")
-def _map_row(factors: _Doubles, divisors: _Doubles, down: float, side: int, places: Indices) -> None:
+@compiled("void(float64[::1], float64[::1], float64[::1], float64[::1], int64, int32[::1])")
+def _map_row(
+    factors: _Doubles, divisors: _Doubles, acrosses: _Doubles, downs: _Doubles, side: int, places: Indices
+) -> None:
     """``places``, in steps, along one axis of the picture, ``side`` pixels long, of the pixels of a row."""
     by_across, by_down, constant = factors[0], factors[1], factors[2]
     across_one, down_one, one = divisors[0], divisors[1], divisors[2]
     last = side + 1.0
     for at in range(places.size):
-        across = at + 0.5
+        across, down = acrosses[at], downs[at]
         divisor = (across_one * across + down_one * down) + one
         place = ((by_across * across + by_down * down) + constant) / divisor - 0.5
         places[at] = np.int32(np.floor(min(max(place, -2.0), last) * _STEPS + 0.5))
@@ -74,17 +80,31 @@ def _mixed(
     )
 
 
-@compiled("void(uint8[::1], int64, int64, float64[:,::1], int32[:,::1], int64, uint8[:,:,::1])")
+@compiled("void(uint8[::1], int64, int64, float64[:,::1], int32[:,::1], int64, float64[:,:,::1], uint8[:,:,::1])")
 def _rectify(
-    levels: Pixels, height: int, width: int, transform: _Doubles, weights: Indices, fill: int, out: Pixels
+    levels: Pixels,
+    height: int,
+    width: int,
+    transform: _Doubles,
+    weights: Indices,
+    fill: int,
+    moved: _Doubles,
+    out: Pixels,
 ) -> None:
-    """``levels`` are the picture's, (height x width x 3); a ``fill`` below 0 repeats its border."""
+    """``levels`` are the picture's, (height x width x 3). A ``fill`` below 0 repeats its border."""
     last_x, last_y = width * STEPS + _BEFORE, height * STEPS + _BEFORE
     xs, ys = np.empty(out.shape[1], np.int32), np.empty(out.shape[1], np.int32)
     pitch = width * 3
+    acrosses, downs = np.empty(out.shape[1]), np.empty(out.shape[1])
     for row in range(out.shape[0]):
-        _map_row(transform[0], transform[2], row + 0.5, width, xs)
-        _map_row(transform[1], transform[2], row + 0.5, height, ys)
+        for at in range(out.shape[1]):
+            acrosses[at], downs[at] = at + 0.5, row + 0.5
+        if moved.size > 0:
+            for at in range(out.shape[1]):
+                acrosses[at] += moved[0, row, at]
+                downs[at] += moved[1, row, at]
+        _map_row(transform[0], transform[2], acrosses, downs, width, xs)
+        _map_row(transform[1], transform[2], acrosses, downs, height, ys)
         for at in range(out.shape[1]):
             if fill >= 0 and (xs[at] < _BEFORE or ys[at] < _BEFORE or xs[at] > last_x or ys[at] > last_y):
                 for channel in range(_THREE):
