@@ -115,7 +115,8 @@ def _augmentation(file: Path | None, operations: list[str]) -> Augmentation:
         return Augmentation([{"op": one} if isinstance(one, str) else one for one in read])
     except ValidationError as error:
         first = error.errors()[0]
-        fail(f"{given}: {'.'.join(map(str, first['loc']))}: {first['msg']}", EXIT_CANNOT_START)
+        problem = first["msg"].removeprefix("Value error, ")
+        fail(": ".join(filter(None, (given, ".".join(map(str, first["loc"])), problem))), EXIT_CANNOT_START)
     except (BadYaml, OSError, UnicodeDecodeError) as error:
         fail(f"{given}: {getattr(error, 'strerror', None) or error}", EXIT_CANNOT_START)
 

@@ -81,6 +81,11 @@ def test_boxes_are_drawn(tmp_path: Path) -> None:
             2,
             "operations.0.rotation.degrees: Input should be",
         ),
+        (
+            ("--operation", "mosaic", "--operation", "rotation"),
+            2,
+            "--operation: rotation moves pixels, so it must come before mosaic",
+        ),
         (("--operation", "box", "--augmentation", "x.yaml"), 2, "exclude each other"),
         (("--augmentation", "missing.yaml"), 2, "missing.yaml: No such file or directory"),
         (("--boxes", "missing.json"), 2, "missing.json"),
