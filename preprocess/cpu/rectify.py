@@ -16,6 +16,7 @@ from onestream.preprocess.geometry import Size
 
 Pixels = npt.NDArray[np.uint8]
 _Doubles = npt.NDArray[np.float64]
+_Packed = npt.NDArray[np.int64]
 
 
 def rectify(
@@ -28,12 +29,18 @@ def rectify(
     out = np.empty((*size_hw, 3), np.uint8)
     level = _REPEATED if fill is None else fill
     displaced = _UNMOVED if moved is None else moved
-    _rectify(picture.reshape(-1), picture.shape[0], picture.shape[1], transform, _WEIGHTS, level, displaced, out)
+    height, width = picture.shape[:2]
+    levels, is_small = picture.reshape(-1), height * width <= _PACKED_PIXELS * size_hw[0] * size_hw[1]
+    packed = np.empty(height * width if is_small else 0, np.int64)
+    _pack(levels, packed)
+    _rectify(levels, height, width, transform, _WEIGHTS, level, displaced, packed, out)
     return out
 
 
 _REPEATED = -1
 _UNMOVED = np.empty((2, 0, 0))
+_PACKED_PIXELS = 4
+"""Of the picture for one of the rectangle: a larger picture takes longer to pack than that saves."""
 
 
 _WEIGHTS = step_weights()
@@ -42,8 +49,15 @@ _SHIFT, _MASK = np.int32(STEPS.bit_length() - 1), np.int32(STEPS - 1)
 _BEFORE = np.int32(-(STEPS // 2))
 """Where a picture begins, in steps behind the centre of its first pixel."""
 _HALF, _DIGITS = np.int32(1 << (2 * DIGITS - 1)), np.int32(2 * DIGITS)
-_THREE = np.uint64(3)
+_ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 """Channels; indices are unsigned where it counts, as in ``cuda.kernels``."""
+_LANE_DIGITS = np.int64(21)
+"""Of a lane of packed pixels: a column's sum is within -2^17 and 2^20, since negative weights are an eighth at most."""
+_LANE = np.int64((1 << 21) - 1)
+_RAISED = np.int64(1 << 18 | 1 << 39 | 1 << 60)
+"""2^18 in each lane, so that none borrows from the next."""
+_LOWERED_HALF = np.int64((1 << (2 * DIGITS - 1)) - (1 << (18 + DIGITS)))
+"""Half a level, without what ``_RAISED`` became: the weights of a row sum to 2^DIGITS."""
 
 
 @compiled("void(float64[::1], float64[::1], float64[::1], float64[::1], int64, int32[::1])")
@@ -80,7 +94,27 @@ def _mixed(
     )
 
 
-@compiled("void(uint8[::1], int64, int64, float64[:,::1], int32[:,::1], int64, float64[:,:,::1], uint8[:,:,::1])")
+@compiled("void(uint8[::1], int64[::1])")
+def _pack(levels: Pixels, packed: _Packed) -> None:
+    """Each pixel's three levels as one number, ``_LANE_DIGITS`` binary digits apart."""
+    for at in range(packed.size):
+        first = np.uint64(3 * at)
+        green, blue = np.int64(levels[first + _ONE]) << _LANE_DIGITS, np.int64(levels[first + _TWO]) << 2 * _LANE_DIGITS
+        packed[at] = np.int64(levels[first]) | green | blue
+
+
+@compiled("int64(int64[::1], uint64, uint64, int64, int64, int64, int64)")
+def _mixed_pixels(packed: _Packed, first: int, pitch: int, by_1: int, by_2: int, by_3: int, by_4: int) -> int:
+    """The sums of four pixels of a column, each by its weight, and ``_RAISED``: in three lanes, all positive."""
+    second = first + pitch
+    third = second + pitch
+    total = by_1 * packed[first] + by_2 * packed[second] + by_3 * packed[third] + by_4 * packed[third + pitch]
+    return total + _RAISED
+
+
+@compiled(
+    "void(uint8[::1], int64, int64, float64[:,::1], int32[:,::1], int64, float64[:,:,::1], int64[::1], uint8[:,:,::1])"
+)
 def _rectify(
     levels: Pixels,
     height: int,
@@ -89,9 +123,13 @@ def _rectify(
     weights: Indices,
     fill: int,
     moved: _Doubles,
+    packed: _Packed,
     out: Pixels,
 ) -> None:
-    """``levels`` are the picture's, (height x width x 3). A ``fill`` below 0 repeats its border."""
+    """``levels`` are the picture's, (height x width x 3), ``packed`` the same by ``_pack``, or empty.
+
+    A ``fill`` below 0 repeats the border.
+    """
     last_x, last_y = width * STEPS + _BEFORE, height * STEPS + _BEFORE
     xs, ys = np.empty(out.shape[1], np.int32), np.empty(out.shape[1], np.int32)
     pitch = width * 3
@@ -115,6 +153,22 @@ def _rectify(
             # The weights of the columns, and of the rows.
             a, b, c, d = along[0], along[1], along[2], along[3]
             e, f, g, h = down[0], down[1], down[2], down[3]
+            if packed.size > 0 and left >= 0 and top >= 0 and left + 4 <= width and top + 4 <= height:
+                first, step = np.uint64(top * width + left), np.uint64(width)
+                one = _mixed_pixels(packed, first, step, e, f, g, h)
+                two = _mixed_pixels(packed, first + _ONE, step, e, f, g, h)
+                three = _mixed_pixels(packed, first + _TWO, step, e, f, g, h)
+                four = _mixed_pixels(packed, first + _THREE, step, e, f, g, h)
+                for channel in range(_THREE):
+                    level = a * (one & _LANE) + b * (two & _LANE) + c * (three & _LANE) + d * (four & _LANE)
+                    out[row, at, channel] = min(max((level + _LOWERED_HALF) >> _DIGITS, 0), 255)
+                    one, two, three, four = (
+                        one >> _LANE_DIGITS,
+                        two >> _LANE_DIGITS,
+                        three >> _LANE_DIGITS,
+                        four >> _LANE_DIGITS,
+                    )
+                continue
             one, two = _inside(top, height, pitch), _inside(top + 1, height, pitch)
             three, four = _inside(top + 2, height, pitch), _inside(top + 3, height, pitch)
             column_1, column_2 = _inside(left, width, 3), _inside(left + 1, width, 3)

@@ -32,7 +32,8 @@ class Batch(NamedTuple):
     """One batch.
 
     ``images`` is (batch, …) as the definition's output says, ``labels`` and ``indices`` int64 (batch,). ``indices`` are
-    positions in the dataset. A sample that only fills the batch up has the index -1 and the label -100.
+    positions in the dataset. A sample that only fills the batch up has the index -1 and the label -100. Where samples
+    are mixed ``labels`` are float32 (batch, classes), the share of each class, and zeros of what only fills up.
     """
 
     images: torch.Tensor

@@ -13,6 +13,9 @@ from pydantic import ValidationError
 from sample_images import photo
 
 from onestream.preprocess import Decode, Definition, Output, Resize, compile
+from onestream.preprocess.backends.rectified import rectified
+from onestream.preprocess.cpu.rectify import rectify
+from onestream.preprocess.cpu.rectify_weights import step_weights
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.training import Augmentation, moved_mask
 from onestream.preprocess.variation import Variation
@@ -108,3 +111,31 @@ def test_points_are_at_least_their_spacing_apart_and_settings_that_fold_are_refu
         Augmentation([{"op": "warp", "spacing": 0.5}])
     with pytest.raises(ValidationError, match="warp comes once"):
         Augmentation([{"op": "warp"}, {"op": "warp"}])
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_packed_pixels_give_the_same_bits(data: st.DataObject) -> None:
+    """A picture that is small beside the rectangle is packed, a larger one is not: both are the reference's."""
+    height, width = data.draw(st.sampled_from([(40, 50), (3, 90), (61, 4), (230, 240)]))
+    size_hw = data.draw(st.sampled_from([(60, 70), (20, 30), (1, 80)]))
+    random = np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    # Black beside white overshoots most.
+    picture = random.choice(np.array([0, 255], np.uint8), (height, width, 3))
+    transform = np.array(
+        [
+            [*random.uniform(-1.5, 1.5, 2), random.uniform(-5, width)],
+            [*random.uniform(-1.5, 1.5, 2), random.uniform(-5, height)],
+            [*random.uniform(-1e-3, 1e-3, 2), 1.0],
+        ]
+    )
+    fill = data.draw(st.sampled_from([None, 0, 200]))
+    seen = rectify(picture, transform, size_hw, fill=fill)
+    np.testing.assert_array_equal(seen, rectified(picture, transform, size_hw, fill=fill))
+
+
+def test_sums_of_a_column_stay_within_their_lane() -> None:
+    weights = step_weights()
+    low, high = np.minimum(weights, 0).sum(axis=1).min() * 255, np.maximum(weights, 0).sum(axis=1).max() * 255
+    assert -(2**17) < low < 0
+    assert high < 2**20
