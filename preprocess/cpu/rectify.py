@@ -104,12 +104,14 @@ def _pack(levels: Pixels, packed: _Packed) -> None:
 
 
 @compiled("int64(int64[::1], uint64, uint64, int64, int64, int64, int64)")
-def _mixed_pixels(packed: _Packed, first: int, pitch: int, by_1: int, by_2: int, by_3: int, by_4: int) -> int:
+def _mixed_pixels(
+    packed: _Packed, first: np.uint64, pitch: np.uint64, by_1: int, by_2: int, by_3: int, by_4: int
+) -> np.int64:
     """The sums of four pixels of a column, each by its weight, and ``_RAISED``: in three lanes, all positive."""
     second = first + pitch
     third = second + pitch
     total = by_1 * packed[first] + by_2 * packed[second] + by_3 * packed[third] + by_4 * packed[third + pitch]
-    return total + _RAISED
+    return np.int64(total + _RAISED)
 
 
 @compiled(
@@ -154,20 +156,16 @@ def _rectify(
             a, b, c, d = along[0], along[1], along[2], along[3]
             e, f, g, h = down[0], down[1], down[2], down[3]
             if packed.size > 0 and left >= 0 and top >= 0 and left + 4 <= width and top + 4 <= height:
-                first, step = np.uint64(top * width + left), np.uint64(width)
-                one = _mixed_pixels(packed, first, step, e, f, g, h)
-                two = _mixed_pixels(packed, first + _ONE, step, e, f, g, h)
-                three = _mixed_pixels(packed, first + _TWO, step, e, f, g, h)
-                four = _mixed_pixels(packed, first + _THREE, step, e, f, g, h)
+                corner, step = np.uint64(top * width + left), np.uint64(width)
+                sum_1 = _mixed_pixels(packed, corner, step, e, f, g, h)
+                sum_2 = _mixed_pixels(packed, corner + _ONE, step, e, f, g, h)
+                sum_3 = _mixed_pixels(packed, corner + _TWO, step, e, f, g, h)
+                sum_4 = _mixed_pixels(packed, corner + _THREE, step, e, f, g, h)
                 for channel in range(_THREE):
-                    level = a * (one & _LANE) + b * (two & _LANE) + c * (three & _LANE) + d * (four & _LANE)
-                    out[row, at, channel] = min(max((level + _LOWERED_HALF) >> _DIGITS, 0), 255)
-                    one, two, three, four = (
-                        one >> _LANE_DIGITS,
-                        two >> _LANE_DIGITS,
-                        three >> _LANE_DIGITS,
-                        four >> _LANE_DIGITS,
-                    )
+                    total = a * (sum_1 & _LANE) + b * (sum_2 & _LANE) + c * (sum_3 & _LANE) + d * (sum_4 & _LANE)
+                    out[row, at, channel] = min(max((total + _LOWERED_HALF) >> _DIGITS, 0), 255)
+                    sum_1, sum_2 = np.int64(sum_1 >> _LANE_DIGITS), np.int64(sum_2 >> _LANE_DIGITS)
+                    sum_3, sum_4 = np.int64(sum_3 >> _LANE_DIGITS), np.int64(sum_4 >> _LANE_DIGITS)
                 continue
             one, two = _inside(top, height, pitch), _inside(top + 1, height, pitch)
             three, four = _inside(top + 2, height, pitch), _inside(top + 3, height, pitch)
