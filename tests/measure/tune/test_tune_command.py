@@ -17,6 +17,7 @@ import psutil
 import pytest
 import yaml
 from cascades import write_things
+from int8_networks import in_int8
 from networks import mean_color
 from typer.testing import CliRunner
 
@@ -144,6 +145,31 @@ def test_a_short_real_run(options: Options, tmp_path: Path) -> None:
     assert yaml.safe_load(after) == yaml.safe_load(PIPELINE) | {"serving": serving}
     assert "# A small pipeline." in after
     assert options.repository.exists() == bool(report.changes)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_a_short_real_run_tries_int8_and_tells_what_it_answers(options: Options, tmp_path: Path) -> None:
+    built = in_int8(tmp_path, serving={"cpu_instances": 1})
+    known = replace(
+        options,
+        pipeline_file=tmp_path / "colors.yaml",
+        onnx_file=tmp_path / "colors.onnx",
+        repository=built.folder,
+        images=tmp_path / "pictures",
+    )
+    numbers = tmp_path / "tune.json"
+    more = ["--minutes", "0.4", "--dry-run", "--json", str(numbers)]
+    done = subprocess.run(command(known, *more), capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    report = Report.model_validate(json.loads(numbers.read_text()))
+    assert report.start["precision"] == "float32"
+    assert report.agreements == {"colors": built.quantizations["colors"].agreement}
+    in_int8_rows = [one for one in report.rows if one.settings["precision"] == "int8"]
+    assert in_int8_rows
+    assert all(one.samples for one in in_int8_rows)
+    assert "colors agrees 1.000" in done.stdout
+    assert ("by its certificate" in done.stdout) == (report.chosen["precision"] == "int8")
 
 
 @pytest.mark.slow
