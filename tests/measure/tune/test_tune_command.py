@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.measure.tune import run as run_module
 from onestream.measure.tune.images import Images
-from onestream.measure.tune.report import ImagesUsed, Report
+from onestream.measure.tune.knobs import knobs_for
+from onestream.measure.tune.report import ImagesUsed, Report, decision
 from onestream.measure.tune.run import Options, tune, write
 from onestream.serving.building.build import build
 from onestream.serving.building.triton_config import from_text
@@ -149,27 +150,31 @@ def test_a_short_real_run(options: Options, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs_triton
-def test_a_short_real_run_tries_int8_and_tells_what_it_answers(options: Options, tmp_path: Path) -> None:
-    built = in_int8(tmp_path, serving={"cpu_instances": 1})
+def test_a_real_run_tries_int8_and_tells_what_it_answers(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = in_int8(tmp_path)
+    monkeypatch.delenv("PERF_ANALYZER", raising=False)
+    # The other knobs are left out, so that it ends when both were tried.
+    monkeypatch.setattr(run_module, "knobs_for", lambda *given, **more: knobs_for(*given, **more)[:1])
     known = replace(
         options,
         pipeline_file=tmp_path / "colors.yaml",
         onnx_file=tmp_path / "colors.onnx",
         repository=built.folder,
         images=tmp_path / "pictures",
+        minutes=2.0,
     )
-    numbers = tmp_path / "tune.json"
-    more = ["--minutes", "0.4", "--dry-run", "--json", str(numbers)]
-    done = subprocess.run(command(known, *more), capture_output=True, text=True, env=environment(), check=False)
-    assert done.returncode == 0, done.stderr
-    report = Report.model_validate(json.loads(numbers.read_text()))
-    assert report.start["precision"] == "float32"
+    report = tune(known)
+    assert report.start == {"precision": "float32"}
+    assert [one.settings["precision"] for one in report.rows] == ["float32", "int8"]
+    assert all(one.samples for one in report.rows)
     assert report.agreements == {"colors": built.quantizations["colors"].agreement}
-    in_int8_rows = [one for one in report.rows if one.settings["precision"] == "int8"]
-    assert in_int8_rows
-    assert all(one.samples for one in in_int8_rows)
-    assert "colors agrees 1.000" in done.stdout
-    assert ("by its certificate" in done.stdout) == (report.chosen["precision"] == "int8")
+    assert ("by its certificate: colors: best classes" in decision(report)) == (report.chosen["precision"] == "int8")
+    if report.changes:
+        written = write(report, known)
+        assert written.quantizations == built.quantizations
+        assert yaml.safe_load(known.pipeline_file.read_text())["serving"]["precision"] == "int8"
 
 
 @pytest.mark.slow
