@@ -83,13 +83,14 @@ def streams(
         fail(str(error), EXIT_CANNOT_START)
     except KeyboardInterrupt:
         fail("interrupted", EXIT_INTERRUPTED)
-    Console().print(_table(result))
+    Console().print(streams_table(result))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
-def _table(result: dict[str, Any]) -> Table:
+def streams_table(result: dict[str, Any]) -> Table:
+    """A result of ``measure.capacity.streams.compare`` for a terminal."""
     from onestream.measure.capacity.streams import OPENCV, OURS, Summary
     from onestream.measure.tables import terminal
 
