@@ -36,6 +36,9 @@ def streams(
     onnx: Annotated[
         Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")
     ] = None,
+    repository: Annotated[
+        Path, typer.Option(help="Its networks are taken where they fit; one in int8 must have been built there.")
+    ] = Path("model_repository"),
     rounds: Annotated[int, typer.Option(min=1, help="Searches, of which the median is taken.")] = 1,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds of each run that are counted.")] = 8.0,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all raw numbers.")] = None,
@@ -72,6 +75,7 @@ def streams(
             rounds=rounds,
             duration_s=seconds,
             onnx_file=onnx,
+            repository=repository,
         )
         with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
             result = compare(plan, folder=Path(folder), say=lambda line: log.print(line, highlight=False))
@@ -79,13 +83,14 @@ def streams(
         fail(str(error), EXIT_CANNOT_START)
     except KeyboardInterrupt:
         fail("interrupted", EXIT_INTERRUPTED)
-    Console().print(_table(result))
+    Console().print(streams_table(result))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
-def _table(result: dict[str, Any]) -> Table:
+def streams_table(result: dict[str, Any]) -> Table:
+    """A result of ``measure.capacity.streams.compare`` for a terminal."""
     from onestream.measure.capacity.streams import OPENCV, OURS, Summary
     from onestream.measure.tables import terminal
 
@@ -94,12 +99,13 @@ def _table(result: dict[str, Any]) -> Table:
         "",
         Column("streams held", justify="right"),
         Column("ours ÷ it", justify="right"),
-        title=f"{result['pipeline']}, {clip['width']}x{clip['height']} {clip['codec']}, {result['fps']} frames/s, "
-        f"every {result['stride']}. frame, {result['cores']} cores",
+        title=f"{result['pipeline']} in {result['precision']}, {clip['width']}x{clip['height']} {clip['codec']}, "
+        f"{result['fps']} frames/s, every {result['stride']}. frame, {result['cores']} cores",
     )
     table.add_row(OURS, summary.held[OURS].text(2), "")
     against = summary.against_opencv
-    table.add_row(f"{OPENCV} in the client", summary.held[OPENCV].text(2), against.text(2) if against else "–")
+    other = "" if result["precision"] == "float32" else ", network in float32"
+    table.add_row(f"{OPENCV} in the client{other}", summary.held[OPENCV].text(2), against.text(2) if against else "–")
     parts = f"{summary.costs.decode_ms:.1f} + {summary.costs.network_ms:.1f} ms of CPU a frame"
     table.add_row(f"bare decode and network ({parts})", summary.bound.text(2), summary.of_bound.text(2))
     if summary.costs.encode_ms:
@@ -117,6 +123,9 @@ def soak(
     onnx: Annotated[
         Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")
     ] = None,
+    repository: Annotated[
+        Path, typer.Option(help="Its networks are taken where they fit; one in int8 must have been built there.")
+    ] = Path("model_repository"),
     minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 30.0,
     clients: Annotated[int, typer.Option(min=1, help="Processes that stream in mode block.")] = 8,
     clip: Annotated[
@@ -144,7 +153,7 @@ def soak(
         )
     log = Console(stderr=True)
     try:
-        plan = SoakPlan(pipeline, clip or own_clip(cache, say=log.print), minutes, clients, onnx)
+        plan = SoakPlan(pipeline, clip or own_clip(cache, say=log.print), minutes, clients, onnx, repository)
         with tempfile.TemporaryDirectory(prefix="onestream-soak-") as folder:
             result = run(plan, folder=Path(folder), say=lambda line: log.print(line, highlight=False))
     except (OnestreamError, ClipMissing, PreprocessError, ServingError, OSError) as error:

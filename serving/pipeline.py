@@ -18,7 +18,7 @@ from onestream.wire.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S
 
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
-Precision = Literal["fp32", "tf32", "fp16"]
+Precision = Literal["fp32", "tf32", "fp16", "int8"]
 CpuPrecision = Literal["float32", "int8"]
 Network = Literal[
     "efficientnet-lite0",
@@ -91,14 +91,20 @@ class GpuOptions(BaseModel):
     engine: Literal["tensorrt", "onnxruntime"] = Field(
         default="tensorrt", description="what runs the network; a cascade is on a GPU with *onnxruntime* only"
     )
-    precision: Precision = Field(
-        default="fp32",
+    precision: Literal["auto", "fp32", "tf32", "fp16", "int8"] = Field(
+        default="auto",
         description="of the network; *fp32* is float32 throughout; *tf32* sums products with 10-bit mantissas, which "
-        "is faster on GPUs that have it",
+        "is faster on GPUs that have it; *int8* is for TensorRT, with ``precision: int8`` on a CPU; *auto* is *int8* "
+        "where that is so and agrees as well on a GPU, else *fp32*",
     )
     batches_in_flight: int = Field(
         default=2, ge=1, le=16, description="batches of ``NAME_fused`` that overlap, each on a CUDA stream of its own"
     )
+
+    @property
+    def network_precision(self) -> Precision:
+        """That of the network; what a build did not decide is *fp32*."""
+        return "fp32" if self.precision == "auto" else self.precision
 
     @property
     def gpu_numbers(self) -> tuple[int, ...]:

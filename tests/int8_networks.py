@@ -12,6 +12,9 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
+from onestream.serving.building.build import Built, build
+from onestream.serving.building.quantization.calibration import Calibration
+
 COLORS = ("red", "green", "blue")
 SIDE = 32
 _CHANNELS = 8
@@ -98,3 +101,12 @@ def pipeline_file(
     file.write_text(yaml.safe_dump(fields), encoding="utf-8")
     own.write_bytes(network.SerializeToString())
     return file, own
+
+
+def in_int8(
+    folder: Path, network: onnx.ModelProto | None = None, serving: dict[str, Any] | None = None, **options: Any
+) -> Built:
+    """The repository of a network in int8; ``serving`` is that of its file, ``options`` those of the calibration."""
+    file, own = pipeline_file(folder, network or color_network(), **(serving or {}))
+    calibration = Calibration(pictures=pictures(folder / "pictures"), **options)
+    return build(file, folder=folder / "repository", onnx_file=own, precision="int8", calibration=calibration)

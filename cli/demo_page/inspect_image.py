@@ -187,7 +187,7 @@ def _time(form: Form, answer: Answer) -> Json:
     parts.append({"name": "queue", "what": "before the steps", "ms": waited_ms})
     rest_ms = answer.latency_ms - sum(part["ms"] for part in parts)
     parts.append({"name": "transfer", "what": "gRPC, and between the steps", "ms": rest_ms})
-    return {"total_ms": answer.latency_ms, "parts": parts, "requests": spent.success.count}
+    return {"total_ms": answer.latency_ms, "parts": parts, "requests": spent.success.count, "precision": form.precision}
 
 
 def _parity(

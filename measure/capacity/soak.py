@@ -18,6 +18,7 @@ import numpy as np
 
 from onestream.client import Client
 from onestream.client.video import PacketSource, Stream
+from onestream.measure.built_networks import take_over
 from onestream.measure.capacity.clip import Clip
 from onestream.serving.building.build import build
 from onestream.serving.pipeline import Pipeline
@@ -35,13 +36,17 @@ _JOIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class SoakPlan:
-    """``clients`` processes stream in mode *block* as fast as they get results; others vanish in the midst of it."""
+    """``clients`` processes stream in mode *block* as fast as they get results; others vanish in the midst of it.
+
+    ``repository`` is as of ``StreamsPlan``.
+    """
 
     pipeline_file: Path
     clip: Path
     minutes: float
     clients: int = 8
     onnx_file: Path | None = None
+    repository: Path | None = None
 
 
 @dataclass(slots=True)
@@ -73,6 +78,8 @@ def soak(plan: SoakPlan, *, folder: Path, say: Callable[[str], None] = lambda _:
     """
     started = datetime.now(timezone.utc)
     clip, pipeline = Clip.read(plan.clip), Pipeline.from_file(plan.pipeline_file)
+    if plan.repository is not None:
+        take_over(pipeline.name, plan.repository, folder)
     build(plan.pipeline_file, folder=folder, onnx_file=plan.onnx_file, progress=say)
     models = [f"{pipeline.name}_video", f"{pipeline.name}_model"]
     with Server(folder, http_port=0, grpc_port=0, metrics_port=0, models=models, on_event=say) as server:
@@ -85,6 +92,7 @@ def soak(plan: SoakPlan, *, folder: Path, say: Callable[[str], None] = lambda _:
     return {
         "started_utc": started.isoformat(timespec="seconds"),
         "pipeline": pipeline.name,
+        "precision": pipeline.serving.precision,
         "minutes": plan.minutes,
         "clients": plan.clients,
         "frames": sum(one.frames for one in counts),

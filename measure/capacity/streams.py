@@ -14,6 +14,7 @@ from typing import Any
 import onnx
 import yaml
 
+from onestream.measure.built_networks import take_over
 from onestream.measure.capacity import agreement, bare, plain_network
 from onestream.measure.capacity import capacity_search as held
 from onestream.measure.capacity.clip import FPS, Clip
@@ -24,6 +25,7 @@ from onestream.measure.plan import Plan
 from onestream.measure.spread import Spread, ratio_of_all
 from onestream.postprocess import read_labels
 from onestream.serving.building.build import build
+from onestream.serving.engine.network_files import float_network
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.fit import usable_cores
 from onestream.serving.server.server import Server
@@ -35,7 +37,8 @@ OURS, OPENCV = "onestream", "OpenCV"
 class StreamsPlan(Plan):
     """Every ``stride``-th frame is inferred. ``warm_s`` of every run are not counted.
 
-    ``draws``: boxes are drawn, and the video sent back, also where the pipeline file does not say so.
+    ``draws``: boxes are drawn, and the video sent back, also where the pipeline file does not say so. ``repository``:
+    one whose networks are taken where they fit; a network in int8 must be there.
     """
 
     rounds: int = 1
@@ -46,6 +49,7 @@ class StreamsPlan(Plan):
     draws: bool = False
     warm_s: float = 2.0
     onnx_file: Path | None = None
+    repository: Path | None = None
 
 
 def compare(plan: StreamsPlan, *, folder: Path, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -59,10 +63,13 @@ def compare(plan: StreamsPlan, *, folder: Path, say: Callable[[str], None] = lam
     pipeline = Pipeline.from_file(pipeline_file)
     repository, cores = folder / "model_repository", usable_cores()
     say(f"building {pipeline.name}")
+    if plan.repository is not None:
+        take_over(pipeline.name, plan.repository, repository)
     build(pipeline_file, folder=repository, onnx_file=plan.onnx_file, progress=say)
     network = repository / f"{pipeline.name}_model" / "1" / "model.onnx"
     batch = pipeline.serving.max_batch_size
-    plain_network.install(onnx.load(str(network)), repository, instances=cores, max_batch_size=batch)
+    # The usual way has no network in int8.
+    plain_network.install(onnx.load(str(float_network(network))), repository, instances=cores, max_batch_size=batch)
     names = repository / f"{pipeline.name}_video" / "labels.txt"
     labels = tuple(read_labels(names)) if names.exists() else ()
     output = pipeline.video.output if pipeline.video else None
@@ -100,6 +107,7 @@ def compare(plan: StreamsPlan, *, folder: Path, say: Callable[[str], None] = lam
     return {
         "started_utc": started.isoformat(timespec="seconds"),
         "pipeline": pipeline.name,
+        "precision": pipeline.serving.precision,
         "stride": plan.stride,
         "fps": FPS,
         "p99_limit_ms": P99_LIMIT_MS,

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType, TracebackType
 
 import yaml
 
+from onestream.measure.built_networks import take_over
 from onestream.measure.tune.decide import ROUNDS, Measurement, hopeless
-from onestream.measure.tune.knobs import Device, differences, text
+from onestream.measure.tune.knobs import Device, differences, text, with_value
 from onestream.measure.tune.loads import Load, LoadFailed
 from onestream.measure.tune.search import OutOfTime, SettingFailed
 from onestream.preprocess import PreprocessError
-from onestream.serving.building.build import build
+from onestream.serving.building.build import Built, build
+from onestream.serving.building.quantization.price import Agreement
 from onestream.serving.cascade import read_file
-from onestream.serving.errors import ServingError
-from onestream.serving.pipeline import ServingOptions
+from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
+from onestream.serving.errors import BadPipeline, ServingError
+from onestream.serving.pipeline import CpuPrecision, ServingOptions
 from onestream.serving.server.server import Server
 
 _SHORTEST_S, _LONGEST_S = 0.3, 10.0
@@ -51,18 +53,39 @@ class Workshop:
         folder: Path,
         built: Path,
     ) -> None:
-        self._file, self._folder, self._built = pipeline_file, folder, built
+        self._file, self._folder = pipeline_file, folder
+        self._built: dict[CpuPrecision, Path] = {"float32": built, "int8": built}
         self._onnx_file, self._onnx_files = onnx_file, onnx_files
         self._name = read_file(pipeline_file).name
-        self._repositories: dict[ServingOptions, Path] = {}
+        self._repositories: dict[ServingOptions, Built] = {}
+        self._numbers = count()
 
     def repository(self, options: ServingOptions, *, progress: Callable[[str], None] = lambda _: None) -> Path:
         """The repository of a setting. Raises ``ServingError`` or ``PreprocessError``."""
+        return self._build(options, progress).folder
+
+    def agreements(self, options: ServingOptions) -> dict[str, Agreement]:
+        """How far the networks in int8 agree with float32, by the pipeline or its stages, as their certificates say.
+
+        Empty where they were not calibrated before.
+        """
+        beside = float_beside(Path(NETWORK_FILE)).name
+        if options.precision != "int8" and not any(self._built["int8"].glob(f"{self._name}_*/*/{beside}")):
+            return {}
+        in_int8 = with_value(options, "precision", "int8")
+        assert in_int8 is not None
+        try:
+            built = self._build(in_int8, lambda _: None)
+        except BadPipeline:
+            return {}
+        return {name: found.agreement for name, found in built.quantizations.items()}
+
+    def _build(self, options: ServingOptions, progress: Callable[[str], None]) -> Built:
         if options not in self._repositories:
-            folder = self._folder / str(len(self._repositories))
+            folder = self._folder / str(next(self._numbers))
             repository = folder / "model_repository"
-            self._take_over_what_is_built(repository)
-            build(
+            take_over(self._name, self._built[options.precision], repository)
+            self._repositories[options] = build(
                 self._pipeline_file(options, folder),
                 folder=repository,
                 onnx_file=self._onnx_file,
@@ -70,7 +93,7 @@ class Workshop:
                 beside=self._file.parent,
                 progress=progress,
             )
-            self._repositories[options] = self._built = repository
+            self._built[options.precision] = repository
         return self._repositories[options]
 
     def _pipeline_file(self, options: ServingOptions, folder: Path) -> Path:
@@ -80,20 +103,6 @@ class Workshop:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
         return file
-
-    def _take_over_what_is_built(self, repository: Path) -> None:
-        for model in (self._built / self._name, *self._built.glob(f"{self._name}_*")):
-            for file in (*model.glob("*/*.onnx"), *model.glob("**/certificate.json")):
-                copy = repository / file.relative_to(self._built)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                # A build replaces a network's file, but writes certificates in place: they must be copies.
-                if file.suffix != ".onnx":
-                    shutil.copyfile(file, copy)
-                    continue
-                try:
-                    os.link(file, copy)
-                except OSError:
-                    shutil.copyfile(file, copy)
 
 
 class Servers:

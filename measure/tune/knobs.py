@@ -36,11 +36,13 @@ class Knob:
         return value_of(options, self.field)
 
 
-def knobs_for(device: Device, *, cores: int, concurrency: int, ensemble: bool) -> tuple[Knob, ...]:
+def knobs_for(
+    device: Device, *, cores: int, concurrency: int, ensemble: bool, has_int8: bool = False
+) -> tuple[Knob, ...]:
     """The knobs of a machine, the ones that usually matter most first.
 
     ``concurrency`` is the number of requests in flight: no batch can be larger. ``ensemble`` tells whether ``NAME`` is
-    tuned in place of ``NAME_fused``.
+    tuned in place of ``NAME_fused``, ``has_int8`` whether the network was calibrated for a CPU.
     """
     if device == "gpu":
         knobs = [
@@ -62,6 +64,8 @@ def knobs_for(device: Device, *, cores: int, concurrency: int, ensemble: bool) -
         ]
         if concurrency < cores:
             knobs.reverse()
+        if has_int8:
+            knobs.insert(0, Knob("precision", ("float32", "int8"), ordered=False))
     return tuple(knob for knob in knobs if len(knob.values) > 1)
 
 

@@ -13,6 +13,7 @@ from onestream.measure.tune.images import Images
 from onestream.measure.tune.knobs import Device, Knob, Value, settings, text
 from onestream.measure.tune.search import Outcome, Trial
 from onestream.preprocess.headers.reader import read_header
+from onestream.serving.building.quantization.price import Agreement
 from onestream.serving.pipeline import ServingOptions
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
@@ -108,7 +109,10 @@ class Again(BaseModel):
 
 
 class Report(BaseModel):
-    """Everything about one run. ``start`` is what the file says, ``rows`` begin with it, ``chosen`` is the outcome."""
+    """Everything about one run. ``start`` is what the file says, ``rows`` begin with it, ``chosen`` is the outcome.
+
+    ``agreements`` are those of networks in int8 with float32, as their certificates say, by the pipeline or its stages.
+    """
 
     model_config = _STRICT
 
@@ -130,6 +134,7 @@ class Report(BaseModel):
     again: Again | None
     out_of_time: bool
     keeps_limit: bool | None
+    agreements: dict[str, Agreement] = {}
 
     @property
     def changes(self) -> dict[str, Value]:
@@ -211,6 +216,8 @@ def decision(report: Report) -> str:
         said.append(f"Kept as it is: {number} better by more than the noise.")
     else:
         said.append("Kept as it is.")
+    if report.chosen.get("precision") == "int8":
+        said.append(f"What int8 answers as float32 does, by its certificate: {_each(report.agreements)}.")
     if again is not None and not again.confirmed:
         winner = text(changed(again.winner, report.start))
         said.append(f"{winner} seemed best, but not when it was measured again ({again.reason}).")
@@ -228,6 +235,10 @@ def decision(report: Report) -> str:
             f"{report.concurrency}: allow more, or keep fewer requests in flight."
         )
     return " ".join(said)
+
+
+def _each(agreements: Mapping[str, Agreement]) -> str:
+    return "; ".join(f"{name}: {agreement}" for name, agreement in agreements.items())
 
 
 def _measured(values: dict[str, Value], samples: Sequence[Measurement]) -> Row:

@@ -86,7 +86,6 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
         raise BadPipeline(f"{pipeline.name} is a cascade, whose options for a CPU are tuned: --device cpu")
     cores = usable_cores()
     concurrency = options.concurrency or default_concurrency(device, cores)
-    knobs = knobs_for(device, cores=cores, concurrency=concurrency, ensemble=options.ensemble)
     model = pipeline.name if options.ensemble else f"{pipeline.name}_fused"
     start = pipeline.serving
     with tempfile.TemporaryDirectory(prefix="onestream-tune-") as name:
@@ -100,6 +99,10 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
         )
         told.say("building")
         workshop.repository(start, progress=told.say)
+        agreements = workshop.agreements(start) if device == "cpu" else {}
+        knobs = knobs_for(
+            device, cores=cores, concurrency=concurrency, ensemble=options.ensemble, has_int8=bool(agreements)
+        )
         with Servers(workshop, model=model, device=device) as servers:
             told.say("starting a server")
             before = monotonic()
@@ -151,6 +154,7 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
         again=again_of(outcome, knobs),
         out_of_time=outcome.out_of_time,
         keeps_limit=outcome.keeps_limit,
+        agreements=agreements,
     )
 
 

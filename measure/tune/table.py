@@ -39,15 +39,17 @@ def tabulate(report: Report) -> Table:
         padding=(0, 1, 0, 0),
     )
     first, *tried = report.rows
-    table.add_row(*_cells(first, _lines(text(first.settings))), "now")
+    table.add_row(*_cells(first, _label(text(first.settings), first, report)), "now")
     for row in tried:
-        table.add_row(*_cells(row, _lines(name(row, report))), _verdict(row, report))
+        table.add_row(*_cells(row, _label(name(row, report), row, report)), _verdict(row, report))
     if report.again is not None:
         table.add_section()
         table.add_row(Text("measured again", style="bold"))
         for row in report.again.rows:
             chosen = row.settings == report.chosen
-            table.add_row(*_cells(row, _lines(name(row, report))), Text("chosen", style="green") if chosen else "")
+            table.add_row(
+                *_cells(row, _label(name(row, report), row, report)), Text("chosen", style="green") if chosen else ""
+            )
     return table
 
 
@@ -56,8 +58,12 @@ def name(row: Row, report: Report) -> str:
     return text(changed(row.settings, report.start)) or "now"
 
 
-def _lines(settings: str) -> str:
-    return settings.replace(", ", "\n")
+def _label(settings: str, row: Row, report: Report) -> str:
+    """Settings, one a line; under int8 the share of each network's answers that are float32's."""
+    lines = settings.split(", ")
+    if row.settings.get("precision") == "int8":
+        lines += [f" {name} agrees {agreement.share:.3f}" for name, agreement in report.agreements.items()]
+    return "\n".join(lines)
 
 
 def _cells(row: Row, label: str) -> tuple[str | Text, ...]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import onnx
 
 from onestream.postprocess.options import Classification, Rotation, Segmentation
-from onestream.serving.building import cascade_repository, certificate, onnx_graph, repository
+from onestream.serving.building import cascade_repository, certificate, gpu_precision, onnx_graph, repository
 from onestream.serving.building.named_files import anchors_of, background_of, labels_of
 from onestream.serving.building.network_source import NetworkSource, ServedNetwork, whole_pictures
 from onestream.serving.building.onnx_postprocess import with_activation
@@ -73,6 +73,7 @@ def build(
     do the definition exactly.
     """
     described = _in_precision(read_file(pipeline_file), precision)
+    gpu_precision.check(described.serving)
     if calibration is not None and described.serving.precision != "int8":
         raise BadPipeline("pictures to calibrate with are for int8; say --precision int8")
     stock.check_folder(folder, form)
@@ -135,9 +136,17 @@ def _build_pipeline(
         for_stock = stock.plan(pipeline, network, labels=labels)
         return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names, notes)
     served = ServedNetwork.of(
-        pipeline, onnx_file, folder=folder, beside=beside, calibration=calibration, progress=progress
+        pipeline,
+        onnx_file,
+        folder=folder,
+        beside=beside,
+        calibration=calibration,
+        for_tensorrt=gpu_precision.has_plans(pipeline),
+        progress=progress,
     )
     pipeline, notes = _suited(served.pipeline, served.network)
+    pipeline, on_gpu = gpu_precision.decided(pipeline, served)
+    notes += on_gpu
     planned = repository.plan(pipeline, served.outputs, labels=served.labels, background=background, version_of=first)
     written = repository.write(planned.files(source=named), folder, pipeline=pipeline.name, version_of=first)
     written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")

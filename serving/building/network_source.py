@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import onnx
@@ -22,10 +22,13 @@ from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
 from onestream.serving.building.quantization.price import Quantization, read_quantization
 from onestream.serving.engine import served as served_network
-from onestream.serving.engine.network_files import NETWORK_FILE, float_beside, float_network
+from onestream.serving.engine.network_files import NETWORK_FILE, float_beside, float_network, tensorrt_beside
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.networks.ppocr import Network, fetch_network
 from onestream.serving.pipeline import CpuPrecision, Pipeline
+
+if TYPE_CHECKING:
+    from onestream.serving.building.quantization.search import InInt8
 
 _SOURCE_KEY = "onestream.source"
 _MOST_NETWORK_BYTES = 2**31 - 1
@@ -44,7 +47,8 @@ def whole_pictures(pipeline: Pipeline, _network: onnx.ModelProto, _labels: str |
 class ServedNetwork:
     """A network that is ready to be served, the labels beside it, and where it is installed.
 
-    ``in_float32`` is the network that one in int8 was made of; None for one in float32 itself.
+    ``in_float32`` is the network that one in int8 was made of; None for one in float32 itself. ``for_tensorrt`` is the
+    one in int8 that TensorRT takes; None where there is none.
     """
 
     pipeline: Pipeline
@@ -53,6 +57,7 @@ class ServedNetwork:
     labels: str | None
     path: Path
     is_fresh: bool
+    for_tensorrt: onnx.ModelProto | None = None
 
     @classmethod
     def of(
@@ -64,12 +69,13 @@ class ServedNetwork:
         beside: Path,
         calibration: Calibration | None,
         split_of: SplitOf = whole_pictures,
+        for_tensorrt: bool = False,
         progress: Callable[[str], None],
     ) -> ServedNetwork:
         """The network of a pipeline in its precision, as it was built before or made anew.
 
         One in int8 is made anew where there is a ``calibration``, with the samples that ``split_of`` makes of its
-        pictures.
+        pictures; with ``for_tensorrt`` together with the one that TensorRT takes.
         """
         labels = labels_of(pipeline, beside)
         source = NetworkSource.of(pipeline, onnx_file, anchors=anchors_of(pipeline, beside))
@@ -89,10 +95,11 @@ class ServedNetwork:
         if pipeline.serving.precision == "float32":
             return cls(pipeline, network, None, labels, path, is_fresh or float_beside(path).exists())
         in_int8 = None if is_fresh or calibration else _built_before(path, key, "int8")
-        is_fresh = in_int8 is None
-        if in_int8 is None:
-            in_int8 = _in_int8(pipeline, network, labels, calibration, split_of, progress)
-        return cls(pipeline, in_int8, network, labels, path, is_fresh)
+        if in_int8 is not None:
+            signed = _built_before(tensorrt_beside(path), key, "int8")
+            return cls(pipeline, in_int8, network, labels, path, is_fresh=False, for_tensorrt=signed)
+        made = _in_int8(pipeline, network, labels, calibration, split_of, for_tensorrt, progress)
+        return cls(pipeline, made.network, network, labels, path, is_fresh=True, for_tensorrt=made.for_tensorrt)
 
     @property
     def outputs(self) -> list[served_network.NetworkOutput]:
@@ -110,11 +117,13 @@ class ServedNetwork:
         if not self.is_fresh and second.exists():
             return []
         written = repository.install_network(self.network.SerializeToString(), *files)
-        beside = [float_beside(file) for file in files]
-        if self.in_float32 is not None:
-            return written + repository.install_network(self.in_float32.SerializeToString(), *beside)
-        for file in beside:
-            file.unlink(missing_ok=True)
+        for place, network in ((float_beside, self.in_float32), (tensorrt_beside, self.for_tensorrt)):
+            beside = [place(file) for file in files]
+            if network is not None:
+                written += repository.install_network(network.SerializeToString(), *beside)
+                continue
+            for file in beside:
+                file.unlink(missing_ok=True)
         return written
 
 
@@ -244,8 +253,9 @@ def _in_int8(
     labels: str | None,
     calibration: Calibration | None,
     split_of: SplitOf,
+    for_tensorrt: bool,
     progress: Callable[[str], None],
-) -> onnx.ModelProto:
+) -> InInt8:
     """The same network in int8. Raises ``BadPipeline`` where there is nothing to calibrate it with."""
     if calibration is None:
         raise BadPipeline(
@@ -260,7 +270,15 @@ def _in_int8(
     names = None if labels is None else names_in(labels)
     progress("taking the pictures through the definition")
     split = split_of(pipeline, network, labels, calibration)
-    return quantize(pipeline, network, split, labels=names, calibration=calibration, progress=progress)
+    return quantize(
+        pipeline,
+        network,
+        split,
+        labels=names,
+        calibration=calibration,
+        for_tensorrt=for_tensorrt,
+        progress=progress,
+    )
 
 
 def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | None) -> None:

@@ -4,8 +4,8 @@
     NAME_fused        the same in one process
     each with         config.pbtxt (GPU), configs/cpu.pbtxt, definition.json, 1/model.py
 
-Networks (``1/model.onnx``; where that is in int8, ``1/model.float32.onnx`` too) and certificates (``certificate.json``)
-are built beside these files and are not committed.
+Networks (``1/model.onnx``; where that is in int8, ``1/model.float32.onnx`` and ``1/model.tensorrt.onnx`` too) and
+certificates (``certificate.json``) are built beside these files and are not committed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.triton_config import (
     HEADER,
     INSTANCES_PARAMETER,
+    PRECISION_PARAMETER,
     QUEUE_PARAMETER,
     Device,
     Ensemble,
@@ -151,7 +152,14 @@ class Terms:
                 QUEUE_PARAMETER: str(bound),
                 "threads": str(options.cpu_threads),
             },
-            Placement("python", "cpu", options.max_batch_size, instances, queue),
+            Placement(
+                "python",
+                "cpu",
+                options.max_batch_size,
+                instances,
+                queue,
+                parameters={} if options.precision == "float32" else {PRECISION_PARAMETER: options.precision},
+            ),
             image,
             Warmup((image,), _WARMUP_FILE, len(warmup_photo())),
         )
@@ -336,8 +344,9 @@ def small_pixels(definition: Definition) -> Tensor:
 
 
 def on_gpu(options: ServingOptions) -> tuple[Placement, Placement]:
-    """The places of Python and of the network on a machine with a GPU, which runs it in float32."""
-    gpu, in_int8 = options.gpu, options.precision == "int8"
+    """The places of Python and of the network on a machine with a GPU."""
+    gpu = options.gpu.model_copy(update={"precision": options.gpu.network_precision})
+    in_int8 = options.precision == "int8"
     python = Placement(
         "python",
         "gpu",

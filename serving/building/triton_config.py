@@ -22,6 +22,9 @@ INSTANCES_PARAMETER = "cpu_instances"
 QUEUE_PARAMETER = "cpu_queue"
 """Parameter with which a model asks it for a queue in proportion to the cores (value *cores*)."""
 
+PRECISION_PARAMETER = "precision"
+"""Parameter that says what a CPU runs the network in, where that is not float32; for a GPU the parameter *gpu* does."""
+
 _QUEUE_PER_CORE = 32
 """Images of which a core does 100 in a second wait a third of a second in a full queue."""
 

@@ -43,7 +43,7 @@ def open_engine(
 
     plan = ensure_plan(
         content,
-        PlanOptions(max_batch_size=options.max_batch_size, precision=options.precision),
+        PlanOptions(max_batch_size=options.max_batch_size, precision=options.network_precision),
         gpu=device.kind,
         progress=progress,
     )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from onestream.serving.pipeline import Precision
+
 NETWORK_FILE = "model.onnx"
 """What a CPU runs."""
 _FLOAT_ENDING = ".float32.onnx"
+_TENSORRT_ENDING = ".tensorrt.onnx"
 
 
 def float_beside(network: Path) -> Path:
@@ -14,7 +17,17 @@ def float_beside(network: Path) -> Path:
     return network.with_suffix(_FLOAT_ENDING)
 
 
+def tensorrt_beside(network: Path) -> Path:
+    """Where the network in int8 for TensorRT lies beside the one for a CPU: ``model.tensorrt.onnx``."""
+    return network.with_suffix(_TENSORRT_ENDING)
+
+
 def float_network(network: Path) -> Path:
     """The file of a network in float32: the one beside it, or itself where there is none."""
     beside = float_beside(network)
     return beside if beside.exists() else network
+
+
+def gpu_network(network: Path, precision: Precision) -> Path:
+    """The file that a plan of TensorRT is built from: that in int8 for it, for every other precision float32."""
+    return tensorrt_beside(network) if precision == "int8" else float_network(network)

@@ -21,7 +21,8 @@ class PlanOptions:
 
     ``max_batch_size``: the largest batch that it takes; every size from 1 on works, and the largest is the one that
     it is tuned for. ``precision``: of weights and activations: *fp32* is float32; in *tf32* sums of products are
-    computed from 10-bit mantissas, which is NVIDIA's own default; *fp16* is ``onestream.serving.engine.precision``.
+    computed from 10-bit mantissas, which is NVIDIA's own default; *fp16* is ``onestream.serving.engine.precision``;
+    *int8* takes a network that was quantized for TensorRT, and is float32 where that is.
     ``version_compatible``: whether later TensorRT versions of the same major number can load it; TensorRT for RTX
     cannot build that.
     """
@@ -137,6 +138,10 @@ def _prepare(model: bytes, options: PlanOptions, progress: Callable[[str], None]
     if options.precision == "fp16":
         progress("converting the network to float16")
         loaded = to_float16(loaded)
+    if options.precision == "int8" and not any(node.op_type == "QuantizeLinear" for node in loaded.graph.node):
+        raise BadNetwork(
+            "precision int8 takes a network that onestream build made for it; this one has nothing in int8"
+        )
     return bytes(cast_first(loaded).SerializeToString())
 
 

@@ -14,7 +14,7 @@ from onestream.preprocess.cuda.device import open_device
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.serving.engine import open_engine
 from onestream.serving.engine.fused import fused_network
-from onestream.serving.engine.network_files import NETWORK_FILE, float_network
+from onestream.serving.engine.network_files import NETWORK_FILE, gpu_network
 from onestream.serving.models.base import Adapter, Image, image_size, run_isolated
 from onestream.serving.models.gpu_batches import GpuBatches
 from onestream.serving.models.one_stream import OneStream
@@ -57,8 +57,9 @@ def fused_on_gpu(adapter: Adapter) -> GpuBatches[OneStream]:
     """What answers the fused form's batches, each on a stream of its own over one engine."""
     options = adapter.gpu_options
     device = open_device(adapter.gpu_index)
+    network = gpu_network(adapter.version_folder / NETWORK_FILE, options.network_precision)
     engine = open_engine(
-        fused_network(float_network(adapter.version_folder / NETWORK_FILE), adapter.parameters["postprocess"]),
+        fused_network(network, adapter.parameters["postprocess"]),
         options=options,
         device=device,
         definition=adapter.definition,

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from onestream.serving.building.triton_config import from_text, to_text
-from onestream.serving.engine.network_files import NETWORK_FILE, float_network
+from onestream.serving.engine.network_files import NETWORK_FILE, gpu_network
 from onestream.serving.pipeline import GpuOptions, Precision, describe
 from onestream.serving.server.errors import ModelLoadFailed, StopRequested
 from onestream.serving.server.links import link_entries
@@ -146,9 +146,9 @@ def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanR
             PlanRequest(
                 model=name,
                 version=network.parent.name,
-                network=float_network(network).resolve(),
+                network=gpu_network(network, options.network_precision).resolve(),
                 max_batch_size=max(1, config.max_batch_size),
-                precision=options.precision,
+                precision=options.network_precision,
                 postprocess=fused if by_python else None,
                 gpus=tuple(gpu for group in config.instance_group for gpu in group.gpus),
             )

@@ -15,9 +15,10 @@ import detectors
 import numpy as np
 import pytest
 import yaml
+from colored_cells import FORMS, drawn, fields, picture
+from networks import strongest_channel
 from patience import NEVER_S, wait_until
 from PIL import Image
-from test_cascade_served import FORMS, drawn, fields, picture, strongest_channel
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import detectors
 import numpy as np
 import pytest
 import yaml
+from colored_cells import CELLS, MOST, ask_in_a_crowd, drawn, fields, picture, places
+from networks import strongest_channel
 from patience import wait_until
-from test_cascade_served import CELLS, MOST, drawn, fields, picture, places, strongest_channel
 from test_gpu_form import use_gpu_form
 
-from onestream.client import BadImage, Client
+from onestream.client import Client
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
@@ -56,21 +56,7 @@ def test_both_forms_give_the_same_rows(on_host: Server, count: int) -> None:
 
 
 def test_callers_get_their_own_rows_and_bad_pictures_hurt_nobody(on_host: Server) -> None:
-    def ask(number: int) -> str:
-        colors = drawn(number % 7, number)
-        with Client(on_host.grpc_url, timeout_s=60) as client:
-            if number % 5 == 0:
-                with pytest.raises(BadImage):
-                    client.infer("things_fused", picture(colors)[: 80 + number])
-                return "refused"
-            found = client.infer("things_fused", picture(colors))
-        order = np.argsort(places(found["boxes"][0]))
-        assert [found["labels"][0][place].decode() for place in order] == colors
-        return "answered"
-
-    with ThreadPoolExecutor(24) as pool:
-        outcomes = list(pool.map(ask, range(120)))
-    assert outcomes.count("refused") == 24
+    ask_in_a_crowd(on_host.grpc_url, ("things_fused",))
 
 
 def test_each_stage_has_its_time_and_its_regions(on_host: Server) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,11 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from colored_cells import CELLS, FORMS, SCALE, drawn, fields, picture
+from going_on import clients_that_go_on
 from networks import slow, strongest_channel
 from patience import PATIENCE_S, wait_until
 from PIL import Image
-from test_cascade_served import CELLS, FORMS, SCALE, drawn, fields, picture
 from typer.testing import CliRunner, Result
 
 from onestream.cli.demo_page.served import Served
@@ -83,35 +82,10 @@ def version_of(answer: dict[str, Any]) -> int:
     return version
 
 
-@contextmanager
-def clients_that_go_on(server: Server, seen: list[tuple[float, str, int | Exception]]) -> Iterator[None]:
-    """Clients of both forms by both protocols: the version that each answer is of, and the time it was asked at.
-
-    Half of the pictures have so many regions that a request is inside for long.
-    """
-    stop = threading.Event()
-    pictures = [picture(drawn(count, count)) for count in (7, 500)]
-
-    def go_on(url: str, form: str) -> None:
-        with Client(url, timeout_s=60) as client:
-            while not stop.is_set():
-                for content in pictures:
-                    asked = time.monotonic()
-                    try:
-                        seen.append((asked, form, version_of(client.infer(form, content))))
-                    except Exception as error:  # any at all is what must not be
-                        seen.append((asked, form, error))
-
-    urls = (server.grpc_url, server.http_url)
-    threads = [threading.Thread(target=go_on, args=(url, form)) for url in urls for form in FORMS]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+def asking(count: int) -> Callable[[Client, str], int]:
+    """Asks a form about a picture with so many regions; the version that its answer is of."""
+    content = picture(drawn(count, count))
+    return lambda client, form: version_of(client.infer(form, content))
 
 
 def wait_for_version(server: Server, version: int) -> None:
@@ -142,8 +116,9 @@ def streamed_version(server: Server, folder: Path) -> set[str]:
 
 def test_clients_notice_nothing_but_other_answers(folder: Path, server: Server) -> None:
     """Each version asks its own networks; no request inside one is lost, though its networks are unloaded at once."""
-    seen: list[tuple[float, str, int | Exception]] = []
-    with clients_that_go_on(server, seen):
+    # A request is inside for long where regions are many.
+    questions = [asking(7), asking(500)]
+    with clients_that_go_on([server.grpc_url, server.http_url], FORMS, questions) as seen:
         result = rollout(server, folder, "--to=2", "--watch-s=0")
         assert result.exit_code == 0, result.output
         switched = time.monotonic()
@@ -162,11 +137,11 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, server: Server) 
         assert result.exit_code == 0, result.output
         returned = time.monotonic()
         wait_for_version(server, 1)
-    assert [entry for entry in seen if isinstance(entry[2], Exception)] == []
-    counted = Counter((form, version) for _, form, version in seen)
+    assert [entry for entry in seen if isinstance(entry.answer, Exception)] == []
+    counted = Counter((entry.form, entry.answer) for entry in seen)
     assert all(counted[form, version] > 2 for form in FORMS for version in (1, 2)), counted
-    assert {version for asked, _, version in seen if switched < asked < returning} == {2}
-    assert {version for asked, _, version in seen if asked > returned} <= {1}
+    assert {entry.answer for entry in seen if switched < entry.asked_at < returning} == {2}
+    assert {entry.answer for entry in seen if entry.asked_at > returned} <= {1}
     assert server.restarts == {}
     with Client(server.grpc_url) as client:
         client.wait_until_ready(timeout_s=PATIENCE_S)

@@ -8,60 +8,25 @@ import signal
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import av
 import detectors
 import numpy as np
 import pytest
 import yaml
+from colored_cells import CELLS, FORMS, MOST, SCALE, SIDE, ask_in_a_crowd, drawn, fields, picture, places
 from networks import strongest_channel
 from PIL import Image
 from tritonclient import grpc
 
-from onestream.client import BadImage, Client, OnestreamError, ServerUnavailable
+from onestream.client import Client, OnestreamError, ServerUnavailable
 from onestream.serving.building.build import build
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
 
 pytestmark = pytest.mark.needs_triton
-
-CELLS, SCALE, MOST = 32, 2, 600
-SIDE = CELLS * detectors.CELL
-FORMS = ("things", "things_fused")
-COLORS = {"red": (200, 0, 0), "green": (200, 255, 0), "blue": (200, 0, 255)}
-NOTHING = (0, 0, 0)
-
-
-def fields() -> dict[str, Any]:
-    scaled = {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]}
-    find = {
-        "preprocess": {
-            "operations": [{"op": "decode"}, {"op": "letterbox", "size": [SIDE, SIDE], "value": 0}, scaled],
-        },
-        "postprocess": {
-            "kind": "detection",
-            "family": "yolo",
-            "score_threshold": 0.5,
-            "max_detections": 1000,
-            "max_candidates": 1000,
-        },
-    }
-    name = {
-        "preprocess": {
-            "operations": [{"op": "region", "of": "find"}, {"op": "resize", "mode": "exact", "size": [16, 16]}, scaled],
-        },
-        "postprocess": {"kind": "classification", "top_k": 1, "activation": "none", "labels": list(COLORS)},
-    }
-    return {
-        "stages": {"find": find, "name": name},
-        "limits": {"max_regions": MOST},
-        "video": {},
-        "serving": {"max_batch_size": 4, "cpu_instances": 1},
-    }
 
 
 @pytest.fixture(scope="module")
@@ -118,27 +83,6 @@ def client(server: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
         yield connected
 
 
-def picture(colors: list[str]) -> bytes:
-    """A PNG whose first cells, row by row, have these colours."""
-    cells = np.zeros((CELLS * CELLS, 3), np.uint8)
-    cells[: len(colors)] = [COLORS[color] for color in colors] or np.empty((0, 3))
-    pixels = cells.reshape(CELLS, CELLS, 3).repeat(detectors.CELL * SCALE, 0).repeat(detectors.CELL * SCALE, 1)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
-def drawn(count: int, seed: int) -> list[str]:
-    return np.random.default_rng(seed).choice(list(COLORS), count).tolist()
-
-
-def places(boxes: Any) -> list[int]:
-    """Which cells the boxes are."""
-    cell = detectors.CELL * SCALE
-    assert np.allclose(boxes[:, 2:] - boxes[:, :2], cell)
-    return [round(float(y) / cell) * CELLS + round(float(x) / cell) for x, y in boxes[:, :2]]
-
-
 @pytest.mark.parametrize("count", [0, 1, 5, 64, MOST, 1000])
 def test_every_region_is_classified_in_both_forms(client: Client, count: int) -> None:
     colors = drawn(count, count)
@@ -155,22 +99,7 @@ def test_every_region_is_classified_in_both_forms(client: Client, count: int) ->
 
 
 def test_callers_get_their_own_rows_and_bad_pictures_hurt_nobody(server: Server) -> None:
-    def ask(number: int) -> str:
-        colors = drawn(number % 7, number)
-        form = FORMS[number % 2]
-        with Client(server.grpc_url, timeout_s=60) as client:
-            if number % 5 == 0:
-                with pytest.raises(BadImage):
-                    client.infer(form, picture(colors)[: 80 + number])
-                return "refused"
-            found = client.infer(form, picture(colors))
-        order = np.argsort(places(found["boxes"][0]))
-        assert [found["labels"][0][place].decode() for place in order] == colors
-        return "answered"
-
-    with ThreadPoolExecutor(24) as pool:
-        outcomes = list(pool.map(ask, range(120)))
-    assert outcomes.count("refused") == 24
+    ask_in_a_crowd(server.grpc_url, FORMS)
 
 
 def test_a_network_of_a_stage_can_be_asked_alone(server: Server) -> None:

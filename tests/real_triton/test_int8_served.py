@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from int8_networks import color_network, pictures, pipeline_file
 from typer.testing import CliRunner
 
+from onestream.cli.demo_page.served import Served
 from onestream.cli.main import app
 from onestream.client import Client
 from onestream.serving.building.build import build
@@ -16,6 +18,8 @@ from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.server.server import Server
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+
+FORMS = ("colors", "colors_fused")
 
 
 def test_int8_takes_the_place_of_float32_and_answers_the_same(tmp_path: Path) -> None:
@@ -26,14 +30,18 @@ def test_int8_takes_the_place_of_float32_and_answers_the_same(tmp_path: Path) ->
     build(file, folder=repository, onnx_file=own, version=2, precision="int8", calibration=calibration)
     photos = [str(path) for path in shown[:3]]
     with Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu") as server:
+        with contextlib.closing(Served(server.grpc_url)) as page:
+            assert {page.offer().forms[form].precision for form in FORMS} == {"float32"}
         with Client(server.grpc_url) as client:
             before = [client.classify(photo, pipeline="colors").top for photo in photos]
         where = [f"--repository={repository}", f"--url={server.grpc_url}"]
         rollout = ["rollout", "colors", "--to=2", "--yes", "--watch-s=0.5", *where, *(f"--photos={p}" for p in photos)]
         ended = CliRunner().invoke(app, rollout)
         assert ended.exit_code == 0, ended.output
+        with contextlib.closing(Served(server.grpc_url)) as page:
+            assert {page.offer().forms[form].precision for form in FORMS} == {"int8"}, "the demo page names it"
         with Client(server.grpc_url) as client:
-            for form in ("colors", "colors_fused"):
+            for form in FORMS:
                 after = [client.classify(photo, pipeline=form).top for photo in photos]
                 assert [one.label for one in after] == [one.label for one in before] == ["red", "green", "blue"]
                 assert [one.score for one in after] != [one.score for one in before]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import detectors
@@ -15,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import yaml
+from going_on import clients_that_go_on
 from networks import mean_color
 from onnx import numpy_helper
 from patience import PATIENCE_S, wait_until
@@ -111,40 +110,12 @@ def wait_for_restart(server: Server, model: str) -> None:
         client.wait_until_ready(timeout_s=PATIENCE_S)
 
 
-@contextmanager
-def clients_that_go_on(
-    urls: list[str], seen: list[tuple[float, str, npt.NDArray[np.float32] | Exception]]
-) -> Iterator[None]:
-    """Clients of both forms by both protocols; what they see, with the time at which they asked."""
-    stop = threading.Event()
-
-    def go_on(url: str, model: str) -> None:
-        with Client(url, timeout_s=30.0) as client:
-            while not stop.is_set():
-                asked = time.monotonic()
-                try:
-                    seen.append((asked, model, scores(client, model)))
-                except Exception as error:  # any at all is what must not be
-                    seen.append((asked, model, error))
-
-    threads = [threading.Thread(target=go_on, args=(url, model)) for url in urls for model in FORMS]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
 def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Server) -> None:
     """Version 2 has other pixels and a network that answers three times as much: a mixture would be neither."""
     build_version(folder, 2, factor=3.0, value=0)
-    seen: list[tuple[float, str, npt.NDArray[np.float32] | Exception]] = []
     with Client(own_server.grpc_url) as client:
         before = scores(client, "own")
-        with clients_that_go_on([own_server.grpc_url, own_server.http_url], seen):
+        with clients_that_go_on([own_server.grpc_url, own_server.http_url], FORMS, [scores]) as seen:
             result = rollout(own_server, "--to=2", "--least-top1=0")
             assert result.exit_code == 0, result.output
             (shown,) = re.findall(r"^```text\n(.*?)^```", DOCUMENTED, flags=re.MULTILINE | re.DOTALL)
@@ -160,17 +131,19 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Serv
             wait_for_version(own_server, 1)
         client.wait_until_ready(timeout_s=PATIENCE_S)
     assert not np.allclose(before, after)
-    assert [entry for entry in seen if isinstance(entry[2], Exception)] == []
+    assert [entry for entry in seen if isinstance(entry.answer, Exception)] == []
     counted: Counter[tuple[str, str]] = Counter()
-    for asked, model, answer in seen:
-        assert isinstance(answer, np.ndarray)
+    for entry in seen:
+        assert isinstance(entry.answer, np.ndarray)
         # Batches of other sizes may round the mean of a channel otherwise.
-        versions = [name for name, known in (("1", before), ("2", after)) if np.allclose(answer, known, rtol=1e-5)]
-        assert len(versions) == 1, f"{model} answered {answer}, which is of neither version"
-        counted[model, versions[0]] += 1
-        if switched < asked < returning:
+        versions = [
+            name for name, known in (("1", before), ("2", after)) if np.allclose(entry.answer, known, rtol=1e-5)
+        ]
+        assert len(versions) == 1, f"{entry}, which is of neither version"
+        counted[entry.form, versions[0]] += 1
+        if switched < entry.asked_at < returning:
             assert versions == ["2"]
-        if asked > returned:
+        if entry.asked_at > returned:
             assert versions == ["1"]
     assert all(counted[model, version] > 10 for model in FORMS for version in "12"), counted
     assert own_server.restarts == {}
@@ -179,7 +152,6 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Serv
 @pytest.mark.needs_nginx
 def test_callers_behind_the_proxy_notice_nothing(folder: Path, own_server: Server) -> None:
     build_version(folder, 2, factor=3.0, value=0)
-    seen: list[tuple[float, str, npt.NDArray[np.float32] | Exception]] = []
     listens = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
     with (
         proxy_command(
@@ -187,14 +159,14 @@ def test_callers_behind_the_proxy_notice_nothing(folder: Path, own_server: Serve
             *(f"--listen={listens[0]}", f"--grpc-listen={listens[1]}", f"--repository={own_server.repository}"),
             *(f"--http={own_server.http_address}", f"--grpc={own_server.grpc_address}", "--no-tls", "--no-tokens"),
         ),
-        clients_that_go_on([f"http://{listens[0]}", listens[1]], seen),
+        clients_that_go_on([f"http://{listens[0]}", listens[1]], FORMS, [scores]) as seen,
     ):
         for step in ("--to=2", "--back"):
             result = rollout(own_server, step, "--least-top1=0")
             assert result.exit_code == 0, result.output
-    assert [entry for entry in seen if isinstance(entry[2], Exception)] == []
+    assert [entry for entry in seen if isinstance(entry.answer, Exception)] == []
     # The best score of each version, to a hundredth: three times as much is further apart.
-    assert len({round(float(answer[0, 0]), 2) for _, _, answer in seen if isinstance(answer, np.ndarray)}) == 2
+    assert len({round(float(entry.answer[0, 0]), 2) for entry in seen if isinstance(entry.answer, np.ndarray)}) == 2
 
 
 @pytest.mark.parametrize(

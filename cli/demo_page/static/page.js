@@ -219,14 +219,15 @@ const ANSWERS = {
   },
 };
 
-function showTime({ total_ms: total, parts, requests }) {
+function showTime({ total_ms: total, parts, requests, precision }) {
   byId("parts").replaceChildren(...parts.map(({ name, what, ms }) => make("tr", {},
     make("th", { scope: "row" }, name, make("small", { text: what }), bar(ms / total)),
     make("td", { text: ms.toFixed(1) }))));
   byId("total").textContent = total.toFixed(1);
-  byId("time-note").textContent = requests === 1
+  const counted = requests === 1
     ? "One request. Queue and steps by Triton's statistics; transfer is the rest of what the client saw."
     : `Others used the server meanwhile: queue and steps are means over ${requests} requests.`;
+  byId("time-note").textContent = `The network is in ${precision}. ${counted}`;
 }
 
 function showParity({ reference, rows, why }, unit) {

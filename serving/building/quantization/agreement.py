@@ -61,22 +61,22 @@ def judge_of(options: AnyPostprocess, definition: Definition, labels: Sequence[s
 class _Classes(Judge):
     """The best class."""
 
-    _class = CLASS_IDS
+    _class, _what = CLASS_IDS, "best classes"
 
     def compare(self, expected: Sequence[Tensors], got: Sequence[Tensors]) -> Agreement:
         same = np.array([_first(a, self._class) == _first(b, self._class) for a, b in zip(expected, got, strict=True)])
         scores = [np.array([_first(answer, SCORES) for answer in side]) for side in (expected, got)]
-        return _of_predictions("best classes", same, scores[0] > CONFIDENT, np.abs(scores[0] - scores[1])[same])
+        return _of_predictions(self._what, same, scores[0] > CONFIDENT, np.abs(scores[0] - scores[1])[same])
 
 
 class _Rotations(_Classes):
-    _class = DEGREES
+    _class, _what = DEGREES, "turns"
 
 
 class _Texts(_Classes):
     """The text of a line."""
 
-    _class = TEXTS
+    _class, _what = TEXTS, "texts"
 
 
 class _Objects(Judge):

@@ -88,6 +88,9 @@ class Agreement(BaseModel):
         finer = (self.average_precision, self.all_share, self.share)
         return self.share, next(value for value in finer if value is not None)
 
+    def __str__(self) -> str:
+        return f"{self.measure}: {self.share:.3f}" + (f" of {self.of}" if self.of else "")
+
 
 class Speed(BaseModel):
     """Milliseconds of one run with one picture, medians of interleaved runs in one process.
@@ -114,6 +117,20 @@ class Tried(BaseModel):
     ms: float
 
 
+class ForTensorRt(BaseModel):
+    """The network in int8 for TensorRT, from the same calibration: how it answers when ONNX Runtime computes it.
+
+    Attributes:
+        settings: those that agree best; their time is that of a GPU, which is not measured.
+        agreement: on the same pictures as of the network for a CPU.
+    """
+
+    model_config = _Frozen
+
+    settings: Settings
+    agreement: Agreement
+
+
 class Quantization(BaseModel):
     """What a build measured of an int8 network beside float32.
 
@@ -123,6 +140,7 @@ class Quantization(BaseModel):
             normalization is in the weights of the first convolution; *float32*: the definition's arithmetic.
         onnxruntime: the version that quantized it.
         min_agreement: below which it would have been refused.
+        tensorrt: the network for TensorRT, which below ``min_agreement`` is not kept; None where no plan can be served.
         tried: every setting that was measured.
     """
 
@@ -138,14 +156,14 @@ class Quantization(BaseModel):
     agreement: Agreement
     speed: Speed
     tried: tuple[Tried, ...]
+    tensorrt: ForTensorRt | None = None
 
     def summary(self) -> str:
         """What it costs and gains, in one line."""
-        agreement, speed = self.agreement, self.speed
-        of = f" of {agreement.of}" if agreement.of else ""
+        speed = self.speed
         slower = ", so float32 is better here" if speed.int8_ms >= speed.float32_ms else ""
         return (
-            f"int8: {agreement.measure}: {agreement.share:.3f}{of}; {speed.int8_ms:.2f} ms an image, float32 "
+            f"int8: {self.agreement}; {speed.int8_ms:.2f} ms an image, float32 "
             f"{speed.float32_ms:.2f} ms{slower} ({self.settings})"
         )
 

@@ -1,7 +1,11 @@
-"""Quantizes a served network with ``onnxruntime.quantization``: uint8 activations and int8 weights, as QDQ.
+"""Quantizes a served network with ``onnxruntime.quantization``, as QDQ: for a CPU and, from the same ranges, TensorRT.
 
-Left in float32 are the door, what comes after the last layers (softmax, the decoding of boxes, the tails that a build
-appends), and the layers that a setting names.
+A CPU takes uint8 activations and int8 weights. Left in float32 are the door, what comes after the last layers (softmax,
+the decoding of boxes, the tails that a build appends), and the layers that a setting names.
+
+TensorRT takes int8 for both and zero points of 0 only, and fuses best where nothing is rounded but what layers take:
+https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/quantized-types-explicit-quantization.html.
+NVIDIA's own ``nvidia-modelopt`` wraps the same library, calibrates by itself, and brings PyTorch.
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ import contextlib
 import io
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,9 +31,12 @@ from onnxruntime.quantization import (
     TensorsData,
     create_calibrator,
 )
+from onnxruntime.quantization.onnx_model import ONNXModel
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
+from onestream.preprocess import Definition
 from onestream.serving.building.onnx_nodes import TAIL_PREFIX, opset
+from onestream.serving.building.quantization.pixel_door import with_pixels_first
 from onestream.serving.building.quantization.price import Ranges, Settings
 from onestream.serving.engine.served import DOOR, DOOR_PREFIX
 from onestream.serving.errors import BadNetwork
@@ -50,16 +58,25 @@ _METHODS: dict[Ranges, tuple[CalibrationMethod, dict[str, Any]]] = {
     "entropy": (CalibrationMethod.Entropy, {}),
     "percentile": (CalibrationMethod.Percentile, {"percentile": 99.99, "symmetric": False}),
 }
+_FOR_TENSORRT: Mapping[str, Any] = {
+    "ActivationSymmetric": True,
+    # TensorRT adds the bias in float32, and what a layer gives goes into its activation before it is rounded.
+    "QuantizeBias": False,
+    "OpTypesToExcludeOutputQuantization": sorted(_LAYERS),
+}
 
 
 class Quantizable:
     """A served network, and the pictures that it is calibrated with: uint8 (height, width, channels) each.
 
-    Raises ``BadNetwork`` where it has no layers, or cannot be written in the opset that this takes.
+    ``door`` is what the network for a CPU begins with. Raises ``BadNetwork`` where it has no layers, or cannot be
+    written in the opset that this takes.
     """
 
-    def __init__(self, served: onnx.ModelProto, pictures: Sequence[Pixels]) -> None:
-        self._network = _named(_in_opset(served))
+    def __init__(self, served: onnx.ModelProto, definition: Definition, pictures: Sequence[Pixels]) -> None:
+        named = _named(_copy(served))
+        with_pixels, self.door = with_pixels_first(named, definition)
+        self._network, self._pixels_first = (_named(_in_opset(one)) for one in (named, with_pixels))
         if not self.layers:
             raise BadNetwork(f"int8 is for networks with layers of {', '.join(sorted(_LAYERS))}; this one has none")
         self._pictures = pictures
@@ -80,31 +97,50 @@ class Quantizable:
             if node.name in self.layers and not any(name in before for name in node.output)
         ]
 
-    def quantized(self, settings: Settings) -> onnx.ModelProto:
-        """The network in int8. Raises ``BadNetwork`` where ONNX Runtime cannot do that."""
-        network = onnx.ModelProto()
-        network.CopyFrom(self._network)
-        kept = {node.name for node in network.graph.node if _is_ours(node)}
-        kept |= {node.name for node in _after_the_layers(network.graph)}
+    def for_cpu(self, settings: Settings) -> onnx.ModelProto:
+        """The network in int8 for ONNX Runtime. Raises ``BadNetwork`` where its tools cannot do that."""
+        after = {node.name for node in _after_the_layers(self._pixels_first.graph)}
+        made = self._quantized(self._pixels_first, settings, QuantType.QUInt8, kept=after, operators=_operators())
+        _give_floats(made.graph)
+        return self._finished(made)
+
+    def for_tensorrt(self, settings: Settings) -> onnx.ModelProto:
+        """The network in int8 for TensorRT, which normalizes as the definition does. Raises as ``for_cpu``."""
+        return self._finished(
+            self._quantized(self._network, settings, QuantType.QInt8, operators=sorted(_LAYERS), options=_FOR_TENSORRT)
+        )
+
+    def _quantized(
+        self,
+        network: onnx.ModelProto,
+        settings: Settings,
+        activations: QuantType,
+        *,
+        kept: Collection[str] = (),
+        operators: list[str],
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> onnx.ModelProto:
+        ours = [node.name for node in network.graph.node if _is_ours(node)]
         with _told_as_bad_network("be quantized"):
             ranges = self._ranges_by(settings.ranges)
+            # The quantizer changes what it is given.
             quantizer = QDQQuantizer(
-                network,
+                _copy(network),
                 settings.weights == "per_channel",
                 False,
                 QuantType.QInt8,
-                QuantType.QUInt8,
-                # The quantizer changes what it is given.
+                activations,
                 TensorsData(ranges.calibration_method, dict(ranges.items())),
                 [],
-                [*kept, *settings.kept_layers],
-                _operators(),
-                {},
+                [*ours, *kept, *settings.kept_layers],
+                operators,
+                dict(options),
             )
             quantizer.quantize_model()
-            _give_floats(quantizer.model.model.graph)
-            quantizer.model.topological_sort()
-            made = quantizer.model.model
+            return quantizer.model.model
+
+    def _finished(self, made: onnx.ModelProto) -> onnx.ModelProto:
+        ONNXModel(made).topological_sort()
         _put_door_first(made.graph)
         helper.set_model_props(made, {entry.key: entry.value for entry in self._network.metadata_props})
         onnx.checker.check_model(made)
@@ -158,11 +194,15 @@ def _operators() -> list[str]:
     return sorted(({*QDQRegistry} | {*QLinearOpsRegistry}) - _KEPT)
 
 
+def _copy(network: onnx.ModelProto) -> onnx.ModelProto:
+    copied = onnx.ModelProto()
+    copied.CopyFrom(network)
+    return copied
+
+
 def _in_opset(served: onnx.ModelProto) -> onnx.ModelProto:
     if opset(served) >= _OPSET:
-        changed = onnx.ModelProto()
-        changed.CopyFrom(served)
-        return changed
+        return _copy(served)
     with _told_as_bad_network(f"be converted from opset {opset(served)} to {_OPSET}, the oldest for int8"):
         changed = version_converter.convert_version(served, _OPSET)
     helper.set_model_props(changed, {entry.key: entry.value for entry in served.metadata_props})

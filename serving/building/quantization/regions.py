@@ -13,7 +13,7 @@ import onnx
 
 from onestream.postprocess.labels import names_in
 from onestream.postprocess.postprocessing import Tensors, open_postprocess
-from onestream.preprocess import WHOLE_PICTURE, BadImage, Limits, compile, compile_from_picture
+from onestream.preprocess import WHOLE_PICTURE, BadImage, Definition, Limits, compile, compile_from_picture
 from onestream.serving.building.cascade_repository import PreparedStage, stage_answer
 from onestream.serving.building.quantization.pictures import LEAST, Sample, Split, contents
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -50,7 +50,8 @@ class FloatStage:
 def split_of_stage(stages: Sequence[FloatStage], files: Sequence[Path], limits: Limits) -> Split:
     """What the last of ``stages`` takes of the pictures in files: the first regions of each, at most 16.
 
-    Pictures are split as by ``Split.of``, so that no picture has regions on both sides. Raises ``BadPipeline`` where a
+    Pictures are taken in the order of their digests, and each goes to the side that has fewer regions, so that none has
+    regions on both. Raises ``BadPipeline`` where a
     file cannot be read, or fewer than 8 regions are found on a side.
     """
     recorder = _Recorder({one.prepared.name: one.network for one in stages[:-1]})
@@ -62,25 +63,39 @@ def split_of_stage(stages: Sequence[FloatStage], files: Sequence[Path], limits: 
     )
     decoder = compile(WHOLE_PICTURE, limits=limits)
     sides: tuple[list[Sample], list[Sample]] = ([], [])
-    refused = taken = 0
+    refused = taken = shows = 0
     for sha256, (name, content) in sorted(contents(files).items()):
         (picture,) = decoder.run([content])
         if isinstance(picture, BadImage):
             refused += 1
             continue
-        side = sides[taken % len(sides)]
         taken += 1
+        # The side that has fewer: pictures show none, or many.
+        side = min(sides, key=len)
         if len(side) >= _MOST:
             continue
-        for number, pixels in enumerate(recorder.regions(runner, picture)):
+        regions = recorder.regions(runner, picture)
+        shows += bool(regions)
+        for number, pixels in enumerate(regions):
             side.append(Sample(f"{name}#{number}", f"{sha256}#{number}", pixels, (pixels.shape[0], pixels.shape[1])))
     calibrated, held_out = (tuple(side[:_MOST]) for side in sides)
     if min(len(calibrated), len(held_out)) < LEAST:
-        raise BadPipeline(
-            f"it is calibrated with the regions that are found before it: at least {LEAST} to calibrate and {LEAST} to "
-            f"measure; these {taken} pictures have {len(calibrated)} and {len(held_out)}"
-        )
+        raise BadPipeline(_too_few(stages[-1].prepared.definition, taken, shows, len(calibrated), len(held_out)))
     return Split(calibrated, held_out, refused)
+
+
+def _too_few(definition: Definition, taken: int, shows: int, calibrated: int, held_out: int) -> str:
+    """Why the regions of so many pictures, of which so many show any, do not suffice, and what would."""
+    region = definition.region
+    assert region is not None
+    kinds = f" of {', '.join(map(str, region.classes))}" if region.classes else ""
+    found = calibrated + held_out
+    needed = max(taken + 1, -(-taken * 2 * LEAST // found)) if found else 0
+    more = f"Of pictures like these about {needed} are needed" if found else "Take pictures that show some"
+    return (
+        f"it is calibrated with the regions{kinds} that stage {region.of} finds: at least {LEAST} to calibrate and "
+        f"{LEAST} to measure; these {taken} pictures have {calibrated} and {held_out}, in {shows} of them. {more}"
+    )
 
 
 class _Recorded(Exception):

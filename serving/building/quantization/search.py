@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+from onnx import helper
 
 from onestream.postprocess.options import Classification
 from onestream.postprocess.postprocessing import Tensors
@@ -18,9 +19,9 @@ from onestream.serving.building.quantization.agreement import judge_of
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.interleaved import medians_ms
 from onestream.serving.building.quantization.pictures import Sample, Split
-from onestream.serving.building.quantization.pixel_door import with_pixels_first
 from onestream.serving.building.quantization.price import (
     Agreement,
+    ForTensorRt,
     Quantization,
     Ranges,
     Settings,
@@ -38,6 +39,7 @@ from onestream.serving.pipeline import Pipeline
 from onestream.wire.tensor_names import CLASS_IDS
 
 _WEIGHTS: tuple[Weights, ...] = ("per_channel", "per_tensor")
+_TENSORRT_WEIGHTS: tuple[Weights, ...] = ("per_channel",)
 _RANGES: tuple[Ranges, ...] = ("minmax", "percentile", "entropy")
 _TIMING_S = 15.0
 _NOISE = 1.05
@@ -47,6 +49,14 @@ _TOGETHER = (2, 3, 4)
 """Parts of the layers. With more of them in float32, int8 gains nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class InInt8:
+    """A served network in int8; ``for_tensorrt`` is None where that was not asked for, or agrees too little."""
+
+    network: onnx.ModelProto
+    for_tensorrt: onnx.ModelProto | None
+
+
 def quantize(
     pipeline: Pipeline,
     served: onnx.ModelProto,
@@ -54,18 +64,19 @@ def quantize(
     *,
     labels: Sequence[str] | None,
     calibration: Calibration,
+    for_tensorrt: bool = False,
     progress: Callable[[str], None] = lambda _: None,
-) -> onnx.ModelProto:
+) -> InInt8:
     """A pipeline's served network in int8, which carries its ``Quantization`` in its metadata.
 
-    ``split`` has its samples, ``labels`` are the names of its classes. Raises ``BadPipeline`` where the pictures or
-    their labels do not serve, and ``BadNetwork`` where no setting agrees with float32 well enough, naming the one that
-    came nearest.
+    ``split`` has its samples, ``labels`` are the names of its classes. ``for_tensorrt`` asks for the network that
+    TensorRT takes, too. Raises ``BadPipeline`` where the pictures or their labels do not serve, and ``BadNetwork``
+    where no setting agrees with float32 well enough, naming the one that came nearest.
     """
     referee = _Referee(pipeline, served, split.held_out, labels, calibration)
-    with_door, door = with_pixels_first(served, pipeline.preprocess)
-    search = _Search(Quantizable(with_door, [sample.pixels for sample in split.calibrated]), referee, progress)
-    search.run(calibration.min_agreement)
+    network = Quantizable(served, pipeline.preprocess, [sample.pixels for sample in split.calibrated])
+    search = _Search(network, network.for_cpu, referee, progress)
+    search.run(_WEIGHTS, calibration.min_agreement)
     progress("timing what was found")
     threads = pipeline.serving.cpu_threads
     pixels = split.held_out[0].pixels[None]
@@ -75,9 +86,10 @@ def quantize(
     chosen = search.candidates[best]
     if chosen.agreement.share < calibration.min_agreement:
         raise BadNetwork(_refusal(chosen, calibration.min_agreement, len(search.candidates)))
+    signed = _for_tensorrt(network, referee, calibration, progress) if for_tensorrt else None
     described = Quantization(
         settings=chosen.settings,
-        door=door,
+        door=network.door,
         onnxruntime=onnxruntime.__version__,
         pictures=split.described(),
         labels_sha256=referee.labels_sha256,
@@ -94,10 +106,23 @@ def quantize(
             Tried(settings=one.settings, agreement=one.agreement, ms=round(ms, 3))
             for one, ms in zip(search.candidates, times, strict=True)
         ),
+        tensorrt=None if signed is None else ForTensorRt(settings=signed.settings, agreement=signed.agreement),
     )
-    for key, value in described.entry().items():
-        chosen.network.metadata_props.add(key=key, value=value)
-    return chosen.network
+    agrees = signed is not None and signed.agreement.share >= calibration.min_agreement
+    made = InInt8(chosen.network, signed.network if signed is not None and agrees else None)
+    for each in (made.network, made.for_tensorrt):
+        if each is not None:
+            helper.set_model_props(each, {entry.key: entry.value for entry in each.metadata_props} | described.entry())
+    return made
+
+
+def _for_tensorrt(
+    network: Quantizable, referee: _Referee, calibration: Calibration, progress: Callable[[str], None]
+) -> _Candidate:
+    """The network for TensorRT that agrees best, as ONNX Runtime computes it; how fast it is, only a GPU can say."""
+    search = _Search(network, network.for_tensorrt, referee, lambda line: progress(f"{line}, for TensorRT"))
+    search.run(_TENSORRT_WEIGHTS, calibration.min_agreement)
+    return search.best
 
 
 def _best(agreements: Sequence[Agreement], times_ms: Sequence[float]) -> int:
@@ -199,21 +224,28 @@ class _Search:
     where it is too little.
     """
 
-    def __init__(self, network: Quantizable, referee: _Referee, progress: Callable[[str], None]) -> None:
-        self._network, self._referee, self._progress = network, referee, progress
+    def __init__(
+        self,
+        network: Quantizable,
+        quantized: Callable[[Settings], onnx.ModelProto],
+        referee: _Referee,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._network, self._quantized = network, quantized
+        self._referee, self._progress = referee, progress
         self.candidates: list[_Candidate] = []
 
-    def run(self, min_agreement: float) -> None:
+    def run(self, weights: Sequence[Weights], min_agreement: float) -> None:
         """Fill ``candidates``."""
-        for ranges, weights in product(_RANGES, _WEIGHTS):
-            self._try(Settings(weights=weights, ranges=ranges))
-        if self._best.agreement.share == 1:
+        for ranges, scales in product(_RANGES, weights):
+            self._try(Settings(weights=scales, ranges=ranges))
+        if self.best.agreement.share == 1:
             return
-        base = self._best.settings
+        base = self.best.settings
         first, last = self._network.layers[:1], self._network.last_layers
         for kept, layers in (("the first layer", first), ("the last layers", last), ("both ends", first + last)):
             self._try(_keeping(base, kept, layers))
-        if self._best.agreement.share < min_agreement:
+        if self.best.agreement.share < min_agreement:
             self._walk(base, min_agreement)
 
     def _walk(self, base: Settings, min_agreement: float) -> None:
@@ -226,19 +258,20 @@ class _Search:
             zip(parts, alone, strict=True), key=lambda one: (*one[1].agreement.rank, -one[1].agreement.mean_change)
         )[::-1]
         for count in _TOGETHER:
-            if self._best.agreement.share >= min_agreement or count >= len(parts):
+            if self.best.agreement.share >= min_agreement or count >= len(parts):
                 return
             chosen = sorted(part for part, _ in best_first[:count])
             together = [layer for _, part in chosen for layer in part]
             self._try(_keeping(base, _numbered(chosen, len(layers)), together))
 
     @property
-    def _best(self) -> _Candidate:
+    def best(self) -> _Candidate:
+        """The one that agrees best, of equal ones the first."""
         return max(self.candidates, key=lambda candidate: candidate.agreement.rank)
 
     def _try(self, settings: Settings) -> _Candidate:
         self._progress(f"trying int8: {settings}")
-        network = self._network.quantized(settings)
+        network = self._quantized(settings)
         engine = self._referee.open(network)
         candidate = _Candidate(settings, network, engine, self._referee.agreement(engine))
         self.candidates.append(candidate)
@@ -256,10 +289,8 @@ def _numbered(parts: Sequence[tuple[int, list[str]]], count: int) -> str:
 
 
 def _refusal(nearest: _Candidate, min_agreement: float, tried: int) -> str:
-    agreement = nearest.agreement
-    of = f" of {agreement.of}" if agreement.of else ""
     return (
-        f"int8 would cost too much: {agreement.measure}: {agreement.share:.3f}{of}, and min_agreement is "
+        f"int8 would cost too much: {nearest.agreement}, and min_agreement is "
         f"{min_agreement:g}. The nearest of {tried} settings was {nearest.settings}. Nothing was installed; serve it "
         "in float32, or calibrate with more pictures like those that will be served"
     )

@@ -110,6 +110,7 @@ def test_a_photo_is_shown_as_the_network_saw_it_with_answer_steps_and_heat_maps(
     # Each figure is rounded to a tenth.
     assert sum(steps.values()) == pytest.approx(total, abs=0.05 * (len(steps) + 1) + 1e-9)
     assert steps["network"] > 0
+    assert tab.locator("#time-note").inner_text().startswith("The network is in float32. ")
 
     maps = tab.locator("#maps figure")
     assert maps.count() == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,9 +14,12 @@ from page_browser import chromium, opened
 from page_process import PageProcess, pixels_of
 from PIL import Image
 
+from onestream.cli.demo_page.inspect_image import look
+from onestream.cli.demo_page.served import Served
 from onestream.postprocess.options import Classification, Detection
 from onestream.preprocess import Decode, Definition, Normalize, Region, Resize, compile
 from onestream.serving.cascade import SERVED_STAGES, ServedStage
+from onestream.serving.pipeline import GpuOptions
 
 WIDTH, HEIGHT = 96, 64
 SCALE = Normalize(mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -93,6 +97,26 @@ def started() -> Iterator[tuple[FakeTriton, PageProcess]]:
 @pytest.fixture
 def page(started: tuple[FakeTriton, PageProcess]) -> PageProcess:
     return started[1]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({}, "float32"),
+        ({"precision": "int8"}, "int8"),
+        ({"gpu": GpuOptions().model_dump_json()}, "float32"),
+        ({"gpu": GpuOptions(precision="int8").model_dump_json()}, "int8"),
+        ({"gpu": GpuOptions(precision="tf32").model_dump_json()}, "TF32"),
+    ],
+)
+def test_the_precision_of_the_network_is_told(parameters: dict[str, str], expected: str, picture: bytes) -> None:
+    read = models()["read"]
+    with (
+        serving({"read": replace(read, parameters=PARAMETERS | parameters)}) as (address, _),
+        contextlib.closing(Served(address)) as served,
+    ):
+        form = served.offer().forms["read"]
+        assert look(served, form, picture)["time"]["precision"] == form.precision == expected
 
 
 def test_text_has_its_quads_and_its_words(page: PageProcess, picture: bytes) -> None:

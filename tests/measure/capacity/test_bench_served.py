@@ -109,6 +109,7 @@ def test_a_soak_counts_frames_and_survives_clients_that_are_killed(pipeline_file
     result = soak(plan, folder=folder, say=messages.append)
     assert (result["lost"], result["out_of_order"], result["wrong_times"], result["failures"]) == (0, 0, 0, [])
     assert result["frames"] > 100
+    assert result["precision"] == "float32"
     assert result["server_restarts"] == {}
     assert result["mib_per_stream"] < 120
     assert len(result["memory"]["seconds"]) == len(result["memory"]["server_mib"])

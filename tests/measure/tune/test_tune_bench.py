@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from cascades import write_things
+from int8_networks import color_network, in_int8
 from networks import mean_color
 
 from onestream.measure.tune.bench import Bench, Workshop, measurement_s
@@ -219,3 +220,35 @@ def test_every_setting_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else(pipeli
             changed = {path for path in files if (tried / path).read_bytes() != (usual / path).read_bytes()}
             assert Path("mine_fused", "config.pbtxt") in changed, (knob.field, value)
             assert {path.name for path in changed} == {"config.pbtxt"}, (knob.field, value)
+
+
+def test_float32_and_int8_are_built_by_turns_and_what_int8_answers_is_told(tmp_path: Path) -> None:
+    built = in_int8(tmp_path)
+    file, onnx_file = tmp_path / "colors.yaml", tmp_path / "colors.onnx"
+    workshop = Workshop(file, onnx_file=onnx_file, folder=tmp_path / "tries", built=built.folder)
+    start = ServingOptions()
+    workshop.repository(start)
+    assert workshop.agreements(start) == {"colors": built.quantizations["colors"].agreement}
+    expected = {
+        "float32": built.folder / "colors_model" / "1" / "model.float32.onnx",
+        "int8": built.folder / "colors_model" / "1" / "model.onnx",
+    }
+    for batch, precision in enumerate(("int8", "float32", "int8", "float32", "int8"), start=1):
+        tried = workshop.repository(ServingOptions(precision=precision, max_batch_size=batch))
+        for form in ("colors_model", "colors_fused"):
+            network = (tried / form / "1" / "model.onnx").read_bytes()
+            assert network == expected[precision].read_bytes(), (batch, precision)
+
+
+def test_without_a_network_in_int8_that_fits_there_is_none_to_try(tmp_path: Path) -> None:
+    built = in_int8(tmp_path)
+    file, onnx_file = tmp_path / "colors.yaml", tmp_path / "colors.onnx"
+    other = color_network(confidence=20).SerializeToString()
+    for number, (repository, network) in enumerate(
+        ((tmp_path / "missing", onnx_file.read_bytes()), (built.folder, other))
+    ):
+        onnx_file.write_bytes(network)
+        workshop = Workshop(file, onnx_file=onnx_file, folder=tmp_path / str(number), built=repository)
+        workshop.repository(ServingOptions())
+        assert workshop.agreements(ServingOptions()) == {}
+        assert workshop.repository(ServingOptions(max_batch_size=2)).exists()

@@ -17,13 +17,15 @@ import psutil
 import pytest
 import yaml
 from cascades import write_things
+from int8_networks import in_int8
 from networks import mean_color
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.measure.tune import run as run_module
 from onestream.measure.tune.images import Images
-from onestream.measure.tune.report import ImagesUsed, Report
+from onestream.measure.tune.knobs import knobs_for
+from onestream.measure.tune.report import ImagesUsed, Report, decision
 from onestream.measure.tune.run import Options, tune, write
 from onestream.serving.building.build import build
 from onestream.serving.building.triton_config import from_text
@@ -144,6 +146,35 @@ def test_a_short_real_run(options: Options, tmp_path: Path) -> None:
     assert yaml.safe_load(after) == yaml.safe_load(PIPELINE) | {"serving": serving}
     assert "# A small pipeline." in after
     assert options.repository.exists() == bool(report.changes)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_a_real_run_tries_int8_and_tells_what_it_answers(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = in_int8(tmp_path)
+    monkeypatch.delenv("PERF_ANALYZER", raising=False)
+    # The other knobs are left out, so that it ends when both were tried.
+    monkeypatch.setattr(run_module, "knobs_for", lambda *given, **more: knobs_for(*given, **more)[:1])
+    known = replace(
+        options,
+        pipeline_file=tmp_path / "colors.yaml",
+        onnx_file=tmp_path / "colors.onnx",
+        repository=built.folder,
+        images=tmp_path / "pictures",
+        minutes=2.0,
+    )
+    report = tune(known)
+    assert report.start == {"precision": "float32"}
+    assert [one.settings["precision"] for one in report.rows] == ["float32", "int8"]
+    assert all(one.samples for one in report.rows)
+    assert report.agreements == {"colors": built.quantizations["colors"].agreement}
+    assert ("by its certificate: colors: best classes" in decision(report)) == (report.chosen["precision"] == "int8")
+    if report.changes:
+        written = write(report, known)
+        assert written.quantizations == built.quantizations
+        assert yaml.safe_load(known.pipeline_file.read_text())["serving"]["precision"] == "int8"
 
 
 @pytest.mark.slow

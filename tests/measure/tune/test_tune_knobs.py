@@ -31,6 +31,15 @@ def test_a_cpu_is_tuned_by_batches_processes_and_threads() -> None:
     }
 
 
+def test_a_cpu_is_tuned_by_precision_where_the_network_was_calibrated() -> None:
+    first, *others = knobs_for("cpu", cores=2, concurrency=8, ensemble=False, has_int8=True)
+    assert (first.field, first.values, first.ordered) == ("precision", ("float32", "int8"), False)
+    assert tuple(others) == CPU
+    changed = with_value(ServingOptions(), "precision", "int8")
+    assert changed is not None
+    assert differences(changed, ServingOptions()) == {"precision": "int8"}
+
+
 def test_a_gpu_is_tuned_by_where_it_decodes_what_preprocesses_batches_and_overlap() -> None:
     found = {knob.field: knob.values for knob in GPU}
     assert found["gpu.decode"] == ("gpu", "hybrid", "cpu")

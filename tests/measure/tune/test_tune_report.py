@@ -15,6 +15,7 @@ from onestream.measure.tune.images import Images
 from onestream.measure.tune.knobs import Value
 from onestream.measure.tune.report import Again, ImagesUsed, Quartiles, Report, Row, decision
 from onestream.measure.tune.table import about_images, tabulate
+from onestream.serving.building.quantization.price import Agreement
 
 PHOTOS = Path(__file__).parents[3] / "examples" / "photos"
 NOW: dict[str, Value] = {"max_batch_size": 4, "cpu_instances": "cores", "cpu_threads": 1}
@@ -162,6 +163,28 @@ def test_the_second_measurement_has_rows_of_its_own() -> None:
         ["max_batch_size", "2", "320"],
     ]
     assert [words[-1] for words in shown] == ["(1.48–1.53)", "(1.53–1.58)", "chosen"]
+
+
+def test_int8_is_never_told_without_what_it_answers() -> None:
+    agreement = Agreement(
+        measure="best classes that are the same", share=0.987, of=152, mean_change=0.01, largest_change=0.2
+    )
+    now = {"precision": "float32"} | NOW
+    in_int8 = {"precision": "int8"} | NOW
+    again = measured_again(confirmed=True, to_start=1.45)
+    rows = [row(now, 300), row(in_int8, 440)]
+    again = again.model_copy(update={"winner": in_int8, "rows": rows})
+    found = report(row(in_int8, 440, better=True), chosen=in_int8, again=again, start=now, defaults=now)
+    found = found.model_copy(update={"agreements": {"classify": agreement}, "rows": rows})
+    assert "by its certificate: classify: best classes that are the same: 0.987 of 152." in decision(found)
+    text = StringIO()
+    Console(file=text, width=80).print(tabulate(found))
+    lines = [line.strip() for line in text.getvalue().splitlines()]
+    for index, line in enumerate(lines):
+        if line.startswith("precision int8"):
+            assert lines[index + 1].startswith("classify agrees 0.987")
+    assert sum(line.startswith("precision int8") for line in lines) == 2
+    assert "…" not in text.getvalue()
 
 
 def test_images_are_told_with_their_sizes() -> None:

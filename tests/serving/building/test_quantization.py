@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from int8_networks import COLORS, color_network, pictures, pipeline_file
+from int8_networks import COLORS, color_network, in_int8, pictures, pipeline_file
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -24,7 +24,6 @@ from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.server.doctor import Check, run_checks
-from onestream.serving.server.tensorrt_prebuild import plans_needed
 
 NETWORKS = ("colors_model/1/model.onnx", "colors_fused/1/model.onnx")
 FLOATS = ("colors_model/1/model.float32.onnx", "colors_fused/1/model.float32.onnx")
@@ -36,12 +35,6 @@ def files(repository: Path) -> dict[str, bytes]:
         path.relative_to(repository).as_posix(): path.read_bytes() for path in repository.rglob("*") if path.is_file()
     }
     return {name: content for name, content in found.items() if not name.endswith(certificate.FILE_NAME)}
-
-
-def in_int8(folder: Path, network: onnx.ModelProto | None = None, **options: object) -> Built:
-    file, own = pipeline_file(folder, network or color_network())
-    calibration = Calibration(pictures=pictures(folder / "pictures"), **options)
-    return build(file, folder=folder / "repository", onnx_file=own, precision="int8", calibration=calibration)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +50,17 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Built]:
 
 def test_only_the_network_changes_and_the_float_one_stays_beside_it(both: tuple[Path, Path, Built]) -> None:
     before, after = (files(repository) for repository in both[:2])
-    assert {name for name in before if before[name] != after[name]} == set(NETWORKS)
-    assert set(after) - set(before) == set(FLOATS)
+    changed = {name for name in before if before[name] != after[name]}
+    assert {name for name in changed if not name.endswith(".pbtxt")} == set(NETWORKS)
+    assert {name for name in set(after) - set(before) if not name.endswith(".tensorrt.onnx")} == set(FLOATS)
+    # Each configuration says the precision, and nothing else in it is another.
+    for name in (name for name in changed if name.endswith(".pbtxt")):
+        one, other = (from_text(content[name].decode()) for content in (before, after))
+        for config in (one, other):
+            said = [config.parameters[key].string_value for key in ("precision", "gpu")]
+            assert ("int8" in "".join(said)) == (config is other)
+            del config.parameters["precision"], config.parameters["gpu"]
+        assert one == other
     assert [after[name] for name in FLOATS] == [before[name] for name in NETWORKS]
 
 
@@ -106,7 +108,7 @@ def test_a_later_build_keeps_it_and_another_precision_takes_its_place(tmp_path: 
     assert again.written == []
     assert again.quantizations == first.quantizations
     back = build(file, folder=first.folder, onnx_file=own)
-    assert {path.name for path in back.written} == {"model.onnx", certificate.FILE_NAME}
+    assert {path.name for path in back.written} == {"model.onnx", "config.pbtxt", "cpu.pbtxt", certificate.FILE_NAME}
     after = files(first.folder)
     assert not set(after) & set(FLOATS)
     assert after[NETWORKS[0]] == before[FLOATS[0]]
@@ -199,17 +201,12 @@ def test_the_stock_form_says_that_it_takes_float32(tmp_path: Path) -> None:
         build(file, folder=tmp_path / "stock", onnx_file=own, form="dali-backend")
 
 
-def test_a_gpu_runs_the_network_in_float32(tmp_path: Path) -> None:
-    for engine in ("tensorrt", "onnxruntime"):
-        file, own = pipeline_file(tmp_path, color_network(), gpu={"engine": engine})
-        shown = Calibration(pictures=pictures(tmp_path / "pictures"))
-        build(file, folder=tmp_path / engine, onnx_file=own, precision="int8", calibration=shown)
-    config = from_text((tmp_path / "onnxruntime" / "colors_model" / "config.pbtxt").read_text())
+def test_onnx_runtime_on_a_gpu_runs_the_network_in_float32(tmp_path: Path) -> None:
+    repository = in_int8(tmp_path, serving={"gpu": {"engine": "onnxruntime"}}).folder
+    config = from_text((repository / "colors_model" / "config.pbtxt").read_text())
     assert config.default_model_filename == "model.float32.onnx"
-    cpu = from_text((tmp_path / "onnxruntime" / "colors_model" / "configs" / "cpu.pbtxt").read_text())
+    cpu = from_text((repository / "colors_model" / "configs" / "cpu.pbtxt").read_text())
     assert cpu.default_model_filename == ""
-    networks = {request.network.name for request in plans_needed(tmp_path / "tensorrt")}
-    assert networks == {"model.float32.onnx"}
 
 
 def test_the_command_and_its_plot(tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ def test_of_texts_only_equal_ones_count() -> None:
     found = judged(options, expected, got, labels)
     assert (found.share, found.of) == (0.5, 2)
     assert (found.all_share, found.all_of) == (pytest.approx(1 / 3, abs=1e-6), 3)
+    assert found.measure.startswith("texts with a score above 0.5")
 
 
 def test_of_lines_those_of_either_side_count() -> None:

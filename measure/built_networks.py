@@ -1,0 +1,27 @@
+"""Networks that were built before, for a repository that is built for a measurement."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+
+def take_over(name: str, built: Path, repository: Path) -> None:
+    """Link the networks of a pipeline or a cascade, and copy their certificates, from one repository to another.
+
+    A build keeps what fits; one in int8, which takes pictures to calibrate, cannot be had otherwise. ``built`` is only
+    read, and need not exist.
+    """
+    for model in (built / name, *built.glob(f"{name}_*")):
+        for file in (*model.glob("*/*.onnx"), *model.glob("**/certificate.json")):
+            copy = repository / file.relative_to(built)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            # A build replaces a network's file, but writes certificates in place: they must be copies.
+            if file.suffix != ".onnx":
+                shutil.copyfile(file, copy)
+                continue
+            try:
+                os.link(file, copy)
+            except OSError:
+                shutil.copyfile(file, copy)
