@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.geometry import Boxes, Size, fill_values
 from onestream.preprocess.operations import Level
 from onestream.preprocess.plain_yaml import read_plain_yaml
@@ -27,7 +28,7 @@ from onestream.preprocess.training.augmenting.coloring import (
     RandomSharpness,
     RandomSolarize,
 )
-from onestream.preprocess.training.augmenting.draft import AugmentationOperation, Draft, Share
+from onestream.preprocess.training.augmenting.draft import AugmentationOperation, Draft, Operation, Share
 from onestream.preprocess.training.augmenting.moving import (
     Affine,
     Flip,
@@ -38,7 +39,8 @@ from onestream.preprocess.training.augmenting.moving import (
     ScaleJitter,
 )
 from onestream.preprocess.training.augmenting.policies import RandAugment, TrivialAugment
-from onestream.preprocess.variation import Variation, canvas_of
+from onestream.preprocess.training.augmenting.timing import ClipOperation, DropFrames, Speed, TimingDraft
+from onestream.preprocess.variation import Timing, Variation, canvas_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -65,10 +67,14 @@ AnyAugmentationOperation = Annotated[
     | RandomEqualize
     | RandomInvert
     | RandAugment
-    | TrivialAugment,
+    | TrivialAugment
+    | Speed
+    | DropFrames,
     Field(discriminator="op"),
 ]
 _COLORS = ("brightness", "contrast", "saturation", "hue")
+_TIMES = 9
+"""What random numbers are for (``order.SHUFFLE``)."""
 
 
 class Short(TypedDict, total=False):
@@ -112,7 +118,7 @@ class Augmentation(BaseModel):
 
     def __init__(
         self,
-        operations: Sequence[AugmentationOperation | dict[str, Any]] | None = None,
+        operations: Sequence[Operation | dict[str, Any]] | None = None,
         *,
         min_visible: float = 0.25,
         fill: int | None = None,
@@ -129,13 +135,44 @@ class Augmentation(BaseModel):
         """Read an augmentation from YAML. Raises ``plain_yaml.BadYaml``, or pydantic's error for a bad field."""
         return cls.model_validate(read_plain_yaml(text))
 
+    def lacking(self, can: Collection[str]) -> tuple[str, ...]:
+        """The names of the operations that a backend on a GPU lacks, which ``can`` do so much (``exactness.ON_GPU``).
+
+        Without a box the definition's geometry remains, which is a *transform*, and so is a box of a box.
+        """
+        varying = [one for one in self.operations if isinstance(one, AugmentationOperation)]
+        lacking = []
+        for one in varying:
+            missing = [need for need in one.needs if need not in can]
+            if missing:
+                lacking.append(one.op if len(missing) == len(one.needs) else f"{one.op} with {', '.join(missing)}")
+        boxes = sum(isinstance(one, RandomBox) for one in varying)
+        if "transform" not in can and boxes != 1:
+            lacking.append("a second box" if boxes else "a chain without box")
+        return tuple(dict.fromkeys(lacking))
+
     @property
-    def not_on_gpu(self) -> tuple[str, ...]:
-        """What DALI's graph on a GPU cannot do: operations by their names, and a chain that may be without a box."""
-        lacking = dict.fromkeys(operation.op for operation in self.operations if not operation.on_gpu)
-        if not any(isinstance(operation, RandomBox) for operation in self.operations):
-            return (*lacking, "a chain without box")
-        return tuple(lacking)
+    def of_frames(self) -> Augmentation:
+        """What varies the pictures of a clip: the same without the operations on its times."""
+        kept = tuple(one for one in self.operations if isinstance(one, AugmentationOperation))
+        return self.model_copy(update={"operations": kept})
+
+    def refuse_times(self) -> None:
+        """Raise ``CannotCompile`` naming the operations on a clip's times, which a picture has not."""
+        found = dict.fromkeys(one.op for one in self.operations if isinstance(one, ClipOperation))
+        if found:
+            raise CannotCompile(f"{', '.join(found)} vary the times of a clip's frames; pictures have none")
+
+    def timing(self, frames: int, *, seed: int, epoch: int, index: int) -> Timing:
+        """When the frames of sample ``index``, a clip of so many, are taken in ``epoch``.
+
+        Its random numbers are others than the pictures', whose draws so stay as they are.
+        """
+        draft = TimingDraft(random=generator(seed=seed, epoch=epoch, index=index, purpose=_TIMES), frames=frames)
+        for operation in self.operations:
+            if isinstance(operation, ClipOperation):
+                operation.draw(draft)
+        return draft.timing()
 
     def draw(
         self,
@@ -151,8 +188,9 @@ class Augmentation(BaseModel):
 
         ``definition`` gives the canvas, its colour and the border; without it the canvas has the image's own size, in
         RGB. ``objects``: the boxes of what is to be seen in the image, float32 (n, 4). Raises ``ValueError`` where the
-        definition's output size depends on the image, and ``BadImage`` where it cannot be applied.
+        definition's output size depends on the image, ``BadImage`` where it cannot be applied, and as ``refuse_times``.
         """
+        self.refuse_times()
         draft = Draft(
             source_hw=size_hw,
             canvas_hw=size_hw if definition is None else canvas_of(definition),
@@ -162,7 +200,8 @@ class Augmentation(BaseModel):
             min_visible=self.min_visible,
         )
         for operation in self.operations:
-            operation.draw(draft)
+            if isinstance(operation, AugmentationOperation):
+                operation.draw(draft)
         fill = self.fill
         if fill is None:
             fill = 0 if definition is None else next(iter(reversed(fill_values(definition))), 0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,14 @@ import torch.utils.data
 
 from onestream.preprocess.backends.base import BackendName, Compiled, Device, Sample
 from onestream.preprocess.compile import compile
+from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.projection import Located
 from onestream.preprocess.training.base_loader import Bad, WorkerBatch
-from onestream.preprocess.training.makers import MakerThreads
+from onestream.preprocess.training.makers import MakerT, MakerThreads
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.samples import Pictures
 from onestream.preprocess.variation import Variation, Vary
@@ -135,26 +137,26 @@ class Workers(Protocol):
         ...
 
 
-class ThreadWorkers:
-    """Threads of this process.
+Found = tuple[torch.Tensor | None, dict[int, Bad], dict[int, Located]]
+"""Of a part of a batch: its tensor where it is a whole batch by itself, why samples are bad, and mappings, by place."""
+Begun = tuple[list[Slot], torch.Tensor | None, list[Future[Found]]]
+"""A batch that is being made: its slots, its tensor where that is there already, and its parts."""
 
-    On the CPU every thread has a compiled definition of its own with one thread, as serving has in each process. A GPU
-    gets one, which has ``threads`` threads itself and leaves its batches on the device.
-    """
 
-    def __init__(self, config: WorkerConfig, *, threads: int, prefetch: int) -> None:
-        self._config, self._prefetch = config, prefetch
-        self._on_gpu = config.device == "gpu"
-        self._parts = 1 if self._on_gpu else threads
-        part = -(-config.batch_size // self._parts)
-        inner = threads if self._on_gpu else 1
-        self._threads: MakerThreads[Compiled] = MakerThreads(
-            partial(config.compile, part, inner), threads=self._parts, name="onestream-loader"
-        )
+class ThreadedWorkers(ABC, Generic[MakerT]):
+    """Threads of this process, each with what ``make`` gives, that make ``prefetch`` batches ahead."""
+
+    def __init__(self, make: Callable[[], MakerT], *, threads: int, prefetch: int, name: str) -> None:
+        self._prefetch = prefetch
+        self._threads: MakerThreads[MakerT] = MakerThreads(make, threads=threads, name=name)
+
+    @abstractmethod
+    def _start(self, slots: list[Slot], epoch: int) -> Begun:
+        """Begin to make a batch."""
 
     def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         """See ``Workers.run``."""
-        running: deque[tuple[list[Slot], torch.Tensor | None, list[Future[Any]]]] = deque()
+        running: deque[Begun] = deque()
         todo = iter(batches)
         try:
             while True:
@@ -162,7 +164,7 @@ class ThreadWorkers:
                     running.append(self._start(slots, epoch))
                 if not running:
                     return
-                slots, images, parts = running.popleft()
+                slots, images, parts = running[0]
                 bad: dict[int, Bad] = {}
                 mappings: dict[int, Located] = {}
                 for part in parts:
@@ -171,6 +173,7 @@ class ThreadWorkers:
                     bad.update(found)
                     mappings.update(located)
                 assert images is not None
+                running.popleft()
                 yield WorkerBatch(images, slots, bad, mappings)
         finally:
             for _, _, parts in running:
@@ -181,7 +184,25 @@ class ThreadWorkers:
         """See ``Workers.close``."""
         self._threads.close()
 
-    def _start(self, slots: list[Slot], epoch: int) -> tuple[list[Slot], torch.Tensor | None, list[Future[Any]]]:
+
+class ThreadWorkers(ThreadedWorkers[Compiled]):
+    """Those that make pictures.
+
+    On the CPU every thread has a compiled definition of its own with one thread, as serving has in each process. A GPU
+    gets one, which has ``threads`` threads itself and leaves its batches on the device.
+    """
+
+    def __init__(self, config: WorkerConfig, *, threads: int, prefetch: int) -> None:
+        self._config = config
+        self._on_gpu = config.device == "gpu"
+        self._parts = 1 if self._on_gpu else threads
+        part = -(-config.batch_size // self._parts)
+        inner = threads if self._on_gpu else 1
+        super().__init__(
+            partial(config.compile, part, inner), threads=self._parts, prefetch=prefetch, name="onestream-loader"
+        )
+
+    def _start(self, slots: list[Slot], epoch: int) -> Begun:
         if self._on_gpu:
             return slots, None, [self._threads.submit(partial(self._on_device, slots, epoch))]
         images = self._config.empty(len(slots))
@@ -191,9 +212,7 @@ class ThreadWorkers:
         parts = [self._threads.submit(partial(self._fill, shared, slots[n : n + size], n, epoch)) for n in firsts]
         return slots, images, parts
 
-    def _fill(
-        self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int, compiled: Compiled
-    ) -> tuple[None, dict[int, Bad], dict[int, Located]]:
+    def _fill(self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int, compiled: Compiled) -> Found:
         bad = {}
         samples, mappings = self._config.make(compiled, slots, epoch)
         for place, sample in enumerate(samples, start=first):
@@ -204,16 +223,16 @@ class ThreadWorkers:
                 shared[place] = sample
         return None, bad, {first + place: mapping for place, mapping in mappings.items()}
 
-    def _on_device(
-        self, slots: list[Slot], epoch: int, compiled: Any
-    ) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Located]]:
+    def _on_device(self, slots: list[Slot], epoch: int, compiled: Any) -> Found:
         read = self._config.read(slots, epoch)
         made, refused = compiled.run_on_device(read.images, read.varies)
         bad: dict[int, Bad] = {**read.bad, **{read.places[index]: error for index, error in refused.items()}}
         kept = [place for place in range(len(slots)) if place not in bad]
         images = torch.zeros((len(slots), *self._config.sample_shape), dtype=self._config.dtype, device="cuda")
         if kept:
-            images[kept] = torch.from_dlpack(made)
+            # Of kernels of ours memory with a CUDA Array Interface, of DALI a tensor with DLPack.
+            is_ours = isinstance(made, DeviceArray)
+            images[kept] = torch.as_tensor(made, device="cuda") if is_ours else torch.from_dlpack(made)
             # The next call reuses the memory that is copied from.
             torch.cuda.current_stream().synchronize()
         return images, bad, read.mappings

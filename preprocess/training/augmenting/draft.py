@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,18 @@ AreaRange = Annotated[tuple[_PartOfArea, _PartOfArea], AfterValidator(ordered)]
 
 
 @dataclass(slots=True)
-class Draft:
+class RandomDraft:
+    """What is drawn for one sample, from random numbers of its own."""
+
+    random: np.random.Generator
+
+    def happens(self, probability: float) -> bool:
+        """Whether an operation happens; where that is certain nothing is drawn."""
+        return probability == 1 or bool(self.random.random() < probability)
+
+
+@dataclass(slots=True)
+class Draft(RandomDraft):
     """One picture's variation while it is drawn.
 
     The operations see a picture, of ``size_hw`` pixels, that is the source at first and changes with each that moves
@@ -53,7 +64,6 @@ class Draft:
     source_hw: Size
     canvas_hw: Size
     color: Color
-    random: np.random.Generator
     objects: Boxes | None
     min_visible: float
     size_hw: Size = (0, 0)
@@ -63,10 +73,6 @@ class Draft:
 
     def __post_init__(self) -> None:
         self.size_hw = self.source_hw
-
-    def happens(self, probability: float) -> bool:
-        """Whether an operation happens; where that is certain nothing is drawn."""
-        return probability == 1 or bool(self.random.random() < probability)
 
     def move(self, to_earlier: Matrix, *, affine: bool = True) -> None:
         """Move points: ``to_earlier`` (3, 3) takes those of the new picture, (x, y, 1), to the present one."""
@@ -142,20 +148,26 @@ def _corners(matrix: Matrix, size_hw: Size) -> Corners | None:
     return one, two, three, four
 
 
-class AugmentationOperation(BaseModel):
-    """Base of the operations: a frozen value that adds to a draft what it draws.
-
-    ``probability`` is that of anything being done at all.
-    """
+class Operation(BaseModel):
+    """Base of all operations: a frozen value. ``probability`` is that of anything being done at all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     probability: Share = 1.0
 
+
+class AugmentationOperation(Operation):
+    """Base of the operations that vary a picture: they add to a draft what they draw.
+
+    ``NEEDS`` names what a GPU's backend must be able to do for it (``backends.exactness.ON_GPU``).
+    """
+
+    NEEDS: ClassVar[tuple[str, ...]] = ("a CPU",)
+
     @property
-    def on_gpu(self) -> bool:
-        """Whether DALI's graph on a GPU can do it."""
-        return False
+    def needs(self) -> tuple[str, ...]:
+        """What of it these settings need."""
+        return self.NEEDS
 
     def draw(self, draft: Draft) -> None:
         """Draw, if it happens."""
