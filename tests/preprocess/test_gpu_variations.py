@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_gpu import HostDevice, view
+from host_gpu import HostDevice, HostStream, view
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image

@@ -33,6 +33,7 @@ IMAGES = [photo(name) for name in PHOTOS] + [portrait("coffee")]
 FILES = [encode(image, "JPEG", quality=90) for image in IMAGES]
 PLAIN = Augmentation()
 STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+MIRRORED = Augmentation([{"op": "box"}, {"op": "flip"}, {"op": "flip", "axis": "vertical"}])
 
 
 def variations(augmentation: Augmentation, definition: Definition) -> list[Variation]:
@@ -66,6 +67,7 @@ def reference(definition: Definition, drawn: list[Variation]) -> list[Sample]:
     ("definition", "augmentation", "levels"),
     [
         (RGB, PLAIN, 1),
+        (RGB, MIRRORED, 1),
         # A level of the resize times 1.4 x 1.4 and what the turn of hue adds.
         (RGB, STRONG, 4),
         (BGR, PLAIN, 1),
@@ -80,6 +82,7 @@ def test_inside_the_box_the_graph_is_the_references(
 ) -> None:
     drawn = variations(augmentation, definition)
     assert {variation.flip for variation in drawn} == {False, True}
+    assert {variation.upside_down for variation in drawn} == ({False, True} if augmentation is MIRRORED else {False})
     expected, seen = reference(definition, drawn), run_graph(definition, drawn)
     assert len(expected) == len(seen) == len(FILES)
     for right, one in zip(expected, seen, strict=True):

@@ -310,7 +310,7 @@ def test_a_loop_may_be_left_early_and_the_loader_used_again(files: TextFiles) ->
         ({"backend": "cvcuda"}, CannotCompile, "cvcuda"),
         ({"normalize": "no"}, ValueError, "normalize must be 'backend' or 'torch', got 'no'"),
         ({"window": 0}, ValueError, "window must be at least 1, got 0"),
-        ({"threads": 0}, ValueError, "got 512 and 0"),
+        ({"threads": 0}, ValueError, "threads must be at least 1, got 0"),
         ({"seed": -1}, ValueError, "seed must be 0 or more"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
     ],
