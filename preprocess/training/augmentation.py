@@ -161,7 +161,7 @@ class Augmentation(BaseModel):
         """Raise ``CannotCompile`` naming the operations on a clip's times, which a picture has not."""
         found = dict.fromkeys(one.op for one in self.operations if isinstance(one, ClipOperation))
         if found:
-            raise CannotCompile(f"{', '.join(found)} vary the times of a clip's frames; pictures have none")
+            raise CannotCompile(f"{', '.join(found)}: varies the times of a clip's frames, and a picture has none")
 
     def timing(self, frames: int, *, seed: int, epoch: int, index: int) -> Timing:
         """When the frames of sample ``index``, a clip of so many, are taken in ``epoch``.

@@ -132,7 +132,7 @@ def _at_speed(clip: Clip, timeline: Timeline, speed: Fraction) -> Chosen:
         step = clip.stride * speed
         available = -int(-(end - clip.start_frame) // step)
         count_there = available if clip.num_frames is None else min(available, clip.num_frames)
-        there = [clip.start_frame + int(k * step) for k in range(count_there)]
+        there = [clip.start_frame + k * step.numerator // step.denominator for k in range(count_there)]
     else:
         there = _at_rate(timeline, clip.start_frame, end, Fraction(clip.fps) / speed, clip.num_frames)
     missing_count = 0 if clip.num_frames is None else clip.num_frames - len(there)

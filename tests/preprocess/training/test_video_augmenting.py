@@ -119,7 +119,7 @@ def test_speeds_are_spread_evenly_about_one_and_frames_are_lost_as_often_as_aske
 
 
 def test_pictures_refuse_operations_on_times_by_name(photos: Path) -> None:
-    message = "speed, drop_frames vary the times of a clip's frames; pictures have none"
+    message = "speed, drop_frames: varies the times of a clip's frames, and a picture has none"
     with pytest.raises(CannotCompile, match=message):
         CHAIN.draw((9, 9), seed=0, epoch=0, index=0)
     with pytest.raises(CannotCompile, match=message):
