@@ -138,7 +138,8 @@ class Augmentation(BaseModel):
     def lacking(self, can: Collection[str]) -> tuple[str, ...]:
         """The names of the operations that a backend on a GPU lacks, which ``can`` do so much (``exactness.ON_GPU``).
 
-        Without a box the definition's geometry remains, which is a *transform*, and so is a box of a box.
+        One without *transform* has a graph of one box and one linear change of levels: without a box the definition's
+        geometry remains, and a box of a box has no whole pixels.
         """
         varying = [one for one in self.operations if isinstance(one, AugmentationOperation)]
         lacking = []
@@ -146,9 +147,10 @@ class Augmentation(BaseModel):
             missing = [need for need in one.needs if need not in can]
             if missing:
                 lacking.append(one.op if len(missing) == len(one.needs) else f"{one.op} with {', '.join(missing)}")
-        boxes = sum(isinstance(one, RandomBox) for one in varying)
-        if "transform" not in can and boxes != 1:
-            lacking.append("a second box" if boxes else "a chain without box")
+        if "transform" not in can:
+            operations = [one.op for one in varying]
+            lacking += [] if "box" in operations else ["a chain without box"]
+            lacking += [f"a second {op}" for op in ("box", "linear_color") if operations.count(op) > 1]
         return tuple(dict.fromkeys(lacking))
 
     @property
