@@ -116,6 +116,51 @@ extern "C" __global__ void saturate(const Change *changes)
         pixel[channel] = mixed(gray, pixel[channel], change.factors[0]);
 }
 
+// Pillow's HSV of 8 bit (Convert.c) there and back, with the hue turned by ``fill`` steps of 256: float and double
+// where it has them.
+extern "C" __global__ void turn_hue(const Change *changes)
+{
+    const Change &change = changes[blockIdx.z];
+    int row, column;
+    if (!place(change, row, column))
+        return;
+    unsigned char *pixel = pixel_at(change, row, column);
+    const int at_red = change.bgr ? 2 : 0, at_blue = 2 - at_red;
+    const int red = pixel[at_red], green = pixel[1], blue = pixel[at_blue];
+    int value = red > green ? red : green, least = red < green ? red : green;
+    value = blue > value ? blue : value;
+    least = blue < least ? blue : least;
+    if (value == least)
+        return;
+    const float range = (float)(value - least);
+    const float to_red = (float)(value - red) / range, to_green = (float)(value - green) / range;
+    const float to_blue = (float)(value - blue) / range;
+    float sixths;
+    if (red == value)
+        sixths = __fadd_rn(to_blue, -to_green);
+    else if (green == value)
+        sixths = (float)__dadd_rn(__dadd_rn(2.0, (double)to_red), -(double)to_blue);
+    else
+        sixths = (float)__dadd_rn(__dadd_rn(4.0, (double)to_green), -(double)to_red);
+    const double turns = __dadd_rn((double)sixths / 6.0, 1.0);
+    const int hue = (int)__dmul_rn((double)(float)(turns >= 1.0 ? turns - 1.0 : turns), 255.0);
+    const int saturation = (int)__dmul_rn((double)(range / (float)value), 255.0);
+    const double angle = __dmul_rn((double)((hue + change.fill) & 255), 6.0) / 255.0;
+    const int sector = (int)angle;
+    const float along = (float)__dadd_rn(angle, -(double)sector), colored = (float)(saturation / 255.0);
+    const double shares[3] = {
+        (double)colored, (double)__fmul_rn(colored, along), __dmul_rn((double)colored, __dadd_rn(1.0, -(double)along))};
+    int levels[4];
+    for (int at = 0; at < 3; at++)
+        levels[at] = (int)round(__dmul_rn((double)value, __dadd_rn(1.0, -shares[at])));
+    levels[3] = value;
+    // Which are red, green and blue in each sector: the lowest (0), the falling (1), the rising (2) or the value (3).
+    const unsigned char order[6][3] = {{3, 2, 0}, {1, 3, 0}, {0, 3, 2}, {0, 1, 3}, {2, 0, 3}, {3, 0, 1}};
+    pixel[at_red] = levels[saturation ? order[sector % 6][0] : 3];
+    pixel[1] = levels[saturation ? order[sector % 6][1] : 3];
+    pixel[at_blue] = levels[saturation ? order[sector % 6][2] : 3];
+}
+
 extern "C" __global__ void erase(const Change *changes)
 {
     const Change &change = changes[blockIdx.z];

@@ -15,6 +15,7 @@ from onestream.preprocess.changes import (
     Contrast,
     Equalize,
     Erase,
+    Hue,
     Invert,
     Linear,
     Posterize,
@@ -33,11 +34,13 @@ _BY_LEVEL = (Brightness, Posterize, Solarize, Invert)
 _BY_COUNTS = {Contrast: "contrast_table", AutoContrast: "autocontrast_table", Equalize: "equalize_table"}
 """What maps each level by how often the picture has which, and the kernel that makes the table."""
 CHANGES_ON_GPU = (
-    "linear", "brightness", "contrast", "saturation", "sharpness", "posterize", "solarize", "autocontrast", "equalize",
-    "invert", "erase",
+    "linear", "brightness", "contrast", "saturation", "hue", "sharpness", "posterize", "solarize", "autocontrast",
+    "equalize", "invert", "erase",
 )  # fmt: skip
 """The changes that ``LevelChanges`` can do, by their names."""
-_KERNELS = ("recolor", "by_table", "saturate", "erase", "keep", "sharpen", "count_levels", *_BY_COUNTS.values())
+_KERNELS = (
+    "recolor", "by_table", "saturate", "turn_hue", "erase", "keep", "sharpen", "count_levels", *_BY_COUNTS.values(),
+)  # fmt: skip
 _LEVELS = 256
 
 
@@ -111,6 +114,8 @@ class LevelChanges:
             return [("by_table", work._replace(table=next(tables.known).pointer))]
         if isinstance(change, Erase):
             return self._erasure(canvas, change)
+        if isinstance(change, Hue):
+            return [("turn_hue", work._replace(fill=change.steps))] if work.channels == 3 else []
         work = work._replace(factors=np.full(12, getattr(change, "factor", 0), np.float32))
         if isinstance(change, Saturation):
             return [("saturate", work)] if work.channels == 3 else []

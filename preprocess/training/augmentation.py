@@ -142,11 +142,7 @@ class Augmentation(BaseModel):
         geometry remains, and a box of a box has no whole pixels.
         """
         varying = [one for one in self.operations if isinstance(one, AugmentationOperation)]
-        lacking = []
-        for one in varying:
-            missing = [need for need in one.needs if need not in can]
-            if missing:
-                lacking.append(one.op if len(missing) == len(one.needs) else f"{one.op} with {', '.join(missing)}")
+        lacking: list[str] = [one.op for one in varying if not set(one.needs) <= set(can)]
         if "transform" not in can:
             operations = [one.op for one in varying]
             lacking += [] if "box" in operations else ["a chain without box"]

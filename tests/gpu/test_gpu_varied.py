@@ -18,7 +18,7 @@ CHAIN = Augmentation(
         {"op": "flip", "axis": "vertical"},
         {"op": "rotation", "degrees": [-40, 40], "probability": 0.5},
         {"op": "perspective", "probability": 0.3},
-        {"op": "color_jitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4},
+        {"op": "color_jitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1},
         {"op": "linear_color", "hue": 0.1, "probability": 0.3},
         {"op": "trivial_augment"},
         {"op": "rand_augment"},

@@ -431,7 +431,7 @@ def test_a_gpu_refuses_what_its_backend_lacks_by_name(photos: Path) -> None:
     moves, hue = {"op": "rotation"}, {"op": "color_jitter", "hue": 0.1, "contrast": 0.1}
     chain = Augmentation([{"op": "box"}, {"op": "flip"}, moves, {"op": "jpeg"}, hue, moves])
     assert chain.lacking(ON_GPU["dali"]) == ("rotation", "jpeg", "color_jitter")
-    assert chain.lacking(ON_GPU["cvcuda"]) == ("jpeg", "color_jitter with hue")
+    assert chain.lacking(ON_GPU["cvcuda"]) == ("jpeg",)
     everywhere = Augmentation(
         [{"op": "box"}, {"op": "flip"}, {"op": "flip", "axis": "vertical"}, {"op": "linear_color"}]
     )
@@ -443,7 +443,7 @@ def test_a_gpu_refuses_what_its_backend_lacks_by_name(photos: Path) -> None:
     sometimes = Augmentation([{"op": "box", "probability": 0.5}])
     assert sometimes.lacking(ON_GPU["dali"]) == ("box",)
     assert sometimes.lacking(ON_GPU["cvcuda"]) == ()
-    for backend, lacking in (("dali", "rotation, jpeg, color_jitter"), ("cvcuda", "jpeg, color_jitter with hue")):
+    for backend, lacking in (("dali", "rotation, jpeg, color_jitter"), ("cvcuda", "jpeg")):
         with pytest.raises(CannotCompile, match=f"{backend} on a GPU lacks {lacking}; device='cpu' can"):
             ImageLoader(
                 DEFINITION, photos, batch_size=2, train=True, augmentation=chain, device="gpu",
