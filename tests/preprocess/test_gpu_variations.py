@@ -189,7 +189,7 @@ def changes_on_gpu(draw: st.DrawFn, color: Color) -> AnyChange:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(data=st.data(), color=COLORS)
 def test_changes_of_levels_are_the_references_in_every_bit(data: st.DataObject, color: Color) -> None:
     """Several pictures with lists of their own, of all kinds: each change sees what the one before it made."""
