@@ -132,13 +132,18 @@ class Hue(_Change):
     op: Literal["hue"] = "hue"
     turns: float = Field(ge=-0.5, le=0.5)
 
+    @property
+    def steps(self) -> int:
+        """Of 1/256 turn, 0 to 255: as torchvision's ``adjust_hue`` ``int(turns * 255)``."""
+        return int(self.turns * 255) % 256
+
     def apply(self, pixels: Pixels) -> Pixels:
-        """As torchvision's ``adjust_hue``: by ``int(turns * 255)`` steps."""
+        """By ``steps``."""
         if pixels.shape[2] == 1:
             return pixels
         hsv = np.array(Image.fromarray(pixels).convert("HSV"))
         # What is added wraps around, as an angle does.
-        hsv[:, :, 0] += np.uint8(int(self.turns * 255) % 256)
+        hsv[:, :, 0] += np.uint8(self.steps)
         height, width = hsv.shape[:2]
         return np.array(Image.frombytes("HSV", (width, height), hsv.tobytes()).convert("RGB"))
 

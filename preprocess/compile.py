@@ -71,8 +71,6 @@ def compile(
     if backend == "cvcuda":
         if device != "gpu":
             raise CannotCompile("the cvcuda backend runs on the device 'gpu' only")
-        if varied:
-            raise CannotCompile("cvcuda does not vary images; dali does")
         from onestream.preprocess.backends.cvcuda import CvCuda
         from onestream.preprocess.cuda.device import open_device
 
@@ -85,6 +83,7 @@ def compile(
             threads=threads,
             decode=decode or DecodeOptions(),
             resize=resize,
+            varied=varied,
         )
     raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali, cvcuda")
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from onestream.preprocess.changes import AnyChange, Factors, Linear
 from onestream.preprocess.definition import Definition
@@ -26,7 +27,10 @@ from onestream.preprocess.warp import Warp
 _CHROMA_MARGIN = 2
 """JPEG decoders interpolate chroma from neighbours that a cut would take away."""
 _STEPS = 1 << 16
-"""Corners are multiples of one part in this many of a pixel: so a box has whole numbers however it was computed."""
+"""Corners are multiples of one part in this many of a pixel: so a box has whole numbers however it was computed.
+
+So are speeds.
+"""
 _CUBIC_REACH = 2
 """Pixels to each side that the sampling reads."""
 
@@ -129,6 +133,38 @@ Vary = Callable[[Size], Variation]
 """Gives the variation of an image of (height, width) pixels, which is known once its header was read."""
 
 
+class Timing(BaseModel):
+    """When the frames of a clip are taken: a frozen value, equal by content, that is written as JSON.
+
+    As if the video ran ``speed`` times as fast, which is rounded to 2^-16. ``lost`` are places in the clip, from 1 on
+    and ascending: the frame there is lost, and the one before it is shown once more. Raises ``ValidationError``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    speed: float = Field(default=1.0, gt=0)
+    lost: tuple[int, ...] = ()
+
+    @field_validator("speed")
+    @classmethod
+    def _is_rounded(cls, speed: float) -> float:
+        return max(1, round(speed * _STEPS)) / _STEPS
+
+    @field_validator("lost")
+    @classmethod
+    def _ascends(cls, lost: tuple[int, ...]) -> tuple[int, ...]:
+        if any(one >= other for one, other in pairwise((0, *lost))):
+            raise ValueError(f"lost must be places from 1 on, ascending, got {list(lost)}")
+        return lost
+
+    def __str__(self) -> str:
+        return f"speed {self.speed:.3g}" + (f"; lost {', '.join(map(str, self.lost))}" if self.lost else "")
+
+
+AS_FILMED = Timing()
+"""The times of the video itself."""
+
+
 def canvas_of(definition: Definition) -> Size:
     """The (height, width) to which a variation is resized.
 
@@ -151,7 +187,7 @@ def resize_of(definition: Definition, canvas_hw: Size) -> Resize:
     return Resize(mode="exact", size=canvas_hw, filter=first.filter, antialias=first.antialias)
 
 
-def box_part(box: Window, source_hw: Size) -> Part:
+def _part_of_box(box: Window, source_hw: Size) -> Part:
     """The part to decode for a box, and the box's place in it."""
     anchor, shape, start, end = [], [], [], []
     for first, kept, source in ((box.top, box.height, source_hw[0]), (box.left, box.width, source_hw[1])):
@@ -213,6 +249,18 @@ def _looked_up(matrix: npt.NDArray[np.float64], moved: npt.NDArray[np.float64]) 
     x, y, divisor = np.tensordot(matrix, np.stack([columns + moved[0], rows + moved[1], np.ones_like(rows)]), 1)
     places: npt.NDArray[np.float64] = np.stack([x / divisor, y / divisor], axis=-1).reshape(-1, 2)
     return places
+
+
+def part_of_variation(definition: Definition, variation: Variation, source_hw: Size) -> tuple[Part, Sampling | None]:
+    """The part to decode for a variation, and how its canvas is sampled where that is no box of the image.
+
+    Raises as ``canvas_of``.
+    """
+    box, sampled = variation.box_in(source_hw), None
+    if box is None:
+        sampled = sampling(variation, variation.canvas(definition), source_hw)
+        box = sampled.window
+    return _part_of_box(box, source_hw), sampled
 
 
 def variation_mapping(definition: Definition, variation: Variation, size_hw: Size) -> Located:

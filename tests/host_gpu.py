@@ -196,6 +196,9 @@ def compiled_kernel(source: str, name: str) -> Any:
     #define __device__
     static inline double __dadd_rn(double one, double other) {{ return one + other; }}
     static inline double __dmul_rn(double one, double other) {{ return one * other; }}
+    static inline float __fadd_rn(float one, float other) {{ return one + other; }}
+    static inline float __fmul_rn(float one, float other) {{ return one * other; }}
+    static inline void atomicAdd(unsigned *sum, unsigned one) {{ *sum += one; }}
     {source}
     extern "C" void run(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                         {found[1]}) {{

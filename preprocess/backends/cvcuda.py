@@ -17,6 +17,7 @@ import numpy as np
 from onestream.preprocess.backends.base import Compiled, DecodeOptions, GpuResize, Sample, level_table
 from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.backends.gpu_plan import Planned, plan_batch
+from onestream.preprocess.backends.gpu_variations import GpuVariations, ToVary
 from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.backends.nvimgcodec import ImageDecoder
 from onestream.preprocess.cuda.device import INSTALL_GPU, DeviceArray, Stream
@@ -25,11 +26,11 @@ from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, BadImage
-from onestream.preprocess.geometry import Size, fill_values
+from onestream.preprocess.geometry import Placement, Size, fill_values
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
-from onestream.preprocess.variation import Vary
+from onestream.preprocess.variation import Variation, Vary
 
 if TYPE_CHECKING:
     import cvcuda
@@ -49,7 +50,8 @@ class CvCuda(Compiled):
 
     ``output``, uint8 (max_batch_size, height, width, channels), takes the samples of a definition that ends in uint8
     NHWC, such as a network's input; without it the backend allocates its own. All memory for samples of a fixed size is
-    allocated here. ``resize`` says whose resize it is. ``timer`` gets the marks *decode*, *resize* and *normalize*.
+    allocated here. ``resize`` says whose resize it is; of variations, for which ``varied`` prepares, it is always ours.
+    ``timer`` gets the marks *decode*, *resize* and *normalize*.
     """
 
     def __init__(
@@ -62,17 +64,20 @@ class CvCuda(Compiled):
         threads: int,
         decode: DecodeOptions,
         resize: GpuResize = "exact",
+        varied: bool = False,
         output: DeviceArray | None = None,
         timer: StepTimer | None = None,
     ) -> None:
         super().__init__(definition, limits)
-        refuse_inexact(definition, backend="cvcuda", own_filter=resize == "hq")
+        if not varied:
+            refuse_inexact(definition, backend="cvcuda", own_filter=resize == "hq")
         self._stream, self._max_batch_size = stream, max_batch_size
         self._mark = timer.mark if timer else _no_mark
         self._decoder = ImageDecoder(stream, options=decode, threads=threads)
         self._channels = definition.output_spec.channels
         self._fill = next(iter(fill_values(definition)), None)
-        self._resizer = _resizer(definition, stream, resize)
+        self._variations = GpuVariations(definition, stream=stream) if varied else None
+        self._resizer = None if varied else _resizer(definition, stream, resize)
         self._values: NetworkValues | None = None
         if _is_finished(definition):
             if output is not None:
@@ -97,11 +102,10 @@ class CvCuda(Compiled):
 
     def run(self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None) -> list[Sample | BadImage]:
         """See ``Compiled.run``. Waits once for every ``max_batch_size`` images."""
-        if varies is not None:
-            raise ValueError("variations need compile(varied=True), which cvcuda does not offer")
         results: list[Sample | BadImage] = []
         for first in range(0, len(images), self._max_batch_size):
-            queued = self.enqueue(images[first : first + self._max_batch_size])
+            last = first + self._max_batch_size
+            queued = self.enqueue(images[first:last], None if varies is None else varies[first:last])
             found: dict[int, Sample | BadImage] = {
                 **queued.bad,
                 **dict(zip(queued.good, self._on_host(queued), strict=True)),
@@ -125,7 +129,22 @@ class CvCuda(Compiled):
         staged: Sample = self._staging[row]
         return staged
 
-    def enqueue(self, images: Sequence[Encoded]) -> Queued:
+    def run_on_device(
+        self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None
+    ) -> tuple[DeviceArray | None, dict[int, BadImage]]:
+        """Process at most ``max_batch_size`` images, of a fixed size, and leave them on the GPU, from any thread.
+
+        Waits once. Returns the good ones in their order, None where there is none, valid until the next call, and by
+        index why the others are bad.
+        """
+        self._stream.device.enter()
+        queued = self.enqueue(images, varies)
+        self._stream.sync()
+        batch = self._finished or self._canvases
+        assert batch is not None
+        return batch.first(len(queued.good)) if queued.good else None, queued.bad
+
+    def enqueue(self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None) -> Queued:
         """Queue a batch of at most ``max_batch_size`` images.
 
         Good images take consecutive rows; their samples are valid on the stream until the next call. Our code does
@@ -133,7 +152,9 @@ class CvCuda(Compiled):
         """
         if len(images) > self._max_batch_size:
             raise ValueError(f"got {len(images)} images; at most {self._max_batch_size} go into a batch")
-        planned, bad = plan_batch(images, self.definition, self.limits)
+        if (varies is not None) != (self._variations is not None):
+            raise ValueError("variations need compile(varied=True), which needs variations")
+        planned, bad = plan_batch(images, self.definition, self.limits, varies)
         if self._canvases is not None and self._fill is not None:
             self._stream.fill(self._canvases.first(len(planned)), self._fill)
         samples: list[DeviceArray] = []
@@ -163,15 +184,24 @@ class CvCuda(Compiled):
     def _resample(self, decoded: Sequence[tuple[Planned, DeviceArray]], *, first: int) -> list[DeviceArray]:
         """Bring decoded images to their canvases, in rows from ``first`` on, and return the canvases."""
         canvases = [self._canvas(row, item) for row, (item, _) in enumerate(decoded, start=first)]
-        self._resizer.enqueue(
-            [ToResize(pixels, item.placement, canvas) for (item, pixels), canvas in zip(decoded, canvases, strict=True)]
-        )
+        placed: list[ToResize] = []
+        varied: list[ToVary] = []
+        for (item, pixels), canvas in zip(decoded, canvases, strict=True):
+            if isinstance(item.work, Variation):
+                varied.append(ToVary(pixels, item.work, canvas))
+            else:
+                placed.append(ToResize(pixels, item.work, canvas))
+        if self._variations is not None:
+            self._variations.enqueue(varied)
+        if self._resizer is not None:
+            self._resizer.enqueue(placed)
         return canvases
 
     def _canvas(self, row: int, item: Planned) -> DeviceArray:
         if self._canvases is not None:
             return self._canvases.at(row)
-        canvas = self._stream.allocate((*item.placement.canvas_hw, self._channels), np.uint8)
+        assert isinstance(item.work, Placement)
+        canvas = self._stream.allocate((*item.work.canvas_hw, self._channels), np.uint8)
         if self._fill is not None:
             self._stream.fill(canvas, self._fill)
         return canvas

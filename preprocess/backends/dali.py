@@ -38,7 +38,7 @@ from onestream.preprocess.headers.reader import Encoded, Header
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
-from onestream.preprocess.variation import Sampling, Variation, Vary, box_part, sampling
+from onestream.preprocess.variation import Sampling, Variation, Vary, part_of_variation
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +153,9 @@ class Dali(Compiled):
     def _check(self, index: int, image: Encoded, vary: Vary | None) -> _Checked:
         header = self.limits.check(image)
         if vary is not None:
-            size_hw = header.oriented_hw
-            variation = vary(size_hw)
-            box, sampled = variation.box_in(size_hw), None
-            if box is None:
-                sampled = sampling(variation, variation.canvas(self.definition), size_hw)
-                box = sampled.window
-            return _Checked(index, image, header, None, box_part(box, size_hw), variation, sampled)
+            variation = vary(header.oriented_hw)
+            part, sampled = part_of_variation(self.definition, variation, header.oriented_hw)
+            return _Checked(index, image, header, None, part, variation, sampled)
         for size_hw in free_sizes(self.definition, header.oriented_hw):
             self.limits.check_resized(size_hw)
         placement = place(self.definition, header.oriented_hw)

@@ -37,8 +37,9 @@ class GraphInputs:
 
     ``encoded``: uint8 bytes. ``anchor``, ``shape``: int32 (y, x) of the part to decode. ``start``, ``end``: float32
     (y, x) of the window inside that part. ``size``: float32 (height, width) of the window after the resize.
-    ``offset``: int32 (y, x) of the canvas's corner relative to the window. Of a variation: ``flip``, int32 (1,), and
-    ``color``, float32 (channels, channels + 1). What a graph does not need may be None.
+    ``offset``: int32 (y, x) of the canvas's corner relative to the window. Of a variation: ``flip`` and
+    ``upside_down``, int32 (1,), and ``color``, float32 (channels, channels + 1). What a graph does not need may be
+    None.
     """
 
     encoded: Any
@@ -49,6 +50,7 @@ class GraphInputs:
     size: Any
     offset: Any
     flip: Any = None
+    upside_down: Any = None
     color: Any = None
 
 
@@ -145,7 +147,7 @@ def build_varied_graph(
     if definition.color == "gray":
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
     sample = fn.resize(sample, size=list(canvas_of(definition)), antialias=True, interp_type=types.INTERP_LINEAR)
-    sample = _ordered(fn.flip(sample, horizontal=inputs.flip), definition)
+    sample = _ordered(fn.flip(sample, horizontal=inputs.flip, vertical=inputs.upside_down), definition)
     sample = fn.coord_transform(sample, MT=inputs.color, dtype=types.UINT8)
     return _to_network(fn.reinterpret(sample, layout="HWC"), definition)
 
@@ -201,25 +203,25 @@ def graph_values(placement: Placement, part: Part) -> dict[str, npt.NDArray[Any]
     }
 
 
-VARIED_INPUTS = {**DECODE_INPUTS, "flip": types.INT32, "color": types.FLOAT}
+VARIED_INPUTS = {**DECODE_INPUTS, "flip": types.INT32, "upside_down": types.INT32, "color": types.FLOAT}
 """Names and DALI types of the inputs of the varied graph."""
 
 
 def varied_values(variation: Variation, channels: int) -> dict[str, npt.NDArray[Any]]:
     """The values to feed to the varied graph for one image, beside its bytes.
 
-    Raises ``CannotCompile`` for what is more than a box, mirrored left to right or not, and a linear change of colour.
+    Raises ``CannotCompile`` for what is more than a box, mirrored or not, and a linear change of colour.
     """
     box, color = variation.box, variation.color
-    whole = variation.canvas_hw is None
-    if box is None or not whole or variation.upside_down or (variation.changes and color is None):
+    if box is None or variation.canvas_hw is not None or (variation.changes and color is None):
         raise CannotCompile(
-            f"dali on a GPU varies images by a box, a horizontal flip and linear_color; got {variation}"
+            f"dali on a GPU varies images by a box on the whole canvas, flips and linear_color; got {variation}"
         )
     return {
         "anchor": np.array((box.top, box.left), np.int32),
         "shape": np.array((box.height, box.width), np.int32),
         "flip": np.array([variation.flip], np.int32),
+        "upside_down": np.array([variation.upside_down], np.int32),
         "color": np.eye(channels, channels + 1, dtype=np.float32) if color is None else color,
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from onestream.preprocess.backends.base import BackendName
+from onestream.preprocess.cuda.changes import CHANGES_ON_GPU
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.geometry import always_visible, fill_values, single_resize
@@ -47,3 +49,13 @@ def refuse_inexact(definition: Definition, *, backend: str, own_filter: bool) ->
 
 
 _USE_EXACT = "cvcuda with resize 'exact' can"
+
+ON_GPU: dict[BackendName, tuple[str, ...]] = {
+    "dali": ("box", "flip", "upside_down", "linear"),
+    "cvcuda": ("box", "flip", "upside_down", "transform", *CHANGES_ON_GPU),
+}
+"""What of a variation a backend does on a GPU, by names.
+
+Of geometry a *box* of the picture, resized, a *flip* of it left to right and *upside_down*, any perspective
+*transform*; and changes of levels (``changes``).
+"""

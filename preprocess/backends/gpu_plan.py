@@ -10,6 +10,7 @@ from onestream.preprocess.errors import BadImage
 from onestream.preprocess.geometry import Placement, Size, Window, free_sizes, place
 from onestream.preprocess.headers.reader import Encoded, Header
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.variation import Variation, Vary
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,12 @@ class Resample:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An image whose header passed the limits: its place in the batch, and what to do with it."""
+    """An image whose header passed the limits: its place in the batch, and a placement or a variation."""
 
     index: int
     image: Encoded
     header: Header
-    placement: Placement
+    work: Placement | Variation
 
     @property
     def pixels(self) -> int:
@@ -60,7 +61,7 @@ class Planned:
 
 
 def plan_batch(
-    images: Sequence[Encoded], definition: Definition, limits: Limits
+    images: Sequence[Encoded], definition: Definition, limits: Limits, varies: Sequence[Vary] | None = None
 ) -> tuple[list[Planned], dict[int, BadImage]]:
     """Judge every image by its header: those to run, in order, and by index why the others are refused."""
     planned: list[Planned] = []
@@ -68,11 +69,16 @@ def plan_batch(
     for index, image in enumerate(images):
         try:
             header = limits.check(image)
-            for size_hw in free_sizes(definition, header.oriented_hw):
-                limits.check_resized(size_hw)
-            placement = place(definition, header.oriented_hw)
+            size_hw = header.oriented_hw
+            work = _placement(definition, size_hw, limits) if varies is None else varies[index](size_hw)
         except BadImage as error:
             bad[index] = error.as_result()
         else:
-            planned.append(Planned(index, image, header, placement))
+            planned.append(Planned(index, image, header, work))
     return planned, bad
+
+
+def _placement(definition: Definition, size_hw: Size, limits: Limits) -> Placement:
+    for resized_hw in free_sizes(definition, size_hw):
+        limits.check_resized(resized_hw)
+    return place(definition, size_hw)

@@ -43,33 +43,14 @@ class Reference(Compiled):
         try:
             image = decode(data, header, self.definition.color)
             if vary is None:
-                return network_layout(self.definition, self._pixels(image))
-            variation = vary((image.height, image.width))
-            return changed_sample(self.definition, self._varied(image, variation), variation.changes)
+                pixels = moved_pixels(self.definition, image, self.limits)
+            else:
+                pixels = varied_pixels(self.definition, image, vary((image.height, image.width)))
+            return network_layout(self.definition, pixels)
         except BadImage as error:
             return error.as_result()
         except MemoryError as error:
             return undecodable(header, "", error)
-
-    def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
-        return moved_pixels(self.definition, image, self.limits)
-
-    def _varied(self, image: Image.Image, variation: Variation) -> npt.NDArray[np.uint8]:
-        box = variation.box_in((image.height, image.width))
-        if box is None:
-            return self._sampled(image, variation)
-        pixels = _array(move_pixels(resize_of(self.definition, variation.canvas(self.definition)), _cut(image, box)))
-        return pixels[:: -1 if variation.upside_down else 1, :: -1 if variation.flip else 1]
-
-    def _sampled(self, image: Image.Image, variation: Variation) -> npt.NDArray[np.uint8]:
-        canvas_hw = variation.canvas(self.definition)
-        found = sampling(variation, canvas_hw, (image.height, image.width))
-        shrunk = _cut(image, found.window).resize(found.shrunk_hw[::-1], Image.Resampling.BILINEAR)
-        # A gray picture is sampled as three equal channels.
-        pixels = rectified(
-            np.asarray(shrunk.convert("RGB")), found.transform, canvas_hw, fill=variation.fill, moved=found.moved
-        )
-        return pixels[:, :, :1] if self.definition.color == "gray" else pixels
 
 
 def changed_sample(definition: Definition, canvas: npt.NDArray[np.uint8], changes: Sequence[AnyChange]) -> Sample:
@@ -179,6 +160,31 @@ def moved_pixels(definition: Definition, image: Image.Image, limits: Limits) -> 
     for operation in definition.geometry:
         image = move_pixels(operation, image)
     return _array(image)
+
+
+def varied_pixels(definition: Definition, image: Image.Image, variation: Variation) -> npt.NDArray[np.uint8]:
+    """The pixels of a variation, (height, width, channels), in place of those of a definition's geometry.
+
+    ``image`` is as ``in_color`` gives it.
+    """
+    box = variation.box_in((image.height, image.width))
+    if box is None:
+        pixels = _sampled(definition, image, variation)
+    else:
+        pixels = _array(move_pixels(resize_of(definition, variation.canvas(definition)), _cut(image, box)))
+        pixels = pixels[:: -1 if variation.upside_down else 1, :: -1 if variation.flip else 1]
+    return changed(pixels, variation.changes, color=definition.color)
+
+
+def _sampled(definition: Definition, image: Image.Image, variation: Variation) -> npt.NDArray[np.uint8]:
+    canvas_hw = variation.canvas(definition)
+    found = sampling(variation, canvas_hw, (image.height, image.width))
+    shrunk = _cut(image, found.window).resize(found.shrunk_hw[::-1], Image.Resampling.BILINEAR)
+    # A gray picture is sampled as three equal channels.
+    pixels = rectified(
+        np.asarray(shrunk.convert("RGB")), found.transform, canvas_hw, fill=variation.fill, moved=found.moved
+    )
+    return pixels[:, :, :1] if definition.color == "gray" else pixels
 
 
 def _interpolated(image: Image.Image, size_hw: Size) -> Image.Image:

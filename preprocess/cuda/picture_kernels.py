@@ -38,21 +38,33 @@ def prepare_resize(device: Device) -> None:
 
 
 class PictureKernels:
-    """Launches a kernel on a batch of pictures, each with a ``Work`` of its own, in one grid."""
+    """Launches a kernel of a CUDA ``source`` on a batch of pictures, each with a ``work`` of its own, in one grid.
 
-    def __init__(self, stream: Stream, staging: Staging) -> None:
-        prepare_resize(stream.device)
-        self._stream, self._staging = stream, staging
-        self._works = stream.allocate((0,), WORK)
+    Of each kernel the only argument of a picture is its ``work``, which has a ``height`` and a ``width``.
+    """
 
-    def launch(self, steps: Sequence[tuple[str, Sequence[Work]]], *arguments: int | np.generic) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        staging: Staging,
+        *,
+        source: str = KERNELS,
+        names: Sequence[str] = _NAMES,
+        work: np.dtype[np.void] = WORK,
+    ) -> None:
+        for name in names:
+            stream.device.kernel(source, name)
+        self._stream, self._staging, self._source = stream, staging, source
+        self._works = stream.allocate((0,), work)
+
+    def launch(self, steps: Sequence[tuple[str, Sequence[tuple[object, ...]]]], *arguments: int | np.generic) -> None:
         """Queue kernels by name, one after the other, all with the same further arguments."""
-        values = np.array([work for _, works in steps for work in works], WORK)
+        values = np.array([work for _, works in steps for work in works], self._works.dtype)
         if not len(values):
             return
         if len(values) > self._works.shape[0]:
             # What the stream still reads is freed in its order.
-            self._works = self._stream.allocate((2 * len(values),), WORK)
+            self._works = self._stream.allocate((2 * len(values),), values.dtype)
         self._staging.upload(values, self._works)
         first = 0
         for name, works in steps:
@@ -61,7 +73,7 @@ class PictureKernels:
                 -(-int(some[side].max()) // size) for side, size in (("width", _BLOCK[0]), ("height", _BLOCK[1]))
             )
             self._stream.launch(
-                self._stream.device.kernel(KERNELS, name),
+                self._stream.device.kernel(self._source, name),
                 (across, down, len(works)),
                 _BLOCK,
                 (self._works.rows(first, first + len(works)).pointer, *arguments),

@@ -14,25 +14,32 @@ from onestream.preprocess.cuda.picture_kernels import PictureKernels, Work
 from onestream.preprocess.cuda.resize_kernels import TRANSFORM
 from onestream.preprocess.cuda.staging import Staging
 
+_REPEATED = -1
+
 
 @dataclass(frozen=True, slots=True)
 class ToRectify:
-    """A decoded picture, (height, width, 3) uint8 RGB interleaved, and what a transform takes from it.
+    """A picture, (height, width, channels) uint8 interleaved, and what a transform takes from it.
 
     ``transform`` is one of ``quads.homographies``, float64 (3, 3), for a rectangle of the size of ``target``, which is
-    (height, width, 3) uint8.
+    (height, width, channels) uint8. Beyond the picture is the level ``fill``, without it the border repeated.
     """
 
     source: DeviceArray
     transform: npt.NDArray[np.float64]
     target: DeviceArray
+    fill: int | None = None
 
 
 class Rectify:
-    """Rectifies regions of pictures on one stream; belongs to its thread. Nothing waits."""
+    """Rectifies regions of pictures on one stream; belongs to its thread. Nothing waits.
 
-    def __init__(self, stream: Stream) -> None:
+    ``channels``: 3, written in reverse order ``to_bgr``, or 1.
+    """
+
+    def __init__(self, stream: Stream, *, channels: int = 3, to_bgr: bool = False) -> None:
         self._stream, self._staging = stream, Staging(stream)
+        self._channels, self._to_bgr = channels, to_bgr
         self._kernels = PictureKernels(stream, self._staging)
         weights = step_weights()
         self._weights = stream.allocate(weights.shape, weights.dtype)
@@ -42,12 +49,18 @@ class Rectify:
     def enqueue(self, items: Sequence[ToRectify]) -> None:
         """Queue a batch. The sources must stay until the stream has passed.
 
-        Raises ``ValueError`` for a source that is not RGB and interleaved.
+        Raises ``ValueError`` for a source with other channels, or that is not interleaved.
         """
         for item in items:
-            if item.source.shape[2:] != (3,) or item.source.byte_strides[1:] != (3, 1):
-                raise ValueError(f"got pixels of {item.source.shape}, expected RGB, interleaved")
-        transforms = np.array([(item.transform.reshape(9), *item.source.shape[:2]) for item in items], TRANSFORM)
+            if item.source.shape[2:] != (self._channels,) or item.source.byte_strides[1:] != (self._channels, 1):
+                raise ValueError(f"got pixels of {item.source.shape}, expected {self._channels} channels, interleaved")
+        transforms = np.array(
+            [
+                (item.transform.reshape(9), *item.source.shape[:2], _REPEATED if item.fill is None else item.fill)
+                for item in items
+            ],
+            TRANSFORM,
+        )
         if len(items) > self._transforms.shape[0]:
             # What the stream still reads is freed in its order.
             self._transforms = self._stream.allocate((2 * len(items),), TRANSFORM)
@@ -57,7 +70,7 @@ class Rectify:
             Work(
                 item.source.pointer, item.target.pointer, self._transforms.pointer + at * TRANSFORM.itemsize,
                 self._weights.pointer, item.source.byte_strides[0], item.target.byte_strides[0],
-                item.target.shape[0], item.target.shape[1], 3, 3,
+                item.target.shape[0], item.target.shape[1], self._channels, self._channels, self._to_bgr,
             )
             for at, item in enumerate(items)
         ]  # fmt: skip

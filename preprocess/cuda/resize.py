@@ -47,12 +47,14 @@ class ToResize:
     """A decoded picture, (height, width, 3) uint8 RGB interleaved, and the canvas that its window goes to.
 
     The canvas is (height, width, channels) uint8 as ``placement.canvas_hw`` says, without gaps between its pixels; what
-    the window leaves free stays as it is.
+    the window leaves free stays as it is. ``flip`` mirrors the window left to right, ``upside_down`` top to bottom.
     """
 
     source: DeviceArray
     placement: Placement
     canvas: DeviceArray
+    flip: bool = False
+    upside_down: bool = False
 
 
 class PillowResize:
@@ -90,7 +92,7 @@ class PillowResize:
             self._interpolate(seen)
 
     def _resample(self, items: Sequence[ToResize]) -> None:
-        lines = [_lines(item.placement) for item in items]
+        lines = [_lines(item) for item in items]
         tables = {line: _weight_table(line, self._filter) for pair in lines for line in pair}
         at = self._tables.addresses({line: table.values for line, table in tables.items()})
         # The memory between the passes is made sure of below: until then addresses in it count from its start.
@@ -129,7 +131,7 @@ class PillowResize:
         )
 
     def _interpolate(self, items: Sequence[ToResize]) -> None:
-        lines = [_lines(item.placement) for item in items]
+        lines = [_lines(item) for item in items]
         nearest = self._filter == "nearest"
         tables = {line: _neighbour_table(line, nearest=nearest) for pair in lines for line in pair}
         at = self._tables.addresses(tables)
@@ -153,20 +155,29 @@ class PillowResize:
 
 
 class _Line(NamedTuple):
-    """``pixels`` of the output, from ``first`` on, of a line of ``source`` pixels that is resized to ``resized``."""
+    """``pixels`` of the output, from ``first`` on, of a line of ``source`` pixels that is resized to ``resized``.
+
+    ``mirrored``: they are written in reverse order.
+    """
 
     source: int
     resized: int
     first: int
     pixels: int
+    mirrored: bool
+
+    @property
+    def step(self) -> int:
+        """From a pixel to the one that is written after it."""
+        return -1 if self.mirrored else 1
 
 
-def _lines(placement: Placement) -> tuple[_Line, _Line]:
+def _lines(item: ToResize) -> tuple[_Line, _Line]:
     """Of a column and of a row."""
-    window = placement.window
+    placement, window = item.placement, item.placement.window
     return (
-        _Line(placement.source_hw[0], placement.resized_hw[0], window.top, window.height),
-        _Line(placement.source_hw[1], placement.resized_hw[1], window.left, window.width),
+        _Line(placement.source_hw[0], placement.resized_hw[0], window.top, window.height, item.upside_down),
+        _Line(placement.source_hw[1], placement.resized_hw[1], window.left, window.width, item.flip),
     )
 
 
@@ -187,7 +198,8 @@ def _weight_table(line: _Line, filter: Filter) -> _WeightTable:
     first, counts, weights = line_weights(line.source, line.resized, line.first, line.pixels, filter)
     low, high = int(first[0]), int(first[-1] + counts[-1])
     longest = int(counts.max())
-    values = np.concatenate([first - low, counts, weights[:, :longest].T.reshape(-1)]).astype(np.int32)
+    by_tap = weights[:: line.step, :longest].T.reshape(-1)
+    values = np.concatenate([(first - low)[:: line.step], counts[:: line.step], by_tap]).astype(np.int32)
     return _WeightTable(values, low, high - low)
 
 
@@ -197,4 +209,4 @@ def _neighbour_table(line: _Line, *, nearest: bool) -> npt.NDArray[np.void]:
     found["first"], found["second"], found["share"] = line_neighbours(
         line.source, line.resized, line.first, line.pixels, nearest=nearest
     )
-    return found
+    return np.ascontiguousarray(found[:: line.step])

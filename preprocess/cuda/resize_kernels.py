@@ -34,14 +34,19 @@ WORK = np.dtype(
 )
 """``Work`` of the source. Pitches are bytes from row to row; sizes are the target's, in pixels.
 
-``to_bgr``: whether a resize writes three channels in reverse order.
+``to_bgr``: whether three channels are written in reverse order.
 """
 
 NEIGHBOURS = np.dtype([("first", np.int32), ("second", np.int32), ("share", np.float64)])
 """``Neighbours`` of the source: two source pixels, and the share, 0 to 1, of the second."""
 
-TRANSFORM = np.dtype([("factors", np.float64, 9), ("height", np.int32), ("width", np.int32)])
-"""``Transform`` of the source: from a rectangle to a picture of ``height`` and ``width`` (``quads.homographies``)."""
+TRANSFORM = np.dtype(
+    [("factors", np.float64, 9), ("height", np.int32), ("width", np.int32), ("fill", np.int32)], align=True
+)
+"""``Transform`` of the source: from a rectangle to a picture of ``height`` and ``width`` (``quads.homographies``).
+
+``fill``: the level beyond the picture; below 0 its border is repeated.
+"""
 
 KERNELS = r"""
 struct Work {
@@ -145,7 +150,7 @@ extern "C" __global__ void interpolate(const Work *works)
 
 struct Transform {
     double factors[9];
-    int height, width;
+    int height, width, fill;
 };
 
 // Where a pixel's centre comes to lie along one axis of the picture, ``side`` pixels long, in steps of 1/256 pixel:
@@ -165,6 +170,39 @@ __device__ int inside(int at, int side)
 }
 
 // ``rows`` is the Transform, ``columns`` are the weights: four neighbours' for each of the 256 steps.
+template <int CHANNELS>
+__device__ void rectify_pixel(const Work &work, int row, int column)
+{
+    const Transform &transform = *(const Transform *)work.rows;
+    const double across = column + 0.5, down = row + 0.5, *divisors = transform.factors + 6;
+    const int x = steps(transform.factors, divisors, across, down, transform.width);
+    const int y = steps(transform.factors + 3, divisors, across, down, transform.height);
+    unsigned char *pixel = work.target + row * work.target_pitch + (long long)column * CHANNELS;
+    // Half a pixel, 128 steps, and more from the centres of the picture's outermost pixels.
+    if (transform.fill >= 0
+        && (x < -128 || y < -128 || x > transform.width * 256 - 128 || y > transform.height * 256 - 128)) {
+        for (int channel = 0; channel < CHANNELS; channel++)
+            pixel[channel] = transform.fill;
+        return;
+    }
+    const int *weights = (const int *)work.columns, *along = weights + 4 * (x & 255), *below = weights + 4 * (y & 255);
+    int levels[CHANNELS];
+    for (int channel = 0; channel < CHANNELS; channel++)
+        levels[channel] = 1 << 21;
+    for (int line = 0; line < 4; line++) {
+        const unsigned char *pixels = work.source + inside((y >> 8) - 1 + line, transform.height) * work.source_pitch;
+        for (int tap = 0; tap < 4; tap++) {
+            const unsigned char *from = pixels + CHANNELS * (long long)inside((x >> 8) - 1 + tap, transform.width);
+            for (int channel = 0; channel < CHANNELS; channel++)
+                levels[channel] += below[line] * along[tap] * from[channel];
+        }
+    }
+    for (int channel = 0; channel < CHANNELS; channel++) {
+        int level = levels[channel] >> 22;
+        pixel[work.to_bgr ? CHANNELS - 1 - channel : channel] = level < 0 ? 0 : level > 255 ? 255 : level;
+    }
+}
+
 extern "C" __global__ void rectify(const Work *works)
 {
     const Work &work = works[blockIdx.z];
@@ -172,25 +210,10 @@ extern "C" __global__ void rectify(const Work *works)
     int row = blockIdx.y * blockDim.y + threadIdx.y;
     if (row >= work.height || column >= work.width)
         return;
-    const Transform &transform = *(const Transform *)work.rows;
-    const double across = column + 0.5, down = row + 0.5, *divisors = transform.factors + 6;
-    const int x = steps(transform.factors, divisors, across, down, transform.width);
-    const int y = steps(transform.factors + 3, divisors, across, down, transform.height);
-    const int *weights = (const int *)work.columns, *along = weights + 4 * (x & 255), *below = weights + 4 * (y & 255);
-    int levels[3] = {1 << 21, 1 << 21, 1 << 21};
-    for (int line = 0; line < 4; line++) {
-        const unsigned char *pixels = work.source + inside((y >> 8) - 1 + line, transform.height) * work.source_pitch;
-        for (int tap = 0; tap < 4; tap++) {
-            const unsigned char *pixel = pixels + 3 * (long long)inside((x >> 8) - 1 + tap, transform.width);
-            for (int channel = 0; channel < 3; channel++)
-                levels[channel] += below[line] * along[tap] * pixel[channel];
-        }
-    }
-    unsigned char *pixel = work.target + row * work.target_pitch + 3 * (long long)column;
-    for (int channel = 0; channel < 3; channel++) {
-        int level = levels[channel] >> 22;
-        pixel[channel] = level < 0 ? 0 : level > 255 ? 255 : level;
-    }
+    if (work.channels == 3)
+        rectify_pixel<3>(work, row, column);
+    else
+        rectify_pixel<1>(work, row, column);
 }
 
 // Of ``values`` there are 256 for each channel, of 1, 2 or 4 bytes each; they are copied bit by bit.

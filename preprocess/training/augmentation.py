@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -30,7 +30,7 @@ from onestream.preprocess.training.augmenting.coloring import (
     RandomSharpness,
     RandomSolarize,
 )
-from onestream.preprocess.training.augmenting.draft import AugmentationOperation, Draft, Share, Use
+from onestream.preprocess.training.augmenting.draft import AugmentationOperation, Draft, Operation, Share, Use
 from onestream.preprocess.training.augmenting.lettering import RandomBackground, RandomWarp
 from onestream.preprocess.training.augmenting.mixing import (
     BlendingOperation,
@@ -50,7 +50,8 @@ from onestream.preprocess.training.augmenting.moving import (
     ScaleJitter,
 )
 from onestream.preprocess.training.augmenting.policies import RandAugment, TrivialAugment
-from onestream.preprocess.variation import Variation, canvas_of
+from onestream.preprocess.training.augmenting.timing import ClipOperation, DropFrames, Speed, TimingDraft
+from onestream.preprocess.variation import Timing, Variation, canvas_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -82,10 +83,15 @@ AnyAugmentationOperation = Annotated[
     | RandomBackground
     | Mosaic
     | MixUp
-    | CutMix,
+    | CutMix
+    | Speed
+    | DropFrames,
     Field(discriminator="op"),
 ]
 _COLORS = ("brightness", "contrast", "saturation", "hue")
+_TIMES = 9
+"""What random numbers are for (``order.SHUFFLE``)."""
+_PICTURES: tuple[Use, ...] = ("classes", "boxes", "lines")
 
 
 class Short(TypedDict, total=False):
@@ -133,7 +139,7 @@ class Augmentation(BaseModel):
 
     def __init__(
         self,
-        operations: Sequence[AugmentationOperation | dict[str, Any]] | None = None,
+        operations: Sequence[Operation | dict[str, Any]] | None = None,
         *,
         min_visible: float = 0.25,
         fill: int | None = None,
@@ -172,25 +178,54 @@ class Augmentation(BaseModel):
         """Read an augmentation from YAML. Raises ``plain_yaml.BadYaml``, or pydantic's error for a bad field."""
         return cls.model_validate(read_plain_yaml(text))
 
+    def lacking(self, can: Collection[str]) -> tuple[str, ...]:
+        """The names of the operations that a backend on a GPU lacks, which ``can`` do so much (``exactness.ON_GPU``).
+
+        One without *transform* has a graph of one box and one linear change of levels: without a box the definition's
+        geometry remains, and a box of a box has no whole pixels.
+        """
+        varying = [one for one in self.operations if isinstance(one, AugmentationOperation)]
+        lacking: list[str] = [one.op for one in varying if not set(one.needs) <= set(can)]
+        if "transform" not in can:
+            operations = [one.op for one in varying]
+            lacking += [] if "box" in operations else ["a chain without box"]
+            lacking += [f"a second {op}" for op in ("box", "linear_color") if operations.count(op) > 1]
+        return tuple(dict.fromkeys(lacking))
+
     @property
     def mixes(self) -> bool:
         """Whether a canvas may be made of several samples: then ``collage`` draws, and not ``draw``."""
         return any(operation.mixes for operation in self.operations)
 
-    def check(self, use: Use) -> Augmentation:
-        """Return the augmentation, or raise ``CannotCompile`` naming what cannot vary such samples."""
-        for operation in self.operations:
-            if use not in operation.uses:
-                raise CannotCompile(f"{operation.op} cannot vary {use}; it varies {', '.join(sorted(operation.uses))}")
+    def check(self, *uses: Use) -> Augmentation:
+        """Return the augmentation, or raise ``CannotCompile`` naming the operations that vary none of ``uses``."""
+        varied = {one.op: ", ".join(sorted(one.uses)) for one in self.operations if not one.uses & set(uses)}
+        if varied:
+            asked = " or ".join(uses)
+            raise CannotCompile(
+                "; ".join(f"{name} cannot vary {asked}, only {other}" for name, other in varied.items())
+            )
         return self
 
     @property
-    def not_on_gpu(self) -> tuple[str, ...]:
-        """What DALI's graph on a GPU cannot do: operations by their names, and a chain that may be without a box."""
-        lacking = dict.fromkeys(operation.op for operation in self.operations if not operation.on_gpu)
-        if not any(isinstance(operation, RandomBox) for operation in self.operations):
-            return (*lacking, "a chain without box")
-        return tuple(lacking)
+    def of_frames(self) -> Augmentation:
+        """What varies the pictures of a clip: the same without the operations on its times."""
+        return self.model_copy(update={"operations": self._of_pictures})
+
+    @property
+    def _of_pictures(self) -> tuple[AugmentationOperation, ...]:
+        return tuple(one for one in self.operations if isinstance(one, AugmentationOperation))
+
+    def timing(self, frames: int, *, seed: int, epoch: int, index: int) -> Timing:
+        """When the frames of sample ``index``, a clip of so many, are taken in ``epoch``.
+
+        Its random numbers are others than the pictures', whose draws so stay as they are.
+        """
+        draft = TimingDraft(random=generator(seed=seed, epoch=epoch, index=index, purpose=_TIMES), frames=frames)
+        for operation in self.operations:
+            if isinstance(operation, ClipOperation):
+                operation.draw(draft)
+        return draft.timing()
 
     def draw(
         self,
@@ -206,29 +241,31 @@ class Augmentation(BaseModel):
 
         ``definition`` gives the canvas, its colour and the border; without it the canvas has the image's own size, in
         RGB. ``objects``: the boxes of what is to be seen in the image, float32 (n, 4). Raises ``ValueError`` where the
-        definition's output size depends on the image or the augmentation mixes samples, and ``BadImage`` where it
-        cannot be applied.
+        definition's output size depends on the image or the augmentation mixes samples, ``BadImage`` where it cannot
+        be applied, and ``CannotCompile`` where it varies a clip's times, which a picture has not.
         """
+        self.check(*_PICTURES)
         if self.mixes:
             raise ValueError("the augmentation mixes samples, so it draws a collage")
         random = generator(seed=seed, epoch=epoch, index=index)
-        return self._variation(self.operations, random, size_hw, definition, objects)
+        return self._variation(self._of_pictures, random, size_hw, definition, objects)
 
     def collage(self, pictures: Pictures, *, seed: int, epoch: int, index: int, definition: Definition) -> Collage:
         """What sample ``index`` becomes in ``epoch``, of its own picture and of others, which it draws itself.
 
         A picture that cannot be used is left out. Raises as ``draw``.
         """
-        random = generator(seed=seed, epoch=epoch, index=index)
-        first = next((place for place, one in enumerate(self.operations) if one.mixes), len(self.operations))
-        mixing = [one for one in self.operations[first:] if one.mixes]
+        self.check(*_PICTURES)
+        random, operations = generator(seed=seed, epoch=epoch, index=index), self._of_pictures
+        first = next((place for place, one in enumerate(operations) if one.mixes), len(operations))
+        mixing = [one for one in operations[first:] if one.mixes]
         table = Table(
             pictures,
             index,
             random,
             definition,
             canvas_of(definition),
-            lambda size_hw, objects: self._variation(self.operations[:first], random, size_hw, definition, objects),
+            lambda size_hw, objects: self._variation(operations[:first], random, size_hw, definition, objects),
         )
         own = _layer(mixing, index, table)
         layers: tuple[Layer, ...] = (own,)
@@ -238,7 +275,7 @@ class Augmentation(BaseModel):
                 layers = operation.layers(own, other, table) if other.parts else layers
                 break
         after = Draft(table.canvas_hw, table.canvas_hw, definition.color, random, None, self.min_visible)
-        for one in self.operations[first + len(mixing) :]:
+        for one in operations[first + len(mixing) :]:
             one.draw(after)
         return Collage(layers=layers, fill=self._fill(definition), changes=tuple(after.changes))
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from onestream.preprocess.backends.base import Sample
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.projection import Located
+from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import Order, Slot
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ PADDING_INDEX = -1
 
 Bad = BadImage | BadSample
 """Why a sample cannot be used."""
-BatchT = TypeVar("BatchT")
+BatchT = TypeVar("BatchT", bound=tuple[Any, ...])
 
 
 class Batch(NamedTuple):
@@ -128,10 +129,25 @@ def indices_of(slots: Sequence[Slot]) -> torch.Tensor:
     return torch.tensor([PADDING_INDEX if slot.is_padding else slot.index for slot in slots], dtype=torch.int64)
 
 
+def check_options(*, normalize: str, bad_files: str, seed: int, **counts: int | None) -> None:
+    """Raise ``ValueError`` naming an option of a loader that is out of range; ``counts`` are 1 or more, or None."""
+    for name, given, one, other in (
+        ("normalize", normalize, "backend", "torch"),
+        ("bad_files", bad_files, "fail", "skip"),
+    ):
+        if given not in (one, other):
+            raise ValueError(f"{name} must be {one!r} or {other!r}, got {given!r}")
+    if seed < 0:
+        raise ValueError(f"seed must be 0 or more, got {seed}")
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
+
+
 class BaseLoader(ABC, Generic[BatchT]):
     """An iterator over batches; each ``for`` loop is one epoch.
 
-    ``things`` is what to call samples in a message.
+    ``things`` is what to call samples in a message. ``to_device`` brings batches where a loop gets them.
     """
 
     def __init__(
@@ -139,12 +155,13 @@ class BaseLoader(ABC, Generic[BatchT]):
         dataset: Named,
         order: Order,
         *,
+        to_device: ToDevice[BatchT],
         bad_files: Literal["fail", "skip"],
         things: str,
     ) -> None:
         self.order = order
         self.skipped: list[Skipped] = []
-        self._dataset, self._things = dataset, things
+        self._dataset, self._things, self._to_device = dataset, things, to_device
         self._skip, self._skipped_indices = bad_files == "skip", set[int]()
         self._epoch = 0
         self._running: Iterator[WorkerBatch] | None = None
@@ -164,10 +181,6 @@ class BaseLoader(ABC, Generic[BatchT]):
     @abstractmethod
     def _close_workers(self) -> None:
         """End the workers and release all they hold."""
-
-    def _delivered(self, batches: Iterator[BatchT]) -> Iterator[BatchT]:
-        """The finished batches as a loop gets them."""
-        return batches
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -194,7 +207,7 @@ class BaseLoader(ABC, Generic[BatchT]):
         self.reset()
         epoch, self._epoch = self._epoch, self._epoch + 1
         self._running = self._make(self.order.batches(epoch), epoch)
-        return self._delivered(self._finished(self._running))
+        return self._to_device.ahead(self._finished(self._running))
 
     def reset(self) -> None:
         """End the running epoch, if there is one, and drop what was made ahead."""

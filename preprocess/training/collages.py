@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from onestream.preprocess.backends.base import BackendName, Pixels, Sample
+from onestream.preprocess.backends.base import BackendName, Device, Pixels, Sample
 from onestream.preprocess.collage import Collage, blended
 from onestream.preprocess.compile import compile, compile_finish
 from onestream.preprocess.definition import Definition
@@ -47,12 +47,18 @@ class CollageMaker:
         mixing: Mixing,
         *,
         backend: BackendName,
+        device: Device = "cpu",
         limits: Limits,
         max_batch_size: int,
     ) -> None:
         self._definition, self._files, self._mixing, self._limits = definition, files, mixing, limits
         self._compiled = compile(
-            definition.pixels(), backend=backend, limits=limits, max_batch_size=max_batch_size, varied=True
+            definition.pixels(),
+            backend=backend,
+            device=device,
+            limits=limits,
+            max_batch_size=max_batch_size,
+            varied=True,
         )
         self._finish = compile_finish(definition, backend=backend)
         self._canvas_hw = canvas_of(definition)

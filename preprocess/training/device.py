@@ -14,7 +14,7 @@ BatchT = TypeVar("BatchT", bound=tuple[Any, ...])
 
 
 def normalized(pixels: torch.Tensor, definition: Definition) -> torch.Tensor:
-    """uint8 (batch, height, width, channels) to the definition's output, equal to the reference in every bit.
+    """uint8 (batch, …, height, width, channels) to the definition's output, equal to the reference in every bit.
 
     Runs on the device of ``pixels``.
     """
@@ -27,7 +27,7 @@ def normalized(pixels: torch.Tensor, definition: Definition) -> torch.Tensor:
         )
         images = (images.to(torch.float32) / scale - mean) / std
     if output.layout == "NCHW":
-        images = images.permute(0, 3, 1, 2)
+        images = images.movedim(-1, -3)
     return images.to(getattr(torch, output.dtype)).contiguous()
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 
 from onestream.preprocess.backends.base import BackendName, Device
+from onestream.preprocess.backends.exactness import ON_GPU
 from onestream.preprocess.collage import Collage
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
@@ -18,7 +19,7 @@ from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.augmenting.mixing import Pictures as Drawable
-from onestream.preprocess.training.base_loader import BaseLoader, WorkerBatch
+from onestream.preprocess.training.base_loader import BaseLoader, WorkerBatch, check_options
 from onestream.preprocess.training.collages import Mixing, Objects
 from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import LastBatch, Order, Slot
@@ -39,9 +40,9 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
     ``train``: with random augmentation in place of the definition's geometry, shuffled; otherwise exactly what serving
     runs, in the dataset's order. ``shuffle`` overrides the latter. ``augmentation``: how images vary; needs ``train``.
 
-    ``backend`` and ``device``: *dali* on *cpu* or *gpu* (batches stay there), or *reference*: Pillow in the worker
-    processes of a ``torch.utils.data.DataLoader``. ``threads``: workers; None is one per core. ``prefetch``: batches
-    that are made ahead.
+    ``backend`` and ``device``: *dali* on *cpu* or *gpu*, *cvcuda* on *gpu* (batches stay there), or *reference*: Pillow
+    in the worker processes of a ``torch.utils.data.DataLoader``. ``threads``: workers; None is one per core.
+    ``prefetch``: batches that are made ahead.
 
     ``to``: the PyTorch device to which batches are copied, on a CUDA stream of the loader's own. ``normalize``:
     *backend*, or *torch*: uint8 pixels are copied and normalized on ``to``, with the same result and a quarter of the
@@ -87,15 +88,7 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
     ) -> None:
         if augmentation is not None and not train:
             raise ValueError("augmentation needs train=True")
-        if normalize not in ("backend", "torch") or bad_files not in ("fail", "skip"):
-            raise ValueError(
-                f"normalize must be 'backend' or 'torch', got {normalize!r}; "
-                f"bad_files 'fail' or 'skip', got {bad_files!r}"
-            )
-        if seed < 0:
-            raise ValueError(f"seed must be 0 or more, got {seed}")
-        if prefetch < 1 or (threads is not None and threads < 1):
-            raise ValueError(f"prefetch and threads must be at least 1, got {prefetch} and {threads}")
+        check_options(normalize=normalize, bad_files=bad_files, seed=seed, prefetch=prefetch, threads=threads)
         try:
             canvas_of(definition)
         except ValueError as error:
@@ -112,15 +105,12 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
             num_shards=num_shards,
             last_batch=last_batch,
         ).check()
-        super().__init__(samples, order, bad_files=bad_files, things="images")
-        self._to_device: ToDevice[BatchT] = ToDevice(definition, device=to, normalize=normalize == "torch")
+        to_device: ToDevice[BatchT] = ToDevice(definition, device=to, normalize=normalize == "torch")
+        super().__init__(samples, order, to_device=to_device, bad_files=bad_files, things="images")
         self.augmentation = (augmentation or self.default_augmentation).check(self.use)
-        lacking = self.augmentation.not_on_gpu if train and device == "gpu" else ()
+        lacking = self.augmentation.lacking(ON_GPU[backend]) if train and device == "gpu" and backend in ON_GPU else ()
         if lacking:
-            raise CannotCompile(
-                "dali on a GPU varies images by box, flip (horizontal) and linear_color; "
-                f"it lacks {', '.join(lacking)}; device='cpu' can"
-            )
+            raise CannotCompile(f"{backend} on a GPU lacks {', '.join(lacking)}; device='cpu' can")
         mixes = train and self.augmentation.mixes
         self._mixing = self._mix(seed) if mixes else None
         draw = self._draw(self.augmentation, seed) if train and not mixes else None
@@ -166,9 +156,6 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
 
     def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         return self._workers.run(batches, epoch)
-
-    def _delivered(self, batches: Iterator[BatchT]) -> Iterator[BatchT]:
-        return self._to_device.ahead(batches)
 
     def _close_workers(self) -> None:
         self._workers.close()

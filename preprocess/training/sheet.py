@@ -66,8 +66,10 @@ def contact_sheet(
 
     A picture's number is its sample's index, so that a loader over these pictures draws the same; what is mixed with it
     are the others. ``cell`` is the longest side of a picture on the sheet, in pixels; none is enlarged. Raises
-    ``BadSample`` naming a picture that cannot be used, and ``CannotCompile``.
+    ``BadSample`` naming a picture that cannot be used, and ``CannotCompile``, for an operation that cannot vary
+    pictures, too.
     """
+    augmentation.check("classes", "boxes")
     limits, pixels = limits or Limits(), definition.pixels()
     shown = _Shown(definition, augmentation, subjects, seed)
     served = compile(pixels, backend=backend, limits=limits)

@@ -14,12 +14,23 @@ from onestream.preprocess.backends.base import Device
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadSample, CannotCompile
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.training.base_loader import Bad, BaseLoader, Seen, WorkerBatch, indices_of, labels_of
+from onestream.preprocess.training.augmentation import Augmentation
+from onestream.preprocess.training.augmenting.timing import Speed
+from onestream.preprocess.training.base_loader import (
+    Bad,
+    BaseLoader,
+    Seen,
+    WorkerBatch,
+    check_options,
+    indices_of,
+    labels_of,
+)
+from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import LastBatch, Order, Slot
 from onestream.preprocess.training.shards import this_shard
 from onestream.preprocess.training.video_files import VideoFilesSource, video_files_of
 from onestream.preprocess.training.video_workers import ClipWorkers
-from onestream.preprocess.variation import canvas_of
+from onestream.preprocess.variation import Timing, Vary, canvas_of
 from onestream.preprocess.video.clips.choose_frames import Clip, PadMode
 from onestream.preprocess.video.clips.frames import VideoBackend
 from onestream.preprocess.video.clips.maker import ClipMaker
@@ -46,12 +57,11 @@ class VideoLoader(BaseLoader[VideoBatch]):
     ``num_frames``, ``start_frame``, ``end_frame``, ``stride``, ``fps``, ``frames``, ``pad_mode`` and ``pad_level``
     choose the frames; see ``onestream.preprocess.video.clips.choose_frames.Clip``. ``color``: how YUV becomes RGB.
 
-    ``backend``: *pyav*, *reference*, or *dali* on the ``device`` *cpu* or *gpu*. ``threads``: clips that are made at a
-    time, None is one per core; ``decoder_threads``: threads for each. ``prefetch``: batches that are made ahead.
-
-    ``last_batch``: *partial*, *pad* or *drop*. ``shard_id`` and ``num_shards``: None takes the rank and world size of
-    ``torch.distributed`` or of torchrun's environment. ``bad_files``: *fail* raises ``BadSample``, which names the file
-    and frame; *skip* leaves bad videos out and lists them in ``skipped``, as ``ImageLoader`` does.
+    ``train``: with random augmentation, shuffled; otherwise exactly what serving runs. All frames of a clip vary alike,
+    and ``augmentation`` may also vary when they are taken. ``backend``: *pyav*, *reference*, or *dali* on the
+    ``device`` *cpu* or *gpu*. ``threads``: clips that are made at a time, None is one per core; ``decoder_threads``:
+    threads for each. ``bad_files``: *fail* raises ``BadSample``, which names the file and frame. The other options are
+    those of ``PictureLoader``.
 
     Raises ``BadDataset``, ``CannotCompile``, or ``ValueError`` for an option out of range.
     """
@@ -71,26 +81,32 @@ class VideoLoader(BaseLoader[VideoBatch]):
         pad_mode: PadMode = "none",
         pad_level: int = 0,
         color: ColorRule | None = None,
-        shuffle: bool = False,
+        train: bool = False,
+        augmentation: Augmentation | None = None,
+        shuffle: bool | None = None,
         seed: int = 0,
         backend: VideoBackend = "pyav",
         device: Device = "cpu",
         threads: int | None = None,
         decoder_threads: int = 1,
         prefetch: int = 1,
+        to: torch.device | str | None = None,
+        normalize: Literal["backend", "torch"] = "backend",
+        pin_memory: bool = False,
         last_batch: LastBatch = "partial",
         shard_id: int | None = None,
         num_shards: int | None = None,
         bad_files: Literal["fail", "skip"] = "fail",
         limits: Limits | None = None,
     ) -> None:
-        if bad_files not in ("fail", "skip"):
-            raise ValueError(f"bad_files must be 'fail' or 'skip', got {bad_files!r}")
-        if min(prefetch, decoder_threads, 1 if threads is None else threads) < 1:
-            raise ValueError(
-                "prefetch, threads and decoder_threads must be at least 1, "
-                f"got {prefetch}, {threads}, {decoder_threads}"
-            )
+        check_options(
+            normalize=normalize, bad_files=bad_files, seed=seed, prefetch=prefetch, threads=threads,
+            decoder_threads=decoder_threads,
+        )  # fmt: skip
+        if augmentation is not None and not train:
+            raise ValueError("augmentation needs train=True")
+        if frames is not None and augmentation and any(isinstance(one, Speed) for one in augmentation.operations):
+            raise ValueError("speed needs num_frames; frames lists the frames themselves")
         if num_frames is None and frames is None:
             raise ValueError("clips of a batch must have one length: give num_frames or frames")
         try:
@@ -98,6 +114,7 @@ class VideoLoader(BaseLoader[VideoBatch]):
         except ValueError as error:
             raise CannotCompile(f"frames of a batch must have one size: {error}") from None
         self.definition = definition
+        self.augmentation = (augmentation or Augmentation()).check("clips")
         self.clip = Clip(
             num_frames=num_frames,
             start_frame=start_frame,
@@ -113,35 +130,33 @@ class VideoLoader(BaseLoader[VideoBatch]):
         order = Order(
             len(self.files),
             batch_size,
-            shuffle=shuffle,
+            shuffle=train if shuffle is None else shuffle,
             seed=seed,
             shard_id=shard_id,
             num_shards=num_shards,
             last_batch=last_batch,
         ).check()
-        super().__init__(self.files, order, bad_files=bad_files, things="videos")
+        to_device: ToDevice[VideoBatch] = ToDevice(definition, device=to, normalize=normalize == "torch")
+        super().__init__(self.files, order, to_device=to_device, bad_files=bad_files, things="videos")
+        made = definition.pixels() if normalize == "torch" else definition
         make = partial(
-            ClipMaker,
-            definition,
-            self.clip,
-            backend=backend,
-            device=device,
-            color=color,
-            threads=decoder_threads,
+            ClipMaker, made, self.clip, backend=backend, device=device, color=color, threads=decoder_threads,
             limits=limits,
-        )
-        spec = definition.output_spec
+        )  # fmt: skip
+        length, spec = num_frames or len(frames or ()), made.output_spec
         self._workers = ClipWorkers(
             make,
             self.files.paths,
-            clip_shape=(num_frames or len(frames or ()), *(side for side in spec.shape if side is not None)),
+            shape=(length, *(side for side in spec.shape if side is not None)),
             dtype=getattr(torch, spec.dtype),
+            pin_memory=pin_memory and torch.cuda.is_available(),
+            draw=partial(_draw, self.augmentation, definition, length, seed) if train else None,
             threads=threads or len(os.sched_getaffinity(0)),
             prefetch=prefetch,
         )
 
-    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:  # noqa: ARG002 (clips do not vary)
-        return self._workers.run(batches)
+    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
+        return self._workers.run(batches, epoch)
 
     def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], seen: Sequence[Seen]) -> VideoBatch:  # noqa: ARG002 (boxes are for pictures)
         return VideoBatch(samples, labels_of(self.files, slots), indices_of(slots))
@@ -152,3 +167,10 @@ class VideoLoader(BaseLoader[VideoBatch]):
 
     def _close_workers(self) -> None:
         self._workers.close()
+
+
+def _draw(
+    augmentation: Augmentation, definition: Definition, frames: int, seed: int, epoch: int, index: int
+) -> tuple[Vary, Timing]:
+    vary = partial(augmentation.of_frames.draw, seed=seed, epoch=epoch, index=index, definition=definition)
+    return vary, augmentation.timing(frames, seed=seed, epoch=epoch, index=index)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,16 +11,20 @@ import numpy.typing as npt
 import torch
 
 from onestream.preprocess.errors import BadSample
-from onestream.preprocess.training.base_loader import WorkerBatch
-from onestream.preprocess.training.makers import MakerThreads
 from onestream.preprocess.training.order import Slot
+from onestream.preprocess.training.workers import Begun, Found, ThreadedWorkers
+from onestream.preprocess.variation import AS_FILMED, Timing, Vary
 from onestream.preprocess.video.clips.maker import ClipMaker
 
+DrawClip = Callable[[int, int], tuple[Vary, Timing]]
+"""Draws what varies the frames of an epoch and a sample's index, and when they are taken."""
 
-class ClipWorkers:
+
+class ClipWorkers(ThreadedWorkers[ClipMaker]):
     """Makes batches of clips, some of them ahead; every clip is one task.
 
-    ``make`` gives each thread a maker of its own. ``clip_shape`` is (frames, …).
+    ``make`` gives each thread a maker of its own. ``shape`` is a clip's, (frames, …). ``draw`` is None where clips
+    do not vary.
     """
 
     def __init__(
@@ -30,49 +32,30 @@ class ClipWorkers:
         make: Callable[[], ClipMaker],
         paths: Sequence[Path],
         *,
-        clip_shape: Sequence[int],
+        shape: tuple[int, ...],
         dtype: torch.dtype,
+        pin_memory: bool,
+        draw: DrawClip | None,
         threads: int,
         prefetch: int,
     ) -> None:
-        self._paths, self._prefetch = paths, prefetch
-        self._clip_shape, self._dtype = tuple(clip_shape), dtype
-        self._threads = MakerThreads(make, threads=threads, name="onestream-clips")
+        super().__init__(make, threads=threads, prefetch=prefetch, name="onestream-clips")
+        self._paths, self._draw = paths, draw
+        self._empty = partial(torch.empty, dtype=dtype, pin_memory=pin_memory)
+        self._shape = shape
 
-    def run(self, batches: list[list[Slot]]) -> Iterator[WorkerBatch]:
-        """The batches, in order. Closing the iterator ends the epoch."""
-        running: deque[tuple[list[Slot], torch.Tensor, list[Future[BadSample | None]]]] = deque()
-        todo = iter(batches)
-        try:
-            while True:
-                while len(running) <= self._prefetch and (slots := next(todo, None)) is not None:
-                    running.append(self._start(slots))
-                if not running:
-                    return
-                slots, clips, tasks = running[0]
-                results = [task.result() for task in tasks]
-                running.popleft()
-                yield WorkerBatch(clips, slots, {place: bad for place, bad in enumerate(results) if bad is not None})
-        finally:
-            for _, _, tasks in running:
-                for task in tasks:
-                    task.cancel()
-
-    def close(self) -> None:
-        """Wait for the clips that are being made, and release everything."""
-        self._threads.close()
-
-    def _start(self, slots: list[Slot]) -> tuple[list[Slot], torch.Tensor, list[Future[BadSample | None]]]:
-        clips = torch.empty((len(slots), *self._clip_shape), dtype=self._dtype)
+    def _start(self, slots: list[Slot], epoch: int) -> Begun:
+        clips = self._empty((len(slots), *self._shape))
         shared = clips.numpy()
-        tasks = [partial(self._fill, shared[n], slot.index) for n, slot in enumerate(slots)]
+        tasks = [partial(self._fill, shared[place], place, slot.index, epoch) for place, slot in enumerate(slots)]
         return slots, clips, [self._threads.submit(task) for task in tasks]
 
-    def _fill(self, out: npt.NDArray[Any], index: int, maker: ClipMaker) -> BadSample | None:
+    def _fill(self, out: npt.NDArray[Any], place: int, index: int, epoch: int, maker: ClipMaker) -> Found:
+        vary, timing = (None, AS_FILMED) if self._draw is None else self._draw(epoch, index)
         try:
-            maker.make(self._paths[index], out=out)
+            maker.make(self._paths[index], out=out, vary=vary, timing=timing)
         except BadSample as error:
             # Never what happened to be in the memory, even if nobody looks.
             out[...] = 0
-            return error
-        return None
+            return None, {place: error}, {}
+        return None, {}, {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import torch.utils.data
 
 from onestream.preprocess.backends.base import BackendName, Device
 from onestream.preprocess.compile import compile
+from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.headers.reader import Encoded
@@ -23,7 +25,7 @@ from onestream.preprocess.limits import Limits
 from onestream.preprocess.projection import Located
 from onestream.preprocess.training.base_loader import Bad, Made, Seen, SeenPart, WorkerBatch, bad_of
 from onestream.preprocess.training.collages import CollageMaker, Mixing
-from onestream.preprocess.training.makers import MakerThreads
+from onestream.preprocess.training.makers import MakerT, MakerThreads
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.samples import Pictures
 from onestream.preprocess.variation import Variation, Vary
@@ -84,6 +86,7 @@ class WorkerConfig:
                 self.samples,
                 self.mixing,
                 backend=self.backend,
+                device=self.device,
                 limits=self.limits,
                 max_batch_size=max_batch_size,
             )
@@ -135,7 +138,9 @@ class PictureMaker:
         kept = [place for place in range(len(slots)) if place not in bad]
         images = torch.zeros((len(slots), *self._config.sample_shape), dtype=self._config.dtype, device="cuda")
         if kept:
-            images[kept] = torch.from_dlpack(made)
+            # Of kernels of ours memory with a CUDA Array Interface, of DALI a tensor with DLPack.
+            is_ours = isinstance(made, DeviceArray)
+            images[kept] = torch.as_tensor(made, device="cuda") if is_ours else torch.from_dlpack(made)
             # The next call reuses the memory that is copied from.
             torch.cuda.current_stream().synchronize()
         return images, bad, read.seen
@@ -178,26 +183,27 @@ class Workers(Protocol):
         ...
 
 
-class ThreadWorkers:
-    """Threads of this process.
+Found = tuple[torch.Tensor | None, dict[int, Bad], dict[int, Seen]]
+"""Of a part of a batch: its tensor where it is a whole batch by itself, and by place why samples are bad, and what is
+seen in the others."""
+Begun = tuple[list[Slot], torch.Tensor | None, list[Future[Found]]]
+"""A batch that is being made: its slots, its tensor where that is there already, and its parts."""
 
-    On the CPU every thread has a compiled definition of its own with one thread, as serving has in each process. A GPU
-    gets one, which has ``threads`` threads itself and leaves its batches on the device.
-    """
 
-    def __init__(self, config: WorkerConfig, *, threads: int, prefetch: int) -> None:
-        self._config, self._prefetch = config, prefetch
-        self._on_gpu = config.device == "gpu"
-        self._parts = 1 if self._on_gpu else threads
-        part = -(-config.batch_size // self._parts)
-        inner = threads if self._on_gpu else 1
-        self._threads: MakerThreads[Maker] = MakerThreads(
-            partial(config.maker, part, inner), threads=self._parts, name="onestream-loader"
-        )
+class ThreadedWorkers(ABC, Generic[MakerT]):
+    """Threads of this process, each with what ``make`` gives, that make ``prefetch`` batches ahead."""
+
+    def __init__(self, make: Callable[[], MakerT], *, threads: int, prefetch: int, name: str) -> None:
+        self._prefetch = prefetch
+        self._threads: MakerThreads[MakerT] = MakerThreads(make, threads=threads, name=name)
+
+    @abstractmethod
+    def _start(self, slots: list[Slot], epoch: int) -> Begun:
+        """Begin to make a batch."""
 
     def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         """See ``Workers.run``."""
-        running: deque[tuple[list[Slot], torch.Tensor | None, list[Future[Any]]]] = deque()
+        running: deque[Begun] = deque()
         todo = iter(batches)
         try:
             while True:
@@ -205,7 +211,7 @@ class ThreadWorkers:
                     running.append(self._start(slots, epoch))
                 if not running:
                     return
-                slots, images, parts = running.popleft()
+                slots, images, parts = running[0]
                 bad: dict[int, Bad] = {}
                 seen: dict[int, Seen] = {}
                 for part in parts:
@@ -214,6 +220,7 @@ class ThreadWorkers:
                     bad.update(found)
                     seen.update(parts_seen)
                 assert images is not None
+                running.popleft()
                 yield WorkerBatch(images, slots, bad, seen)
         finally:
             for _, _, parts in running:
@@ -224,7 +231,25 @@ class ThreadWorkers:
         """See ``Workers.close``."""
         self._threads.close()
 
-    def _start(self, slots: list[Slot], epoch: int) -> tuple[list[Slot], torch.Tensor | None, list[Future[Any]]]:
+
+class ThreadWorkers(ThreadedWorkers[Maker]):
+    """Those that make pictures.
+
+    On the CPU every thread has a compiled definition of its own with one thread, as serving has in each process. A GPU
+    gets one, which has ``threads`` threads itself and leaves its batches on the device.
+    """
+
+    def __init__(self, config: WorkerConfig, *, threads: int, prefetch: int) -> None:
+        self._config = config
+        self._on_gpu = config.device == "gpu"
+        self._parts = 1 if self._on_gpu else threads
+        part = -(-config.batch_size // self._parts)
+        inner = threads if self._on_gpu else 1
+        super().__init__(
+            partial(config.maker, part, inner), threads=self._parts, prefetch=prefetch, name="onestream-loader"
+        )
+
+    def _start(self, slots: list[Slot], epoch: int) -> Begun:
         if self._on_gpu:
             return slots, None, [self._threads.submit(partial(self._on_device, slots, epoch))]
         images = self._config.empty(len(slots))
@@ -234,9 +259,7 @@ class ThreadWorkers:
         parts = [self._threads.submit(partial(self._fill, shared, slots[n : n + size], n, epoch)) for n in firsts]
         return slots, images, parts
 
-    def _fill(
-        self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int, maker: Maker
-    ) -> tuple[None, dict[int, Bad], dict[int, Seen]]:
+    def _fill(self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int, maker: Maker) -> Found:
         bad = {}
         made = maker.make(slots, epoch)
         for place, sample in enumerate(made.samples, start=first):
@@ -247,9 +270,7 @@ class ThreadWorkers:
                 shared[place] = sample
         return None, bad, {first + place: seen for place, seen in made.seen.items()}
 
-    def _on_device(
-        self, slots: list[Slot], epoch: int, maker: Maker
-    ) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Seen]]:
+    def _on_device(self, slots: list[Slot], epoch: int, maker: Maker) -> Found:
         assert isinstance(maker, PictureMaker)
         return maker.make_on_device(slots, epoch)
 

@@ -108,6 +108,7 @@ def test_a_sheet_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 PAGE = (ROOT / "docs" / "augmentation.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\w+)` \| (.*?) \| ", PAGE, flags=re.MULTILINE)
+PICTURED = [(name, drawn) for name, drawn in ROWS if f"![{name}](augmentation/{name}.jpg)" in PAGE]
 
 
 def test_the_page_has_a_row_for_each_operation() -> None:
@@ -115,7 +116,16 @@ def test_the_page_has_a_row_for_each_operation() -> None:
     assert sorted(name for name, _ in ROWS) == sorted(one.model_fields["op"].default for one in typing.get_args(union))
 
 
-@pytest.mark.parametrize(("name", "drawn"), ROWS)
+def test_what_varies_clips_only_has_no_picture_and_is_refused_by_name(tmp_path: Path) -> None:
+    for_clips = ["speed", "drop_frames"]
+    assert [name for name, drawn in ROWS if (name, drawn) not in PICTURED] == for_clips
+    for name in for_clips:
+        done = run(CLASSIFY, PHOTOS / "cat.jpg", "--operation", name, "--out", tmp_path / "sheet.png")
+        assert done.exit_code == 2
+        assert f"{name} cannot vary classes or boxes, only clips" in done.output
+
+
+@pytest.mark.parametrize(("name", "drawn"), PICTURED)
 def test_the_pages_pictures_are_made_by_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, drawn: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from image_files import encode
@@ -16,8 +18,10 @@ from onestream.preprocess.backends.dali_graph import (
     new_pipeline,
     varied_values,
 )
+from onestream.preprocess.geometry import Window
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.variation import Variation
+from onestream.preprocess.warp import Warp
 
 SIDES = (96, 112)
 RGB = Definition(
@@ -33,6 +37,7 @@ IMAGES = [photo(name) for name in PHOTOS] + [portrait("coffee")]
 FILES = [encode(image, "JPEG", quality=90) for image in IMAGES]
 PLAIN = Augmentation()
 STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+MIRRORED = Augmentation([{"op": "box"}, {"op": "flip"}, {"op": "flip", "axis": "vertical"}])
 
 
 def variations(augmentation: Augmentation, definition: Definition) -> list[Variation]:
@@ -66,6 +71,7 @@ def reference(definition: Definition, drawn: list[Variation]) -> list[Sample]:
     ("definition", "augmentation", "levels"),
     [
         (RGB, PLAIN, 1),
+        (RGB, MIRRORED, 1),
         # A level of the resize times 1.4 x 1.4 and what the turn of hue adds.
         (RGB, STRONG, 4),
         (BGR, PLAIN, 1),
@@ -80,6 +86,7 @@ def test_inside_the_box_the_graph_is_the_references(
 ) -> None:
     drawn = variations(augmentation, definition)
     assert {variation.flip for variation in drawn} == {False, True}
+    assert {variation.upside_down for variation in drawn} == ({False, True} if augmentation is MIRRORED else {False})
     expected, seen = reference(definition, drawn), run_graph(definition, drawn)
     assert len(expected) == len(seen) == len(FILES)
     for right, one in zip(expected, seen, strict=True):
@@ -112,6 +119,13 @@ def test_a_resize_without_antialias_is_refused() -> None:
     definition = Definition(operations=(Decode(), Resize(mode="exact", size=SIDES, antialias=False)))
     with pytest.raises(CannotCompile, match="antialias false exactly"):
         run_graph(definition, variations(PLAIN, RGB))
+
+
+@pytest.mark.parametrize("more", [{"warp": Warp(moved=(((1, 0), (0, 1)),) * 2)}, {"canvas_hw": SIDES}])
+def test_a_warp_and_a_part_of_a_canvas_are_refused(more: dict[str, Any]) -> None:
+    variation = Variation.of_box(Window(1, 2, 9, 8)).model_copy(update=more)
+    with pytest.raises(CannotCompile, match="dali on a GPU varies images by a box on the whole canvas"):
+        varied_values(variation, 3)
 
 
 def test_variations_are_asked_for_when_compiling() -> None:

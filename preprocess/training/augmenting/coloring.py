@@ -55,16 +55,13 @@ class LinearColor(AugmentationOperation):
     turns around level 128. ``hue``: largest turn to either side, in turns.
     """
 
+    NEEDS = ("linear",)
+
     op: Literal["linear_color"] = "linear_color"
     brightness: Share = 0.0
     contrast: Share = 0.0
     saturation: Share = 0.0
     hue: _Turns = 0.0
-
-    @property
-    def on_gpu(self) -> bool:
-        """See ``AugmentationOperation.on_gpu``."""
-        return True
 
     def _draw(self, draft: Draft) -> None:
         drawn = draft.random.uniform(-1, 1, size=4)
@@ -102,6 +99,11 @@ class ColorJitter(AugmentationOperation):
     saturation: _Strength = 0.0
     hue: _Turns = 0.0
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """See ``AugmentationOperation.needs``."""
+        return tuple(name for name in ("brightness", "contrast", "saturation", "hue") if getattr(self, name))
+
     def _draw(self, draft: Draft) -> None:
         random = draft.random
         order = random.permutation(4)
@@ -120,6 +122,8 @@ class ColorJitter(AugmentationOperation):
 class Grayscale(AugmentationOperation):
     """Luma (ITU-R 601) in every channel; as ``torchvision.transforms.RandomGrayscale``."""
 
+    NEEDS = ("saturation",)
+
     op: Literal["grayscale"] = "grayscale"
     probability: Share = 0.1
 
@@ -132,6 +136,8 @@ class GaussianBlur(AugmentationOperation):
 
     The range is that of ``torchvision.transforms.GaussianBlur``; the blur is Pillow's (``changes.Blur``).
     """
+
+    NEEDS = ("blur",)
 
     op: Literal["blur"] = "blur"
     sigma: PositiveRange = (0.1, 2.0)
@@ -146,6 +152,8 @@ class GaussianNoise(AugmentationOperation):
     ``torchvision.transforms.v2.GaussianNoise`` has a constant one, of 25.5 levels by default.
     """
 
+    NEEDS = ("noise",)
+
     op: Literal["noise"] = "noise"
     sigma: _AtLeastZero = (0.0, 25.5)
 
@@ -159,6 +167,8 @@ class JpegArtefacts(AugmentationOperation):
 
     As ``torchvision.transforms.v2.JPEG``, which has no range of its own.
     """
+
+    NEEDS = ("jpeg",)
 
     op: Literal["jpeg"] = "jpeg"
     quality: Annotated[tuple[_Quality, _Quality], AfterValidator(ordered)] = (30, 95)
@@ -175,6 +185,8 @@ class RandomErasing(AugmentationOperation):
     none. ``count`` rectangles, which may overlap, make T. DeVries and G. Taylor's *Cutout* (2017) of several holes.
     Objects that are hidden so stay objects.
     """
+
+    NEEDS = ("erase",)
 
     op: Literal["erase"] = "erase"
     probability: Share = 0.5
@@ -204,6 +216,8 @@ class RandomErasing(AugmentationOperation):
 class RandomPosterize(AugmentationOperation):
     """Only the highest ``bits`` of each level; as ``torchvision.transforms.RandomPosterize``."""
 
+    NEEDS = ("posterize",)
+
     op: Literal["posterize"] = "posterize"
     probability: Share = 0.5
     bits: Annotated[int, Field(ge=1, le=8)] = 4
@@ -214,6 +228,8 @@ class RandomPosterize(AugmentationOperation):
 
 class RandomSolarize(AugmentationOperation):
     """Levels from ``threshold`` on inverted; as ``torchvision.transforms.RandomSolarize``."""
+
+    NEEDS = ("solarize",)
 
     op: Literal["solarize"] = "solarize"
     probability: Share = 0.5
@@ -229,6 +245,8 @@ class RandomSharpness(AugmentationOperation):
     ``torchvision.transforms.RandomAdjustSharpness`` has a constant one, which a range of one number is.
     """
 
+    NEEDS = ("sharpness",)
+
     op: Literal["sharpness"] = "sharpness"
     probability: Share = 0.5
     factor: _AtLeastZero = (0.0, 2.0)
@@ -240,6 +258,8 @@ class RandomSharpness(AugmentationOperation):
 class RandomAutoContrast(AugmentationOperation):
     """Each channel stretched to all levels; as ``torchvision.transforms.RandomAutocontrast``."""
 
+    NEEDS = ("autocontrast",)
+
     op: Literal["autocontrast"] = "autocontrast"
     probability: Share = 0.5
 
@@ -250,6 +270,8 @@ class RandomAutoContrast(AugmentationOperation):
 class RandomEqualize(AugmentationOperation):
     """Each channel's histogram made even; as ``torchvision.transforms.RandomEqualize``."""
 
+    NEEDS = ("equalize",)
+
     op: Literal["equalize"] = "equalize"
     probability: Share = 0.5
 
@@ -259,6 +281,8 @@ class RandomEqualize(AugmentationOperation):
 
 class RandomInvert(AugmentationOperation):
     """All levels inverted; as ``torchvision.transforms.RandomInvert``."""
+
+    NEEDS = ("invert",)
 
     op: Literal["invert"] = "invert"
     probability: Share = 0.5

@@ -142,11 +142,8 @@ def _corners(matrix: Matrix, size_hw: Size) -> Corners | None:
     return one, two, three, four
 
 
-class AugmentationOperation(BaseModel):
-    """Base of the operations: a frozen value that adds to a draft what it draws.
-
-    ``probability`` is that of anything being done at all.
-    """
+class Operation(BaseModel):
+    """Base of all operations: a frozen value. ``probability`` is that of anything being done at all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -158,19 +155,28 @@ class AugmentationOperation(BaseModel):
     mixes: ClassVar[bool] = False
     """Whether it makes a canvas of several samples."""
 
+    def happens(self, random: np.random.Generator) -> bool:
+        """Whether it happens; where that is certain nothing is drawn."""
+        return self.probability == 1 or bool(random.random() < self.probability)
+
+
+class AugmentationOperation(Operation):
+    """Base of the operations that vary a picture: they add to a draft what they draw.
+
+    ``NEEDS`` names what a GPU's backend must be able to do for it (``backends.exactness.ON_GPU``).
+    """
+
+    NEEDS: ClassVar[tuple[str, ...]] = ("a CPU",)
+
     @property
-    def on_gpu(self) -> bool:
-        """Whether DALI's graph on a GPU can do it."""
-        return False
+    def needs(self) -> tuple[str, ...]:
+        """What of it these settings need."""
+        return self.NEEDS
 
     def draw(self, draft: Draft) -> None:
         """Draw, if it happens."""
         if self.happens(draft.random):
             self._draw(draft)
-
-    def happens(self, random: np.random.Generator) -> bool:
-        """Whether it happens; where that is certain nothing is drawn."""
-        return self.probability == 1 or bool(random.random() < self.probability)
 
     def _draw(self, draft: Draft) -> None:
         raise NotImplementedError

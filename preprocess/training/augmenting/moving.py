@@ -54,9 +54,9 @@ class RandomBox(MovingOperation):
     ratio: PositiveRange = (3 / 4, 4 / 3)
 
     @property
-    def on_gpu(self) -> bool:
-        """See ``AugmentationOperation.on_gpu``."""
-        return self.probability == 1
+    def needs(self) -> tuple[str, ...]:
+        """See ``AugmentationOperation.needs``."""
+        return ("box",) if self.probability == 1 else ("transform",)
 
     def _draw(self, draft: Draft) -> None:
         box = self._box(draft)
@@ -98,9 +98,9 @@ class Flip(MovingOperation):
     axis: Axis = "horizontal"
 
     @property
-    def on_gpu(self) -> bool:
-        """See ``AugmentationOperation.on_gpu``."""
-        return self.axis == "horizontal"
+    def needs(self) -> tuple[str, ...]:
+        """See ``AugmentationOperation.needs``."""
+        return ("flip",) if self.axis == "horizontal" else ("upside_down",)
 
     def _draw(self, draft: Draft) -> None:
         mirror, column = np.eye(3), 0 if self.axis == "horizontal" else 1
@@ -113,6 +113,8 @@ class Rotation(MovingOperation):
 
     As ``torchvision.transforms.RandomRotation``.
     """
+
+    NEEDS = ("transform",)
 
     op: Literal["rotation"] = "rotation"
     degrees: Range = (-15.0, 15.0)
@@ -128,6 +130,8 @@ class Affine(MovingOperation):
     (``translate``) to either side, in whole pixels; ``scale``; and the shear along x and along y (``shear_x``,
     ``shear_y``), in degrees.
     """
+
+    NEEDS = ("transform",)
 
     op: Literal["affine"] = "affine"
     degrees: Range = (0.0, 0.0)
@@ -155,6 +159,8 @@ class Perspective(MovingOperation):
     ``torchvision.transforms.RandomPerspective``, which draws whole pixels.
     """
 
+    NEEDS = ("transform",)
+
     op: Literal["perspective"] = "perspective"
     probability: Share = 0.5
     distortion: Annotated[float, Field(ge=0, le=_MOST_DISTORTION)] = 0.5
@@ -174,6 +180,8 @@ class PaddedCrop(MovingOperation):
     Without ``size`` it keeps its own. The place is drawn uniformly, in whole pixels; a padded picture that is smaller
     lies somewhere within. As ``torchvision.transforms.RandomCrop`` with padding.
     """
+
+    NEEDS = ("transform",)
 
     op: Literal["padded_crop"] = "padded_crop"
     padding: Annotated[int, Field(ge=0, le=MAX_SIDE_OF_OPERATION)] = 4
@@ -197,6 +205,8 @@ class ScaleJitter(MovingOperation):
     Augmentation Method for Instance Segmentation* (2021), with their range; in torchvision ``ScaleJitter`` with
     ``FixedSizeCrop``.
     """
+
+    NEEDS = ("transform",)
 
     op: Literal["scale_jitter"] = "scale_jitter"
     uses: ClassVar[frozenset[Use]] = NOT_LINES

@@ -28,6 +28,10 @@ from onestream.preprocess.training.augmenting.draft import Draft, about_middle
 from onestream.preprocess.training.augmenting.moving import MovingOperation, turned_and_sheared
 
 _Bins = Annotated[int, Field(ge=2, le=1000)]
+_NEEDS = (
+    "transform", "brightness", "saturation", "contrast", "sharpness", "posterize", "solarize", "autocontrast",
+    "equalize",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class _Act:
 class TrivialAugment(MovingOperation):
     """One act, its strength drawn uniformly from ``bins``: S. Müller and F. Hutter, *TrivialAugment* (2021), *wide*."""
 
+    NEEDS = _NEEDS
+
     op: Literal["trivial_augment"] = "trivial_augment"
     bins: _Bins = 31
 
@@ -55,6 +61,8 @@ class RandAugment(MovingOperation):
 
     ``magnitude`` is the number of a bin, of 0 to ``bins`` - 1.
     """
+
+    NEEDS = _NEEDS
 
     op: Literal["rand_augment"] = "rand_augment"
     count: Annotated[int, Field(ge=0, le=100)] = 2

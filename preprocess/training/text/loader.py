@@ -18,7 +18,7 @@ from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
 from onestream.preprocess.training.augmentation import Augmentation
-from onestream.preprocess.training.base_loader import BaseLoader, Seen, WorkerBatch, indices_of
+from onestream.preprocess.training.base_loader import BaseLoader, Seen, WorkerBatch, check_options, indices_of
 from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import LastBatch, Slot
 from onestream.preprocess.training.shards import this_shard
@@ -109,15 +109,7 @@ class TextLoader(BaseLoader[TextBatch]):
         bad_files: Literal["fail", "skip"] = "fail",
         limits: Limits | None = None,
     ) -> None:
-        if normalize not in ("backend", "torch") or bad_files not in ("fail", "skip"):
-            raise ValueError(
-                f"normalize must be 'backend' or 'torch', got {normalize!r}; "
-                f"bad_files 'fail' or 'skip', got {bad_files!r}"
-            )
-        if min(window, 1 if threads is None else threads) < 1:
-            raise ValueError(f"window and threads must be at least 1, got {window} and {threads}")
-        if seed < 0:
-            raise ValueError(f"seed must be 0 or more, got {seed}")
+        check_options(normalize=normalize, bad_files=bad_files, seed=seed, window=window, threads=threads)
         if not isinstance(definition.source, Region):
             raise CannotCompile("lines of text need a definition that begins with region, got decode")
         if definition.output_spec.size_hw[0] is None:
@@ -150,9 +142,9 @@ class TextLoader(BaseLoader[TextBatch]):
             window=-(-window // batch_size) if batch_size > 0 else 1,
         )
         order.check()
-        super().__init__(self.samples, order, bad_files=bad_files, things="lines of text")
+        to_device: ToDevice[TextBatch] = ToDevice(definition, device=to, normalize=normalize == "torch")
+        super().__init__(self.samples, order, to_device=to_device, bad_files=bad_files, things="lines of text")
         self._lines_order = order
-        self._to_device: ToDevice[TextBatch] = ToDevice(definition, device=to, normalize=normalize == "torch")
         made = definition.pixels() if normalize == "torch" else definition
         self._rows = Rows(made)
         self._workers = LineWorkers(
@@ -206,9 +198,6 @@ class TextLoader(BaseLoader[TextBatch]):
             texts,
             indices_of(slots),
         )
-
-    def _delivered(self, batches: Iterator[TextBatch]) -> Iterator[TextBatch]:
-        return self._to_device.ahead(batches)
 
     def _close_workers(self) -> None:
         self._workers.close()

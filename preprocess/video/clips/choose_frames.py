@@ -13,6 +13,8 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from onestream.preprocess.variation import AS_FILMED, Timing
+
 PadMode = Literal["constant", "edge", "reflect", "none"]
 Chosen = list[int | None]
 
@@ -98,14 +100,27 @@ class Clip:
         return None if self.pad_mode == "none" else self.num_frames
 
 
-def choose_frames(clip: Clip, timeline: Timeline) -> Chosen:
+def choose_frames(clip: Clip, timeline: Timeline, timing: Timing = AS_FILMED) -> Chosen:
     """The frames of a clip of one video.
 
+    At another speed than the video's own the k-th frame is the one so many times as far from ``start_frame``: of a
+    stride the number is rounded down. What is padded is padded before frames are lost.
+
     Raises ``ValueError`` saying how many frames the video has, where ``start_frame`` is past the end or a listed frame
-    does not exist.
+    does not exist; and where listed frames are to run at another speed.
     """
+    chosen = _at_speed(clip, timeline, Fraction(timing.speed))
+    for place in timing.lost:
+        if place < len(chosen):
+            chosen[place] = chosen[place - 1]
+    return chosen
+
+
+def _at_speed(clip: Clip, timeline: Timeline, speed: Fraction) -> Chosen:
     count = len(timeline)
     if clip.frames is not None:
+        if speed != 1:
+            raise ValueError("frames lists the frames themselves, which have no other speed; give num_frames instead")
         missing = [frame for frame in clip.frames if frame >= count]
         if missing:
             raise ValueError(f"frame {missing[0]} was asked for, of a video of {count} frames")
@@ -114,9 +129,12 @@ def choose_frames(clip: Clip, timeline: Timeline) -> Chosen:
         raise ValueError(f"start_frame {clip.start_frame} is past the end of a video of {count} frames")
     end = count if clip.end_frame is None else min(clip.end_frame, count)
     if clip.fps is None:
-        there = list(range(clip.start_frame, end, clip.stride))[: clip.num_frames]
+        step = clip.stride * speed
+        available = -int(-(end - clip.start_frame) // step)
+        count_there = available if clip.num_frames is None else min(available, clip.num_frames)
+        there = [clip.start_frame + k * step.numerator // step.denominator for k in range(count_there)]
     else:
-        there = _at_rate(timeline, clip.start_frame, end, Fraction(clip.fps), clip.num_frames)
+        there = _at_rate(timeline, clip.start_frame, end, Fraction(clip.fps) / speed, clip.num_frames)
     missing_count = 0 if clip.num_frames is None else clip.num_frames - len(there)
     return [*there, *_padding(there, missing_count, clip.pad_mode)]
 

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from sample_images import photo
 
 from onestream.preprocess import BadImage, CannotCompile, Decode, Definition, Letterbox, Output, Resize, compile
+from onestream.preprocess.backends.exactness import ON_GPU
 from onestream.preprocess.changes import AnyChange, Erase, Linear, Posterize, Saturation, Solarize
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.projection import Projection
@@ -140,7 +141,7 @@ def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> Non
 
 def test_each_operation_happens_with_its_probability() -> None:
     (union, _) = typing.get_args(AnyAugmentationOperation)
-    assert len(typing.get_args(union)) == 27
+    assert len(typing.get_args(union)) == 29
     plain = Augmentation([]).draw((80, 90), seed=0, epoch=0, index=0, definition=SQUARE)
     settings = {
         "flip": {},
@@ -428,13 +429,30 @@ def test_backends_agree_on_what_a_chain_makes(photos: Path) -> None:
     assert difference.mean() < 0.5
 
 
-def test_a_gpu_refuses_what_its_graph_lacks_by_name(photos: Path) -> None:
-    chain = Augmentation([{"op": "box"}, {"op": "flip"}, {"op": "rotation"}, {"op": "jpeg"}, {"op": "rotation"}])
-    assert chain.not_on_gpu == ("rotation", "jpeg")
-    assert Augmentation(brightness=0.2).not_on_gpu == ()
-    assert Augmentation([{"op": "flip"}]).not_on_gpu == ("a chain without box",)
-    with pytest.raises(CannotCompile, match="lacks rotation, jpeg; device='cpu' can"):
-        ImageLoader(DEFINITION, photos, batch_size=2, train=True, augmentation=chain, device="gpu")
+def test_a_gpu_refuses_what_its_backend_lacks_by_name(photos: Path) -> None:
+    moves, hue = {"op": "rotation"}, {"op": "color_jitter", "hue": 0.1, "contrast": 0.1}
+    chain = Augmentation([{"op": "box"}, {"op": "flip"}, moves, {"op": "jpeg"}, hue, moves])
+    assert chain.lacking(ON_GPU["dali"]) == ("rotation", "jpeg", "color_jitter")
+    assert chain.lacking(ON_GPU["cvcuda"]) == ("jpeg",)
+    for name in ("mosaic", "mixup", "cutmix", "warp", "background"):
+        assert all(Augmentation([{"op": "box"}, {"op": name}]).lacking(can) == (name,) for can in ON_GPU.values())
+    everywhere = Augmentation(
+        [{"op": "box"}, {"op": "flip"}, {"op": "flip", "axis": "vertical"}, {"op": "linear_color"}]
+    )
+    assert everywhere.lacking(ON_GPU["dali"]) == everywhere.lacking(ON_GPU["cvcuda"]) == ()
+    assert Augmentation([{"op": "flip"}]).lacking(ON_GPU["dali"]) == ("a chain without box",)
+    twice = Augmentation([{"op": "box"}, {"op": "linear_color"}] * 2)
+    assert twice.lacking(ON_GPU["dali"]) == ("a second box", "a second linear_color")
+    assert twice.lacking(ON_GPU["cvcuda"]) == ()
+    sometimes = Augmentation([{"op": "box", "probability": 0.5}])
+    assert sometimes.lacking(ON_GPU["dali"]) == ("box",)
+    assert sometimes.lacking(ON_GPU["cvcuda"]) == ()
+    for backend, lacking in (("dali", "rotation, jpeg, color_jitter"), ("cvcuda", "jpeg")):
+        with pytest.raises(CannotCompile, match=f"{backend} on a GPU lacks {lacking}; device='cpu' can"):
+            ImageLoader(
+                DEFINITION, photos, batch_size=2, train=True, augmentation=chain, device="gpu",
+                backend=backend,  # type: ignore[arg-type]
+            )  # fmt: skip
 
 
 def test_the_page_shows_one_chain_as_a_program_and_as_a_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -371,11 +371,12 @@ def test_a_gpu_gets_what_the_cpu_computes(photos: Path, normalize: Any) -> None:
 
 @pytest.mark.needs_gpu
 @pytest.mark.parametrize("train", [False, True])
-def test_dali_on_the_gpu_agrees_with_the_reference(photos: Path, train: bool) -> None:
+@pytest.mark.parametrize("backend", ["dali", "cvcuda"])
+def test_a_gpu_agrees_with_the_reference(photos: Path, train: bool, backend: Any) -> None:
     options: dict[str, Any] = {"batch_size": 6, "train": train, "seed": 1}
     with ImageLoader(DEFINITION.pixels(), photos, backend="reference", **options) as loader:
         expected = collect(loader)[0].astype(int)
-    with ImageLoader(DEFINITION.pixels(), photos, device="gpu", **options) as loader:
+    with ImageLoader(DEFINITION.pixels(), photos, backend=backend, device="gpu", **options) as loader:
         batches = [Batch(*(tensor.cpu() for tensor in batch)) for batch in loader]
     order = np.argsort([index for batch in batches for index in batch.indices.tolist()])
     seen = np.concatenate([batch.images.numpy() for batch in batches])[order].astype(int)

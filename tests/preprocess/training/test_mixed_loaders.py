@@ -172,9 +172,9 @@ def test_labels_are_needed_and_counted(photos: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
-        ("classes", "mosaic", "mosaic cannot vary classes; it varies boxes"),
-        ("boxes", "cutmix", "cutmix cannot vary boxes; it varies classes"),
-        ("boxes", "warp", "warp cannot vary boxes; it varies classes, clips, lines"),
+        ("classes", "mosaic", "mosaic cannot vary classes, only boxes"),
+        ("boxes", "cutmix", "cutmix cannot vary boxes, only classes"),
+        ("boxes", "warp", "warp cannot vary boxes, only classes, clips, lines"),
     ],
 )
 def test_what_a_loader_cannot_do_is_refused_by_name(
@@ -184,8 +184,19 @@ def test_what_a_loader_cannot_do_is_refused_by_name(
     loader: Any = {"classes": ImageLoader, "boxes": DetectionLoader}[kind]
     with pytest.raises(CannotCompile, match=message):
         loader(CROPPED, photos if kind == "classes" else files, batch_size=2, train=True, augmentation=chain)
-    with pytest.raises(CannotCompile, match=r"lacks (mixup|cutmix|rotation)"):
-        loader_of("classes", photos, files, batch_size=2, device="gpu")
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [("dali", "dali on a GPU lacks {}, a chain"), ("cvcuda", "cvcuda on a GPU lacks {};"), ("reference", "'cpu' only")],
+)
+@pytest.mark.parametrize("name", ["mosaic", "mixup", "cutmix", "warp"])
+def test_no_gpu_mixes_or_warps(photos: Path, files: DetectionFiles, backend: Any, name: str, message: str) -> None:
+    chain = Augmentation([{"op": name}])
+    loader: Any = DetectionLoader if name == "mosaic" else ImageLoader
+    source = files if name == "mosaic" else photos
+    with pytest.raises(CannotCompile, match=message.format(name)):
+        loader(CROPPED, source, batch_size=2, train=True, augmentation=chain, backend=backend, device="gpu")
 
 
 @pytest.mark.parametrize("backend", ["dali", "reference"])

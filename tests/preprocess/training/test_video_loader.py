@@ -203,8 +203,8 @@ def test_python_blocks_of_the_page_run() -> None:
     ("options", "error", "message"),
     [
         ({}, ValueError, "give num_frames or frames"),
-        ({"num_frames": 2, "prefetch": 0}, ValueError, "threads and decoder_threads must be at least 1, got 0"),
-        ({"num_frames": 2, "threads": 0}, ValueError, "at least 1, got 1, 0, 1"),
+        ({"num_frames": 2, "prefetch": 0}, ValueError, "prefetch must be at least 1, got 0"),
+        ({"num_frames": 2, "threads": 0}, ValueError, "threads must be at least 1, got 0"),
         ({"num_frames": 2, "bad_files": "hide"}, ValueError, "bad_files must be 'fail' or 'skip', got 'hide'"),
         ({"num_frames": 0}, ValueError, "num_frames must be at least 1, got 0"),
         ({"num_frames": 2, "backend": "pyav", "device": "gpu"}, CannotCompile, "runs on the device 'cpu' only"),

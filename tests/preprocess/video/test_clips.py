@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from onestream.preprocess.variation import Timing
 from onestream.preprocess.video.clips.choose_frames import Clip, Timeline, choose_frames
 
 
@@ -122,3 +124,52 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object], mess
 def test_a_listed_frame_must_exist() -> None:
     with pytest.raises(ValueError, match="frame 9 was asked for, of a video of 9 frames"):
         choose_frames(Clip(frames=(0, 9, 3)), steady(9))
+
+
+@given(
+    count=st.integers(1, 60),
+    num_frames=st.integers(1, 40),
+    start=st.integers(0, 59),
+    stride=st.integers(1, 5),
+    speed=st.floats(0.1, 8),
+)
+def test_a_faster_clip_goes_so_many_times_as_far(
+    count: int, num_frames: int, start: int, stride: int, speed: float
+) -> None:
+    start %= count
+    timing = Timing(speed=speed)
+    assert abs(timing.speed - speed) <= 2**-17
+    chosen = choose_frames(Clip(num_frames=num_frames, start_frame=start, stride=stride), steady(count), timing)
+    # In floats of Python products of such small numbers are exact: a speed has 20 binary digits.
+    wanted = [start + int(k * stride * timing.speed) for k in range(num_frames)]
+    assert chosen == [number for number in wanted if number < count]
+    # At a constant rate by their times, it is the same.
+    by_time = Clip(num_frames=num_frames, start_frame=start, fps=Fraction(30, stride))
+    assert choose_frames(by_time, steady(count), timing) == chosen
+
+
+@given(
+    lost=st.sets(st.integers(1, 14)).map(sorted), mode=st.sampled_from(["constant", "edge", "none"]), speed=st.just(2.0)
+)
+def test_where_a_frame_is_lost_the_one_before_it_is_shown_again(lost: list[int], mode: str, speed: float) -> None:
+    clip = Clip(num_frames=12, pad_mode=mode)  # type: ignore[arg-type]
+    timing = Timing(speed=speed, lost=tuple(lost))
+    whole, seen = (choose_frames(clip, steady(19), one) for one in (Timing(speed=speed), timing))
+    assert len(seen) == len(whole)
+    for place, number in enumerate(seen):
+        kept = max(one for one in range(place + 1) if one not in lost)
+        assert number == whole[kept]
+
+
+def test_what_a_timing_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="frames lists the frames themselves, which have no other speed"):
+        choose_frames(Clip(frames=(1, 2)), steady(9), Timing(speed=2))
+    assert choose_frames(Clip(frames=(1, 2)), steady(9), Timing(lost=(1,))) == [1, 1]
+    for lost in ((0,), (2, 2), (3, 1)):
+        with pytest.raises(ValidationError, match="places from 1 on, ascending"):
+            Timing(lost=lost)
+    with pytest.raises(ValidationError, match="speed"):
+        Timing(speed=0)
+    timing = Timing(speed=1.25, lost=(2, 5))
+    assert str(timing) == "speed 1.25; lost 2, 5"
+    assert Timing.model_validate_json(timing.model_dump_json()) == timing

@@ -1,0 +1,323 @@
+"""Variations on a GPU by a C++ compiler: boxes, transforms and changes of levels are the reference's in every bit."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import numpy as np
+import pytest
+from host_gpu import HostDevice, HostStream, view
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from test_exact_resize import CountingStream, content, on_gpu
+
+from onestream.preprocess import CannotCompile, Decode, Definition, Output, Resize
+from onestream.preprocess.backends.exactness import ON_GPU
+from onestream.preprocess.backends.gpu_variations import GpuVariations, ToVary
+from onestream.preprocess.backends.reference import in_color, varied_pixels
+from onestream.preprocess.changes import (
+    AnyChange,
+    AutoContrast,
+    Blur,
+    Brightness,
+    Contrast,
+    Equalize,
+    Erase,
+    Hue,
+    Invert,
+    Jpeg,
+    Linear,
+    Noise,
+    Posterize,
+    Saturation,
+    Sharpness,
+    Solarize,
+    changed,
+)
+from onestream.preprocess.cuda.change_kernels import CHANGE_KERNELS
+from onestream.preprocess.cuda.changes import CHANGES_ON_GPU, LevelChanges
+from onestream.preprocess.cuda.device import DeviceArray
+from onestream.preprocess.geometry import Window
+from onestream.preprocess.operations import Color, Filter
+from onestream.preprocess.training import Augmentation
+from onestream.preprocess.training.augmentation import AnyAugmentationOperation
+from onestream.preprocess.variation import Variation
+from onestream.preprocess.warp import Warp
+
+COLORS = st.sampled_from(["rgb", "bgr", "gray"])
+KINDS = st.sampled_from(["noise", "edges", "slope", "flat"])
+FACTORS = st.floats(0, 3) | st.sampled_from([0.0, 0.01, 0.99, 1.0, 1.99])
+SHORT = st.integers(1, 40)
+
+
+def definition_of(size_hw: tuple[int, int], color: Color, **resize: Any) -> Definition:
+    return Definition(
+        operations=[
+            Decode(color=color),
+            Resize(mode="exact", size=size_hw, **resize),
+            Output(layout="NHWC", dtype="uint8"),
+        ]
+    )
+
+
+def picture_of(kind: str, height: int, width: int, seed: int) -> np.ndarray:
+    if kind == "flat":
+        return np.full((height, width, 3), seed % 256, np.uint8)
+    return content(kind, height, width, seed)
+
+
+def run(definition: Definition, pictures: list[np.ndarray], drawn: list[Variation]) -> list[np.ndarray]:
+    """One batch on a GPU of host memory."""
+    stream = HostDevice().stream()
+    height, width = definition.output_spec.size_hw
+    channels = definition.output_spec.channels
+    canvases = [stream.allocate((height, width, channels), np.uint8) for _ in pictures]
+    items = [
+        ToVary(on_gpu(pixels, stream, gap=at % 3), variation, canvas)
+        for at, (pixels, variation, canvas) in enumerate(zip(pictures, drawn, canvases, strict=True))
+    ]
+    variations = GpuVariations(definition, stream=stream)
+    variations.enqueue(items)
+    # It is kept until then, as the pinned memory is that the stream reads.
+    stream.sync()
+    assert stream.device.syncs == 1
+    return [view(canvas) for canvas in canvases]
+
+
+def canvas_of(pixels: np.ndarray, stream: HostStream, *, gap: int) -> DeviceArray:
+    """Pixels on the GPU, in rows with a gap between them."""
+    height, width, channels = pixels.shape
+    staged = stream.pinned((height, width + gap, channels), np.uint8)
+    staged[:, :width] = pixels
+    canvas = stream.allocate(staged.shape, np.uint8)
+    stream.upload(staged, canvas)
+    stream.sync()
+    return canvas.window(0, 0, height, width)
+
+
+def check(definition: Definition, pictures: list[np.ndarray], drawn: list[Variation]) -> None:
+    for seen, pixels, variation in zip(run(definition, pictures, drawn), pictures, drawn, strict=True):
+        image = in_color(Image.fromarray(pixels), definition.color)
+        np.testing.assert_array_equal(seen, varied_pixels(definition, image, variation))
+
+
+@st.composite
+def boxes(draw: st.DrawFn, size_hw: tuple[int, int]) -> Variation:
+    """Of a picture, and some beyond it."""
+    top, left = (draw(st.integers(-5, side - 1)) for side in size_hw)
+    box = Window(top, left, draw(st.integers(1, 60)), draw(st.integers(1, 60)))
+    return Variation.of_box(box, flip=draw(st.booleans()), upside_down=draw(st.booleans())).model_copy(
+        update={"fill": draw(st.integers(0, 255))}
+    )
+
+
+@settings(max_examples=60)
+@given(
+    data=st.data(),
+    canvas=st.tuples(SHORT, SHORT),
+    color=COLORS,
+    filter=st.sampled_from(["bilinear", "bicubic", "lanczos", "nearest"]),
+    antialias=st.booleans(),
+)
+def test_boxes_mirrored_or_not_are_the_references_in_every_bit(
+    data: st.DataObject, canvas: tuple[int, int], color: Color, filter: Filter, antialias: bool
+) -> None:
+    resize: dict[str, Any] = {"filter": filter} if antialias or filter != "bilinear" else {"antialias": False}
+    sizes = data.draw(st.lists(st.tuples(st.integers(1, 80), st.integers(1, 80)), min_size=1, max_size=4))
+    pictures = [picture_of("edges", *size, at) for at, size in enumerate(sizes)]
+    check(definition_of(canvas, color, **resize), pictures, [data.draw(boxes(size)) for size in sizes])
+
+
+CHAIN = Augmentation(
+    [
+        {"op": "scale_jitter", "scale": [0.3, 3], "probability": 0.5},
+        {"op": "rotation", "degrees": [-180, 180], "probability": 0.7},
+        {"op": "perspective"},
+        {"op": "affine", "shear_x": [-30, 30], "scale": [0.2, 2], "translate": [0.5, 0.5], "probability": 0.5},
+        {"op": "flip"},
+        {"op": "flip", "axis": "vertical"},
+    ]
+)
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200)), min_size=1, max_size=4),
+    canvas=st.tuples(SHORT, SHORT), color=COLORS, seed=st.integers(0, 2**32), fill=st.integers(0, 255),
+)  # fmt: skip
+@example(sizes=[(190, 5), (5, 190)], canvas=(3, 40), color="gray", seed=1, fill=7)
+def test_any_transform_is_the_references_in_every_bit(
+    sizes: list[tuple[int, int]], canvas: tuple[int, int], color: Color, seed: int, fill: int
+) -> None:
+    definition = definition_of(canvas, color)
+    drawn = [
+        CHAIN.draw(size, seed=seed, epoch=0, index=at, definition=definition).model_copy(update={"fill": fill})
+        for at, size in enumerate(sizes)
+    ]
+    check(definition, [picture_of("noise", *size, at) for at, size in enumerate(sizes)], drawn)
+
+
+@pytest.mark.parametrize(
+    ("more", "lacking"),
+    [({"warp": Warp(moved=(((1, 0), (0, 1)),) * 2)}, "warp"), ({"canvas_hw": (3, 7)}, "several samples on one canvas")],
+)
+def test_a_warp_and_a_part_of_a_canvas_are_refused_by_name(more: dict[str, Any], lacking: str) -> None:
+    pictures, variation = [picture_of("noise", 20, 30, 0)], Variation.of_box(Window(1, 2, 9, 8))
+    definition = definition_of((6, 7), "rgb")
+    with pytest.raises(CannotCompile, match=f"cvcuda on a GPU lacks {lacking}; device='cpu' can"):
+        run(definition, pictures, [variation.model_copy(update=more)])
+    check(definition, pictures, [variation.model_copy(update={"canvas_hw": (6, 7)})])
+
+
+def test_a_picture_that_is_moved_out_of_sight_is_all_fill() -> None:
+    definition = definition_of((6, 7), "rgb")
+    beyond = Variation(corners=((100, 100), (110, 101), (111, 112), (99, 110)), fill=9)
+    (seen,) = run(definition, [picture_of("noise", 20, 30, 0)], [beyond])
+    assert (seen == 9).all()
+
+
+@st.composite
+def changes_on_gpu(draw: st.DrawFn, color: Color) -> AnyChange:
+    channels = 1 if color == "gray" else 3
+    factors = st.lists(st.floats(-2, 2, width=32), min_size=channels, max_size=channels)
+    added = st.floats(-300, 300, width=32)
+    row = st.tuples(factors, added).map(lambda found: (*found[0], found[1]))
+    return draw(
+        st.one_of(
+            st.lists(row, min_size=channels, max_size=channels).map(lambda rows: Linear(factors=tuple(rows))),
+            FACTORS.map(lambda factor: Brightness(factor=factor)),
+            FACTORS.map(lambda factor: Contrast(factor=factor)),
+            FACTORS.map(lambda factor: Saturation(factor=factor)),
+            st.floats(-0.5, 0.5).map(lambda turns: Hue(turns=turns)),
+            FACTORS.map(lambda factor: Sharpness(factor=factor)),
+            st.integers(1, 8).map(lambda bits: Posterize(bits=bits)),
+            st.integers(0, 256).map(lambda threshold: Solarize(threshold=threshold)),
+            st.just(AutoContrast()),
+            st.just(Equalize()),
+            st.just(Invert()),
+            st.builds(Erase, top=SHORT, left=SHORT, height=SHORT, width=SHORT, fill=st.integers(0, 255)),
+        )
+    )
+
+
+@settings(max_examples=120)
+@given(data=st.data(), color=COLORS)
+def test_changes_of_levels_are_the_references_in_every_bit(data: st.DataObject, color: Color) -> None:
+    """Several pictures with lists of their own, of all kinds: each change sees what the one before it made."""
+    stream = HostDevice().stream()
+    changes = LevelChanges(stream, bgr=color == "bgr")
+    for turn in range(2):
+        items, expected = [], []
+        for seed in range(data.draw(st.integers(1, 4))):
+            size_hw = data.draw(st.tuples(SHORT, SHORT))
+            pixels = picture_of(data.draw(KINDS), *size_hw, data.draw(st.integers(0, 300)) + seed + turn)
+            pixels = pixels[:, :, : 1 if color == "gray" else 3].copy()
+            if data.draw(st.booleans()):
+                # Few levels, so that the ends of the histogram are not those of the range.
+                pixels = (pixels // 7 + 60).astype(np.uint8)
+            chosen = data.draw(st.lists(changes_on_gpu(color), max_size=4))
+            items.append((canvas_of(pixels, stream, gap=seed), chosen))
+            expected.append(changed(pixels, chosen, color=color))
+        changes.enqueue(items)
+        stream.sync()
+        for (canvas, chosen), known in zip(items, expected, strict=True):
+            np.testing.assert_array_equal(view(canvas), known, err_msg=str(list(map(str, chosen))))
+
+
+def test_the_mean_of_a_whole_picture_is_pillows() -> None:
+    """Of 3,000 x 2,000 pixels, where a sum in 32 bits would be too large."""
+    stream = HostDevice().stream()
+    pixels = np.full((2000, 3000, 1), 250, np.uint8)
+    canvas = canvas_of(pixels, stream, gap=0)
+    changes = LevelChanges(stream, bgr=False)
+    changes.enqueue([(canvas, [Contrast(factor=0.5)])])
+    stream.sync()
+    np.testing.assert_array_equal(view(canvas), changed(pixels, [Contrast(factor=0.5)], color="gray"))
+
+
+@pytest.mark.parametrize("change", [Blur(sigma=1), Noise(sigma=1, seed=0), Jpeg(quality=50)])
+def test_a_change_that_the_kernels_lack_is_refused_by_name(change: AnyChange) -> None:
+    stream = HostDevice().stream()
+    canvas = canvas_of(picture_of("noise", 5, 6, 0), stream, gap=0)
+    with pytest.raises(CannotCompile, match=f"cvcuda on a GPU lacks {change.op}; device='cpu' can"):
+        LevelChanges(stream, bgr=False).enqueue([(canvas, [Invert(), change])])
+    assert change.op not in CHANGES_ON_GPU
+
+
+def test_a_batch_takes_few_launches_and_no_wait() -> None:
+    stream = CountingStream()
+    definition = definition_of((16, 20), "rgb")
+    made = GpuVariations(definition, stream=stream)
+    policy = Augmentation([{"op": "box"}, {"op": "flip"}, {"op": "trivial_augment"}, {"op": "erase"}])
+    items = [
+        ToVary(
+            on_gpu(picture_of("noise", 30, 40, at), stream, gap=0),
+            policy.draw((30, 40), seed=0, epoch=0, index=at, definition=definition),
+            stream.allocate((16, 20, 3), np.uint8),
+        )
+        for at in range(64)
+    ]
+    launches = []
+    for batch in (items[:48], items[:48] + items[:16]):
+        stream.forget()
+        made.enqueue(batch)
+        launches.append(len(stream.launches))
+        assert stream.device.syncs == 0
+        stream.sync()
+        stream.device.syncs = 0
+    # As many as there are kinds of work, not pictures.
+    assert launches[0] == launches[1] < 24
+
+
+def test_every_operation_says_what_it_needs_of_a_gpu() -> None:
+    """Whatever a chain draws, its needs name it."""
+    definition = definition_of((16, 20), "rgb")
+    (union, _) = typing.get_args(AnyAugmentationOperation)
+    for backend, can in ON_GPU.items():
+        for operation in typing.get_args(union):
+            default = {"op": operation.model_fields["op"].default, "probability": 1}
+            if not hasattr(operation, "NEEDS"):
+                continue
+            chain = Augmentation([{"op": "box"}, default])
+            if chain.lacking(can):
+                continue
+            for index in range(50):
+                variation = chain.draw((30, 40), seed=0, epoch=0, index=index, definition=definition)
+                assert {change.op for change in variation.changes} <= set(can), (backend, operation)
+                assert "transform" in can or variation.box_in((30, 40)) is not None
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89", "sm_90", "sm_120"])
+def test_nvrtc_compiles_the_kernels_for_every_gpu(arch: str) -> None:
+    """NVIDIA's compiler needs no GPU."""
+    from cuda.core import Program, ProgramOptions
+
+    code = bytes(Program(CHANGE_KERNELS, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
+    for name in (
+        b"recolor",
+        b"by_table",
+        b"saturate",
+        b"erase",
+        b"keep",
+        b"sharpen",
+        b"count_levels",
+        b"equalize_table",
+    ):
+        assert name in code
+
+
+@pytest.mark.parametrize("color", ["rgb", "bgr"])
+def test_every_hue_is_turned_as_by_pillow(color: Color) -> None:
+    """All levels of three channels in steps of five, and every step of a turn in some of them."""
+    levels = np.arange(0, 256, 5, dtype=np.uint8)
+    pixels = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(len(levels), -1, 3)
+    stream = HostDevice().stream()
+    changes = LevelChanges(stream, bgr=color == "bgr")
+    for step in range(-127, 128, 23):
+        turned = [Hue(turns=step / 255)]
+        canvas = canvas_of(pixels, stream, gap=0)
+        changes.enqueue([(canvas, turned)])
+        stream.sync()
+        np.testing.assert_array_equal(view(canvas), changed(pixels, turned, color=color))
