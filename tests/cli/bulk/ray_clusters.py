@@ -1,0 +1,66 @@
+"""Small real clusters of Ray on this machine, and ``onestream bulk --ray`` as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+
+ROOT = Path(__file__).parents[3]
+STORE_BYTES = 100 * 1024 * 1024
+OF_THE_RUN = ("latency_ms",)
+"""Columns that say nothing of the image."""
+
+ENVIRONMENT = {
+    **os.environ,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    # Ray would take the address by which other machines see this one.
+    "RAY_NODE_IP_ADDRESS": "127.0.0.1",
+}
+
+
+@contextmanager
+def cluster(*, cpus: tuple[int, ...]) -> Iterator[Any]:
+    """A ``ray.cluster_utils.Cluster`` with a head that runs nothing and nodes with these CPUs."""
+    from ray.cluster_utils import Cluster
+
+    options = {"object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1", "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **options})
+    try:
+        for count in cpus:
+            made.add_node(num_cpus=count, object_store_memory=STORE_BYTES, node_ip_address="127.0.0.1")
+        yield made
+    finally:
+        made.shutdown()
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "onestream", "bulk", *map(str, arguments)]
+
+
+def run(*arguments: object, timeout_s: float = 240, **options: Any) -> subprocess.CompletedProcess[str]:
+    settings = {"cwd": ROOT, "env": ENVIRONMENT, "capture_output": True, "text": True, "timeout": timeout_s}
+    return subprocess.run(command(*arguments), **{**settings, **options})  # type: ignore[call-overload,no-any-return]
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """The rows of an output without what belongs to the run, in the order of their sources."""
+    if out.suffix == ".jsonl":
+        found = [json.loads(line) for line in out.read_text().splitlines()]
+    elif out.is_dir():
+        parts = sorted(out.glob("part-*"))
+        if parts and parts[0].suffix == ".jsonl":
+            found = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+        else:
+            found = [row for part in parts for row in pyarrow.dataset.dataset(part).to_table().to_pylist()]
+    else:
+        found = pyarrow.dataset.dataset(out).to_table().to_pylist()
+    return [{name: value for name, value in row.items() if name not in OF_THE_RUN} for row in found]
