@@ -18,7 +18,8 @@ from onestream.cli.bulk.ray.answering import Answering, ByServer, ByThisProcess
 from onestream.cli.bulk.ray.folder import OutputFolder
 from onestream.cli.bulk.ray.machines import WrongMachine, check_all
 from onestream.cli.bulk.ray.options import RayOptions
-from onestream.cli.bulk.ray.run import Counts, Workers, connected, finished, rest, standard_input
+from onestream.cli.bulk.ray.parts import Counts
+from onestream.cli.bulk.ray.run import Workers, connected, finished, rest, standard_input
 from onestream.cli.bulk.ray.sent_model import SentModel, built_model
 from onestream.cli.bulk.ray.worker import SourcesChanged, Work
 from onestream.cli.bulk.sources import counter
@@ -71,7 +72,7 @@ def bulk_on_ray(options: RayOptions) -> None:
             rate = _run(work, answering, options, tally)
         except _OF_NO_IMAGE as error:
             fail(f"{work.out.place}: {error}", EXIT_CANNOT_START)
-        except (OnestreamError, OSError, MemoryError, ray.exceptions.RayError) as error:
+        except (OnestreamError, OSError, MemoryError, RuntimeError, ray.exceptions.RayError) as error:
             code = EXIT_FAILED if tally.done > tally.earlier else EXIT_CANNOT_START
             fail(f"stopped after {tally.done} images: {error}{_kept(work)}", code)
         except KeyboardInterrupt:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from onestream.cli.bulk.ray.options import Format
 from onestream.cli.bulk.sources import Unit
@@ -31,15 +31,13 @@ class Part:
         """The name of its file in the output."""
         return f"part-{self.number:08}-{self.digest}.{ending}"
 
-    def to_bytes(self) -> bytes:
-        """For ``from_bytes`` in another process of this cluster."""
-        return pickle.dumps(self)
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Part:
-        """What ``to_bytes`` wrote."""
-        part: Part = pickle.loads(data)
-        return part
+class Counts(NamedTuple):
+    """Rows of complete files, how many of them failed, and what the user is to be told."""
+
+    rows: int = 0
+    failed: int = 0
+    note: str = ""
 
 
 def parts(units: Iterable[Unit], *, most_files: int) -> Iterator[Part]:

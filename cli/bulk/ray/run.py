@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import ray
 import ray.data
@@ -18,20 +17,12 @@ import ray.data
 from onestream.cli.bulk.outputs import rows_in
 from onestream.cli.bulk.ray.answering import Answering
 from onestream.cli.bulk.ray.machines import here, installed
-from onestream.cli.bulk.ray.parts import number_in
-from onestream.cli.bulk.ray.worker import Work, Worker, list_parts
+from onestream.cli.bulk.ray.parts import Counts, number_in
+from onestream.cli.bulk.ray.worker import Work, Worker, items_of, list_parts
 
 _LOCAL_STORE_BYTES = 1 << 30
 """Of a Ray on this machine alone: it holds a model and names of files."""
 _READERS = 16
-
-
-class Counts(NamedTuple):
-    """Rows of complete files, how many of them failed, and what the user is to be told."""
-
-    rows: int
-    failed: int
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +76,7 @@ def finished(work: Work) -> Iterator[tuple[str, Counts]]:
 def rest(work: Work, answering: Answering, workers: Workers, *, finished: frozenset[str]) -> Iterator[Counts]:
     """Do the parts that are not ``finished``; the counts of each as its file is complete, in any order.
 
-    Raises what a worker raised, as it was: ``WrongMachine``, ``SourcesChanged``, OSError and others.
+    Raises what a worker met, as ``WrongMachine``, ``SourcesChanged`` and OSError, and Ray's own errors.
     """
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -99,18 +90,19 @@ def rest(work: Work, answering: Answering, workers: Workers, *, finished: frozen
         # This machine has the list of standard input.
         resources={f"node:{here()}": 0.001},
     )
-    counts = parts.map_batches(
+    reports = parts.map_batches(
         Worker,
         fn_constructor_kwargs={"work": work, "answering": answering, "asked_by": installed()},
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=workers.most()),
         num_cpus=workers.cpus,
     )
-    try:
-        for batch in counts.iter_batches(batch_size=None, prefetch_batches=0):
-            yield from map(Counts, batch["rows"].tolist(), batch["failed"].tolist(), batch["note"].tolist())
-    except ray.exceptions.RayError as error:
-        raise _cause(error) from None
+    for batch in reports.iter_batches(batch_size=None, prefetch_batches=0):
+        for report in items_of(batch):
+            if isinstance(report, Exception):
+                raise report
+            assert isinstance(report, Counts)
+            yield report
 
 
 @contextmanager
@@ -121,12 +113,3 @@ def standard_input() -> Iterator[str]:
             file.write(line)
         file.flush()
         yield file.name
-
-
-def _cause(error: BaseException) -> BaseException:
-    """What was raised on a worker first."""
-    while True:
-        earlier = getattr(error, "cause", None) or error.__cause__
-        if not isinstance(earlier, BaseException):
-            return error
-        error = earlier

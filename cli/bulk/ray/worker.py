@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from onestream.cli.bulk.ray.answering import Answering
 from onestream.cli.bulk.ray.folder import ABOUT, OutputFolder
 from onestream.cli.bulk.ray.machines import Installed, WrongMachine, check_same, here
 from onestream.cli.bulk.ray.options import Format, RayOptions
-from onestream.cli.bulk.ray.parts import Part, number_in, parts
+from onestream.cli.bulk.ray.parts import Counts, Part, number_in, parts
 from onestream.cli.bulk.rows import Row
 from onestream.cli.bulk.sources import is_address, local_path, samples_of, units
 from onestream.measure.image_files import ImageNames
@@ -82,47 +83,59 @@ class Work:
 
 
 def list_parts(_: Batch, *, work: Work, finished: frozenset[str]) -> Iterator[Batch]:
-    """The parts whose files are not among the ``finished`` ones of the output, one after the other.
+    """The parts whose files are not among the ``finished`` ones of the output, one after the other, as ``items``.
 
-    Rows have a ``part``, as bytes; one at the end may have none and a ``note`` for the user instead. Raises
-    ``SourcesChanged``.
+    The last item may be ``Counts`` with a note for the user, or an error: ``SourcesChanged`` among others.
     """
-    work.enter()
     done = {number_in(name): name for name in finished}
     names = ImageNames(every_file=work.every_file)
-    with nullcontext(()) if work.listed is None else open(work.listed, errors="surrogateescape") as listed:
-        for part in parts(units(work.sources, listed, names=names), most_files=work.files_per_part):
-            earlier = done.get(part.number)
-            if earlier is None:
-                yield _row(part=part.to_bytes(), note="")
-            elif earlier != part.file_name(work.file_format):
-                raise SourcesChanged(
-                    f"part {part.number} of the sources, from {part.units[0].name!r} on, has other files than an "
-                    "earlier run found there"
-                )
-    if names.passed_over:
-        yield _row(part=b"", note=names.passed_over)
+    try:
+        work.enter()
+        with nullcontext(()) if work.listed is None else open(work.listed, errors="surrogateescape") as listed:
+            for part in parts(units(work.sources, listed, names=names), most_files=work.files_per_part):
+                earlier = done.get(part.number)
+                if earlier is None:
+                    yield items([part])
+                elif earlier != part.file_name(work.file_format):
+                    raise SourcesChanged(
+                        f"part {part.number} of the sources, from {part.units[0].name!r} on, has other files than an "
+                        "earlier run found there"
+                    )
+        if names.passed_over:
+            yield items([Counts(note=names.passed_over)])
+    except Exception as error:  # Ray would hand it on as one of its own, and say much more
+        yield items([portable(error)])
 
 
 class Worker:
-    """Makes files of parts; an actor of Ray's, which starts another one where it is lost."""
+    """Makes files of parts; an actor of Ray's, which starts another one where it is lost.
+
+    It takes and gives ``items``: of each part ``Counts`` when its file is complete, or the error that ends the run.
+    """
 
     def __init__(self, *, work: Work, answering: Answering, asked_by: Installed) -> None:
-        """Raises ``WrongMachine`` where another onestream than ``asked_by`` runs here, and as ``Answering.open``."""
-        check_same(asked_by, machine=here())
-        work.enter()
-        self._work, self._maker = work, answering.open()
+        self._work = work
+        self._failure: Exception | None = None
+        try:
+            check_same(asked_by, machine=here())
+            work.enter()
+            self._maker = answering.open()
+        except Exception as error:  # as above
+            self._failure = portable(error)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Counts of ``rows`` and of those that ``failed``, and ``notes``, of each part whose file is now complete."""
-        counts = [
-            self._do(Part.from_bytes(part)) if part else (0, 0, note)
-            for part, note in zip(batch["part"], batch["note"], strict=True)
-        ]
-        rows, failed, notes = zip(*counts, strict=True)
-        return {"rows": np.array(rows), "failed": np.array(failed), "note": np.array(notes, object)}
+        """See the class."""
+        return items([self._do(item) if isinstance(item, Part) else item for item in items_of(batch)])
 
-    def _do(self, part: Part) -> tuple[int, int, str]:
+    def _do(self, part: Part) -> Counts | Exception:
+        if self._failure is not None:
+            return self._failure
+        try:
+            return self._write(part)
+        except Exception as error:  # as above
+            return portable(error)
+
+    def _write(self, part: Part) -> Counts:
         names = ImageNames(every_file=self._work.every_file)
         samples = (sample for unit in part.units for sample in samples_of(unit, names, self._work.column))
         counted = _Counted(self._maker.rows(samples))
@@ -132,7 +145,28 @@ class Worker:
         else:
             write_json_lines(file, counted)
         self._work.out.write(part.file_name(self._work.file_format), file.getvalue())
-        return counted.rows, counted.failed, names.passed_over
+        return Counts(counted.rows, counted.failed, names.passed_over)
+
+
+def portable(error: Exception) -> Exception:
+    """The error, or one with its text where it cannot go to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # what an error's own arguments raise is of any kind
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def items(values: Sequence[Part | Counts | Exception]) -> Batch:
+    """Values as a column that Ray Data takes from process to process of a cluster."""
+    column = np.empty(len(values), object)
+    column[:] = [pickle.dumps(value) for value in values]
+    return {"item": column}
+
+
+def items_of(batch: Batch) -> list[Part | Counts | Exception]:
+    """What ``items`` wrote."""
+    return [pickle.loads(value) for value in batch["item"]]
 
 
 class _Counted:
@@ -147,11 +181,3 @@ class _Counted:
             self.rows += 1
             self.failed += row.error is not None
             yield row
-
-
-def _row(**values: object) -> Batch:
-    batch = {}
-    for name, value in values.items():
-        batch[name] = np.empty(1, object)
-        batch[name][0] = value
-    return batch

@@ -28,18 +28,25 @@ ENVIRONMENT = {
 
 
 @contextmanager
-def cluster(*, cpus: tuple[int, ...]) -> Iterator[Any]:
-    """A ``ray.cluster_utils.Cluster`` with a head that runs nothing and nodes with these CPUs."""
+def cluster(*, nodes: int) -> Iterator[Any]:
+    """A ``ray.cluster_utils.Cluster`` with a head that has no CPU for workers, and nodes with one each."""
     from ray.cluster_utils import Cluster
 
     options = {"object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1", "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **options})
     try:
-        for count in cpus:
-            made.add_node(num_cpus=count, object_store_memory=STORE_BYTES, node_ip_address="127.0.0.1")
+        for _ in range(nodes):
+            add_node(made)
         yield made
     finally:
         made.shutdown()
+
+
+def add_node(made: Any, **variables: str) -> Any:
+    """One node more, with one CPU and these variables in its environment."""
+    return made.add_node(
+        num_cpus=1, object_store_memory=STORE_BYTES, node_ip_address="127.0.0.1", env_vars=variables or None
+    )
 
 
 def command(*arguments: object) -> list[str]:
