@@ -53,7 +53,14 @@ def connected(address: str | None) -> Iterator[None]:
     if address is None:
         # Nobody was asked whether figures about this run may leave the machine.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init("local", include_dashboard=False, object_store_memory=_LOCAL_STORE_BYTES, **quiet)
+        # Whoever reaches Ray's ports runs what they like: nobody beyond this machine may.
+        ray.init(
+            "local",
+            include_dashboard=False,
+            object_store_memory=_LOCAL_STORE_BYTES,
+            _node_ip_address="127.0.0.1",
+            **quiet,
+        )
     else:
         ray.init(address, **quiet)
     try:

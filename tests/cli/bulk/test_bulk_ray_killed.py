@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from patience import wait_until
-from ray_clusters import ENVIRONMENT, ROOT, add_node, cluster, command, rows, run
+from ray_clusters import ROOT, add_node, cluster, command, rows, run
 
 pytest.importorskip("ray")
 
@@ -42,7 +42,7 @@ def nodes() -> Iterator[Any]:
 
 def begin(nodes: Any, *arguments: object) -> subprocess.Popen[str]:
     options = ["--ray-address", nodes.address, "--files-per-part", 10, "--format", "jsonl"]
-    return subprocess.Popen(command(*arguments, *options), cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command(*arguments, *options), cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for_parts(out: Path, count: int, process: subprocess.Popen[str]) -> None:

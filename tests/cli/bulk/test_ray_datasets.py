@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ray_clusters import ENVIRONMENT, ROOT
+from ray_clusters import ROOT
 
 pytest.importorskip("ray")
 
@@ -41,7 +41,7 @@ for row in sorted(said.drop_columns(["image", "said_latency_ms"]).take_all(), ke
 
 def run_program(program: str, *arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240)
 
 
 def test_the_program_of_the_page_labels_photos(repository: Path) -> None:
