@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from PIL import Image
 
 from onestream.cli.bulk.ray.sent_model import SentModel
 from onestream.cli.bulk.rows import Answer, Row
@@ -16,6 +19,7 @@ from onestream.client import BadImage, Client, OnestreamError, ServerFailed, ans
 from onestream.client.images import encode
 from onestream.client.ordered import map_in_order
 from onestream.preprocess import BadImage as Refused
+from onestream.preprocess import Limits
 from onestream.serving.building.certificate import bundled_photos
 from onestream.serving.models.in_process import InProcess, Outcome
 from onestream.wire.priority import Priority
@@ -82,8 +86,7 @@ class InProcessRows:
 
     def __init__(self, model: InProcess, *, top: int) -> None:
         self._model, self._top = model, top
-        photo = next(iter(bundled_photos().values()))
-        (outcome,) = model([photo])
+        (outcome,) = model([_example_picture(model.limits)])
         self.example = self._answer(outcome, 0.0)
 
     @property
@@ -143,6 +146,19 @@ class InProcessRows:
         if isinstance(outcome, Exception):
             raise ServerFailed(f"the pipeline failed: {type(outcome).__name__}", status="INTERNAL")
         return as_answer(answers.result(self._model.name, outcome, "", latency_ms), self._model.name)
+
+
+def _example_picture(limits: Limits) -> bytes:
+    """A photo of the package, in a format and of a size that a pipeline takes."""
+    photo = next(iter(bundled_photos().values()))
+    try:
+        limits.check(photo)
+    except Refused:
+        file = io.BytesIO()
+        with Image.open(io.BytesIO(photo)) as opened_photo:
+            opened_photo.resize((32, 32)).save(file, limits.formats[0])
+        return file.getvalue()
+    return photo
 
 
 class _ServerRows:

@@ -50,19 +50,23 @@ def connected(address: str | None) -> Iterator[None]:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address is None:
-        # Nobody was asked whether figures about this run may leave the machine.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Whoever reaches Ray's ports runs what they like: nobody beyond this machine may.
-        ray.init(
-            "local",
-            include_dashboard=False,
-            object_store_memory=_LOCAL_STORE_BYTES,
-            _node_ip_address="127.0.0.1",
-            **quiet,
-        )
-    else:
-        ray.init(address, **quiet)
+    try:
+        if address is None:
+            # Nobody was asked whether figures about this run may leave the machine.
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Whoever reaches Ray's ports runs what they like: nobody beyond this machine may.
+            ray.init(
+                "local",
+                include_dashboard=False,
+                object_store_memory=_LOCAL_STORE_BYTES,
+                _node_ip_address="127.0.0.1",
+                **quiet,
+            )
+        else:
+            ray.init(address, **quiet)
+    except Exception as error:  # of any kind, where a process of Ray does not start
+        place = "on this machine" if address is None else f"at {address}"
+        raise ConnectionError(f"no Ray {place}: {str(error).partition(chr(10))[0]}") from None
     try:
         yield
     finally:

@@ -126,5 +126,8 @@ def test_what_cannot_be_begun_says_why(repository: Path, tmp_path: Path) -> None
     nothing = run(tmp_path / "classify_fused", "--to", tmp_path / "other", "--ray", "--repository", repository)
     assert nothing.returncode == 2
     assert "no images in" in nothing.stderr
-    for done in (missing, stamp, nothing):
+    nobody = run(PHOTOS[0], "--to", tmp_path / "more", "--ray-address", "127.0.0.1:1", "--repository", repository)
+    assert nobody.returncode == 2
+    assert "no Ray at 127.0.0.1:1" in nobody.stderr
+    for done in (missing, stamp, nothing, nobody):
         assert "Traceback" not in done.stderr
