@@ -63,7 +63,8 @@ def predict(
         batch_size=_PICTURES_AT_ONCE,
         batch_format="pyarrow",
         zero_copy_batch=True,
-        compute=ray.data.ActorPoolStrategy(size=Workers(cpus_per_worker, workers).most()),
+        # May grow: a fixed size could take every CPU, and what reads the dataset would wait for ever.
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=Workers(cpus_per_worker, workers).most()),
         num_cpus=cpus_per_worker,
     )
 
