@@ -42,11 +42,13 @@ def test_the_four_commands_run(repository: Path, tmp_path: Path) -> None:
         **os.environ,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
+        "RAY_AUTH_MODE": "token",
     }
     lines = [line for line in BLOCKS[0].replace("6379", str(port)).splitlines() if line]
     assert len(lines) == 4
     assert lines[2].startswith("ray start --head")
+    # There may be other clusters here, one of which auto would find.
+    lines[3] = lines[3].replace("auto", f"127.0.0.1:{port}")
     lines[2] += f" --num-cpus 1 --object-store-memory {100 << 20} --node-ip-address 127.0.0.1 --temp-dir {session}"
     try:
         for line in lines:
