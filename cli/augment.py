@@ -15,6 +15,7 @@ from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.preprocess.training.augmentation import Augmentation
+    from onestream.preprocess.training.cost import Cost
     from onestream.preprocess.training.detection.files import DetectionSample
     from onestream.preprocess.training.sheet import Subject
 
@@ -45,16 +46,22 @@ def augment(
     seed: Annotated[int, typer.Option(min=0, help="As of a loader.")] = 0,
     cell: Annotated[int, typer.Option(min=16, help="Longest side of a photo on the sheet, in pixels.")] = 224,
     backend: Annotated[Literal["dali", "reference"], typer.Option(help="What makes the pixels.")] = "dali",
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Measure what each operation costs on these photos, and print it.")
+    ] = False,
 ) -> None:
     """Draw a contact sheet: a row a photo, first what serving makes of it, then what training sees in each epoch.
 
-    Prints what was drawn, a line for each. Exits with 1 where a photo cannot be used, 2 where nothing can be drawn.
+    Prints what was drawn, a line for each; with --cost also what each operation adds to the milliseconds of an image.
+
+    Exits with 1 where a photo cannot be used, 2 where nothing can be drawn.
     """
     if augmentation is not None and operation:
         fail("--augmentation and --operation exclude each other: the file has operations", EXIT_CANNOT_START)
     from onestream.preprocess.errors import BackendMissing, BadDataset, BadSample, PreprocessError
 
     try:
+        from onestream.preprocess.training.cost import chain_cost
         from onestream.preprocess.training.sheet import contact_sheet
         from onestream.serving.errors import BadPipeline
         from onestream.serving.pipeline import Pipeline
@@ -66,11 +73,12 @@ def augment(
     paths = expand(photos, names)
     if not paths:
         fail(names.none_in(photos), EXIT_CANNOT_START)
-    chain = _augmentation(augmentation, operation or [])
+    chain = read_augmentation(augmentation, operation or [])
     try:
         definition = Pipeline.from_file(pipeline).preprocess
         subjects = _subjects(paths, boxes)
         sheet = contact_sheet(definition, chain, subjects, epochs=epochs, seed=seed, cell=cell, backend=backend)
+        measured = chain_cost(definition, chain, subjects, epochs=epochs, seed=seed, backend=backend) if cost else None
     except (BadPipeline, BadDataset) as error:
         fail(str(error), EXIT_CANNOT_START)
     except BadSample as error:
@@ -84,9 +92,12 @@ def augment(
     for subject, row in zip(subjects, sheet.variations, strict=True):
         for epoch, variation in enumerate(row):
             typer.echo(f"{subject.name}, epoch {epoch}: {variation}")
+    if measured is not None:
+        _show(measured)
 
 
-def _augmentation(file: Path | None, operations: list[str]) -> Augmentation:
+def read_augmentation(file: Path | None, operations: list[str]) -> Augmentation:
+    """The augmentation of a file, of operations as YAML, or the default; ends the command where it is none."""
     from onestream.preprocess.plain_yaml import BadYaml, read_plain_yaml
     from onestream.preprocess.training.augmentation import Augmentation
 
@@ -103,6 +114,16 @@ def _augmentation(file: Path | None, operations: list[str]) -> Augmentation:
         fail(f"{given}: {'.'.join(map(str, first['loc']))}: {first['msg']}", EXIT_CANNOT_START)
     except (BadYaml, OSError, UnicodeDecodeError) as error:
         fail(f"{given}: {getattr(error, 'strerror', None) or error}", EXIT_CANNOT_START)
+
+
+def _show(cost: Cost) -> None:
+    """A line for each operation, as what it adds."""
+    typer.echo(f"CPU ms an image, of {cost.images} variations made one at a time:")
+    rows = [("as served", f"{cost.served_ms:.2f}")]
+    rows += [(f"+ {name}", f"{added:+.2f}") for name, added in cost.added_ms]
+    rows += [("+ drawing", f"{cost.draw_ms:+.2f}"), ("in all", f"{cost.total_ms:.2f}")]
+    for name, value in rows:
+        typer.echo(f"  {name:<24}{value:>8}")
 
 
 def _subjects(paths: list[Path], boxes: Path | None) -> list[Subject]:
