@@ -111,6 +111,11 @@ def test_a_photo_is_shown_as_the_network_saw_it_with_answer_steps_and_heat_maps(
     assert sum(steps.values()) == pytest.approx(total, abs=0.05 * (len(steps) + 1) + 1e-9)
     assert steps["network"] > 0
 
+    # Six pictures of 224 pixels, with a gap after each.
+    assert shown(tab, "#training").shape == (224, 6 * 228 + 4, 3)
+    assert tab.locator("#variations li").count() == 5
+    assert tab.locator("#training").is_visible()
+
     maps = tab.locator("#maps figure")
     assert maps.count() == 4
     assert "at most 1 level apart" in maps.nth(1).inner_text()
