@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from onestream.preprocess.backends.base import Compiled
 from onestream.preprocess.compile import compile
@@ -18,10 +19,11 @@ from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.sheet import Subject
-from onestream.preprocess.variation import Variation
+from onestream.preprocess.variation import Variation, Vary
 
 _ROUNDS = 4
 """Of which the first does not count: memory pools grow in it."""
+_Drawing = Callable[..., Variation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +31,18 @@ class Cost:
     """Mean CPU milliseconds an image, of ``images`` variations.
 
     ``served_ms``: what serving does, from the file to pixels. ``added_ms``: for each operation its name and what it
-    adds to that and the operations before it; below 0 where less is to be decoded or resized then. ``draw_ms``: drawing
-    the values.
+    adds to that and the operations before it, the drawing of its values too; below 0 where less is to be decoded or
+    resized then.
     """
 
     images: int
     served_ms: float
     added_ms: tuple[tuple[str, float], ...]
-    draw_ms: float
 
     @property
     def total_ms(self) -> float:
         """Of the whole chain."""
-        return self.served_ms + sum(added for _, added in self.added_ms) + self.draw_ms
+        return self.served_ms + sum(added for _, added in self.added_ms)
 
 
 def chain_cost(
@@ -62,66 +63,51 @@ def chain_cost(
     """
     limits, pixels = limits or Limits(), definition.pixels()
     operations = augmentation.operations
-    chains = [
-        augmentation.model_copy(update={"operations": operations[: count + 1]}) for count in range(len(operations))
-    ]
+    chains = [augmentation.model_copy(update={"operations": operations[: end + 1]}) for end in range(len(operations))]
     served = compile(pixels, backend=backend, limits=limits)
     varied = compile(pixels, backend=backend, limits=limits, varied=True)
-    seconds = np.zeros(len(chains) + 1)
-    drawing_s, images = 0.0, 0
+    seconds: list[npt.NDArray[np.float64]] = []
     try:
         for index, subject in enumerate(subjects):
-            try:
-                size_hw = limits.check(subject.data).oriented_hw
-                for epoch in range(epochs):
-                    began = time.process_time()
-                    augmentation.draw(
-                        size_hw, seed=seed, epoch=epoch, index=index, definition=definition, objects=subject.boxes
-                    )
-                    drawing_s += time.process_time() - began
-                    growing = [
-                        chain.draw(
-                            size_hw, seed=seed, epoch=epoch, index=index, definition=definition, objects=subject.boxes
-                        )
-                        for chain in chains
-                    ]
-                    seconds += _fastest(served, varied, subject.data, growing)
-                    images += 1
-            except BadImage as error:
-                raise BadSample(f"{subject.name}: {error}") from None
+            for epoch in range(epochs):
+                drawing = partial(
+                    _draw, seed=seed, epoch=epoch, index=index, definition=definition, objects=subject.boxes
+                )
+                try:
+                    rounds = [_round(served, varied, subject.data, chains, drawing) for _ in range(_ROUNDS)]
+                except BadImage as error:
+                    raise BadSample(f"{subject.name}: {error}") from None
+                seconds.append(np.min(rounds[1:], axis=0))
     finally:
         served.close()
         varied.close()
-    means_ms = 1000 * seconds / images
-    added = tuple(
-        (operation.op, float(after - before))
-        for operation, before, after in zip(operations, means_ms[:-1], means_ms[1:], strict=True)
-    )
-    return Cost(images, float(means_ms[0]), added, 1000 * drawing_s / images)
+    means_ms = 1000 * np.mean(seconds, axis=0)
+    names = (operation.op for operation in operations)
+    return Cost(len(seconds), float(means_ms[0]), tuple(zip(names, np.diff(means_ms).tolist(), strict=True)))
 
 
-def _fastest(
-    served: Compiled, varied: Compiled, data: bytes, growing: Sequence[Variation]
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Seconds as served, then of each variation; one that is equal to that before it takes as long."""
-    found = np.full((_ROUNDS, len(growing) + 1), np.inf)
-    for number in range(_ROUNDS):
-        found[number, 0] = _seconds(served, data, None)
-        for place, variation in enumerate(growing):
-            repeated = place > 0 and variation == growing[place - 1]
-            found[number, place + 1] = found[number, place] if repeated else _seconds(varied, data, variation)
-    fastest: np.ndarray[tuple[int], np.dtype[np.float64]] = found[1:].min(axis=0)
-    return fastest
+def _round(
+    served: Compiled, varied: Compiled, data: bytes, chains: Sequence[Augmentation], drawing: _Drawing
+) -> list[float]:
+    """Seconds as served, then by each chain; one that draws the same as the one before takes as long."""
+    found, before = [_seconds(served, data, None)], None
+    for chain in chains:
+        drawn: list[Variation] = []
+        seconds = _seconds(varied, data, [partial(drawing, chain, drawn)])
+        found.append(found[-1] if drawn[-1:] == [before] else seconds)
+        before = drawn[-1]
+    return found
 
 
-def _seconds(compiled: Compiled, data: bytes, variation: Variation | None) -> float:
+def _seconds(compiled: Compiled, data: bytes, varies: Sequence[Vary] | None) -> float:
     began = time.process_time()
-    (sample,) = compiled.run([data]) if variation is None else compiled.run([data], [partial(_given, variation)])
+    (sample,) = compiled.run([data]) if varies is None else compiled.run([data], varies)
     taken = time.process_time() - began
     if isinstance(sample, BadImage):
         raise sample
     return taken
 
 
-def _given(variation: Variation, _size_hw: Size) -> Variation:
-    return variation
+def _draw(chain: Augmentation, drawn: list[Variation], size_hw: Size, **sample: Any) -> Variation:
+    drawn.append(chain.draw(size_hw, **sample))
+    return drawn[-1]

@@ -132,7 +132,7 @@ def test_what_each_operation_costs_is_printed_where_it_is_asked_for(tmp_path: Pa
     heading, *rows = done.stdout.splitlines()[2:]
     assert heading == "CPU ms an image, of 2 variations made one at a time:"
     assert [row.split()[:-1] for row in rows] == [
-        ["as", "served"], ["+", "box"], ["+", "invert"], ["+", "drawing"], ["in", "all"],
+        ["as", "served"], ["+", "box"], ["+", "invert"], ["in", "all"],
     ]  # fmt: skip
     # What never happens costs nothing; the parts make the whole, each rounded to a hundredth.
     figures = [float(row.split()[-1]) for row in rows]
