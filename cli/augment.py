@@ -14,10 +14,12 @@ from onestream.measure.image_files import ImageNames, expand
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
+    from onestream.preprocess.definition import Definition
     from onestream.preprocess.training.augmentation import Augmentation
     from onestream.preprocess.training.cost import Cost
     from onestream.preprocess.training.detection.files import DetectionSample
     from onestream.preprocess.training.sheet import Subject
+    from onestream.preprocess.training.text.files import TextLine
 
 
 def augment(
@@ -42,6 +44,12 @@ def augment(
     boxes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="COCO's JSON of the photos, whose boxes are drawn.")
     ] = None,
+    lines: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="JSON lines of text in the photos (docs/training.md): shows each line, as it is read."
+        ),
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1, max=100, help="How many variations of each photo.")] = 6,
     seed: Annotated[int, typer.Option(min=0, help="As of a loader.")] = 0,
     cell: Annotated[int, typer.Option(min=16, help="Longest side of a photo on the sheet, in pixels.")] = 224,
@@ -58,11 +66,15 @@ def augment(
     """
     if augmentation is not None and operation:
         fail("--augmentation and --operation exclude each other: the file has operations", EXIT_CANNOT_START)
+    if boxes is not None and lines is not None:
+        fail("--boxes and --lines exclude each other", EXIT_CANNOT_START)
+    if cost and lines is not None:
+        fail("--cost is of pictures, not of --lines", EXIT_CANNOT_START)
     from onestream.preprocess.errors import BackendMissing, BadDataset, BadSample, PreprocessError
 
     try:
         from onestream.preprocess.training.cost import chain_cost
-        from onestream.preprocess.training.sheet import contact_sheet
+        from onestream.preprocess.training.sheet import contact_sheet, line_sheet
         from onestream.serving.errors import BadPipeline
         from onestream.serving.pipeline import Pipeline
     except ImportError as error:
@@ -74,11 +86,18 @@ def augment(
     if not paths:
         fail(names.none_in(photos), EXIT_CANNOT_START)
     chain = read_augmentation(augmentation, operation or [])
+    measured: Cost | None = None
     try:
-        definition = Pipeline.from_file(pipeline).preprocess
-        subjects = _subjects(paths, boxes)
-        sheet = contact_sheet(definition, chain, subjects, epochs=epochs, seed=seed, cell=cell, backend=backend)
-        measured = chain_cost(definition, chain, subjects, epochs=epochs, seed=seed, backend=backend) if cost else None
+        if lines is None:
+            definition, pictures = Pipeline.from_file(pipeline).preprocess, _subjects(paths, boxes)
+            sheet = contact_sheet(definition, chain, pictures, epochs=epochs, seed=seed, cell=cell, backend=backend)
+            if cost:
+                measured = chain_cost(definition, chain, pictures, epochs=epochs, seed=seed, backend=backend)
+            shown = [subject.name for subject in pictures]
+        else:
+            definition, listed = _reading(pipeline), _lines(paths, lines)
+            sheet = line_sheet(definition, chain, listed, epochs=epochs, seed=seed, cell=cell, backend=backend)
+            shown = [line.name for line in listed]
     except (BadPipeline, BadDataset) as error:
         fail(str(error), EXIT_CANNOT_START)
     except BadSample as error:
@@ -89,9 +108,9 @@ def augment(
         sheet.image.save(out)
     except (OSError, ValueError) as error:
         fail(f"--out {out}: {getattr(error, 'strerror', None) or error}", EXIT_CANNOT_START)
-    for subject, row in zip(subjects, sheet.variations, strict=True):
-        for epoch, variation in enumerate(row):
-            typer.echo(f"{subject.name}, epoch {epoch}: {variation}")
+    for name, row in zip(shown, sheet.drawn, strict=True):
+        for epoch, drawn in enumerate(row):
+            typer.echo(f"{name}, epoch {epoch}: {drawn}")
     if measured is not None:
         _show(measured)
 
@@ -111,14 +130,15 @@ def read_augmentation(file: Path | None, operations: list[str]) -> Augmentation:
         return Augmentation([{"op": one} if isinstance(one, str) else one for one in read])
     except ValidationError as error:
         first = error.errors()[0]
-        fail(f"{given}: {'.'.join(map(str, first['loc']))}: {first['msg']}", EXIT_CANNOT_START)
+        problem = first["msg"].removeprefix("Value error, ")
+        fail(": ".join(filter(None, (given, ".".join(map(str, first["loc"])), problem))), EXIT_CANNOT_START)
     except (BadYaml, OSError, UnicodeDecodeError) as error:
         fail(f"{given}: {getattr(error, 'strerror', None) or error}", EXIT_CANNOT_START)
 
 
 def _show(cost: Cost) -> None:
     """A line for each operation, as what it adds."""
-    typer.echo(f"CPU ms an image, of {cost.images} variations made one at a time:")
+    typer.echo(f"CPU ms an image, of {cost.images} made one at a time:")
     rows = [("as served", f"{cost.served_ms:.2f}")]
     rows += [(f"+ {name}", f"{added:+.2f}") for name, added in cost.added_ms]
     rows.append(("in all", f"{cost.total_ms:.2f}"))
@@ -146,3 +166,32 @@ def _subjects(paths: list[Path], boxes: Path | None) -> list[Subject]:
         shown = Subject(str(path), data)
         subjects.append(shown if sample is None else replace(shown, boxes=sample.boxes, class_ids=sample.class_ids))
     return subjects
+
+
+def _reading(pipeline: Path) -> Definition:
+    """The definition of a pipeline's stage that reads lines: the last one that begins with ``region``."""
+    from onestream.preprocess.operations import Region
+    from onestream.serving.cascade import Cascade, read_file
+    from onestream.serving.errors import BadPipeline
+
+    read = read_file(pipeline)
+    stages = [stage.preprocess for stage in read.stages.values()] if isinstance(read, Cascade) else [read.preprocess]
+    definitions = [one for one in stages if isinstance(one.source, Region)]
+    if not definitions:
+        raise BadPipeline(f"{pipeline}: no stage begins with region; --lines needs one that reads lines of text")
+    return definitions[-1]
+
+
+def _lines(paths: list[Path], file: Path) -> list[TextLine]:
+    """The lines of the photos. Raises ``BadDataset`` for a file that is no list, and ``BadSample`` for a bad line."""
+    from onestream.preprocess.errors import BadDataset, BadSample
+    from onestream.preprocess.training.text.json_lines import read_text_lines
+
+    wanted = {path.resolve() for path in paths}
+    found = [line for line in read_text_lines(file).samples if line.path.resolve() in wanted]
+    for line in found:
+        if line.problem:
+            raise BadSample(f"{line.name}: {line.problem}")
+    if not found:
+        raise BadDataset(f"{file} lists no line of the photos")
+    return found

@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from pydantic import BaseModel, ConfigDict, Field
 
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.operations import Color, Level
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Pixels = npt.NDArray[np.uint8]
 Factors = npt.NDArray[np.float32]
 Recolor = Callable[[Pixels, Factors], Pixels]
 _OnImage = Callable[[Image.Image], Image.Image]
+_Rgb = tuple[Level, Level, Level]
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+"""Of RGB (ITU-R 601)."""
 
 
 class _Change(BaseModel):
@@ -31,6 +38,13 @@ class _Change(BaseModel):
     def apply(self, pixels: Pixels) -> Pixels:
         """The changed pixels, in an array of their own or the same one where nothing changes."""
         raise NotImplementedError
+
+    def cut(self, offset: tuple[float, float], scale: float, size_hw: Size) -> Self | None:  # noqa: ARG002 (for what has a place)
+        """The same change of a window of the canvas, enlarged by ``scale``; None where it does nothing there.
+
+        ``offset`` is the window's top left corner, (y, x) in pixels of the enlarged canvas, ``size_hw`` its size.
+        """
+        return self
 
 
 class Linear(_Change):
@@ -262,6 +276,24 @@ class Erase(_Change):
     width: int = Field(ge=1)
     fill: Fill = 0
 
+    def cut(self, offset: tuple[float, float], scale: float, size_hw: Size) -> Self | None:
+        """See ``_Change.cut``: in whole pixels of the window."""
+        (top, left), (height, width) = offset, size_hw
+        first_row, last_row = (round(at * scale - top) for at in (self.top, self.top + self.height))
+        first_column, last_column = (round(at * scale - left) for at in (self.left, self.left + self.width))
+        first_row, last_row = max(first_row, 0), min(last_row, height)
+        first_column, last_column = max(first_column, 0), min(last_column, width)
+        if first_row >= last_row or first_column >= last_column:
+            return None
+        return self.model_copy(
+            update={
+                "top": first_row,
+                "left": first_column,
+                "height": last_row - first_row,
+                "width": last_column - first_column,
+            }
+        )
+
     def apply(self, pixels: Pixels) -> Pixels:
         """On a copy."""
         erased = pixels.copy()
@@ -270,6 +302,43 @@ class Erase(_Change):
 
     def __str__(self) -> str:
         return f"erase {self.width}x{self.height} at ({self.left}, {self.top})"
+
+
+class Background(_Change):
+    """What letters stand on, mixed by ``share`` with a tint: four colours at the canvas's corners, evenly between them.
+
+    ``colors`` are RGB at the top left, top right, bottom right and bottom left. The letters' luma is the mean of the
+    fewer pixels on one side of N. Otsu's threshold (1979), the ground's that of the others, and a pixel is a letter as
+    far as its luma is the letters'. Colours are mixed with white behind darker letters, with black behind lighter ones,
+    as much as puts the darkest, or the lightest, at the letters' luma: 1 - share of the contrast is left at least.
+    """
+
+    op: Literal["background"] = "background"
+    colors: tuple[_Rgb, _Rgb, _Rgb, _Rgb]
+    share: float = Field(ge=0, le=1)
+
+    def apply(self, pixels: Pixels) -> Pixels:
+        """In float32, rounded to nearest."""
+        is_gray = pixels.shape[2] == 1
+        luma = pixels[:, :, 0] if is_gray else np.asarray(Image.fromarray(pixels).convert("L"))
+        letters, ground = _letters_and_ground(luma)
+        down, across = ((np.arange(side, dtype=np.float32)[:, None] + 0.5) / side for side in luma.shape)
+        one, two, three, four = np.array(self.colors, np.float32)
+        top, bottom = one + (two - one) * across, four + (three - four) * across
+        tint = top + (bottom - top) * down[:, None]
+        if is_gray:
+            tint = (tint * _LUMA).sum(axis=2, keepdims=True)
+        tint = (
+            tint * np.float32(letters / 255) if letters > ground else 255 - (255 - tint) * np.float32(1 - letters / 255)
+        )
+        of_ground = np.float32(1) - (luma - np.float32(ground)) / np.float32((letters - ground) or 1)
+        mixed = np.clip(of_ground, 0, 1)[:, :, None] * np.float32(self.share)
+        changed: Pixels = np.floor(pixels + mixed * (tint - pixels) + np.float32(0.5)).astype(np.uint8)
+        return changed
+
+    def __str__(self) -> str:
+        shown = " ".join("#" + "".join(f"{level:02x}" for level in color) for color in self.colors)
+        return f"background {self.share:.3g} of {shown}"
 
 
 AnyChange = Annotated[
@@ -287,7 +356,8 @@ AnyChange = Annotated[
     | AutoContrast
     | Equalize
     | Invert
-    | Erase,
+    | Erase
+    | Background,
     Field(discriminator="op"),
 ]
 
@@ -325,3 +395,17 @@ def _by_pillow(pixels: Pixels, change: _OnImage) -> Pixels:
     image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
     made = np.asarray(change(image))
     return made if made.ndim == 3 else made[:, :, None]
+
+
+def _letters_and_ground(luma: Pixels) -> tuple[float, float]:
+    """The mean lumas of the fewer pixels and of the others, by Otsu's threshold; equal where there is one luma."""
+    counts = np.bincount(luma.ravel(), minlength=256)
+    below, sums = np.cumsum(counts), np.cumsum(counts * np.arange(256))
+    above, total = below[-1] - below, sums[-1]
+    divides = np.flatnonzero((below > 0) & (above > 0))
+    if not len(divides):
+        return float(total / below[-1]), float(total / below[-1])
+    means, others = sums[divides] / below[divides], (total - sums[divides]) / above[divides]
+    best = int(np.argmax(below[divides] * above[divides] * (means - others) ** 2.0))
+    low, high = float(means[best]), float(others[best])
+    return (low, high) if below[divides[best]] <= above[divides[best]] else (high, low)

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from onestream.preprocess.backends.base import BackendName, Compiled, DecodeOptions, Device, FromPicture, GpuResize
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from onestream.preprocess.backends.base import (
+    BackendName,
+    Compiled,
+    DecodeOptions,
+    Device,
+    FromPicture,
+    GpuResize,
+    Pixels,
+    Sample,
+)
 from onestream.preprocess.backends.exactness import refuse_regions
-from onestream.preprocess.backends.reference import Reference
+from onestream.preprocess.backends.reference import Reference, changed_sample
 from onestream.preprocess.backends.reference_pictures import ReferenceFromPicture
+from onestream.preprocess.changes import AnyChange
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.limits import Limits
@@ -74,6 +87,22 @@ def compile(
             resize=resize,
         )
     raise CannotCompile(f"unknown backend {backend!r}; available: reference, dali, cvcuda")
+
+
+Finish = Callable[[Pixels, Sequence[AnyChange]], Sample]
+"""Gives the network's input of a canvas, uint8 (height, width, channels), with changes made to its levels."""
+
+
+def compile_finish(definition: Definition, *, backend: BackendName = "reference") -> Finish:
+    """Make what follows a definition's geometry executable on canvases: changes of levels, normalize, layout, dtype.
+
+    Raises ``BackendMissing`` naming the command that installs the backend.
+    """
+    if backend == "reference":
+        return partial(changed_sample, definition)
+    from onestream.preprocess.backends.finish import CpuFinish
+
+    return CpuFinish(definition).change
 
 
 def compile_from_picture(

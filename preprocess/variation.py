@@ -19,8 +19,9 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from onestream.preprocess.changes import AnyChange, Factors, Linear
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Mapping, Part, Size, Window
-from onestream.preprocess.operations import Level, Resize
+from onestream.preprocess.operations import Level, Resize, Side
 from onestream.preprocess.projection import Corners, Located, Projection
+from onestream.preprocess.warp import Warp
 
 _CHROMA_MARGIN = 2
 """JPEG decoders interpolate chroma from neighbours that a cut would take away."""
@@ -36,7 +37,9 @@ class Variation(BaseModel):
     ``corners`` are the points of the upright image, (x, y) in its pixels from the outer corner, that come to lie at the
     canvas's top left, top right, bottom right and bottom left corner; they are rounded to 2^-16 pixels and make a
     convex quadrilateral, mirrored or not. What the canvas shows beyond the image has the level ``fill`` in every
-    channel. ``changes`` are made to the canvas's levels, one after the other. Raises ``ValidationError``.
+    channel. ``changes`` are made to the canvas's levels, one after the other. ``canvas_hw`` is the canvas's (height,
+    width) where that is a rectangle of a collage; None is the definition's output. ``warp`` displaces the pixels of the
+    canvas before the transform. Raises ``ValidationError``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -44,6 +47,8 @@ class Variation(BaseModel):
     corners: Corners
     fill: Level = 0
     changes: tuple[AnyChange, ...] = ()
+    canvas_hw: tuple[Side, Side] | None = None
+    warp: Warp | None = None
 
     @classmethod
     def of_box(
@@ -74,7 +79,7 @@ class Variation(BaseModel):
         """The box of whole pixels that comes to fill the canvas, mirrored or not; None where it is no such box."""
         (left, top), (right, other_top), (other_right, bottom), (other_left, other_bottom) = self.corners
         upright = (left, right, top, bottom) == (other_left, other_right, other_top, other_bottom)
-        if not upright or not all(value.is_integer() for value in (left, right, top, bottom)):
+        if self.warp or not upright or not all(value.is_integer() for value in (left, right, top, bottom)):
             return None
         first, last = (min(top, bottom), min(left, right)), (max(top, bottom), max(left, right))
         return Window(int(first[0]), int(first[1]), int(last[0] - first[0]), int(last[1] - first[1]))
@@ -94,6 +99,14 @@ class Variation(BaseModel):
         """The factors of the only change where that is a linear one, float32; see ``changes.Linear``."""
         return self.changes[0].array if len(self.changes) == 1 and isinstance(self.changes[0], Linear) else None
 
+    def canvas(self, definition: Definition) -> Size:
+        """The canvas's (height, width). Raises as ``canvas_of``."""
+        return canvas_of(definition) if self.canvas_hw is None else self.canvas_hw
+
+    def keeps(self, size_hw: Size) -> bool:
+        """Whether it leaves every pixel of an image of ``size_hw`` where it is, on a canvas of that size."""
+        return self.box == Window(0, 0, *size_hw) and not self.flip and not self.upside_down
+
     def box_in(self, size_hw: Size) -> Window | None:
         """``box`` where it lies in an image of ``size_hw``."""
         box = self.box
@@ -108,7 +121,8 @@ class Variation(BaseModel):
         else:
             shown = f"box {box.width}x{box.height} at ({box.left}, {box.top})"
             shown += ", flipped" * self.flip + ", upside down" * self.upside_down
-        return "; ".join([shown, *(str(change) for change in self.changes)])
+        warp = () if self.warp is None else (self.warp,)
+        return "; ".join([shown, *(str(change) for change in (*warp, *self.changes))])
 
 
 Vary = Callable[[Size], Variation]
@@ -126,15 +140,15 @@ def canvas_of(definition: Definition) -> Size:
     return height, width
 
 
-def resize_of(definition: Definition) -> Resize:
-    """How the box of a variation is brought to the canvas: as the definition's first resize filters.
+def resize_of(definition: Definition, canvas_hw: Size) -> Resize:
+    """How the box of a variation is brought to a canvas: as the definition's first resize filters.
 
     Without a resize in the definition it is antialiased bilinear.
     """
-    size, first = canvas_of(definition), definition.resize
+    first = definition.resize
     if first is None:
-        return Resize(mode="exact", size=size)
-    return Resize(mode="exact", size=size, filter=first.filter, antialias=first.antialias)
+        return Resize(mode="exact", size=canvas_hw)
+    return Resize(mode="exact", size=canvas_hw, filter=first.filter, antialias=first.antialias)
 
 
 def box_part(box: Window, source_hw: Size) -> Part:
@@ -155,12 +169,14 @@ class Sampling:
 
     ``window`` of the image is made smaller to ``shrunk_hw``, by the triangle filter with antialias, so that a pixel of
     the canvas takes about one of it; where it would grow it stays. Then ``transform``, float64 (3, 3), says for (x, y,
-    1) of the canvas where in it the level is taken (``backends.rectified.rectified``, with ``fill`` beyond).
+    1) of the canvas where in it the level is taken (``backends.rectified.rectified``, with ``fill`` beyond). ``moved``,
+    float64 (2, height, width), is what is added to x and y before, if anything is.
     """
 
     window: Window
     shrunk_hw: Size
     transform: npt.NDArray[np.float64]
+    moved: npt.NDArray[np.float64] | None = None
 
 
 def sampling(variation: Variation, canvas_hw: Size, source_hw: Size) -> Sampling:
@@ -172,7 +188,8 @@ def sampling(variation: Variation, canvas_hw: Size, source_hw: Size) -> Sampling
     """
     matrix = Projection(source_hw, canvas_hw, variation.corners).matrix
     x, y, divisor = matrix @ (canvas_hw[1] / 2, canvas_hw[0] / 2, 1.0)
-    corners = np.array(variation.corners)
+    moved = None if variation.warp is None else variation.warp.displacements(canvas_hw)
+    corners = np.array(variation.corners) if moved is None else _looked_up(matrix, moved)
     first, kept, shrunk = [0, 0], [0, 0], [0, 0]
     for axis, row, middle in ((0, matrix[1], y), (1, matrix[0], x)):
         # Source pixels along this axis for a pixel of the canvas.
@@ -187,7 +204,15 @@ def sampling(variation: Variation, canvas_hw: Size, source_hw: Size) -> Sampling
     window = Window(first[0], first[1], kept[0], kept[1])
     to_window = np.array([[1, 0, -window.left], [0, 1, -window.top], [0, 0, 1]], np.float64)
     to_shrunk = np.diag([shrunk[1] / window.width, shrunk[0] / window.height, 1.0])
-    return Sampling(window, (shrunk[0], shrunk[1]), np.ascontiguousarray(to_shrunk @ to_window @ matrix))
+    return Sampling(window, (shrunk[0], shrunk[1]), np.ascontiguousarray(to_shrunk @ to_window @ matrix), moved)
+
+
+def _looked_up(matrix: npt.NDArray[np.float64], moved: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Where in the image the pixels of a displaced canvas look, x and y, (pixels, 2)."""
+    rows, columns = np.mgrid[: moved.shape[1], : moved.shape[2]] + 0.5
+    x, y, divisor = np.tensordot(matrix, np.stack([columns + moved[0], rows + moved[1], np.ones_like(rows)]), 1)
+    places: npt.NDArray[np.float64] = np.stack([x / divisor, y / divisor], axis=-1).reshape(-1, 2)
+    return places
 
 
 def variation_mapping(definition: Definition, variation: Variation, size_hw: Size) -> Located:
@@ -195,7 +220,7 @@ def variation_mapping(definition: Definition, variation: Variation, size_hw: Siz
 
     Raises as ``canvas_of``.
     """
-    canvas, box = canvas_of(definition), variation.box
+    canvas, box = variation.canvas(definition), variation.box
     if box is None:
         return Projection(size_hw, canvas, variation.corners)
     rows, columns = canvas[0] / box.height, canvas[1] / box.width

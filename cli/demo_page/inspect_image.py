@@ -209,7 +209,7 @@ def _training(form: Form, image: bytes, chain: Augmentation | str) -> Json:
         )
     except PreprocessError as error:
         return {**nothing, "why": f"Not shown: {error}"}
-    return {"image": _png(np.asarray(sheet.image)), "variations": [str(one) for one in sheet.variations[0]]}
+    return {"image": _png(np.asarray(sheet.image)), "variations": [str(one) for one in sheet.drawn[0]]}
 
 
 def _parity(

@@ -10,14 +10,16 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from onestream.preprocess.changes import changed
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, OutOfMemory
 from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
+from onestream.preprocess.projection import Projection
 from onestream.preprocess.quads import checked_cuts, homographies
-from onestream.preprocess.variation import Vary
+from onestream.preprocess.variation import Variation, Vary
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 
 BackendName = Literal["reference", "dali", "cvcuda"]
@@ -77,14 +79,18 @@ class FromPicture(ABC):
     @overload
     def run(self, picture: Pixels) -> Sample: ...
     @overload
-    def run(self, picture: Pixels, quads: Quads) -> list[Sample | BadImage]: ...
-    def run(self, picture: Pixels, quads: Quads | None = None) -> Sample | list[Sample | BadImage]:
+    def run(self, picture: Pixels, quads: Quads, varies: Sequence[Vary] | None = None) -> list[Sample | BadImage]: ...
+    def run(
+        self, picture: Pixels, quads: Quads | None = None, varies: Sequence[Vary] | None = None
+    ) -> Sample | list[Sample | BadImage]:
         """The sample of the whole picture, or those of its regions, as ``definition.output_spec`` says.
 
         A definition that begins with ``decode`` takes no quads; one that begins with ``region`` takes those that
         ``quads.choose`` took, (n, 4, 2) float32, and gives one sample for each, in order. Of a region to which the
-        definition cannot be applied the ``BadImage`` is returned, and of a picture it is raised. Raises ``ValueError``
-        for a quad that cannot be cut (``quads.cuts``), and for a picture of another shape or dtype.
+        definition cannot be applied the ``BadImage`` is returned, and of a picture it is raised. ``varies`` gives each
+        region a variation, whose canvas is the region before the definition's operations: its geometry is sampled with
+        the region, from the picture around it. Raises ``ValueError`` for a quad that cannot be cut (``quads.cuts``),
+        and for a picture of another shape or dtype.
         """
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or not picture.size:
             raise ValueError(f"got a picture of {picture.dtype}{picture.shape}, expected uint8 (height, width, 3) RGB")
@@ -100,12 +106,17 @@ class FromPicture(ABC):
         transforms = homographies(found.quads, found.sizes)
         samples: list[Sample | BadImage] = []
         for number, (height, width) in enumerate(found.sizes.tolist()):
+            variation = None if varies is None else varies[number]((height, width))
             try:
-                if region.shape == "quad":
+                if variation is not None and not variation.keeps((height, width)):
+                    pixels = self._moved(picture, transforms[number], (height, width), variation)
+                elif region.shape == "quad":
                     pixels = self._rectified(picture, transforms[number], (height, width))
                 else:
                     left, top, right, bottom = windows[number]
                     pixels = np.rot90(picture[top:bottom, left:right], quarters[number])
+                if variation is not None:
+                    pixels = np.require(changed(pixels, variation.changes, color="rgb"), requirements=("C", "W"))
                 samples.append(self._sample(pixels))
             except BadImage as error:
                 samples.append(error.as_result())
@@ -119,9 +130,23 @@ class FromPicture(ABC):
     def _sample(self, pixels: Pixels) -> Sample:
         """The network's input of pixels, (height, width, 3) RGB. Raises ``BadImage``."""
 
+    def _moved(
+        self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size, variation: Variation
+    ) -> Pixels:
+        """A region, of which the transform is given, as a variation moves it."""
+        to_region = Projection(size_hw, size_hw, variation.corners).matrix
+        moved = None if variation.warp is None else variation.warp.displacements(size_hw)
+        return self._rectified(picture, np.ascontiguousarray(transform @ to_region), size_hw, moved)
+
     @abstractmethod
-    def _rectified(self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
-        """The rectangle of ``size_hw`` that a transform (``quads.homographies``) takes from a picture."""
+    def _rectified(
+        self,
+        picture: Pixels,
+        transform: npt.NDArray[np.float64],
+        size_hw: Size,
+        moved: npt.NDArray[np.float64] | None = None,
+    ) -> Pixels:
+        """The rectangle of ``size_hw`` that a transform takes from a picture; see ``rectified.rectified``."""
 
 
 def network_layout(definition: Definition, pixels: npt.NDArray[np.uint8]) -> Sample:

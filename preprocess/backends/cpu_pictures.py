@@ -32,5 +32,11 @@ class CpuFromPicture(FromPicture):
         kept = np.ascontiguousarray(pixels[top : top + kept_height, left : left + kept_width])
         return self._finish.finish(kept, placement, part)
 
-    def _rectified(self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
-        return rectify(picture, transform, size_hw)
+    def _rectified(
+        self,
+        picture: Pixels,
+        transform: npt.NDArray[np.float64],
+        size_hw: Size,
+        moved: npt.NDArray[np.float64] | None = None,
+    ) -> Pixels:
+        return rectify(picture, transform, size_hw, moved=moved)

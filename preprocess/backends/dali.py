@@ -38,7 +38,7 @@ from onestream.preprocess.headers.reader import Encoded, Header
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
-from onestream.preprocess.variation import Sampling, Variation, Vary, box_part, canvas_of, sampling
+from onestream.preprocess.variation import Sampling, Variation, Vary, box_part, sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Dali(Compiled):
             variation = vary(size_hw)
             box, sampled = variation.box_in(size_hw), None
             if box is None:
-                sampled = sampling(variation, canvas_of(self.definition), size_hw)
+                sampled = sampling(variation, variation.canvas(self.definition), size_hw)
                 box = sampled.window
             return _Checked(index, image, header, None, box_part(box, size_hw), variation, sampled)
         for size_hw in free_sizes(self.definition, header.oriented_hw):

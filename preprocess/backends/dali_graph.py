@@ -137,7 +137,7 @@ def build_varied_graph(
 
     Raises ``CannotCompile`` for a filter that DALI has not exactly.
     """
-    resize = resize_of(definition)
+    resize = resize_of(definition, canvas_of(definition))
     if resize.filter != "bilinear" or not resize.antialias:
         smoothed = "" if resize.antialias else " and antialias false"
         raise CannotCompile(f"dali cannot resize with filter {resize.filter!r}{smoothed} exactly in a graph")
@@ -211,7 +211,8 @@ def varied_values(variation: Variation, channels: int) -> dict[str, npt.NDArray[
     Raises ``CannotCompile`` for what is more than a box, mirrored left to right or not, and a linear change of colour.
     """
     box, color = variation.box, variation.color
-    if box is None or variation.upside_down or (variation.changes and color is None):
+    whole = variation.canvas_hw is None
+    if box is None or not whole or variation.upside_down or (variation.changes and color is None):
         raise CannotCompile(
             f"dali on a GPU varies images by a box, a horizontal flip and linear_color; got {variation}"
         )

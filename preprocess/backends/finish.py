@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from onestream.preprocess.backends.base import Sample, level_table
-from onestream.preprocess.changes import Factors, changed
+from onestream.preprocess.changes import AnyChange, Factors, changed
 from onestream.preprocess.cpu.filters import SUPPORT
 from onestream.preprocess.cpu.pillow_weights import columns_first
 from onestream.preprocess.cpu.pillow_window import resample_as_pillow
@@ -17,7 +19,7 @@ from onestream.preprocess.cuda.kernels import look_up_interleaved, look_up_plana
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Part, Placement, Size, fill_values, part_of
 from onestream.preprocess.operations import Filter
-from onestream.preprocess.variation import Sampling, Variation, canvas_of, resize_of
+from onestream.preprocess.variation import Sampling, Variation, resize_of
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -96,17 +98,22 @@ class CpuFinish:
             pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
         (top, left), (bottom, right) = (tuple(map(round, corner)) for corner in (part.start, part.end))
         # Pillow cuts and then resizes, so nothing outside may reach the filter.
-        cut = np.array(pixels[top:bottom, left:right])
+        cut, canvas_hw = np.array(pixels[top:bottom, left:right]), variation.canvas(self._definition)
         if sampling is None:
-            placed = self._resized(cut)[:: -1 if variation.upside_down else 1, :: -1 if variation.flip else 1]
+            placed = self._resized(cut, canvas_hw)
+            placed = placed[:: -1 if variation.upside_down else 1, :: -1 if variation.flip else 1]
         else:
-            placed = self._sampled(cut, sampling, variation.fill)
-        placed = changed(placed, variation.changes, color=self._definition.color, recolor=_recolored)
+            placed = self._sampled(cut, sampling, canvas_hw, variation.fill)
+        return self.change(placed, variation.changes)
+
+    def change(self, canvas: Pixels, changes: Sequence[AnyChange]) -> Sample:
+        """The network's input of a canvas, (height, width, channels) uint8, with changes made to it."""
+        placed = changed(canvas, changes, color=self._definition.color, recolor=_recolored)
         return self._to_network(np.require(placed, requirements=("C", "W")))
 
-    def _resized(self, cut: Pixels) -> Pixels:
+    def _resized(self, cut: Pixels, canvas_hw: Size) -> Pixels:
         size_hw = (cut.shape[0], cut.shape[1])
-        resize, canvas_hw = resize_of(self._definition), canvas_of(self._definition)
+        resize = resize_of(self._definition, canvas_hw)
         return resample(
             cut,
             _whole(size_hw),
@@ -117,7 +124,7 @@ class CpuFinish:
             to_bgr=self._to_bgr,
         )
 
-    def _sampled(self, cut: Pixels, sampling: Sampling, fill: int) -> Pixels:
+    def _sampled(self, cut: Pixels, sampling: Sampling, canvas_hw: Size, fill: int) -> Pixels:
         size_hw, channels = (cut.shape[0], cut.shape[1]), cut.shape[2]
         if sampling.shrunk_hw != size_hw:
             # By Pillow's own arithmetic, so that every bit is the reference's.
@@ -127,7 +134,7 @@ class CpuFinish:
             )
         if channels == 1:
             cut = np.repeat(cut, 3, axis=2)
-        placed = rectify(cut, sampling.transform, canvas_of(self._definition), fill=fill)[:, :, :channels]
+        placed = rectify(cut, sampling.transform, canvas_hw, fill=fill, moved=sampling.moved)[:, :, :channels]
         return placed[:, :, ::-1] if self._to_bgr else placed
 
     def _to_network(self, pixels: Pixels) -> Sample:

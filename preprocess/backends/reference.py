@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from onestream.preprocess.backends.base import Compiled, Sample, network_layout
 from onestream.preprocess.backends.rectified import rectified
-from onestream.preprocess.changes import changed
+from onestream.preprocess.changes import AnyChange, changed
 from onestream.preprocess.cpu.filters import PILLOW_FILTERS
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
@@ -25,7 +25,7 @@ from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
 from onestream.preprocess.operations import Color, Geometric, Pad, Resize
-from onestream.preprocess.variation import Variation, Vary, canvas_of, resize_of, sampling
+from onestream.preprocess.variation import Variation, Vary, resize_of, sampling
 
 
 class Reference(Compiled):
@@ -42,8 +42,10 @@ class Reference(Compiled):
             return error.as_result()
         try:
             image = decode(data, header, self.definition.color)
-            pixels = self._pixels(image) if vary is None else self._varied(image, vary)
-            return network_layout(self.definition, pixels)
+            if vary is None:
+                return network_layout(self.definition, self._pixels(image))
+            variation = vary((image.height, image.width))
+            return changed_sample(self.definition, self._varied(image, variation), variation.changes)
         except BadImage as error:
             return error.as_result()
         except MemoryError as error:
@@ -52,23 +54,27 @@ class Reference(Compiled):
     def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
         return moved_pixels(self.definition, image, self.limits)
 
-    def _varied(self, image: Image.Image, vary: Vary) -> npt.NDArray[np.uint8]:
-        variation = vary((image.height, image.width))
+    def _varied(self, image: Image.Image, variation: Variation) -> npt.NDArray[np.uint8]:
         box = variation.box_in((image.height, image.width))
         if box is None:
-            pixels = self._sampled(image, variation)
-        else:
-            pixels = _array(move_pixels(resize_of(self.definition), _cut(image, box)))
-            pixels = pixels[:: -1 if variation.upside_down else 1, :: -1 if variation.flip else 1]
-        return changed(pixels, variation.changes, color=self.definition.color)
+            return self._sampled(image, variation)
+        pixels = _array(move_pixels(resize_of(self.definition, variation.canvas(self.definition)), _cut(image, box)))
+        return pixels[:: -1 if variation.upside_down else 1, :: -1 if variation.flip else 1]
 
     def _sampled(self, image: Image.Image, variation: Variation) -> npt.NDArray[np.uint8]:
-        canvas_hw = canvas_of(self.definition)
+        canvas_hw = variation.canvas(self.definition)
         found = sampling(variation, canvas_hw, (image.height, image.width))
         shrunk = _cut(image, found.window).resize(found.shrunk_hw[::-1], Image.Resampling.BILINEAR)
         # A gray picture is sampled as three equal channels.
-        pixels = rectified(np.asarray(shrunk.convert("RGB")), found.transform, canvas_hw, fill=variation.fill)
+        pixels = rectified(
+            np.asarray(shrunk.convert("RGB")), found.transform, canvas_hw, fill=variation.fill, moved=found.moved
+        )
         return pixels[:, :, :1] if self.definition.color == "gray" else pixels
+
+
+def changed_sample(definition: Definition, canvas: npt.NDArray[np.uint8], changes: Sequence[AnyChange]) -> Sample:
+    """The network's input of a canvas, (height, width, channels) uint8, with changes made to it."""
+    return network_layout(definition, changed(canvas, changes, color=definition.color))
 
 
 def decode(data: Encoded, header: Header, color: Color) -> Image.Image:

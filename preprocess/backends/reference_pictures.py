@@ -19,5 +19,11 @@ class ReferenceFromPicture(FromPicture):
         image = in_color(Image.fromarray(pixels), self.definition.color)
         return network_layout(self.definition, moved_pixels(self.definition, image, self.limits))
 
-    def _rectified(self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
-        return rectified(picture, transform, size_hw)
+    def _rectified(
+        self,
+        picture: Pixels,
+        transform: npt.NDArray[np.float64],
+        size_hw: Size,
+        moved: npt.NDArray[np.float64] | None = None,
+    ) -> Pixels:
+        return rectified(picture, transform, size_hw, moved=moved)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from onestream.preprocess.collage import Collage, Layer
 from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.geometry import Boxes, Size, fill_values
 from onestream.preprocess.operations import Level
 from onestream.preprocess.plain_yaml import read_plain_yaml
@@ -27,7 +30,16 @@ from onestream.preprocess.training.augmenting.coloring import (
     RandomSharpness,
     RandomSolarize,
 )
-from onestream.preprocess.training.augmenting.draft import AugmentationOperation, Draft, Share
+from onestream.preprocess.training.augmenting.draft import AugmentationOperation, Draft, Share, Use
+from onestream.preprocess.training.augmenting.lettering import RandomBackground, RandomWarp
+from onestream.preprocess.training.augmenting.mixing import (
+    BlendingOperation,
+    CutMix,
+    MixUp,
+    Mosaic,
+    Pictures,
+    Table,
+)
 from onestream.preprocess.training.augmenting.moving import (
     Affine,
     Flip,
@@ -65,7 +77,12 @@ AnyAugmentationOperation = Annotated[
     | RandomEqualize
     | RandomInvert
     | RandAugment
-    | TrivialAugment,
+    | TrivialAugment
+    | RandomWarp
+    | RandomBackground
+    | Mosaic
+    | MixUp
+    | CutMix,
     Field(discriminator="op"),
 ]
 _COLORS = ("brightness", "contrast", "saturation", "hue")
@@ -101,6 +118,10 @@ class Augmentation(BaseModel):
     is what is left where both sides are cut in the middle: SSD's crop, torchvision's ``RandomIoUCrop`` and DALI keep an
     object whose centre is in the box.
 
+    ``Mosaic``, ``MixUp`` and ``CutMix`` make a canvas of several samples (``collage``). They come after all that moves
+    pixels, one behind the other; what comes before is drawn for each sample by itself, and changes of levels that come
+    after are made to the whole. Of ``MixUp`` and ``CutMix`` the first that happens is the only one.
+
     Raises ``ValidationError`` naming operation and field.
     """
 
@@ -124,10 +145,44 @@ class Augmentation(BaseModel):
         # What is left of the short form is refused as unknown.
         super().__init__(operations=operations, min_visible=min_visible, fill=fill, **given)
 
+    @model_validator(mode="after")
+    def _mixes_in_order(self) -> Augmentation:
+        mixing = [place for place, operation in enumerate(self.operations) if operation.mixes]
+        for before, place in pairwise(mixing):
+            if place != before + 1:
+                raise ValueError(
+                    f"{self.operations[before + 1].op} comes between {self.operations[before].op} and "
+                    f"{self.operations[place].op}, which must follow each other"
+                )
+        names = [self.operations[place].op for place in mixing]
+        warps = sum(isinstance(operation, RandomWarp) for operation in self.operations)
+        if warps > 1 or (warps and {"mosaic", "cutmix"} & set(names)):
+            raise ValueError(
+                f"warp comes once, without mosaic and cutmix; got {warps}, and {', '.join(names) or 'none'}"
+            )
+        if "mosaic" in names[1:] or {"mosaic", "cutmix"} <= set(names):
+            raise ValueError(f"mosaic comes first, once, and goes with mixup only; got {', '.join(names)}")
+        for operation in self.operations[mixing[0] + 1 :] if mixing else ():
+            if operation.moves:
+                raise ValueError(f"{operation.op} moves pixels, so it must come before {names[0]}")
+        return self
+
     @classmethod
     def from_yaml(cls, text: str) -> Augmentation:
         """Read an augmentation from YAML. Raises ``plain_yaml.BadYaml``, or pydantic's error for a bad field."""
         return cls.model_validate(read_plain_yaml(text))
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a canvas may be made of several samples: then ``collage`` draws, and not ``draw``."""
+        return any(operation.mixes for operation in self.operations)
+
+    def check(self, use: Use) -> Augmentation:
+        """Return the augmentation, or raise ``CannotCompile`` naming what cannot vary such samples."""
+        for operation in self.operations:
+            if use not in operation.uses:
+                raise CannotCompile(f"{operation.op} cannot vary {use}; it varies {', '.join(sorted(operation.uses))}")
+        return self
 
     @property
     def not_on_gpu(self) -> tuple[str, ...]:
@@ -151,22 +206,75 @@ class Augmentation(BaseModel):
 
         ``definition`` gives the canvas, its colour and the border; without it the canvas has the image's own size, in
         RGB. ``objects``: the boxes of what is to be seen in the image, float32 (n, 4). Raises ``ValueError`` where the
-        definition's output size depends on the image, and ``BadImage`` where it cannot be applied.
+        definition's output size depends on the image or the augmentation mixes samples, and ``BadImage`` where it
+        cannot be applied.
         """
+        if self.mixes:
+            raise ValueError("the augmentation mixes samples, so it draws a collage")
+        random = generator(seed=seed, epoch=epoch, index=index)
+        return self._variation(self.operations, random, size_hw, definition, objects)
+
+    def collage(self, pictures: Pictures, *, seed: int, epoch: int, index: int, definition: Definition) -> Collage:
+        """What sample ``index`` becomes in ``epoch``, of its own picture and of others, which it draws itself.
+
+        A picture that cannot be used is left out. Raises as ``draw``.
+        """
+        random = generator(seed=seed, epoch=epoch, index=index)
+        first = next((place for place, one in enumerate(self.operations) if one.mixes), len(self.operations))
+        mixing = [one for one in self.operations[first:] if one.mixes]
+        table = Table(
+            pictures,
+            index,
+            random,
+            definition,
+            canvas_of(definition),
+            lambda size_hw, objects: self._variation(self.operations[:first], random, size_hw, definition, objects),
+        )
+        own = _layer(mixing, index, table)
+        layers: tuple[Layer, ...] = (own,)
+        for operation in mixing:
+            if isinstance(operation, BlendingOperation) and operation.happens(random):
+                other = _layer(mixing, table.other(index), table)
+                layers = operation.layers(own, other, table) if other.parts else layers
+                break
+        after = Draft(table.canvas_hw, table.canvas_hw, definition.color, random, None, self.min_visible)
+        for one in self.operations[first + len(mixing) :]:
+            one.draw(after)
+        return Collage(layers=layers, fill=self._fill(definition), changes=tuple(after.changes))
+
+    def _variation(
+        self,
+        operations: Sequence[AugmentationOperation],
+        random: np.random.Generator,
+        size_hw: Size,
+        definition: Definition | None,
+        objects: Boxes | None,
+    ) -> Variation:
         draft = Draft(
             source_hw=size_hw,
             canvas_hw=size_hw if definition is None else canvas_of(definition),
             color="rgb" if definition is None else definition.color,
-            random=generator(seed=seed, epoch=epoch, index=index),
+            random=random,
             objects=objects,
             min_visible=self.min_visible,
         )
-        for operation in self.operations:
+        for operation in operations:
             operation.draw(draft)
-        fill = self.fill
-        if fill is None:
-            fill = 0 if definition is None else next(iter(reversed(fill_values(definition))), 0)
-        return draft.variation(definition, fill)
+        return draft.variation(definition, self._fill(definition))
+
+    def _fill(self, definition: Definition | None) -> int:
+        if self.fill is not None:
+            return self.fill
+        return 0 if definition is None else next(iter(reversed(fill_values(definition))), 0)
+
+
+def _layer(mixing: Sequence[AugmentationOperation], index: int, table: Table) -> Layer:
+    """The canvas of a sample by itself: a mosaic where one happens, or its own picture; nothing where that is bad."""
+    for operation in mixing:
+        if isinstance(operation, Mosaic) and operation.happens(table.random):
+            return operation.layer(index, table)
+    part = table.part(index)
+    return Layer(parts=() if part is None else (part,))
 
 
 def _in_full(short: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVa
 
 import torch
 
+from onestream.preprocess.backends.base import Sample
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.projection import Located
 from onestream.preprocess.training.order import Order, Slot
@@ -31,7 +32,8 @@ class Batch(NamedTuple):
     """One batch.
 
     ``images`` is (batch, …) as the definition's output says, ``labels`` and ``indices`` int64 (batch,). ``indices`` are
-    positions in the dataset. A sample that only fills the batch up has the index -1 and the label -100.
+    positions in the dataset. A sample that only fills the batch up has the index -1 and the label -100. Where samples
+    are mixed ``labels`` are float32 (batch, classes), the share of each class, and zeros of what only fills up.
     """
 
     images: torch.Tensor
@@ -40,16 +42,42 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class SeenPart:
+    """A picture that is seen in a sample, maybe one of several: its index in the dataset, and where its points lie.
+
+    ``located`` is on its part of the canvas, whose top left corner is ``corner``, (y, x) in pixels. ``share`` is what
+    it gives to the sample, 0 to 1.
+    """
+
+    index: int
+    located: Located
+    corner: tuple[int, int] = (0, 0)
+    share: float = 1.0
+
+
+Seen = tuple[SeenPart, ...]
+"""What is seen in a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Samples as a worker made them, or why they are bad, and by place what is seen in them, for loaders that ask."""
+
+    samples: list[Sample | Bad]
+    seen: dict[int, Seen]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerBatch:
     """A batch as it comes from the workers: (batch, …), what it holds, and by place why samples are bad.
 
-    ``mappings`` says by place where the points of a picture came to lie, for loaders that ask for it.
+    ``seen`` says by place what is seen in a sample, for loaders that ask for it.
     """
 
     samples: torch.Tensor
     slots: Sequence[Slot]
     bad: dict[int, Bad]
-    mappings: dict[int, Located] = field(default_factory=dict)
+    seen: dict[int, Seen] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +87,13 @@ class Skipped:
     index: int
     name: str
     reason: str
+
+
+def bad_of(error: OSError | BadSample | BadImage) -> Bad:
+    """An error of reading a sample, as a result, which holds no frames and with them no batch."""
+    if isinstance(error, OSError):
+        return BadSample(f"the file cannot be read: {error.strerror or error}")
+    return error.as_result() if isinstance(error, BadImage) else BadSample(*error.args)
 
 
 class Named(Protocol):
@@ -119,8 +154,8 @@ class BaseLoader(ABC, Generic[BatchT]):
         """Begin to make the batches of an epoch; closing the iterator ends it."""
 
     @abstractmethod
-    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Located | None]) -> BatchT:
-        """A batch as a loop gets it; of padding the mapping may be missing."""
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], seen: Sequence[Seen]) -> BatchT:
+        """A batch as a loop gets it; of padding it may be missing what is seen."""
 
     def _named(self, slot: Slot, error: Bad) -> BadSample:
         """The error of a bad sample, naming it."""
@@ -212,17 +247,17 @@ class BaseLoader(ABC, Generic[BatchT]):
     def _without_bad(self, made: WorkerBatch) -> BatchT:
         """The batch without what is bad: smaller, or of its size with padding in its place; never empty."""
         slots, samples = list(made.slots), made.samples
-        mappings = [made.mappings.get(place) for place in range(len(slots))]
+        seen = [made.seen.get(place, ()) for place in range(len(slots))]
         good = [place for place in range(len(slots)) if place not in made.bad]
         if made.bad and good and self.order.last_batch == "partial":
             samples = samples[good]
-            slots, mappings = [slots[place] for place in good], [mappings[place] for place in good]
+            slots, seen = [slots[place] for place in good], [seen[place] for place in good]
         elif made.bad:
             for place in made.bad:
                 slots[place] = Slot(slots[place].index, is_padding=True)
                 if good:
                     samples[place] = samples[good[0]]
-        return self._batch(samples, slots, mappings)
+        return self._batch(samples, slots, seen)
 
     def _note(self, slot: Slot, error: Bad) -> None:
         """Raise the error, or list the sample as skipped, once."""

@@ -5,30 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.backends.base import Compiled
 from onestream.preprocess.compile import compile
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import BadImage, BadSample
-from onestream.preprocess.geometry import Size
+from onestream.preprocess.errors import BadSample
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.augmentation import Augmentation
-from onestream.preprocess.training.sheet import Subject
-from onestream.preprocess.variation import Variation, Vary
+from onestream.preprocess.training.base_loader import Bad
+from onestream.preprocess.training.collages import CollageMaker, Mixing
+from onestream.preprocess.training.order import Slot
+from onestream.preprocess.training.sheet import ShownPictures, Subject
 
 _ROUNDS = 4
 """Of which the first does not count: memory pools grow in it."""
-_Drawing = Callable[..., Variation]
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Mean CPU milliseconds an image, of ``images`` variations.
+    """Mean CPU milliseconds an image, of ``images`` samples.
 
     ``served_ms``: what serving does, from the file to pixels. ``added_ms``: for each operation its name and what it
     adds to that and the operations before it, the drawing of its values too; below 0 where less is to be decoded or
@@ -55,59 +53,50 @@ def chain_cost(
     backend: Literal["dali", "reference"] = "dali",
     limits: Limits | None = None,
 ) -> Cost:
-    """Measure what each operation costs, on the variations that ``contact_sheet`` shows with the same arguments.
+    """Measure what each operation costs, on the samples that ``contact_sheet`` shows with the same arguments.
 
-    Every variation is made one image at a time on one thread, as served and then with one more operation at a time, in
+    Every sample is made by itself on one thread, as served and then with one more operation at a time, in
     rounds; of each the fastest counts, in CPU time of the process, so that other programs matter little. Where an
-    operation did not change a variation it added nothing. Raises as ``contact_sheet``.
+    operation did not change what was drawn it added nothing. Raises as ``contact_sheet``.
     """
     limits, pixels = limits or Limits(), definition.pixels()
     operations = augmentation.operations
     chains = [augmentation.model_copy(update={"operations": operations[: end + 1]}) for end in range(len(operations))]
+    shown = ShownPictures(definition, augmentation, subjects, seed)
     served = compile(pixels, backend=backend, limits=limits)
-    varied = compile(pixels, backend=backend, limits=limits, varied=True)
+    maker = CollageMaker(
+        pixels, shown, Mixing(shown.draw, shown.objects), backend=backend, limits=limits, max_batch_size=1
+    )
+
+    def one_round(index: int, epoch: int) -> list[float]:
+        """Seconds as served, then by each chain; one that draws the same as the one before takes as long."""
+        found, before = [_seconds(lambda: served.run([subjects[index].data]), subjects[index])], None
+        for chain in chains:
+            shown.augmentation = chain
+            taken = _seconds(lambda: maker.make([Slot(index)], epoch).samples, subjects[index])
+            drawn = shown.drawn[index][-1]
+            found.append(found[-1] if drawn == before else taken)
+            before = drawn
+        return found
+
     seconds: list[npt.NDArray[np.float64]] = []
     try:
-        for index, subject in enumerate(subjects):
+        for index in range(len(subjects)):
             for epoch in range(epochs):
-                drawing = partial(
-                    _draw, seed=seed, epoch=epoch, index=index, definition=definition, objects=subject.boxes
-                )
-                try:
-                    rounds = [_round(served, varied, subject.data, chains, drawing) for _ in range(_ROUNDS)]
-                except BadImage as error:
-                    raise BadSample(f"{subject.name}: {error}") from None
+                rounds = [one_round(index, epoch) for _ in range(_ROUNDS)]
                 seconds.append(np.min(rounds[1:], axis=0))
     finally:
         served.close()
-        varied.close()
+        maker.close()
     means_ms = 1000 * np.mean(seconds, axis=0)
     names = (operation.op for operation in operations)
     return Cost(len(seconds), float(means_ms[0]), tuple(zip(names, np.diff(means_ms).tolist(), strict=True)))
 
 
-def _round(
-    served: Compiled, varied: Compiled, data: bytes, chains: Sequence[Augmentation], drawing: _Drawing
-) -> list[float]:
-    """Seconds as served, then by each chain; one that draws the same as the one before takes as long."""
-    found, before = [_seconds(served, data, None)], None
-    for chain in chains:
-        drawn: list[Variation] = []
-        seconds = _seconds(varied, data, [partial(drawing, chain, drawn)])
-        found.append(found[-1] if drawn[-1:] == [before] else seconds)
-        before = drawn[-1]
-    return found
-
-
-def _seconds(compiled: Compiled, data: bytes, varies: Sequence[Vary] | None) -> float:
+def _seconds(make: Callable[[], Sequence[Any]], subject: Subject) -> float:
     began = time.process_time()
-    (sample,) = compiled.run([data]) if varies is None else compiled.run([data], varies)
+    (sample,) = make()
     taken = time.process_time() - began
-    if isinstance(sample, BadImage):
-        raise sample
+    if isinstance(sample, Bad):
+        raise BadSample(f"{subject.name}: {sample}")
     return taken
-
-
-def _draw(chain: Augmentation, drawn: list[Variation], size_hw: Size, **sample: Any) -> Variation:
-    drawn.append(chain.draw(size_hw, **sample))
-    return drawn[-1]

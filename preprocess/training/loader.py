@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import torch
 
 from onestream.preprocess.definition import Definition
+from onestream.preprocess.errors import BadDataset
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.projection import Located
 from onestream.preprocess.training.augmentation import Augmentation
-from onestream.preprocess.training.base_loader import Batch, indices_of, labels_of
+from onestream.preprocess.training.augmenting.draft import Use
+from onestream.preprocess.training.base_loader import Batch, Seen, indices_of, labels_of
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
 from onestream.preprocess.training.samples import Samples, Source, samples_of
@@ -23,9 +25,14 @@ class ImageLoader(PictureLoader[Batch, Source]):
     """Images with labels; see ``PictureLoader`` for the options.
 
     ``source``: a folder with one folder per class, a file list, or an iterable of bytes or (bytes, label).
+
+    Where the augmentation mixes samples (``mixup``, ``cutmix``), ``Batch.labels`` are float32 (batch, classes): the
+    share of each class, which ``torch.nn.CrossEntropyLoss`` takes as it is. There are as many classes as the source has
+    names, or without names as its largest label needs; ``BadDataset`` is raised where a sample has no label.
     """
 
     samples: Samples
+    use: ClassVar[Use] = "classes"
 
     def _open(self, source: Source, bad_files: BadFiles) -> Samples:  # noqa: ARG002 (found when they are read)
         self.samples = samples_of(source)
@@ -34,8 +41,24 @@ class ImageLoader(PictureLoader[Batch, Source]):
     def _draw(self, augmentation: Augmentation, seed: int) -> Draw:
         return partial(_vary, augmentation, seed, self.definition)
 
-    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Located | None]) -> Batch:  # noqa: ARG002 (labels do not move)
-        return Batch(samples, labels_of(self.samples, slots), indices_of(slots))
+    def _prepare_mixing(self) -> None:
+        labels = [self.samples.label(index) for index in range(len(self.samples))]
+        self._num_classes = len(self.samples.classes) or 1 + max(labels)
+        for index, label in enumerate(labels):
+            if not 0 <= label < self._num_classes:
+                raise BadDataset(
+                    f"{self.samples.name(index)} has the label {label}; samples are mixed with labels of 0 to "
+                    f"{max(0, self._num_classes - 1)}"
+                )
+
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], seen: Sequence[Seen]) -> Batch:
+        if self._mixing is None:
+            return Batch(samples, labels_of(self.samples, slots), indices_of(slots))
+        labels = torch.zeros((len(slots), self._num_classes))
+        for row, slot, parts in zip(labels, slots, seen, strict=True):
+            for part in () if slot.is_padding else parts:
+                row[self.samples.label(part.index)] += part.share
+        return Batch(samples, labels, indices_of(slots))
 
 
 def _vary(

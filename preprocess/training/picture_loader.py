@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 
 from onestream.preprocess.backends.base import BackendName, Device
+from onestream.preprocess.collage import Collage
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.augmentation import Augmentation
+from onestream.preprocess.training.augmenting.draft import Use
+from onestream.preprocess.training.augmenting.mixing import Pictures as Drawable
 from onestream.preprocess.training.base_loader import BaseLoader, WorkerBatch
+from onestream.preprocess.training.collages import Mixing, Objects
 from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import LastBatch, Order, Slot
 from onestream.preprocess.training.samples import Pictures
@@ -54,6 +59,8 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
 
     default_augmentation: ClassVar[Augmentation] = Augmentation()
     """How images vary where ``train`` comes without ``augmentation``."""
+    use: ClassVar[Use]
+    """What an augmentation varies here."""
 
     def __init__(
         self,
@@ -107,14 +114,16 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
         ).check()
         super().__init__(samples, order, bad_files=bad_files, things="images")
         self._to_device: ToDevice[BatchT] = ToDevice(definition, device=to, normalize=normalize == "torch")
-        self.augmentation = augmentation or self.default_augmentation
+        self.augmentation = (augmentation or self.default_augmentation).check(self.use)
         lacking = self.augmentation.not_on_gpu if train and device == "gpu" else ()
         if lacking:
             raise CannotCompile(
                 "dali on a GPU varies images by box, flip (horizontal) and linear_color; "
                 f"it lacks {', '.join(lacking)}; device='cpu' can"
             )
-        draw = self._draw(self.augmentation, seed) if train else None
+        mixes = train and self.augmentation.mixes
+        self._mixing = self._mix(seed) if mixes else None
+        draw = self._draw(self.augmentation, seed) if train and not mixes else None
         config = WorkerConfig(
             definition=definition.pixels() if normalize == "torch" else definition,
             samples=samples,
@@ -126,6 +135,7 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
             # As PyTorch's DataLoader: without a GPU there is nothing to copy to.
             pin_memory=pin_memory and torch.cuda.is_available(),
             locate=self._locate(draw),
+            mixing=self._mixing,
         )
         threads = threads or len(os.sched_getaffinity(0))
         make: Callable[..., Workers] = ProcessWorkers if backend == "reference" else ThreadWorkers
@@ -143,6 +153,17 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
         """What says where the points of each picture come to lie, if batches need it. It crosses processes."""
         return None
 
+    def _objects(self) -> Objects | None:
+        """What gives the boxes of each picture, if it has any. It crosses processes."""
+        return None
+
+    def _prepare_mixing(self) -> None:
+        """Check what mixing samples needs. Raises ``BadDataset``."""
+
+    def _mix(self, seed: int) -> Mixing:
+        self._prepare_mixing()
+        return Mixing(partial(_collage, self.augmentation, seed, self.definition), self._objects())
+
     def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         return self._workers.run(batches, epoch)
 
@@ -151,3 +172,9 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
 
     def _close_workers(self) -> None:
         self._workers.close()
+
+
+def _collage(
+    augmentation: Augmentation, seed: int, definition: Definition, epoch: int, index: int, pictures: Drawable
+) -> Collage:
+    return augmentation.collage(pictures, seed=seed, epoch=epoch, index=index, definition=definition)

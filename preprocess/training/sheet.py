@@ -11,16 +11,23 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
+from onestream.preprocess.backends.base import Sample
 from onestream.preprocess.backends.reference import picture
+from onestream.preprocess.collage import Collage
 from onestream.preprocess.compile import compile
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.geometry import Boxes, Size, mapping
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.projection import Located
 from onestream.preprocess.training.augmentation import Augmentation
+from onestream.preprocess.training.augmenting.mixing import Pictures
+from onestream.preprocess.training.base_loader import Bad, Seen, SeenPart
+from onestream.preprocess.training.collages import CollageMaker, Mixing
+from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.targets import visible_boxes
-from onestream.preprocess.variation import Variation, variation_mapping
+from onestream.preprocess.training.text.files import TextLine
+from onestream.preprocess.training.text.maker import LineMaker
+from onestream.preprocess.variation import Variation, Vary
 from onestream.wire.box_style import color_of, ink_on
 
 _GAP, _WHITE = 4, (255, 255, 255)
@@ -38,10 +45,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """``image`` has a row a picture. ``variations`` are, row by row, what each of the columns after the first shows."""
+    """``image`` has a row a picture, or a line. ``drawn`` is, by row, what the columns after the first show."""
 
     image: Image.Image
-    variations: tuple[tuple[Variation, ...], ...]
+    drawn: tuple[tuple[Collage | Variation, ...], ...]
 
 
 def contact_sheet(
@@ -57,65 +64,147 @@ def contact_sheet(
 ) -> Sheet:
     """Draw a sheet: in each row what serving makes of a picture, and what a loader makes of it in ``epochs`` epochs.
 
-    A picture's number is its sample's index, so that a loader over these pictures draws the same. ``cell`` is the
-    longest side of a picture on the sheet, in pixels; none is enlarged. Raises ``BadSample`` naming a picture that
-    cannot be used, and ``CannotCompile``.
+    A picture's number is its sample's index, so that a loader over these pictures draws the same; what is mixed with it
+    are the others. ``cell`` is the longest side of a picture on the sheet, in pixels; none is enlarged. Raises
+    ``BadSample`` naming a picture that cannot be used, and ``CannotCompile``.
     """
     limits, pixels = limits or Limits(), definition.pixels()
+    shown = ShownPictures(definition, augmentation, subjects, seed)
     served = compile(pixels, backend=backend, limits=limits)
-    varied = compile(pixels, backend=backend, limits=limits, varied=True)
+    maker = CollageMaker(
+        pixels, shown, Mixing(shown.draw, shown.objects), backend=backend, limits=limits, max_batch_size=epochs
+    )
     rows: list[list[Image.Image]] = []
-    shown: list[tuple[Variation, ...]] = []
     try:
         for index, subject in enumerate(subjects):
             try:
-                size_hw = limits.check(subject.data).oriented_hw
-                drawn = [
-                    augmentation.draw(
-                        size_hw, seed=seed, epoch=epoch, index=index, definition=definition, objects=subject.boxes
-                    )
-                    for epoch in range(epochs)
+                located = mapping(definition, limits.check(subject.data).oriented_hw)
+                made: list[tuple[Sample | Bad, Seen]] = [
+                    (served.run([subject.data])[0], (SeenPart(index, located),)),
                 ]
-                located: list[Located] = [mapping(definition, size_hw)]
-                located += [variation_mapping(definition, variation, size_hw) for variation in drawn]
-                samples = served.run([subject.data])
-                samples += varied.run([subject.data] * epochs, [partial(_given, variation) for variation in drawn])
+                for epoch in range(epochs):
+                    varied = maker.make([Slot(index)], epoch)
+                    made.append((varied.samples[0], varied.seen.get(0, ())))
             except BadImage as error:
                 raise BadSample(f"{subject.name}: {error}") from None
             row = []
-            for sample, place in zip(samples, located, strict=True):
-                if isinstance(sample, BadImage):
+            for sample, seen in made:
+                if isinstance(sample, Bad):
                     raise BadSample(f"{subject.name}: {sample}")
-                row.append(_boxed(picture(sample, definition.color), subject, place, augmentation.min_visible, cell))
+                row.append(_boxed(picture(sample, definition.color), subjects, seen, augmentation.min_visible, cell))
             rows.append(row)
-            shown.append(tuple(drawn))
     finally:
         served.close()
-        varied.close()
-    return Sheet(_pasted(rows), tuple(shown))
+        maker.close()
+    return Sheet(_pasted(rows), tuple(tuple(shown.drawn[index]) for index in range(len(subjects))))
 
 
-def _given(variation: Variation, _size_hw: Size) -> Variation:
-    return variation
+def line_sheet(
+    definition: Definition,
+    augmentation: Augmentation,
+    lines: Sequence[TextLine],
+    *,
+    epochs: int = 6,
+    seed: int = 0,
+    cell: int = 224,
+    backend: Literal["dali", "reference"] = "reference",
+    limits: Limits | None = None,
+) -> Sheet:
+    """The same of lines of text, by a definition that begins with ``region``: a row a line.
+
+    Raises ``BadSample`` naming a line that cannot be used, and ``CannotCompile``, for an operation that cannot vary
+    lines, too.
+    """
+    augmentation.check("lines")
+    maker = LineMaker(definition.pixels(), backend=backend, limits=limits or Limits())
+    rows: list[list[Image.Image]] = []
+    drawn: list[tuple[Variation, ...]] = []
+    try:
+        for index, line in enumerate(lines):
+            variations: list[Variation] = []
+            draws = [partial(augmentation.draw, seed=seed, epoch=epoch, index=index) for epoch in range(epochs)]
+            varies = [partial(_kept, draw, variations) for draw in draws]
+            samples = maker.make(line.path, [line])
+            samples += maker.make(line.path, [line] * epochs, varies)
+            row = []
+            for sample in samples:
+                if isinstance(sample, Bad):
+                    raise BadSample(f"{line.name}: {sample}")
+                row.append(_small(picture(sample, definition.color), cell))
+            rows.append(row)
+            drawn.append(tuple(variations))
+    finally:
+        maker.close()
+    return Sheet(_pasted(rows), tuple(drawn))
 
 
-def _boxed(image: Image.Image, subject: Subject, located: Located, min_visible: float, cell: int) -> Image.Image:
-    """A sample no larger than a cell, with the boxes of what is seen of its objects."""
-    shown = image.convert("RGB")
-    shown.thumbnail((cell, cell))
-    boxes, kept = visible_boxes(subject.boxes, located, min_visible=min_visible)
+def _kept(draw: Vary, kept: list[Variation], size_hw: Size) -> Variation:
+    kept.append(draw(size_hw))
+    return kept[-1]
+
+
+class ShownPictures:
+    """The pictures of a sheet as the dataset of a loader; see ``samples.Pictures``. It keeps what was drawn."""
+
+    classes: tuple[str, ...] = ()
+
+    def __init__(
+        self, definition: Definition, augmentation: Augmentation, subjects: Sequence[Subject], seed: int
+    ) -> None:
+        self.augmentation = augmentation
+        self._definition, self._subjects, self._seed = definition, subjects, seed
+        self.drawn: list[list[Collage]] = [[] for _ in subjects]
+
+    def __len__(self) -> int:
+        """Number of pictures."""
+        return len(self._subjects)
+
+    def read(self, index: int) -> bytes:
+        """A picture's bytes."""
+        return self._subjects[index].data
+
+    def name(self, index: int) -> str:
+        """A picture's name."""
+        return self._subjects[index].name
+
+    def objects(self, index: int, _size_hw: Size) -> Boxes:
+        """The boxes of a picture's objects."""
+        return self._subjects[index].boxes
+
+    def draw(self, epoch: int, index: int, pictures: Pictures) -> Collage:
+        """What ``augmentation`` draws, which is kept in ``drawn``."""
+        collage = self.augmentation.collage(
+            pictures, seed=self._seed, epoch=epoch, index=index, definition=self._definition
+        )
+        self.drawn[index].append(collage)
+        return collage
+
+
+def _boxed(image: Image.Image, subjects: Sequence[Subject], seen: Seen, min_visible: float, cell: int) -> Image.Image:
+    """A sample no larger than a cell, with the boxes of what is seen of objects."""
+    shown = _small(image, cell)
     scale = np.tile([shown.width / image.width, shown.height / image.height], 2)
     pen, line = ImageDraw.Draw(shown), max(2, cell // 100)
-    for (x0, y0, x1, y1), class_id in zip((boxes * scale).tolist(), subject.class_ids[kept].tolist(), strict=True):
-        color = color_of(class_id)
-        pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=ink_on(color), width=line + 1)
-        pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=color, width=line)
+    for part in seen:
+        boxes, kept = visible_boxes(subjects[part.index].boxes, part.located, min_visible=min_visible)
+        placed = (boxes + np.tile(part.corner[::-1], 2)) * scale
+        class_ids = subjects[part.index].class_ids[kept]
+        for (x0, y0, x1, y1), class_id in zip(placed.tolist(), class_ids.tolist(), strict=True):
+            color = color_of(class_id)
+            pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=ink_on(color), width=line + 1)
+            pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=color, width=line)
+    return shown
+
+
+def _small(image: Image.Image, cell: int) -> Image.Image:
+    shown = image.convert("RGB")
+    shown.thumbnail((cell, cell))
     return shown
 
 
 def _pasted(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
-    """Equally large pictures in rows, with white between them, and twice as much after the first of a row."""
-    width, height = rows[0][0].size
+    """Pictures in rows, in cells for the largest, with white between them, and twice as much behind a row's first."""
+    width, height = (max(side) for side in zip(*(image.size for row in rows for image in row), strict=True))
     count = len(rows[0])
     sheet = Image.new("RGB", ((width + _GAP) * count + _GAP, (height + _GAP) * len(rows) - _GAP), _WHITE)
     for down, row in enumerate(rows):

@@ -66,6 +66,9 @@ def moved_mask(
     size_hw: Size = (mask.shape[0], mask.shape[1])
     located = variation_mapping(definition, variation, size_hw)
     rows, columns = np.mgrid[: located.canvas_hw[0], : located.canvas_hw[1]] + 0.5
+    if variation.warp is not None:
+        across, down = variation.warp.displacements(located.canvas_hw)
+        rows, columns = rows + down, columns + across
     places = np.floor(located.points_to_source(np.stack([columns, rows], axis=-1))).astype(np.int64)
     x, y = places[..., 0], places[..., 1]
     inside = (x >= 0) & (y >= 0) & (x < size_hw[1]) & (y < size_hw[0])

@@ -14,8 +14,7 @@ from onestream.preprocess.backends.base import Device
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadSample, CannotCompile
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.projection import Located
-from onestream.preprocess.training.base_loader import Bad, BaseLoader, WorkerBatch, indices_of, labels_of
+from onestream.preprocess.training.base_loader import Bad, BaseLoader, Seen, WorkerBatch, indices_of, labels_of
 from onestream.preprocess.training.order import LastBatch, Order, Slot
 from onestream.preprocess.training.shards import this_shard
 from onestream.preprocess.training.video_files import VideoFilesSource, video_files_of
@@ -144,7 +143,7 @@ class VideoLoader(BaseLoader[VideoBatch]):
     def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:  # noqa: ARG002 (clips do not vary)
         return self._workers.run(batches)
 
-    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Located | None]) -> VideoBatch:  # noqa: ARG002 (boxes are for pictures)
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], seen: Sequence[Seen]) -> VideoBatch:  # noqa: ARG002 (boxes are for pictures)
         return VideoBatch(samples, labels_of(self.files, slots), indices_of(slots))
 
     def _named(self, slot: Slot, error: Bad) -> BadSample:  # noqa: ARG002 (the error names file and frame)

@@ -14,14 +14,15 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from onestream.preprocess.backends.base import BackendName, Compiled, Device, Sample
+from onestream.preprocess.backends.base import BackendName, Device
 from onestream.preprocess.compile import compile
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.projection import Located
-from onestream.preprocess.training.base_loader import Bad, WorkerBatch
+from onestream.preprocess.training.base_loader import Bad, Made, Seen, SeenPart, WorkerBatch, bad_of
+from onestream.preprocess.training.collages import CollageMaker, Mixing
 from onestream.preprocess.training.makers import MakerThreads
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.samples import Pictures
@@ -38,14 +39,26 @@ Locate = Callable[[int, int, tuple[int, int]], Located]
 class Read:
     """The files of samples that could be read, what varies each, their places among all, and why the others are bad.
 
-    ``mappings`` says by place where an image's points come to lie, if that was asked for.
+    ``seen`` says by place where an image's points come to lie, if that was asked for.
     """
 
     images: list[Encoded]
     varies: list[Vary] | None
     places: list[int]
     bad: dict[int, Bad]
-    mappings: dict[int, Located]
+    seen: dict[int, Seen]
+
+
+class Maker(Protocol):
+    """Makes samples of a dataset. Not thread-safe."""
+
+    def make(self, slots: Sequence[Slot], epoch: int) -> Made:
+        """The samples of a batch, or why they are bad."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,51 +74,20 @@ class WorkerConfig:
     vary: Draw | None
     pin_memory: bool
     locate: Locate | None = None
+    mixing: Mixing | None = None
 
-    def compile(self, max_batch_size: int, threads: int) -> Compiled:
-        """The definition, compiled for one worker."""
-        return compile(
-            self.definition,
-            backend=self.backend,
-            device=self.device,
-            limits=self.limits,
-            max_batch_size=max_batch_size,
-            threads=threads,
-            varied=self.vary is not None,
-        )
-
-    def make(
-        self, compiled: Compiled, slots: Sequence[Slot], epoch: int
-    ) -> tuple[list[Sample | Bad], dict[int, Located]]:
-        """Read and process samples; also gives their mappings by place."""
-        read = self.read(slots, epoch)
-        results = iter(compiled.run(read.images, read.varies))
-        made = [read.bad[place] if place in read.bad else next(results) for place in range(len(slots))]
-        return made, read.mappings
-
-    def read(self, slots: Sequence[Slot], epoch: int) -> Read:
-        """Read the files of samples."""
-        images: list[Encoded] = []
-        bad: dict[int, Bad] = {}
-        mappings: dict[int, Located] = {}
-        for place, slot in enumerate(slots):
-            try:
-                image = self.samples.read(slot.index)
-                if self.locate is not None:
-                    mappings[place] = self.locate(epoch, slot.index, self.limits.check(image).oriented_hw)
-                images.append(image)
-            except OSError as error:
-                bad[place] = BadSample(f"the file cannot be read: {error.strerror or error}")
-            except BadSample as error:
-                # Not itself: it holds the frames that it passed through, and with them the batch.
-                bad[place] = BadSample(*error.args)
-            except BadImage as error:
-                bad[place] = error.as_result()
-        places = [place for place in range(len(slots)) if place not in bad]
-        varies: list[Vary] | None = None
-        if self.vary is not None:
-            varies = [partial(self.vary, epoch, slots[place].index) for place in places]
-        return Read(images, varies, places, bad, mappings)
+    def maker(self, max_batch_size: int, threads: int) -> Maker:
+        """What makes the samples of one worker."""
+        if self.mixing is not None:
+            return CollageMaker(
+                self.definition,
+                self.samples,
+                self.mixing,
+                backend=self.backend,
+                limits=self.limits,
+                max_batch_size=max_batch_size,
+            )
+        return PictureMaker(self, max_batch_size, threads)
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -121,6 +103,67 @@ class WorkerConfig:
     def empty(self, count: int) -> torch.Tensor:
         """A batch to be filled."""
         return torch.empty((count, *self.sample_shape), dtype=self.dtype, pin_memory=self.pin_memory)
+
+
+class PictureMaker:
+    """Makes each sample of its own picture."""
+
+    def __init__(self, config: WorkerConfig, max_batch_size: int, threads: int) -> None:
+        self._config = config
+        self._compiled = compile(
+            config.definition,
+            backend=config.backend,
+            device=config.device,
+            limits=config.limits,
+            max_batch_size=max_batch_size,
+            threads=threads,
+            varied=config.vary is not None,
+        )
+
+    def make(self, slots: Sequence[Slot], epoch: int) -> Made:
+        """See ``Maker.make``."""
+        read = self._read(slots, epoch)
+        results = iter(self._compiled.run(read.images, read.varies))
+        return Made([read.bad[place] if place in read.bad else next(results) for place in range(len(slots))], read.seen)
+
+    def make_on_device(self, slots: Sequence[Slot], epoch: int) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Seen]]:
+        """A batch on the GPU, by place why samples are bad, and what is seen in the others."""
+        compiled: Any = self._compiled
+        read = self._read(slots, epoch)
+        made, refused = compiled.run_on_device(read.images, read.varies)
+        bad: dict[int, Bad] = {**read.bad, **{read.places[index]: error for index, error in refused.items()}}
+        kept = [place for place in range(len(slots)) if place not in bad]
+        images = torch.zeros((len(slots), *self._config.sample_shape), dtype=self._config.dtype, device="cuda")
+        if kept:
+            images[kept] = torch.from_dlpack(made)
+            # The next call reuses the memory that is copied from.
+            torch.cuda.current_stream().synchronize()
+        return images, bad, read.seen
+
+    def close(self) -> None:
+        """See ``Maker.close``."""
+        self._compiled.close()
+
+    def _read(self, slots: Sequence[Slot], epoch: int) -> Read:
+        """Read the files of samples."""
+        config = self._config
+        images: list[Encoded] = []
+        bad: dict[int, Bad] = {}
+        seen: dict[int, Seen] = {}
+        for place, slot in enumerate(slots):
+            try:
+                image = config.samples.read(slot.index)
+                if config.locate is not None:
+                    located = config.locate(epoch, slot.index, config.limits.check(image).oriented_hw)
+                    seen[place] = (SeenPart(slot.index, located),)
+                images.append(image)
+            except (OSError, BadSample, BadImage) as error:
+                bad[place] = bad_of(error)
+        places = [place for place in range(len(slots)) if place not in bad]
+        varies: list[Vary] | None = None
+        if config.vary is not None:
+            varies = [partial(config.vary, epoch, slots[place].index) for place in places]
+        return Read(images, varies, places, bad, seen)
 
 
 class Workers(Protocol):
@@ -148,8 +191,8 @@ class ThreadWorkers:
         self._parts = 1 if self._on_gpu else threads
         part = -(-config.batch_size // self._parts)
         inner = threads if self._on_gpu else 1
-        self._threads: MakerThreads[Compiled] = MakerThreads(
-            partial(config.compile, part, inner), threads=self._parts, name="onestream-loader"
+        self._threads: MakerThreads[Maker] = MakerThreads(
+            partial(config.maker, part, inner), threads=self._parts, name="onestream-loader"
         )
 
     def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
@@ -164,14 +207,14 @@ class ThreadWorkers:
                     return
                 slots, images, parts = running.popleft()
                 bad: dict[int, Bad] = {}
-                mappings: dict[int, Located] = {}
+                seen: dict[int, Seen] = {}
                 for part in parts:
-                    made, found, located = part.result()
+                    made, found, parts_seen = part.result()
                     images = made if images is None else images
                     bad.update(found)
-                    mappings.update(located)
+                    seen.update(parts_seen)
                 assert images is not None
-                yield WorkerBatch(images, slots, bad, mappings)
+                yield WorkerBatch(images, slots, bad, seen)
         finally:
             for _, _, parts in running:
                 for part in parts:
@@ -192,38 +235,30 @@ class ThreadWorkers:
         return slots, images, parts
 
     def _fill(
-        self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int, compiled: Compiled
-    ) -> tuple[None, dict[int, Bad], dict[int, Located]]:
+        self, shared: npt.NDArray[Any], slots: list[Slot], first: int, epoch: int, maker: Maker
+    ) -> tuple[None, dict[int, Bad], dict[int, Seen]]:
         bad = {}
-        samples, mappings = self._config.make(compiled, slots, epoch)
-        for place, sample in enumerate(samples, start=first):
+        made = maker.make(slots, epoch)
+        for place, sample in enumerate(made.samples, start=first):
             if isinstance(sample, Bad):
                 # Never what happened to be in the memory, even if nobody looks.
                 shared[place], bad[place] = 0, sample
             else:
                 shared[place] = sample
-        return None, bad, {first + place: mapping for place, mapping in mappings.items()}
+        return None, bad, {first + place: seen for place, seen in made.seen.items()}
 
     def _on_device(
-        self, slots: list[Slot], epoch: int, compiled: Any
-    ) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Located]]:
-        read = self._config.read(slots, epoch)
-        made, refused = compiled.run_on_device(read.images, read.varies)
-        bad: dict[int, Bad] = {**read.bad, **{read.places[index]: error for index, error in refused.items()}}
-        kept = [place for place in range(len(slots)) if place not in bad]
-        images = torch.zeros((len(slots), *self._config.sample_shape), dtype=self._config.dtype, device="cuda")
-        if kept:
-            images[kept] = torch.from_dlpack(made)
-            # The next call reuses the memory that is copied from.
-            torch.cuda.current_stream().synchronize()
-        return images, bad, read.mappings
+        self, slots: list[Slot], epoch: int, maker: Maker
+    ) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Seen]]:
+        assert isinstance(maker, PictureMaker)
+        return maker.make_on_device(slots, epoch)
 
 
 class ProcessWorkers:
     """The processes of a ``torch.utils.data.DataLoader``, for the reference: all it needs are Pillow and PyTorch."""
 
     def __init__(self, config: WorkerConfig, *, threads: int, prefetch: int) -> None:
-        config.compile(1, 1).close()
+        config.maker(1, 1).close()
         self._batches = _Batches()
         self._loader = torch.utils.data.DataLoader(
             _MadeInProcess(config),
@@ -238,8 +273,8 @@ class ProcessWorkers:
     def run(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         """See ``Workers.run``."""
         self._batches.of(batches, epoch)
-        for slots, (images, bad, mappings) in zip(batches, self._loader, strict=True):
-            yield WorkerBatch(images, slots, bad, mappings)
+        for slots, (images, bad, seen) in zip(batches, self._loader, strict=True):
+            yield WorkerBatch(images, slots, bad, seen)
 
     def close(self) -> None:
         """See ``Workers.close``."""
@@ -270,14 +305,14 @@ class _MadeInProcess:
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
-        self._compiled: Compiled | None = None
+        self._maker: Maker | None = None
 
-    def __getitem__(self, item: tuple[list[Slot], int]) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Located]]:
+    def __getitem__(self, item: tuple[list[Slot], int]) -> tuple[torch.Tensor, dict[int, Bad], dict[int, Seen]]:
         slots, epoch = item
-        if self._compiled is None:
-            self._compiled = self._config.compile(len(slots), 1)
-        made, mappings = self._config.make(self._compiled, slots, epoch)
-        bad = {place: sample for place, sample in enumerate(made) if isinstance(sample, Bad)}
+        if self._maker is None:
+            self._maker = self._config.maker(len(slots), 1)
+        made = self._maker.make(slots, epoch)
+        bad = {place: sample for place, sample in enumerate(made.samples) if isinstance(sample, Bad)}
         blank = np.zeros(self._config.sample_shape, self._config.definition.output_spec.dtype)
-        images = np.stack([blank if isinstance(one, Bad) else one for one in made])
-        return torch.from_numpy(images), bad, mappings
+        images = np.stack([blank if isinstance(one, Bad) else one for one in made.samples])
+        return torch.from_numpy(images), bad, made.seen

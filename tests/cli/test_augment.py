@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import typing
 from pathlib import Path
@@ -13,7 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from onestream.cli.main import app
-from onestream.preprocess.training import Augmentation, ImageLoader
+from onestream.preprocess.training import Augmentation, DetectionLoader, ImageLoader, read_coco
 from onestream.preprocess.training.augmentation import AnyAugmentationOperation
 from onestream.serving.pipeline import Pipeline
 
@@ -80,10 +81,16 @@ def test_boxes_are_drawn(tmp_path: Path) -> None:
             2,
             "operations.0.rotation.degrees: Input should be",
         ),
+        (
+            ("--operation", "mosaic", "--operation", "rotation"),
+            2,
+            "--operation: rotation moves pixels, so it must come before mosaic",
+        ),
         (("--operation", "box", "--augmentation", "x.yaml"), 2, "exclude each other"),
         (("--augmentation", "missing.yaml"), 2, "missing.yaml: No such file or directory"),
         (("--boxes", "missing.json"), 2, "missing.json"),
         (("missing.jpg",), 1, "missing.jpg: No such file or directory"),
+        (("--cost", "--lines", "lines.jsonl"), 2, "--cost is of pictures, not of --lines"),
         ((str(ROOT / "README.md"),), 1, "README.md: bad image"),
     ],
 )
@@ -100,7 +107,8 @@ def test_a_sheet_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert "sheet.png: No such file or directory" in done.output
 
 
-ROWS = re.findall(r"^\| `(\w+)` \| (.*?) \| ", (ROOT / "docs" / "augmentation.md").read_text(), flags=re.MULTILINE)
+PAGE = (ROOT / "docs" / "augmentation.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| `(\w+)` \| (.*?) \| ", PAGE, flags=re.MULTILINE)
 
 
 def test_the_page_has_a_row_for_each_operation() -> None:
@@ -109,11 +117,18 @@ def test_the_page_has_a_row_for_each_operation() -> None:
 
 
 @pytest.mark.parametrize(("name", "drawn"), ROWS)
-def test_the_pages_pictures_are_made_by_its_command(tmp_path: Path, name: str, drawn: str) -> None:
+def test_the_pages_pictures_are_made_by_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, drawn: str
+) -> None:
+    """By the last command above the row, with the name and the settings of the row."""
+    above = PAGE[: PAGE.index(f"\n| `{name}` | ")]
+    *_, command = re.findall(r"^    onestream augment (.*)$", above, flags=re.MULTILINE)
     settings = re.search(r"`\{(.*)\}`", drawn)
-    operation = f"{{op: {name}, probability: 1{f', {settings[1]}' if settings else ''}}}"
     out = tmp_path / f"{name}.jpg"
-    done = run(CLASSIFY, PHOTOS / "cat.jpg", "--cell", 112, "--operation", operation, "--out", out)
+    operation = f"NAME, probability: 1{f', {settings[1]}' if settings else ''}".replace("NAME", name)
+    words = shlex.split(command.replace("NAME, probability: 1", operation))
+    monkeypatch.chdir(ROOT)
+    done = run(*words[: words.index("--out")], "--out", out)
     assert done.exit_code == 0, done.output
     seen, shown = (
         np.asarray(Image.open(path), np.int16) for path in (out, ROOT / "docs" / "augmentation" / f"{name}.jpg")
@@ -130,7 +145,7 @@ def test_what_each_operation_costs_is_printed_where_it_is_asked_for(tmp_path: Pa
     done = run(*command, *chain, "--cost")
     assert done.exit_code == 0, done.output
     heading, *rows = done.stdout.splitlines()[2:]
-    assert heading == "CPU ms an image, of 2 variations made one at a time:"
+    assert heading == "CPU ms an image, of 2 made one at a time:"
     assert [row.split()[:-1] for row in rows] == [
         ["as", "served"], ["+", "box"], ["+", "invert"], ["in", "all"],
     ]  # fmt: skip
@@ -138,3 +153,47 @@ def test_what_each_operation_costs_is_printed_where_it_is_asked_for(tmp_path: Pa
     figures = [float(row.split()[-1]) for row in rows]
     assert figures[2] == 0
     assert sum(figures[:-1]) == pytest.approx(figures[-1], abs=0.03)
+
+
+def test_samples_are_mixed_with_the_other_photos_as_a_loader_mixes_them(tmp_path: Path) -> None:
+    marked = read_coco(COCO, images=PHOTOS)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for sample in marked.samples:
+        shutil.copy(sample.path, folder)
+    out = tmp_path / "sheet.png"
+    done = run(SHAPES, folder, "--out", out, "--operation", "mosaic", "--epochs", 2, "--cell", 128, "--seed", 3)
+    assert done.exit_code == 0, done.output
+    assert len(done.stdout.splitlines()) == 2 * len(marked)
+    assert re.search(r"cat\.jpg, epoch 1: sample 0 on \d+x\d+ at .* \+ sample 1 on", done.stdout)
+    definition = Pipeline.from_file(SHAPES).preprocess.pixels()
+    chain = Augmentation([{"op": "mosaic"}])
+    shown = cells(out, 3, 128)
+    with DetectionLoader(
+        definition, marked, batch_size=len(marked), train=True, shuffle=False, seed=3, augmentation=chain
+    ) as loader:
+        for epoch in range(2):
+            np.testing.assert_array_equal(shown[1 + epoch], next(iter(loader)).images[0].numpy())
+            loader.reset()
+
+
+def test_lines_of_text_are_shown_by_the_stage_that_reads_them(tmp_path: Path) -> None:
+    line, listed = ROOT / "docs" / "augmentation" / "line.png", ROOT / "docs" / "augmentation" / "line.jsonl"
+    out = tmp_path / "sheet.png"
+    read = (ROOT / "pipelines" / "read.yaml", line, "--lines", listed, "--out", out)
+    done = run(*read, "--operation", "warp", "--epochs", 2)
+    assert done.exit_code == 0, done.output
+    assert re.search(r"line\.jsonl.*, epoch 1: corners .*; warp of \d+x2 points", done.stdout)
+    for more, code, message in (
+        (("--operation", "flip"), 2, "flip cannot vary lines"),
+        (("--boxes", COCO), 2, "--boxes and --lines exclude each other"),
+    ):
+        refused = run(*read, *more)
+        assert refused.exit_code == code
+        assert message in refused.output
+    wrong = run(CLASSIFY, line, "--lines", listed, "--out", out)
+    assert wrong.exit_code == 2
+    assert "no stage begins with region" in wrong.output
+    other = run(*read[:1], PHOTOS / "cat.jpg", *read[2:])
+    assert other.exit_code == 2
+    assert "lists no line of the photos" in other.output

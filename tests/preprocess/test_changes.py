@@ -17,6 +17,7 @@ from onestream.preprocess.backends.base import BackendName
 from onestream.preprocess.changes import (
     AnyChange,
     AutoContrast,
+    Background,
     Blur,
     Brightness,
     Contrast,
@@ -66,6 +67,7 @@ EVERY_CHANGE = [
     Noise(sigma=11, seed=3),
     Jpeg(quality=35),
     Erase(top=2, left=3, height=9, width=20, fill=77),
+    Background(colors=((200, 10, 30), (5, 90, 70), (1, 2, 250), (250, 250, 9)), share=0.4),
 ]
 ON_GRAY = [
     Linear.of(np.array([[1.1, -5]], np.float32)) if isinstance(change, Linear) else change for change in EVERY_CHANGE

@@ -116,5 +116,11 @@ class _OpenCvFromPicture(FromPicture):
             moved = self._library.move(operation, moved)
         return network_layout(self.definition, with_channels(moved))
 
-    def _rectified(self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
+    def _rectified(
+        self,
+        picture: Pixels,
+        transform: npt.NDArray[np.float64],
+        size_hw: Size,
+        moved: npt.NDArray[np.float64] | None = None,  # noqa: ARG002 (nothing varies here)
+    ) -> Pixels:
         return self._library.rectified(picture, transform, size_hw)

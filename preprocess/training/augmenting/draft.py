@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from onestream.preprocess.geometry import Boxes, Size, mapping
 from onestream.preprocess.operations import Color
 from onestream.preprocess.projection import Corners, Projection, inverse
 from onestream.preprocess.variation import Variation
+from onestream.preprocess.warp import Warp
 
 Matrix = npt.NDArray[np.float64]
 _LEAST_DIVISOR = 0.1
@@ -31,6 +32,8 @@ def ordered(pair: _Pair) -> _Pair:
     return pair
 
 
+Use = Literal["classes", "boxes", "lines", "clips"]
+"""Pictures with a class, pictures with boxes, lines of text, and clips of videos."""
 Share = Annotated[float, Field(ge=0, le=1)]
 """Of an area, of a side, or a probability."""
 Range = Annotated[tuple[float, float], AfterValidator(ordered)]
@@ -58,15 +61,12 @@ class Draft:
     min_visible: float
     size_hw: Size = (0, 0)
     changes: list[AnyChange] = field(default_factory=list)
+    warp: Warp | None = None
     _moves: list[tuple[Matrix, bool]] = field(default_factory=list)
     _fills_canvas: bool = False
 
     def __post_init__(self) -> None:
         self.size_hw = self.source_hw
-
-    def happens(self, probability: float) -> bool:
-        """Whether an operation happens; where that is certain nothing is drawn."""
-        return probability == 1 or bool(self.random.random() < probability)
 
     def move(self, to_earlier: Matrix, *, affine: bool = True) -> None:
         """Move points: ``to_earlier`` (3, 3) takes those of the new picture, (x, y, 1), to the present one."""
@@ -106,7 +106,7 @@ class Draft:
         if corners is None:
             corners = _corners(_combined([move for move in moves if move[1]]), canvas_hw)
             assert corners is not None
-        return Variation(corners=corners, fill=fill, changes=tuple(self.changes))
+        return Variation(corners=corners, fill=fill, changes=tuple(self.changes), warp=self.warp)
 
 
 def about_middle(linear: Matrix, size_hw: Size, moved: tuple[float, float] = (0.0, 0.0)) -> Matrix:
@@ -151,6 +151,12 @@ class AugmentationOperation(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     probability: Share = 1.0
+    uses: ClassVar[frozenset[Use]] = frozenset({"classes", "boxes", "lines", "clips"})
+    """What it may vary."""
+    moves: ClassVar[bool] = False
+    """Whether it moves pixels."""
+    mixes: ClassVar[bool] = False
+    """Whether it makes a canvas of several samples."""
 
     @property
     def on_gpu(self) -> bool:
@@ -159,8 +165,12 @@ class AugmentationOperation(BaseModel):
 
     def draw(self, draft: Draft) -> None:
         """Draw, if it happens."""
-        if draft.happens(self.probability):
+        if self.happens(draft.random):
             self._draw(draft)
+
+    def happens(self, random: np.random.Generator) -> bool:
+        """Whether it happens; where that is certain nothing is drawn."""
+        return self.probability == 1 or bool(random.random() < self.probability)
 
     def _draw(self, draft: Draft) -> None:
         raise NotImplementedError

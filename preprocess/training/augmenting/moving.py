@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -21,6 +21,7 @@ from onestream.preprocess.training.augmenting.draft import (
     PositiveRange,
     Range,
     Share,
+    Use,
     about_middle,
 )
 
@@ -28,10 +29,18 @@ _TRIES = 10
 _MOST_DISTORTION = 0.6
 """Below two thirds any four corners that come this far towards the middle make a convex quadrilateral."""
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE_OF_OPERATION)]
+NOT_LINES: frozenset[Use] = frozenset({"classes", "boxes", "clips"})
+"""What may be mirrored or cut: a line would show another text."""
 _Angle = Annotated[float, Field(gt=-90, lt=90)]
 
 
-class RandomBox(AugmentationOperation):
+class MovingOperation(AugmentationOperation):
+    """Base of the operations that move pixels."""
+
+    moves: ClassVar[bool] = True
+
+
+class RandomBox(MovingOperation):
     """A box of the picture, resized to the canvas, in place of the definition's geometry.
 
     ``area``: share of the picture's area, drawn uniformly. ``ratio``: width / height, drawn uniformly in its logarithm.
@@ -40,6 +49,7 @@ class RandomBox(AugmentationOperation):
     """
 
     op: Literal["box"] = "box"
+    uses: ClassVar[frozenset[Use]] = NOT_LINES
     area: AreaRange = (0.08, 1.0)
     ratio: PositiveRange = (3 / 4, 4 / 3)
 
@@ -79,10 +89,11 @@ class RandomBox(AugmentationOperation):
         return Window((height - box_height) // 2, (width - box_width) // 2, box_height, box_width)
 
 
-class Flip(AugmentationOperation):
+class Flip(MovingOperation):
     """The picture mirrored: *horizontal* left to right, *vertical* top to bottom."""
 
     op: Literal["flip"] = "flip"
+    uses: ClassVar[frozenset[Use]] = NOT_LINES
     probability: Share = 0.5
     axis: Axis = "horizontal"
 
@@ -97,7 +108,7 @@ class Flip(AugmentationOperation):
         draft.move(mirror)
 
 
-class Rotation(AugmentationOperation):
+class Rotation(MovingOperation):
     """The picture turned about its middle, counterclockwise, by an angle drawn uniformly from ``degrees``.
 
     As ``torchvision.transforms.RandomRotation``.
@@ -110,7 +121,7 @@ class Rotation(AugmentationOperation):
         draft.move(about_middle(turned_and_sheared(-draft.random.uniform(*self.degrees)), draft.size_hw))
 
 
-class Affine(AugmentationOperation):
+class Affine(MovingOperation):
     """The picture turned, scaled, sheared about its middle, and moved; as ``torchvision.transforms.RandomAffine``.
 
     Drawn uniformly: ``degrees``, clockwise; the distance in x and in y, up to a share of the width and of the height
@@ -137,7 +148,7 @@ class Affine(AugmentationOperation):
         draft.move(about_middle(scale * turned_and_sheared(angle, *shear), draft.size_hw, (across, down)))
 
 
-class Perspective(AugmentationOperation):
+class Perspective(MovingOperation):
     """The picture seen from elsewhere: each corner comes towards the middle, by distances drawn uniformly.
 
     They are up to ``distortion`` times half the width in x, and half the height in y. The distribution is that of
@@ -157,7 +168,7 @@ class Perspective(AugmentationOperation):
         draft.move(inverse(to_new), affine=False)
 
 
-class PaddedCrop(AugmentationOperation):
+class PaddedCrop(MovingOperation):
     """The picture surrounded by ``padding`` pixels of the fill, and cut to ``size`` = [height, width] at random.
 
     Without ``size`` it keeps its own. The place is drawn uniformly, in whole pixels; a padded picture that is smaller
@@ -178,7 +189,7 @@ class PaddedCrop(AugmentationOperation):
         return int(draft.random.integers(min(0, room), max(0, room) + 1)) - self.padding
 
 
-class ScaleJitter(AugmentationOperation):
+class ScaleJitter(MovingOperation):
     """The picture fitted into the canvas, scaled by a factor, at a random place, in place of the definition's geometry.
 
     The factor is drawn uniformly from ``scale``. A larger picture is cut, around a smaller one is fill; the place is
@@ -188,6 +199,7 @@ class ScaleJitter(AugmentationOperation):
     """
 
     op: Literal["scale_jitter"] = "scale_jitter"
+    uses: ClassVar[frozenset[Use]] = NOT_LINES
     scale: PositiveRange = (0.1, 2.0)
 
     def _draw(self, draft: Draft) -> None:

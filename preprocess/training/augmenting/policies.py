@@ -24,8 +24,8 @@ from onestream.preprocess.changes import (
     Sharpness,
     Solarize,
 )
-from onestream.preprocess.training.augmenting.draft import AugmentationOperation, Draft, about_middle
-from onestream.preprocess.training.augmenting.moving import turned_and_sheared
+from onestream.preprocess.training.augmenting.draft import Draft, about_middle
+from onestream.preprocess.training.augmenting.moving import MovingOperation, turned_and_sheared
 
 _Bins = Annotated[int, Field(ge=2, le=1000)]
 
@@ -39,7 +39,7 @@ class _Act:
     signed: bool = False
 
 
-class TrivialAugment(AugmentationOperation):
+class TrivialAugment(MovingOperation):
     """One act, its strength drawn uniformly from ``bins``: S. Müller and F. Hutter, *TrivialAugment* (2021), *wide*."""
 
     op: Literal["trivial_augment"] = "trivial_augment"
@@ -50,7 +50,7 @@ class TrivialAugment(AugmentationOperation):
         _do(draft, act, int(draft.random.integers(self.bins)) / (self.bins - 1))
 
 
-class RandAugment(AugmentationOperation):
+class RandAugment(MovingOperation):
     """``count`` acts, which may be equal, all with one strength: E. Cubuk et al., *RandAugment* (2019).
 
     ``magnitude`` is the number of a bin, of 0 to ``bins`` - 1.

@@ -101,6 +101,16 @@ class DetectionFiles:
             raise BadSample(sample.problem)
         return sample.path.read_bytes()
 
+    def objects(self, index: int, size_hw: Size) -> Boxes:
+        """The boxes of a picture that has ``size_hw`` upright. Raises ``BadSample`` where they are for another size."""
+        given = self.samples[index].size_hw
+        if given != size_hw:
+            raise BadSample(
+                f"the picture has {size_hw[1]}x{size_hw[0]} pixels after its EXIF orientation; "
+                f"its boxes are given for {given[1]}x{given[0]}"
+            )
+        return self.samples[index].boxes
+
     def name(self, index: int) -> str:
         """The picture's path."""
         return str(self.samples[index].path)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import BadSample
-from onestream.preprocess.geometry import Mapping, Size, mapping
+from onestream.preprocess.geometry import Boxes, Mapping, Size, mapping
 from onestream.preprocess.projection import Located
 from onestream.preprocess.training.augmentation import Augmentation
-from onestream.preprocess.training.base_loader import indices_of
+from onestream.preprocess.training.augmenting.draft import Use
+from onestream.preprocess.training.base_loader import Seen, SeenPart, indices_of
+from onestream.preprocess.training.collages import Objects
 from onestream.preprocess.training.detection.files import DetectionFiles
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
 from onestream.preprocess.training.targets import visible_boxes
 from onestream.preprocess.training.workers import Draw, Locate
 from onestream.preprocess.variation import Variation, canvas_of, variation_mapping
+
+_NO_BOXES: Boxes = np.zeros((0, 4), np.float32)
+_NO_CLASSES = np.zeros(0, np.int64)
 
 
 class DetectionBatch(NamedTuple):
@@ -28,7 +34,8 @@ class DetectionBatch(NamedTuple):
     ``images`` is (batch, …) as the definition's output says. ``boxes`` are float32 (n, 4), x0 y0 x1 y1 in pixels of
     the network's input, and ``class_ids`` int64 (n,), one of each a picture. ``indices`` int64 (batch,) are positions
     in the dataset. ``mappings`` bring boxes of the network's input back, ``mappings[0].to_source(boxes)``, to pixels of
-    the upright picture, whose (height, width) is ``mappings[0].source_hw``.
+    the upright picture, whose (height, width) is ``mappings[0].source_hw``. Where the augmentation mixes samples there
+    are none, since a sample is made of several pictures.
 
     A sample that only fills the batch up has the index -1, no boxes, and a mapping that changes nothing.
     """
@@ -56,6 +63,7 @@ class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
 
     samples: DetectionFiles
     default_augmentation = Augmentation(area=(0.3, 1.0))
+    use: ClassVar[Use] = "boxes"
 
     def _open(self, source: DetectionFiles, bad_files: BadFiles) -> DetectionFiles:
         if bad_files == "fail":
@@ -69,25 +77,29 @@ class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
     def _locate(self, draw: Draw | None) -> Locate:
         return partial(_locate, self.definition, self.samples, draw)
 
-    def _batch(
-        self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Located | None]
-    ) -> DetectionBatch:
-        canvas, min_visible = canvas_of(self.definition), self.augmentation.min_visible
+    def _objects(self) -> Objects:
+        return self.samples.objects
+
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], seen: Sequence[Seen]) -> DetectionBatch:
+        canvas = canvas_of(self.definition)
         unmoved = Mapping(canvas, canvas, (1.0, 1.0), (0.0, 0.0))
         boxes, class_ids = [], []
-        given: list[Located] = []
-        for slot, located in zip(slots, mappings, strict=True):
-            sample = self.samples.samples[slot.index]
-            if located is None or slot.is_padding:
-                given.append(unmoved)
-                kept, classes = sample.boxes[:0], sample.class_ids[:0]
-            else:
-                given.append(located)
-                kept, which = visible_boxes(sample.boxes, located, min_visible=min_visible)
-                classes = sample.class_ids[which]
-            boxes.append(torch.from_numpy(kept.copy()))
-            class_ids.append(torch.from_numpy(classes.copy()))
-        return DetectionBatch(samples, boxes, class_ids, indices_of(slots), given)
+        mappings: list[Located] = []
+        for slot, parts in zip(slots, seen, strict=True):
+            parts = () if slot.is_padding else parts
+            found = [self._visible(part) for part in parts]
+            boxes.append(torch.from_numpy(np.concatenate([_NO_BOXES, *(one for one, _ in found)])))
+            class_ids.append(torch.from_numpy(np.concatenate([_NO_CLASSES, *(one for _, one in found)])))
+            if self._mixing is None:
+                mappings.append(parts[0].located if parts else unmoved)
+        return DetectionBatch(samples, boxes, class_ids, indices_of(slots), mappings)
+
+    def _visible(self, part: SeenPart) -> tuple[Boxes, npt.NDArray[np.int64]]:
+        """The boxes of what is seen of a picture, in pixels of the whole canvas, and their classes."""
+        sample = self.samples.samples[part.index]
+        kept, which = visible_boxes(sample.boxes, part.located, min_visible=self.augmentation.min_visible)
+        top, left = part.corner
+        return kept + np.array([left, top, left, top], np.float32), sample.class_ids[which]
 
 
 def _vary(
@@ -106,12 +118,7 @@ def _vary(
 def _locate(
     definition: Definition, files: DetectionFiles, draw: Draw | None, epoch: int, index: int, size_hw: Size
 ) -> Located:
-    given = files.samples[index].size_hw
-    if given != size_hw:
-        raise BadSample(
-            f"the picture has {size_hw[1]}x{size_hw[0]} pixels after its EXIF orientation; "
-            f"its boxes are given for {given[1]}x{given[0]}"
-        )
+    files.objects(index, size_hw)
     if draw is None:
         return mapping(definition, size_hw)
     return variation_mapping(definition, draw(epoch, index, size_hw), size_hw)

@@ -14,10 +14,11 @@ import torch
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadSample, CannotCompile
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
-from onestream.preprocess.projection import Located
-from onestream.preprocess.training.base_loader import BaseLoader, WorkerBatch, indices_of
+from onestream.preprocess.training.augmentation import Augmentation
+from onestream.preprocess.training.base_loader import BaseLoader, Seen, WorkerBatch, indices_of
 from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import LastBatch, Slot
 from onestream.preprocess.training.shards import this_shard
@@ -26,6 +27,7 @@ from onestream.preprocess.training.text.files import TextFiles, TextLine
 from onestream.preprocess.training.text.maker import LineMaker, sample_widths
 from onestream.preprocess.training.text.order import LineOrder
 from onestream.preprocess.training.text.workers import LineWorkers, Rows
+from onestream.preprocess.variation import Variation
 
 WINDOW = 512
 """Lines whose pictures are decoded together, by default: some 50 photos with ten lines each."""
@@ -64,6 +66,10 @@ class TextLoader(BaseLoader[TextBatch]):
     Lines of a batch are padded on the right, to the widest of the batch, with the value of the definition's pad.
     Serving never does that: there every line has its own width, ``widths``.
 
+    ``augmentation``: how lines vary; texts and widths stay. Its canvas is the region, in pixels of its picture, before
+    the definition's operations, so that what is moved in comes from the picture around the line. Operations that would
+    make another text of it (``flip``) are refused with ``CannotCompile``.
+
     ``shuffle``: whole pictures come in a random order, and within windows of some ``window`` lines batches are of
     similar width. A picture is decoded once for all of its lines in a window; two windows of samples are in memory.
 
@@ -88,6 +94,7 @@ class TextLoader(BaseLoader[TextBatch]):
         characters: str | os.PathLike[str] | Sequence[str],
         columns: Callable[[int], int],
         batch_size: int,
+        augmentation: Augmentation | None = None,
         shuffle: bool = False,
         seed: int = 0,
         window: int = WINDOW,
@@ -156,6 +163,7 @@ class TextLoader(BaseLoader[TextBatch]):
             threads=threads or len(os.sched_getaffinity(0)),
             # As PyTorch's DataLoader: without a GPU there is nothing to copy to.
             pin_memory=pin_memory and torch.cuda.is_available(),
+            draw=None if augmentation is None else partial(_vary, augmentation.check("lines"), seed),
         )
 
     def _judged(self, source: TextFiles, limits: Limits) -> tuple[list[TextLine], list[int]]:
@@ -181,10 +189,10 @@ class TextLoader(BaseLoader[TextBatch]):
             return str(error)
         return ""
 
-    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:  # noqa: ARG002 (lines do not vary)
-        return self._workers.run(self._lines_order.windows(batches))
+    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
+        return self._workers.run(self._lines_order.windows(batches), epoch)
 
-    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], mappings: Sequence[Located | None]) -> TextBatch:  # noqa: ARG002 (boxes are for pictures)
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], seen: Sequence[Seen]) -> TextBatch:  # noqa: ARG002 (boxes are for pictures)
         texts = ["" if slot.is_padding else self.samples.samples[slot.index].text for slot in slots]
         widths = [0 if slot.is_padding else int(self._widths[slot.index]) for slot in slots]
         classes = [self.characters.classes_of(text) for text in texts]
@@ -204,3 +212,7 @@ class TextLoader(BaseLoader[TextBatch]):
 
     def _close_workers(self) -> None:
         self._workers.close()
+
+
+def _vary(augmentation: Augmentation, seed: int, epoch: int, index: int, size_hw: Size) -> Variation:
+    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index)

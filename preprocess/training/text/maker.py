@@ -18,6 +18,7 @@ from onestream.preprocess.operations import Region
 from onestream.preprocess.quads import cuts
 from onestream.preprocess.training.base_loader import Bad
 from onestream.preprocess.training.text.files import TextLine
+from onestream.preprocess.variation import Vary
 
 
 class LineMaker:
@@ -28,8 +29,8 @@ class LineMaker:
         self._decode = compile(WHOLE_PICTURE, backend=backend, limits=limits, max_batch_size=1)
         self._cut = compile_from_picture(definition, backend=backend, limits=limits)
 
-    def make(self, path: Path, lines: Sequence[TextLine]) -> list[Sample | Bad]:
-        """The samples of lines of one picture, or why they are bad."""
+    def make(self, path: Path, lines: Sequence[TextLine], varies: Sequence[Vary] | None = None) -> list[Sample | Bad]:
+        """The samples of lines of one picture, or why they are bad; ``varies`` as of ``FromPicture.run``."""
         try:
             data = path.read_bytes()
             size_hw = self._limits.check(data).oriented_hw
@@ -47,7 +48,7 @@ class LineMaker:
                 f"read it had {known[1]}x{known[0]}"
             )
             return [changed] * len(lines)
-        return [*self._cut.run(picture, _quads(lines))]
+        return [*self._cut.run(picture, _quads(lines), varies)]
 
     def close(self) -> None:
         """Release the decoder."""

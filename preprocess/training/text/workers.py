@@ -23,6 +23,7 @@ from onestream.preprocess.training.makers import MakerThreads
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.text.files import TextLine
 from onestream.preprocess.training.text.maker import LineMaker
+from onestream.preprocess.training.workers import Draw
 
 Widths = npt.NDArray[np.int64]
 _Row = tuple[int, npt.NDArray[Any]]
@@ -85,6 +86,7 @@ class LineWorkers:
     """Threads that make windows of batches, one ahead; every picture of a window is one task.
 
     ``make`` gives each thread a maker of its own. ``widths`` int64 (lines,) are those of the lines' samples, in pixels.
+    ``draw`` gives the variation of each line, if lines vary.
     """
 
     def __init__(
@@ -96,18 +98,20 @@ class LineWorkers:
         *,
         threads: int,
         pin_memory: bool,
+        draw: Draw | None = None,
     ) -> None:
+        self._draw = draw
         self._lines, self._widths, self._rows, self._pin_memory = lines, widths, rows, pin_memory
         self._threads = MakerThreads(make, threads=threads, name="onestream-lines")
 
-    def run(self, windows: Iterable[list[list[Slot]]]) -> Iterator[WorkerBatch]:
-        """The batches of the windows, in order. Closing the iterator ends the epoch."""
+    def run(self, windows: Iterable[list[list[Slot]]], epoch: int) -> Iterator[WorkerBatch]:
+        """The batches of an epoch's windows, in order. Closing the iterator ends it."""
         todo = iter(windows)
         running: deque[list[_Begun]] = deque()
         try:
             while True:
                 while len(running) < 2 and (window := next(todo, None)) is not None:
-                    running.append(self._start(window))
+                    running.append(self._start(window, epoch))
                 if not running:
                     return
                 while running[0]:
@@ -125,7 +129,7 @@ class LineWorkers:
         """Wait for the pictures that are being made, and release everything."""
         self._threads.close()
 
-    def _start(self, window: list[list[Slot]]) -> list[_Begun]:
+    def _start(self, window: list[list[Slot]], epoch: int) -> list[_Begun]:
         by_picture: dict[Path, list[_Row]] = defaultdict(list)
         batches: list[tuple[list[Slot], torch.Tensor]] = []
         for slots in window:
@@ -134,13 +138,15 @@ class LineWorkers:
             batches.append((slots, images))
             for index, row in zip(indices, images.numpy(), strict=True):
                 by_picture[self._lines[index].path].append((index, row))
-        tasks = {path: self._threads.submit(partial(self._fill, path, rows)) for path, rows in by_picture.items()}
+        tasks = {
+            path: self._threads.submit(partial(self._fill, path, rows, epoch)) for path, rows in by_picture.items()
+        }
         return [
             _Begun(slots, images, [tasks[path] for path in {self._lines[slot.index].path for slot in slots}])
             for slots, images in batches
         ]
 
-    def _fill(self, path: Path, rows: list[_Row], maker: LineMaker) -> dict[int, Bad]:
+    def _fill(self, path: Path, rows: list[_Row], epoch: int, maker: LineMaker) -> dict[int, Bad]:
         bad: dict[int, Bad] = {}
         good: list[_Row] = []
         for index, row in rows:
@@ -148,7 +154,9 @@ class LineWorkers:
                 bad[index] = BadSample(self._lines[index].problem)
             else:
                 good.append((index, row))
-        made = maker.make(path, [self._lines[index] for index, _ in good]) if good else []
+        draw = self._draw
+        varies = None if draw is None else [partial(draw, epoch, index) for index, _ in good]
+        made = maker.make(path, [self._lines[index] for index, _ in good], varies) if good else []
         for (index, row), sample in zip(good, made, strict=True):
             if isinstance(sample, BadImage | BadSample):
                 bad[index] = sample

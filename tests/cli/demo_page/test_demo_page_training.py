@@ -22,7 +22,7 @@ def assert_is_the_sheet(shown: dict[str, object], augmentation: Augmentation, pi
     definition = Pipeline.from_file(ROOT / "pipelines" / f"{pipeline}.yaml").preprocess
     sheet = contact_sheet(definition, augmentation, [Subject("photo", photo)], epochs=5)
     np.testing.assert_array_equal(pixels_of(str(shown["image"])), np.asarray(sheet.image))
-    assert shown["variations"] == [str(one) for one in sheet.variations[0]]
+    assert shown["variations"] == [str(one) for one in sheet.drawn[0]]
     assert "why" not in shown
 
 

@@ -140,7 +140,7 @@ def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> Non
 
 def test_each_operation_happens_with_its_probability() -> None:
     (union, _) = typing.get_args(AnyAugmentationOperation)
-    assert len(typing.get_args(union)) == 22
+    assert len(typing.get_args(union)) == 27
     plain = Augmentation([]).draw((80, 90), seed=0, epoch=0, index=0, definition=SQUARE)
     settings = {
         "flip": {},
@@ -151,6 +151,8 @@ def test_each_operation_happens_with_its_probability() -> None:
         "linear_color": {"hue": 0.1},
         "color_jitter": {"brightness": 0.1},
         "affine": {"scale": (0.5, 0.9)},
+        "warp": {},
+        "background": {},
         **{
             name: {}
             for name in (
@@ -448,7 +450,7 @@ def test_a_gpu_refuses_what_its_graph_lacks_by_name(photos: Path) -> None:
 def test_the_page_shows_one_chain_as_a_program_and_as_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[3] / "docs" / "augmentation.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    (file,) = re.findall(r"^```yaml\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    (file, _) = re.findall(r"^```yaml\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec(program, names)
     shown, as_json = capsys.readouterr().out.splitlines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 
 from onestream.preprocess import BadImage, BadSample, Decode, Definition, Output, Resize
+from onestream.preprocess.collage import Collage
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.training import Augmentation, cost
+from onestream.preprocess.training.base_loader import Made
+from onestream.preprocess.training.collages import Mixing
+from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.sheet import Subject
-from onestream.preprocess.variation import Variation
 
 PHOTO = Path(__file__).parents[3] / "examples" / "photos" / "cat.jpg"
 DEFINITION = Definition(
@@ -26,38 +30,55 @@ class Clock:
     """CPU time that passes where something works; what is done for the first time takes twice as long."""
 
     def __init__(self) -> None:
-        self.now, self.done = 0.0, set[Variation | None]()
-
-    def compile(self, *_: Any, varied: bool = False, **__: Any) -> Any:
-        return Timed(self, varied=varied)
+        self.now, self.done = 0.0, set[Collage | None]()
 
     def process_time(self) -> float:
         return self.now
 
+    def work(self, seconds: float, what: Collage | None) -> None:
+        self.now += seconds if what in self.done else 2 * seconds
+        self.done.add(what)
 
-class Timed:
-    def __init__(self, clock: Clock, *, varied: bool) -> None:
-        self.clock, self.varied, self.closed = clock, varied, False
 
-    def run(self, images: Sequence[bytes], vary: Sequence[Callable[..., Variation]] | None = None) -> list[Any]:
-        assert (vary is not None) == self.varied
-        taken, variation = SERVED_S, None
-        if vary is not None:
-            variation = vary[0]((300, 451))
-            taken = (WARPED_S if variation.box is None else BOX_S) + CHANGE_S * len(variation.changes)
-        first = variation not in self.clock.done
-        self.clock.done.add(variation)
-        self.clock.now += 2 * taken if first else taken
+class Served:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def run(self, images: Sequence[bytes]) -> list[Any]:
+        self.clock.work(SERVED_S, None)
         return [np.zeros((60, 80, 3), np.uint8) for _ in images]
 
     def close(self) -> None:
-        self.closed = True
+        pass
+
+
+class Maker(Served):
+    def __init__(self, clock: Clock, mixing: Mixing) -> None:
+        super().__init__(clock)
+        self.mixing = mixing
+
+    def __len__(self) -> int:
+        return 1
+
+    def size_hw(self, _index: int) -> Size:
+        return 300, 451
+
+    def objects(self, _index: int) -> None:
+        return None
+
+    def make(self, slots: Sequence[Slot], epoch: int) -> Made:
+        collage = self.mixing.draw(epoch, slots[0].index, self)
+        (part,) = collage.parts
+        changes = len(part.variation.changes) + len(collage.changes)
+        self.clock.work((WARPED_S if part.variation.box is None else BOX_S) + CHANGE_S * changes, collage)
+        return Made([np.zeros((60, 80, 3), np.uint8)], {})
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(cost, "compile", found.compile)
+    monkeypatch.setattr(cost, "compile", lambda *_, **__: Served(found))
+    monkeypatch.setattr(cost, "CollageMaker", lambda _pixels, _files, mixing, **__: Maker(found, mixing))
     monkeypatch.setattr(time, "process_time", found.process_time)
     return found
 
@@ -98,3 +119,11 @@ def test_a_picture_that_is_none_is_named() -> None:
     with pytest.raises(BadSample, match=r"notes\.txt: bad image") as caught:
         cost.chain_cost(DEFINITION, Augmentation(), [Subject("notes.txt", b"no picture")], backend="reference")
     assert not isinstance(caught.value, BadImage)
+
+
+def test_samples_that_are_mixed_have_costs_too() -> None:
+    subjects = [Subject(str(number), PHOTO.read_bytes()) for number in range(4)]
+    chain = Augmentation([{"op": "box", "area": [1, 1]}, {"op": "mosaic"}, {"op": "invert", "probability": 0}])
+    found = cost.chain_cost(DEFINITION, chain, subjects, epochs=1, backend="reference")
+    assert (found.images, [name for name, _ in found.added_ms]) == (4, ["box", "mosaic", "invert"])
+    assert found.added_ms[2][1] == 0

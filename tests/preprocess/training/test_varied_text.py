@@ -1,0 +1,183 @@
+"""Lines of text that vary: equal however they are loaded, with the picture around them, and texts that stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+from text_sets import CHARACTERS, pages, write_json_lines
+
+from onestream.preprocess import CannotCompile, Definition
+from onestream.preprocess.changes import Background
+from onestream.preprocess.training import Augmentation, TextBatch, TextFiles, TextLoader, read_text_lines
+
+READ = Definition.model_validate(
+    {
+        "operations": [
+            {"op": "region", "of": "turn", "color": "bgr", "shape": "quad", "upright": 1.5},
+            {"op": "resize", "mode": "height", "size": [48, 3200], "rounding": "up"},
+            {"op": "pad", "size": [48, 160], "multiple_of": [0, 8], "align": "top_left", "value": 128},
+            {"op": "normalize", "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]},
+        ]
+    }
+)
+BOX = Definition.model_validate(
+    {
+        "operations": [
+            {"op": "region", "of": "find", "color": "gray", "shape": "box", "margin": 0.3},
+            {"op": "resize", "mode": "exact", "size": [32, 100], "filter": "bicubic"},
+            {"op": "output", "layout": "NHWC", "dtype": "uint8"},
+        ]
+    }
+)
+CHAIN = Augmentation(
+    [
+        {"op": "rotation", "degrees": [-5, 5], "probability": 0.5},
+        {"op": "perspective", "distortion": 0.1},
+        {"op": "warp", "probability": 0.8},
+        {"op": "background", "probability": 0.5},
+        {"op": "linear_color", "brightness": 0.3, "hue": 0.1},
+        {"op": "blur", "sigma": [0.1, 1], "probability": 0.3},
+        {"op": "jpeg", "probability": 0.5},
+    ]
+)
+OPTIONS: dict[str, Any] = {"characters": CHARACTERS, "columns": lambda width: width // 8, "augmentation": CHAIN}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TextFiles:
+    """25 lines in 9 pictures of three formats, stored in four orientations."""
+    return read_text_lines(write_json_lines(tmp_path_factory.mktemp("lines"), pages(9)))
+
+
+def collect(loader: TextLoader) -> dict[int, tuple[np.ndarray, str]]:
+    """Samples at their own width, and texts, by index."""
+    found = {}
+    batch: TextBatch
+    for batch in loader:
+        for index, image, width, text in zip(
+            batch.indices.tolist(), batch.images.numpy(), batch.widths.tolist(), batch.texts, strict=True
+        ):
+            if index >= 0:
+                planar = loader.definition.network_input.layout == "NCHW"
+                found[index] = (image[..., :width] if planar else image[:, :width]), text
+    return found
+
+
+@pytest.mark.parametrize("definition", [READ, BOX], ids=["quad", "box"])
+def test_lines_depend_on_seed_epoch_and_index_only(files: TextFiles, definition: Definition) -> None:
+    """Shards, batches, threads and windows; and strings and widths are those of lines that do not vary."""
+
+    def epoch(number: int, **options: Any) -> dict[int, tuple[np.ndarray, str]]:
+        with TextLoader(definition, files, seed=5, **{**OPTIONS, **options}) as loader:
+            loader.set_epoch(number)
+            return collect(loader)
+
+    first = epoch(1, batch_size=3, threads=1)
+    plain = epoch(1, batch_size=3, threads=1, augmentation=None)
+    assert sorted(first) == list(range(len(files)))
+    for index, (sample, text) in first.items():
+        assert (sample.shape, text) == (plain[index][0].shape, plain[index][1])
+    assert sum(np.array_equal(first[index][0], plain[index][0]) for index in first) == 0
+    others = [epoch(1, batch_size=4, threads=2, shuffle=True, window=9, normalize="torch")]
+    for shards in (2, 8):
+        found: dict[int, tuple[np.ndarray, str]] = {}
+        for shard in range(shards):
+            found |= epoch(1, batch_size=1, shuffle=True, shard_id=shard, num_shards=shards, last_batch="pad")
+        others.append(found)
+    for other in others:
+        assert sorted(other) == sorted(first)
+        for index, (sample, _) in first.items():
+            np.testing.assert_array_equal(sample, other[index][0])
+    again = epoch(2, batch_size=3)
+    assert sum(np.array_equal(again[index][0], first[index][0]) for index in first) == 0
+
+
+@pytest.mark.parametrize("definition", [READ, BOX], ids=["quad", "box"])
+def test_backends_make_the_same_bits_of_lines(files: TextFiles, definition: Definition) -> None:
+    made = []
+    for backend in ("dali", "reference"):
+        with TextLoader(definition.pixels(), files, batch_size=4, backend=backend, **OPTIONS) as loader:  # type: ignore[arg-type]
+            made.append(collect(loader))
+    for index, (sample, _) in made[0].items():
+        # What the resize to the network's size allows: a level; the region and its changes are equal.
+        assert np.abs(np.subtract(sample, made[1][index][0], dtype=np.int16)).max() <= 1
+
+
+def test_a_chain_that_changes_nothing_gives_what_serving_runs(files: TextFiles) -> None:
+    never = Augmentation([{"op": "warp", "probability": 0}, {"op": "blur", "probability": 0}])
+    made = []
+    for chain in (never, None):
+        with TextLoader(READ, files, batch_size=4, **{**OPTIONS, "augmentation": chain}) as loader:
+            made.append(collect(loader))
+    for index, (sample, _) in made[0].items():
+        np.testing.assert_array_equal(sample, made[1][index][0])
+
+
+def test_what_is_moved_in_comes_from_the_picture_around_the_line(tmp_path: Path) -> None:
+    """A line in red on a blue picture: turned, its corners show blue, not a fill."""
+    picture = np.zeros((200, 300, 3), np.uint8)
+    picture[:, :, 2] = 255
+    picture[80:120, 100:200] = (255, 0, 0)
+    Image.fromarray(picture).save(tmp_path / "a.png")
+    (tmp_path / "lines.jsonl").write_text('{"path": "a.png", "lines": [{"box": [100, 80, 200, 120], "text": "a"}]}\n')
+    lines = read_text_lines(tmp_path / "lines.jsonl")
+    chain = Augmentation([{"op": "rotation", "degrees": [20, 20]}])
+    for definition in (READ.model_copy(update={"operations": (READ.operations[0], READ.operations[1])}).pixels(),):
+        with TextLoader(definition, lines, batch_size=1, **{**OPTIONS, "augmentation": chain}) as loader:
+            ((sample, _),) = collect(loader).values()
+        # Blue first: the definition's order.
+        assert sample[0, 0].tolist() == [255, 0, 0]
+        assert sample[24, 60].tolist() == [0, 0, 255]
+
+
+@pytest.mark.parametrize("name", ["flip", "box", "scale_jitter", "mosaic", "mixup", "cutmix"])
+def test_what_would_make_another_text_is_refused_by_name(files: TextFiles, name: str) -> None:
+    with pytest.raises(CannotCompile, match=f"{name} cannot vary lines"):
+        TextLoader(READ, files, batch_size=4, **{**OPTIONS, "augmentation": Augmentation([{"op": name}])})
+
+
+@given(
+    st.integers(0, 255), st.integers(0, 255), st.floats(0, 0.9), st.integers(0, 2**31),
+    st.booleans(),
+)  # fmt: skip
+def test_letters_stay_and_keep_their_contrast(ink: int, paper: int, share: float, seed: int, gray: bool) -> None:
+    image = Image.new("L", (120, 40), paper)
+    ImageDraw.Draw(image).text((8, 8), "letters", fill=ink, font_size=20)
+    levels = np.asarray(image)
+    pixels = levels[:, :, None] if gray else np.repeat(levels[:, :, None], 3, axis=2)
+    colors = tuple(map(tuple, np.random.default_rng(seed).integers(0, 256, (4, 3)).tolist()))
+    made = Background(colors=colors, share=share).apply(pixels)  # type: ignore[arg-type]
+    assert made.shape == pixels.shape
+    luma = made[:, :, 0] if gray else np.asarray(Image.fromarray(made).convert("L"))
+    contrast = paper - ink
+    if abs(contrast) > 20:
+        letters = levels == ink
+        # Letters are as they were, but where their edges make the mean of the letters another level.
+        assert np.abs(luma[letters].astype(int) - ink).max() <= 0.5 * share * abs(contrast) + 1
+        ground = luma[levels == paper].astype(float)
+        assert ((ground - ink) * np.sign(contrast)).min() >= (1 - share) * abs(contrast) - 0.5 * abs(
+            contrast
+        ) * share - 2
+    if share == 0:
+        np.testing.assert_array_equal(made, pixels)
+
+
+def test_a_background_takes_its_colours_at_the_corners_and_is_shown() -> None:
+    colors = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (9, 9, 9))
+    change = Background(colors=colors, share=1.0)
+    assert str(change) == "background 1 of #ff0000 #00ff00 #0000ff #090909"
+    pixels = np.full((60, 90, 3), 255, np.uint8)
+    pixels[25:35, 40:50] = 0
+    made = change.apply(pixels)
+    for place, color in zip([(0, 0), (0, -1), (-1, -1), (-1, 0)], colors, strict=True):
+        # Half a pixel of 60 and of 90 from the corner itself.
+        assert np.abs(made[place].astype(int) - color).max() <= 5
+    assert (made[30, 45] == 0).all()
+    flat = change.apply(np.full((4, 4, 3), 7, np.uint8))
+    assert flat.shape == (4, 4, 3)
