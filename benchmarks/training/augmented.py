@@ -52,15 +52,15 @@ TRIVIAL = v2.Compose(
     ]
 )
 """torchvision's own recipe for ImageNet (its references/classification), on PIL images."""
-DETECT = v2.Compose(
-    [
-        v2.RandomResizedCrop(DETECT_SIDE, scale=(0.3, 1.0)),
-        v2.RandomHorizontalFlip(),
-        v2.ColorJitter(0.4, 0.4, 0.4),
-        *TO_TENSOR,
-        v2.SanitizeBoundingBoxes(),
-    ]
+VARY_BOXED = (
+    v2.RandomResizedCrop(DETECT_SIDE, scale=(0.3, 1.0)),
+    v2.RandomHorizontalFlip(),
+    v2.ColorJitter(0.4, 0.4, 0.4),
 )
+DETECT = v2.Compose([*VARY_BOXED, *TO_TENSOR, v2.SanitizeBoundingBoxes()])
+PART, WHOLE = v2.Compose(VARY_BOXED), v2.Compose([*TO_TENSOR, v2.SanitizeBoundingBoxes()])
+MIDDLE, SCALE = (0.25, 0.75), (0.5, 1.5)
+"""Of a mosaic, as ours draws them: shares of the canvas at which four pictures meet, and how large they are."""
 
 
 class Boxed(NamedTuple):
@@ -82,11 +82,44 @@ class BoxedDataset(Dataset[Any]):  # type: ignore[misc]
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """float32 (3, side, side) and boxes (n, 4)."""
-        sample = self.samples[index]
-        image = Image.open(sample.path).convert("RGB")
-        boxes = tv_tensors.BoundingBoxes(sample.boxes, format="XYXY", canvas_size=sample.size_hw)
-        image, target = DETECT(image, {"boxes": boxes, "labels": torch.from_numpy(sample.class_ids)})
+        image, target = DETECT(*self.opened(index))
         return image, target["boxes"].as_subclass(torch.Tensor)
+
+    def opened(self, index: int) -> tuple[Image.Image, dict[str, Any]]:
+        """A decoded picture and its boxes."""
+        sample = self.samples[index]
+        boxes = tv_tensors.BoundingBoxes(sample.boxes, format="XYXY", canvas_size=sample.size_hw)
+        target = {"boxes": boxes, "labels": torch.from_numpy(sample.class_ids)}
+        return Image.open(sample.path).convert("RGB"), target
+
+
+class MosaicDataset(BoxedDataset):
+    """A mosaic of four pictures with their boxes, as people write it around torchvision's transforms."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """float32 (3, side, side) and boxes (n, 4)."""
+        x, y = (round(DETECT_SIDE * _uniform(MIDDLE)) for _ in range(2))
+        size = round(DETECT_SIDE * _uniform(SCALE))
+        canvas = Image.new("RGB", (DETECT_SIDE, DETECT_SIDE))
+        boxes, labels = [], []
+        indices = [index, *torch.randint(len(self.samples), (3,)).tolist()]
+        corners = ((x - size, y - size), (x, y - size), (x - size, y), (x, y))
+        for one, (left, top) in zip(indices, corners, strict=True):
+            image, target = PART(*self.opened(one))
+            image = image.resize((size, size), Image.Resampling.BILINEAR)
+            first = max(0, left), max(0, top)
+            last = min(DETECT_SIDE, left + size), min(DETECT_SIDE, top + size)
+            canvas.paste(image.crop((first[0] - left, first[1] - top, last[0] - left, last[1] - top)), first)
+            moved = target["boxes"].as_subclass(torch.Tensor) * (size / DETECT_SIDE) + torch.tensor([left, top] * 2)
+            boxes.append(torch.minimum(torch.maximum(moved, torch.tensor(first * 2)), torch.tensor(last * 2)))
+            labels.append(target["labels"])
+        found = tv_tensors.BoundingBoxes(torch.cat(boxes), format="XYXY", canvas_size=(DETECT_SIDE, DETECT_SIDE))
+        whole, target = WHOLE(canvas, {"boxes": found, "labels": torch.cat(labels)})
+        return whole, target["boxes"].as_subclass(torch.Tensor)
+
+
+def _uniform(ends: tuple[float, float]) -> float:
+    return float(torch.empty(1).uniform_(*ends))
 
 
 def collate(samples: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Boxed:
@@ -117,12 +150,21 @@ def cases() -> list[measure.Case]:
     trivial = augmentation_from_torchvision(TRIVIAL).augmentation
     # torchvision drops a box that is not seen at all.
     detect = Augmentation(augmentation_from_torchvision(DETECT).augmentation.operations, min_visible=0)
+    mosaic = Augmentation([*detect.operations, {"op": "mosaic", "middle": MIDDLE, "scale": SCALE}], min_visible=0)
 
-    def our_detection(paths: Sequence[Path], workers: int) -> DetectionLoader:
-        files = DetectionFiles(boxed(paths), [str(number) for number in range(CLASSES)])
-        return DetectionLoader(
-            definition(DETECT_SIDE), files, batch_size=BATCH, threads=workers, train=True, augmentation=detect
-        )
+    def of_boxes(augmentation: Augmentation, theirs: type[BoxedDataset]) -> dict[str, measure.MakeLoader]:
+        def ours(paths: Sequence[Path], workers: int) -> DetectionLoader:
+            files = DetectionFiles(boxed(paths), [str(number) for number in range(CLASSES)])
+            return DetectionLoader(
+                definition(DETECT_SIDE), files, batch_size=BATCH, threads=workers, train=True, augmentation=augmentation
+            )
+
+        def torchvisions(paths: Sequence[Path], workers: int) -> DataLoader[Any]:
+            return DataLoader(
+                theirs(boxed(paths)), batch_size=BATCH, num_workers=workers, persistent_workers=True, collate_fn=collate
+            )
+
+        return {"ours": ours, "torchvision": torchvisions}
 
     return [
         measure.Case(
@@ -136,21 +178,8 @@ def cases() -> list[measure.Case]:
             close_enough=CLOSE_ENOUGH,
             seen=statistics,
         ),
-        measure.Case(
-            "pictures with boxes",
-            {
-                "ours": our_detection,
-                "torchvision": lambda paths, workers: DataLoader(
-                    BoxedDataset(boxed(paths)),
-                    batch_size=BATCH,
-                    num_workers=workers,
-                    persistent_workers=True,
-                    collate_fn=collate,
-                ),
-            },
-            close_enough=CLOSE_ENOUGH,
-            seen=statistics,
-        ),
+        measure.Case("pictures with boxes", of_boxes(detect, BoxedDataset), close_enough=CLOSE_ENOUGH, seen=statistics),
+        measure.Case("mosaics with boxes", of_boxes(mosaic, MosaicDataset), close_enough=CLOSE_ENOUGH, seen=statistics),
     ]
 
 

@@ -29,6 +29,7 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
 
 Loader = Iterable[Any]
+MakeLoader = Callable[[Sequence[Path], int], Loader]
 BACKENDS: tuple[BackendName, BackendName] = ("reference", "dali")
 
 
@@ -46,14 +47,14 @@ class Case:
     """
 
     name: str
-    loaders: dict[str, Callable[[Sequence[Path], int], Loader]]
+    loaders: dict[str, MakeLoader]
     close_enough: float
     seen: Callable[[Loader], np.ndarray[Any, Any]] = pictures
 
 
 def cases(transform: Any | None) -> list[Case]:
     """What is compared; ``transform`` is torchvision's composition, None where torchvision is not installed."""
-    classify: dict[str, Callable[[Sequence[Path], int], Loader]] = {
+    classify: dict[str, MakeLoader] = {
         "ours": lambda paths, workers: our_loader(CLASSIFY, paths, workers=workers),
         "ours, normalized in torch": lambda paths, workers: our_loader(
             CLASSIFY, paths, workers=workers, normalize="torch"
@@ -64,7 +65,7 @@ def cases(transform: Any | None) -> list[Case]:
         classify["torchvision"] = lambda paths, workers: plain_loader(
             TransformDataset(paths, transform), workers=workers
         )
-    whole: dict[str, Callable[[Sequence[Path], int], Loader]] = {
+    whole: dict[str, MakeLoader] = {
         "ours": lambda paths, workers: our_loader(WHOLE, paths, workers=workers),
         "OpenCV": lambda paths, workers: plain_loader(OpenCvDataset(paths), workers=workers),
     }

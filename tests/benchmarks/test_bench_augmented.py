@@ -31,7 +31,7 @@ def test_competitors_agree_and_are_measured() -> None:
 
 
 def test_a_loader_that_draws_from_another_distribution_is_named() -> None:
-    case, _ = augmented.cases()
+    case, *_ = augmented.cases()
     inverted = Augmentation([{"op": "box"}, {"op": "invert", "probability": 1}])
     definition = augmented.definition(augmented.CLASSIFY_SIDE)
     loaders = {
