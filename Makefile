@@ -18,7 +18,7 @@ WORKERS ?= 3
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-slow test-gpu example lint type stubs pages format bench bench-training bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
+.PHONY: help demo demo-page test test-slow test-gpu example lint type stubs pages format bench bench-training bench-augmentation bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ bench: $(VENV)/.bench model_repository/classify_fused/1/model.onnx  ## measure w
 
 bench-training: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## measure the training loaders
 	$(BIN)/python -m benchmarks.training $(BENCH_ARGS)
+
+bench-augmentation: $(VENV)/.dev  ## measure random chains in the training loaders against torchvision
+	$(BIN)/python -m benchmarks.training.augmented $(BENCH_ARGS)
 
 bench-video: $(VENV)/.dev  ## measure the video loader against decord
 	$(BIN)/python -m benchmarks.video_clips $(BENCH_ARGS)
@@ -130,7 +133,7 @@ $(VENV)/bin/python:
 # installed over `serve`, `dev-gpu` over `dev`.
 LOCKS := dev-gpu dev serve page bench gpu train
 dev-gpu_EXTRAS := cpu gpu gpu-test train
-dev_EXTRAS := cpu train video async bulk detect demo bench dev
+dev_EXTRAS := cpu train video async bulk ray detect demo bench dev
 serve_EXTRAS := cpu
 page_EXTRAS := demo
 bench_EXTRAS := bench

@@ -15,17 +15,9 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from onestream.postprocess.options import AnyPostprocess, read_postprocess
-from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess
-from onestream.preprocess import WHOLE_PICTURE, BadImage, Definition, Limits, compile
-from onestream.preprocess.headers.reader import read_header
-from onestream.serving.building.triton_config import from_text
-from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
+from onestream.postprocess.postprocessing import Tensors
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.models.stage_runners import OwnNetworks, samples_on_cpu
-from onestream.serving.models.stages import OpenStage, Stages
+from onestream.serving.models.in_process import InProcess
 
 _START_TIMEOUT_S = 120.0
 _WARMUP_BATCHES = 5
@@ -38,56 +30,17 @@ def open_fused(
 
     ``engine`` runs every network.
     """
-    config = from_text((model / "configs" / "cpu.pbtxt").read_text())
-    parameters = {name: value.string_value for name, value in config.parameters.items()}
-    limits = Limits.model_validate_json(parameters["limits"])
-    if STAGES_PARAMETER in parameters:
-        return _open_cascade(model, SERVED_STAGES.validate_json(parameters[STAGES_PARAMETER]), limits, engine)
-    definition = Definition.from_json((model / "definition.json").read_text())
-    compiled = compile(
-        definition.pixels(), backend="dali", limits=limits, max_batch_size=config.max_batch_size, threads=1
-    )
-    network = engine(model / "1" / "model.onnx", threads=1)
-    postprocess = _postprocess(read_postprocess(parameters["postprocess"]), definition, model)
+    fused = InProcess(model, threads=1, engine=engine)
 
     def run(images: Sequence[bytes]) -> list[Tensors]:
-        pixels = []
-        for sample in compiled.run(images):
-            if isinstance(sample, BadImage):
-                raise sample
-            pixels.append(sample)
-        return postprocess(network.run(np.stack(pixels)), [read_header(image).oriented_hw for image in images])
+        outcomes = []
+        for outcome in fused(images):
+            if isinstance(outcome, Exception):
+                raise outcome
+            outcomes.append(outcome)
+        return outcomes
 
     return run
-
-
-def _open_cascade(
-    model: Path, served: Sequence[ServedStage], limits: Limits, engine: type[OnnxRuntimeEngine]
-) -> Callable[[Sequence[bytes]], list[Tensors]]:
-    decoder = compile(WHOLE_PICTURE, backend="dali", limits=limits, threads=1)
-    stages = Stages(
-        [
-            OpenStage.of(one, _postprocess(one.postprocess, one.definition, model / STAGES_PARAMETER / one.name))
-            for one in served
-        ],
-        OwnNetworks({one.name: engine(model / "1" / f"{one.name}.onnx", threads=1) for one in served}),
-        lambda stage: samples_on_cpu(stage.definition, limits),
-        limits=limits,
-    )
-
-    def run(images: Sequence[bytes]) -> list[Tensors]:
-        answers = []
-        for picture in decoder.run(images):
-            if isinstance(picture, BadImage):
-                raise picture
-            answers.append(stages.run(picture))
-        return answers
-
-    return run
-
-
-def _postprocess(options: AnyPostprocess, definition: Definition, folder: Path) -> Postprocess:
-    return open_postprocess(options, definition, labels=labels_beside(options, folder))
 
 
 def measure(

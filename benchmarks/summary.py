@@ -24,7 +24,14 @@ from onestream.measure.spread import Spread, ratio
 from onestream.measure.tables import rewrite
 
 _OF_PHOTOS = tuple(contest.file(FILE_NAME) for contest in CONTESTS.values())
-_FILES = (*_OF_PHOTOS, training.FILE_NAME, video_table.FILE_NAME, streams_table.FILE_NAME, overload.FILE_NAME)
+_FILES = (
+    *_OF_PHOTOS,
+    training.FILE_NAME,
+    training.AUGMENTED_FILE_NAME,
+    video_table.FILE_NAME,
+    streams_table.FILE_NAME,
+    overload.FILE_NAME,
+)
 _SMALL: Size = "500x375"
 _LARGE: Size = "1920x1080"
 _Rounds = dict[int, float]
@@ -73,6 +80,7 @@ def table(folder: Path) -> str:
         *_photos(folder, DETECT, "boxes found: "),
         *_text(folder),
         *_training(folder),
+        *_augmented(folder),
         *_video(folder),
         *_overload(folder),
     ]
@@ -118,6 +126,14 @@ def _training(folder: Path) -> Iterator[Row]:
                     ours, theirs = (dict(enumerate(case.images_per_s[name])) for name in ("ours", other))
                     quantity = f"images/s for training, {_title(size)}, {case.name}"
                     yield Row(quantity, ours, f"{other} in a `DataLoader`", theirs, 0)
+
+
+def _augmented(folder: Path) -> Iterator[Row]:
+    for one in read(folder, training.AUGMENTED_FILE_NAME, training.AugmentedResults):
+        for case in one.cases:
+            ours, theirs = (dict(enumerate(case.images_per_s[name])) for name in ("ours", "torchvision"))
+            quantity = f"images/s for training, {_title(case.size)}, {case.name}"
+            yield Row(quantity, ours, "torchvision in a `DataLoader`", theirs, 0)
 
 
 def _video(folder: Path) -> Iterator[Row]:

@@ -297,6 +297,7 @@ def _page(folder: Path) -> str:
     blocks = [
         *(summary(read(folder, contest.file(FILE_NAME), Results), link_to=_LINK) for contest in CONTESTS.values()),
         *map(training.table, read(folder, training.FILE_NAME, training.TrainingResults)),
+        *map(training.augmented_table, read(folder, training.AUGMENTED_FILE_NAME, training.AugmentedResults)),
         *map(video_table.table, read(folder, video_table.FILE_NAME, Raw)),
         *map(streams_table.table, read(folder, streams_table.FILE_NAME, Raw)),
         *map(boxes_table.table, read(folder, boxes_table.FILE_NAME, Raw)),

@@ -16,6 +16,7 @@ from onestream.wire.install import install_command
 if TYPE_CHECKING:
     from onestream.preprocess.definition import Definition
     from onestream.preprocess.training.augmentation import Augmentation
+    from onestream.preprocess.training.cost import Cost
     from onestream.preprocess.training.detection.files import DetectionSample
     from onestream.preprocess.training.sheet import Subject
     from onestream.preprocess.training.text.files import TextLine
@@ -53,18 +54,26 @@ def augment(
     seed: Annotated[int, typer.Option(min=0, help="As of a loader.")] = 0,
     cell: Annotated[int, typer.Option(min=16, help="Longest side of a photo on the sheet, in pixels.")] = 224,
     backend: Annotated[Literal["dali", "reference"], typer.Option(help="What makes the pixels.")] = "dali",
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Measure what each operation costs on these photos, and print it.")
+    ] = False,
 ) -> None:
     """Draw a contact sheet: a row a photo, first what serving makes of it, then what training sees in each epoch.
 
-    Prints what was drawn, a line for each. Exits with 1 where a photo cannot be used, 2 where nothing can be drawn.
+    Prints what was drawn, a line for each; with --cost also what each operation adds to the milliseconds of an image.
+
+    Exits with 1 where a photo cannot be used, 2 where nothing can be drawn.
     """
     if augmentation is not None and operation:
         fail("--augmentation and --operation exclude each other: the file has operations", EXIT_CANNOT_START)
     if boxes is not None and lines is not None:
         fail("--boxes and --lines exclude each other", EXIT_CANNOT_START)
+    if cost and lines is not None:
+        fail("--cost is of pictures, not of --lines", EXIT_CANNOT_START)
     from onestream.preprocess.errors import BackendMissing, BadDataset, BadSample, PreprocessError
 
     try:
+        from onestream.preprocess.training.cost import chain_cost
         from onestream.preprocess.training.sheet import contact_sheet, line_sheet
         from onestream.serving.errors import BadPipeline
         from onestream.serving.pipeline import Pipeline
@@ -76,11 +85,14 @@ def augment(
     paths = expand(photos, names)
     if not paths:
         fail(names.none_in(photos), EXIT_CANNOT_START)
-    chain = _augmentation(augmentation, operation or [])
+    chain = read_augmentation(augmentation, operation or [])
+    measured: Cost | None = None
     try:
         if lines is None:
             definition, pictures = Pipeline.from_file(pipeline).preprocess, _subjects(paths, boxes)
             sheet = contact_sheet(definition, chain, pictures, epochs=epochs, seed=seed, cell=cell, backend=backend)
+            if cost:
+                measured = chain_cost(definition, chain, pictures, epochs=epochs, seed=seed, backend=backend)
             shown = [subject.name for subject in pictures]
         else:
             definition, listed = _reading(pipeline), _lines(paths, lines)
@@ -99,9 +111,12 @@ def augment(
     for name, row in zip(shown, sheet.drawn, strict=True):
         for epoch, drawn in enumerate(row):
             typer.echo(f"{name}, epoch {epoch}: {drawn}")
+    if measured is not None:
+        _show(measured)
 
 
-def _augmentation(file: Path | None, operations: list[str]) -> Augmentation:
+def read_augmentation(file: Path | None, operations: list[str]) -> Augmentation:
+    """The augmentation of a file, of operations as YAML, or the default; ends the command where it is none."""
     from onestream.preprocess.plain_yaml import BadYaml, read_plain_yaml
     from onestream.preprocess.training.augmentation import Augmentation
 
@@ -119,6 +134,16 @@ def _augmentation(file: Path | None, operations: list[str]) -> Augmentation:
         fail(": ".join(filter(None, (given, ".".join(map(str, first["loc"])), problem))), EXIT_CANNOT_START)
     except (BadYaml, OSError, UnicodeDecodeError) as error:
         fail(f"{given}: {getattr(error, 'strerror', None) or error}", EXIT_CANNOT_START)
+
+
+def _show(cost: Cost) -> None:
+    """A line for each operation, as what it adds."""
+    typer.echo(f"CPU ms an image, of {cost.images} made one at a time:")
+    rows = [("as served", f"{cost.served_ms:.2f}")]
+    rows += [(f"+ {name}", f"{added:+.2f}") for name, added in cost.added_ms]
+    rows.append(("in all", f"{cost.total_ms:.2f}"))
+    for name, value in rows:
+        typer.echo(f"  {name:<24}{value:>8}")
 
 
 def _subjects(paths: list[Path], boxes: Path | None) -> list[Subject]:

@@ -11,10 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from onestream.cli.bench_scale import scale
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.wire.install import install_command
 
 bench = typer.Typer(no_args_is_help=True, help="Measure what this machine serves, beside the usual way of writing it.")
+bench.command()(scale)
 
 
 @bench.callback()

@@ -1,4 +1,4 @@
-"""``onestream import``: preprocessing of other libraries in, a pipeline file out."""
+"""``onestream import``: preprocessing of other libraries in, a pipeline file or an augmentation out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from onestream.cli.exit_codes import EXIT_FAILED, fail
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from pydantic import BaseModel
 
     from onestream.preprocess.interop import Imported
+    from onestream.preprocess.interop.torchvision_training import ImportedAugmentation
 
 
 def import_preprocessing(
@@ -26,35 +29,84 @@ def import_preprocessing(
         ),
     ],
     *,
+    augmentation: Annotated[
+        bool,
+        typer.Option(
+            "--augmentation",
+            help="Of a transform for training, MODULE:NAME, or of a file of options of timm's create_transform: print "
+            "the augmentation for loaders (docs/augmentation.md).",
+        ),
+    ] = False,
     test_size: Annotated[
         bool, typer.Option("--test-size", help="Of a timm model with two sizes, take the one for tests.")
     ] = False,
 ) -> None:
     """Print a pipeline file whose preprocessing equals that of another library: onestream import SOURCE > my.yaml.
 
-    Where the source says what the network's outputs mean, the file returns boxes or classes; else the outputs.
+    Where the source says what the network's outputs mean, the file returns boxes or classes; else the outputs. With
+    --augmentation it prints what a loader draws as the source draws it.
 
-    Exits with 1 where a definition cannot state it exactly, naming what and what is nearest.
+    Exits with 1 where it cannot be stated exactly, naming what and what is nearest.
     """
+    if augmentation and test_size:
+        fail("--augmentation and --test-size exclude each other: training has one size", EXIT_CANNOT_START)
     from onestream.preprocess import PreprocessError
-    from onestream.preprocess.interop import import_source
+    from onestream.preprocess.interop import import_augmentation, import_source
 
     try:
-        imported = import_source(source, use_test_size=test_size)
+        if augmentation:
+            text = augmentation_text(import_augmentation(source))
+        else:
+            text = pipeline_text(import_source(source, use_test_size=test_size))
     except PreprocessError as error:
         fail(f"cannot import {source}: {error}", EXIT_FAILED)
-    typer.echo(pipeline_text(imported), nl=False)
+    typer.echo(text, nl=False)
 
 
 def pipeline_text(imported: Imported) -> str:
     """A pipeline file with this definition, every field written out, and what the source says of the outputs."""
-    about = [f"Preprocessing of {imported.origin}, by onestream import.", *imported.notes]
-    lines = [f"# {line}" for sentence in about for line in textwrap.wrap(sentence, 117)]
+    lines = _comments([f"Preprocessing of {imported.origin}, by onestream import.", *imported.notes])
     lines += ["preprocess:", "  operations:"]
-    for operation in imported.definition.model_dump(mode="json")["operations"]:
-        lines.append("    - " + yaml.safe_dump(operation, default_flow_style=True, sort_keys=False, width=1000).strip())
+    lines += [f"    {line}" for line in _operations(imported.definition.operations)]
     text = "\n".join(lines) + "\n\n"
     return text + (_AS_THEY_ARE if imported.postprocess is None else _section(imported.postprocess))
+
+
+def augmentation_text(imported: ImportedAugmentation) -> str:
+    """An augmentation as a file, every field written out, and in comments what its pipeline must be."""
+    chain, end = imported.augmentation, "has"
+    if imported.size_hw is not None:
+        size = "x".join(map(str, imported.size_hw))
+        end = f"leaves a picture of {size} as it is and has"
+        if imported.filter is not None:
+            end = f"ends in {size}, resizes by {imported.filter} and has"
+    lines = _comments(
+        [
+            f"Augmentation of {imported.origin}, by onestream import.",
+            *imported.notes,
+            f"It is for a pipeline whose preprocessing {end}",
+        ]
+    )
+    lines += [f"#   {line}" for line in _operations(imported.operations)]
+    lines += ["operations:", *_operations(chain.operations)]
+    if chain.fill is not None:
+        lines.append(f"fill: {chain.fill}")
+    return "\n".join(lines) + "\n"
+
+
+def _comments(sentences: Iterable[str]) -> list[str]:
+    return [f"# {line}" for sentence in sentences for line in textwrap.wrap(sentence, 117)]
+
+
+def _operations(operations: Iterable[BaseModel]) -> list[str]:
+    """A line of YAML for each."""
+    return ["- " + _on_one_line(operation.model_dump(mode="json")) for operation in operations]
+
+
+def _on_one_line(fields: dict[str, Any]) -> str:
+    # What kind of operation it is stands first, whatever class declares it.
+    ordered = {"op": fields["op"], **fields}
+    return yaml.safe_dump(ordered, default_flow_style=True, sort_keys=False, width=1000).strip()
 
 
 _AS_THEY_ARE = """\

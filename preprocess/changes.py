@@ -267,15 +267,19 @@ class Invert(_Plain):
         return np.subtract(255, pixels, dtype=np.uint8)
 
 
+Fill = Level | tuple[Level, Level, Level]
+"""One level for all channels, or those of red, green and blue."""
+
+
 class Erase(_Change):
-    """A rectangle of the canvas, in pixels of it, filled with one level."""
+    """A rectangle of the canvas, in pixels of it, filled with one colour; three levels are for pictures in colour."""
 
     op: Literal["erase"] = "erase"
     top: int = Field(ge=0)
     left: int = Field(ge=0)
     height: int = Field(ge=1)
     width: int = Field(ge=1)
-    fill: Level = 0
+    fill: Fill = 0
 
     def cut(self, offset: tuple[float, float], scale: float, size_hw: Size) -> Self | None:
         """See ``_Change.cut``: in whole pixels of the window."""

@@ -29,21 +29,32 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
 
 Loader = Iterable[Any]
+MakeLoader = Callable[[Sequence[Path], int], Loader]
 BACKENDS: tuple[BackendName, BackendName] = ("reference", "dali")
+
+
+def pictures(batches: Loader) -> np.ndarray[Any, Any]:
+    """All images of an epoch, in their order."""
+    seen: np.ndarray[Any, Any] = np.concatenate([images.numpy() for images in images_of(batches)])
+    return seen.astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Loaders that do the same work. ``close_enough`` bounds their mean difference from the first, in output units."""
+    """Loaders that do the same work.
+
+    ``seen`` is what is compared of an epoch's batches; ``close_enough`` bounds the mean difference from the first.
+    """
 
     name: str
-    loaders: dict[str, Callable[[Sequence[Path], int], Loader]]
+    loaders: dict[str, MakeLoader]
     close_enough: float
+    seen: Callable[[Loader], np.ndarray[Any, Any]] = pictures
 
 
 def cases(transform: Any | None) -> list[Case]:
     """What is compared; ``transform`` is torchvision's composition, None where torchvision is not installed."""
-    classify: dict[str, Callable[[Sequence[Path], int], Loader]] = {
+    classify: dict[str, MakeLoader] = {
         "ours": lambda paths, workers: our_loader(CLASSIFY, paths, workers=workers),
         "ours, normalized in torch": lambda paths, workers: our_loader(
             CLASSIFY, paths, workers=workers, normalize="torch"
@@ -54,7 +65,7 @@ def cases(transform: Any | None) -> list[Case]:
         classify["torchvision"] = lambda paths, workers: plain_loader(
             TransformDataset(paths, transform), workers=workers
         )
-    whole: dict[str, Callable[[Sequence[Path], int], Loader]] = {
+    whole: dict[str, MakeLoader] = {
         "ours": lambda paths, workers: our_loader(WHOLE, paths, workers=workers),
         "OpenCV": lambda paths, workers: plain_loader(OpenCvDataset(paths), workers=workers),
     }
@@ -84,15 +95,16 @@ def torchvision_transform() -> Any | None:
 
 
 def differences(case: Case, paths: Sequence[Path], workers: int) -> dict[str, float]:
-    """Mean difference of each loader's images from the first one's.
+    """Mean difference of what is seen of each loader from what is seen of the first.
 
     Raises ``ValueError`` naming the loader that is not close enough.
     """
+    torch.manual_seed(0)
     found: dict[str, float] = {}
     expected: np.ndarray[Any, Any] | None = None
     for name, make in case.loaders.items():
         loader = make(paths, workers)
-        seen = np.concatenate([images.numpy() for images in images_of(loader)]).astype(np.float32)
+        seen = case.seen(loader)
         _close(loader)
         expected = seen if expected is None else expected
         if seen.shape != expected.shape:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel
 
 from benchmarks.photos import Size, title
@@ -9,7 +11,7 @@ from benchmarks.result_files import FROZEN, Machine
 from onestream.measure.spread import Spread, ratio
 from onestream.measure.tables import NOT_MEASURED, markdown
 
-FILE_NAME = "training.json"
+FILE_NAME, AUGMENTED_FILE_NAME = "training.json", "augmentation.json"
 
 
 class CaseResult(BaseModel):
@@ -66,6 +68,30 @@ class TrainingResults(BaseModel):
     growth: float
 
 
+class AugmentedResults(BaseModel):
+    """Everything of one run of ``augmented``, whose ``differences`` are those of channels and boxes over an epoch."""
+
+    model_config = FROZEN
+
+    started_utc: str
+    commit: str
+    machine: Machine
+    versions: dict[str, str]
+    workers: int
+    rounds: int
+    cases: list[CaseResult]
+
+
+def augmented_table(results: AugmentedResults) -> str:
+    """The table of random chains in docs/results.md."""
+    sizes = list(dict.fromkeys(case.size for case in results.cases))
+    about = (
+        f"Augmentation in the training loader, {results.workers} threads against {results.workers} worker processes; "
+        f"{results.started_utc[:10]}, commit {results.commit[:12]}. Median (quartiles) of {results.rounds} rounds."
+    )
+    return f"{about}\n\n{_by_size(_rates(results.cases), sizes)}"
+
+
 def table(results: TrainingResults) -> str:
     """The table of one run in docs/results.md."""
     sizes = list(results.equal_to_serving)
@@ -73,16 +99,7 @@ def table(results: TrainingResults) -> str:
         f"Training loader, {results.workers} threads against {results.workers} worker processes; "
         f"{results.started_utc[:10]}, commit {results.commit[:12]}. Median (quartiles) of {results.rounds} rounds."
     )
-    rows: dict[str, dict[str, str]] = {}
-    for case in results.cases:
-        for name, rates in case.images_per_s.items():
-            row = rows.setdefault(f"images/s: {name} ({case.name})", {})
-            row[case.size] = Spread.of(rates).text(0)
-            if name != "ours" and not name.startswith("ours,"):
-                spread = case.ours_over(name)
-                rows.setdefault(f"**ours ÷ {name}** ({case.name})", {})[case.size] = (
-                    spread.text(2) if spread else NOT_MEASURED
-                )
+    rows = _rates(results.cases)
     rows["images equal to serving in every bit"] = {
         size: f"{share:.0%}" for size, share in results.equal_to_serving.items()
     }
@@ -95,9 +112,28 @@ def table(results: TrainingResults) -> str:
     rows["images with another best class"] = {
         size: f"{one.flipped} of {one.images}" for size, one in results.parity.items()
     }
-    cells = [[name, *(row.get(size, NOT_MEASURED) for size in sizes)] for name, row in rows.items()]
     memory = (
         f"Memory over {len(results.resident_mib)} epochs, growth after the third: {results.growth:+.2%} "
         f"(at the end {results.resident_mib[-1]:.0f} MiB)."
     )
-    return f"{about}\n\n{markdown(['quantity', *map(title, sizes)], cells)}\n{memory}\n"
+    return f"{about}\n\n{_by_size(rows, sizes)}\n{memory}\n"
+
+
+def _rates(cases: Sequence[CaseResult]) -> dict[str, dict[Size, str]]:
+    """Images/s of each loader and ours divided by each other one's, by quantity and size."""
+    rows: dict[str, dict[Size, str]] = {}
+    for case in cases:
+        for name, rates in case.images_per_s.items():
+            row = rows.setdefault(f"images/s: {name} ({case.name})", {})
+            row[case.size] = Spread.of(rates).text(0)
+            if name != "ours" and not name.startswith("ours,"):
+                spread = case.ours_over(name)
+                rows.setdefault(f"**ours ÷ {name}** ({case.name})", {})[case.size] = (
+                    spread.text(2) if spread else NOT_MEASURED
+                )
+    return rows
+
+
+def _by_size(rows: dict[str, dict[Size, str]], sizes: Sequence[Size]) -> str:
+    cells = [[name, *(row.get(size, NOT_MEASURED) for size in sizes)] for name, row in rows.items()]
+    return markdown(["quantity", *map(title, sizes)], cells)

@@ -16,19 +16,23 @@ from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.bulk.journal import JournalError
 from onestream.cli.bulk.outputs import Unwritable, writer_for
 from onestream.cli.bulk.progress import progress_bar
-from onestream.cli.bulk.run import Run, SourceChanged
+from onestream.cli.bulk.ray.options import RayOptions
+from onestream.cli.bulk.run import FIRST_ANSWER_S, Run, SourceChanged, patient_client, timeout_for
 from onestream.cli.bulk.sinks import OutputFile, Sink, Terminal
-from onestream.cli.bulk.sources import is_countable, samples
+from onestream.cli.bulk.sources import counter, is_address, local_path, samples
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.token_option import TokenOption
-from onestream.client import DEFAULT_URL, Client, OnestreamError
+from onestream.client import DEFAULT_URL, OnestreamError
 from onestream.measure.image_files import ImageNames
+from onestream.wire.install import install_command
 from onestream.wire.priority import check_priority
 
-_RETRIES = 4
-_FIRST_ANSWER_S = 5.0
-_LEAST_TIMEOUT_S = 30.0
-"""Where the option says nothing: images wait for others, and a server that refuses them is asked again."""
+
+class FileFormat(str, Enum):
+    """Of the parts of an output that is a folder."""
+
+    parquet = "parquet"
+    jsonl = "jsonl"
 
 
 class PriorityOption(str, Enum):
@@ -44,24 +48,33 @@ def bulk(
         list[str],
         typer.Argument(
             metavar="SOURCES",
-            help="Images, folders, tar files (WebDataset shards), patterns like 'shard-{0000..0009}.tar', or - for a "
-            "list of files on standard input.",
+            help="Images, folders, tar files (WebDataset shards), Parquet files, patterns like "
+            "'shard-{0000..0009}.tar', also s3://…, gs://… and hdfs://…, or - for a list on standard input.",
         ),
     ],
     *,
     to: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="Write this .csv, .jsonl, .parquet, or .json with COCO's results; lines on the terminal if left out."
+            help="Write this .csv, .jsonl, .parquet, or .json with COCO's results; lines on the terminal if left out. "
+            "With --ray a folder of parts."
         ),
     ] = None,
     every_file: AllOption = False,
+    column: Annotated[
+        str | None,
+        typer.Option(help="The column of Parquet files that holds the images.  [default: the only one of bytes]"),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Begin anew, whatever earlier runs have written.")
     ] = False,
     url: Annotated[
-        str, typer.Option(help="The server: host:port or grpc://… for gRPC, http://… for HTTP.")
-    ] = DEFAULT_URL,
+        str | None,
+        typer.Option(
+            help="The server: host:port or grpc://… for gRPC, http://… for HTTP.  [default: "
+            f"{DEFAULT_URL}, and none with --ray]",
+        ),
+    ] = None,
     token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline, such as detect or classify_fused.")] = "classify",
     top: Annotated[
@@ -81,6 +94,35 @@ def bulk(
     shared_memory: Annotated[
         bool, typer.Option("--shared-memory", help="Hand images over in shared memory (server on this machine).")
     ] = False,
+    on_ray: Annotated[
+        bool,
+        typer.Option("--ray", help="Run on Ray: the pipeline in worker processes, without a server unless --url."),
+    ] = False,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The cluster: host:port of its head, or auto on one of its machines; implies --ray.  "
+            "[default: a Ray of this machine, for this command]",
+        ),
+    ] = None,
+    repository: Annotated[
+        Path, typer.Option(help="With --ray: the folder of models in which the pipeline is built.")
+    ] = Path("model_repository"),
+    file_format: Annotated[
+        FileFormat, typer.Option("--format", help="With --ray: what the parts of the output are.")
+    ] = FileFormat.parquet,
+    files_per_part: Annotated[
+        int,
+        typer.Option(min=1, help="With --ray: images in one part; a tar or Parquet file is always a part by itself."),
+    ] = 1000,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --ray: worker processes.  [default: as many as there are CPUs for]"),
+    ] = None,
+    cpus_per_worker: Annotated[
+        int, typer.Option(min=1, help="With --ray: CPUs of each worker, and threads of its network and decoder.")
+    ] = 1,
 ) -> None:
     """Classify any number of images on a running server, or find the objects or the text in them.
 
@@ -90,16 +132,41 @@ def bulk(
     that fail are rows, too, and are listed in OUT.errors.csv. Exits with 0 when all went well, 1 when an image failed
     or the server was lost on the way, 2 when nothing could be sent.
     """
+    names = ImageNames(every_file=every_file, way_out=TRIES_ALL)
+    if on_ray or ray_address is not None:
+        if shared_memory:
+            fail("--shared-memory is for a server on this machine, without --ray", EXIT_CANNOT_START)
+        _on_ray(
+            RayOptions(
+                sources=tuple(sources),
+                to=to,
+                overwrite=overwrite,
+                every_file=every_file,
+                column=column,
+                pipeline=pipeline,
+                repository=repository,
+                top=top,
+                file_format=file_format.value,
+                files_per_part=files_per_part,
+                address=ray_address,
+                workers=workers,
+                cpus_per_worker=cpus_per_worker,
+                url=url,
+                token=token,
+                in_flight=in_flight,
+                timeout_s=timeout_s,
+                priority=check_priority(priority.value),
+            )
+        )
+        return
+    out = None if to is None else Path(local_path(to))
     try:
-        if to is not None:
-            writer_for(to)
-        client = Client(
-            url,
-            token=token,
-            shared_memory=shared_memory,
-            retries=_RETRIES,
-            retry_overloaded=True,
-            priority=check_priority(priority.value),
+        if to is not None and is_address(to):
+            raise ValueError(f"--to {to} is on another machine, which is for --ray")
+        if out is not None:
+            writer_for(out)
+        client = patient_client(
+            url or DEFAULT_URL, token=token, shared_memory=shared_memory, priority=check_priority(priority.value)
         )
     except (ValueError, ImportError) as error:
         fail(str(error), EXIT_CANNOT_START)
@@ -107,20 +174,19 @@ def bulk(
         stack.enter_context(client)
         try:
             # Asks the server about the pipeline, so a wrong address or name ends here.
-            client.max_body_bytes(pipeline, timeout_s=_FIRST_ANSWER_S)
-            sink = _sink(to, sources, pipeline, top, anew=overwrite)
+            client.max_body_bytes(pipeline, timeout_s=FIRST_ANSWER_S)
+            sink = _sink(out, sources, pipeline, top, anew=overwrite)
         except (OnestreamError, JournalError, OSError) as error:
             fail(str(error), EXIT_CANNOT_START)
         stack.callback(sink.close)
         listed = (os.fsdecode(line) for line in sys.stdin.buffer)
-        names = ImageNames(every_file=every_file, way_out=TRIES_ALL)
         run = Run(
             client,
-            samples(sources, listed, names=names),
+            samples(sources, listed, names=names, column=column),
             pipeline=pipeline,
             top=top,
             in_flight=in_flight,
-            timeout_s=timeout_s or max(_LEAST_TIMEOUT_S, client.default_timeout_s(pipeline)),
+            timeout_s=timeout_for(client, pipeline, timeout_s),
         )
         show = sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
         try:
@@ -132,7 +198,7 @@ def bulk(
         except BrokenPipeError:
             # Who reads the lines has enough; typer ends without a word.
             raise
-        except (OnestreamError, JournalError, OSError) as error:
+        except (OnestreamError, JournalError, ImportError, OSError) as error:
             code = EXIT_FAILED if run.done else EXIT_CANNOT_START
             fail(f"stopped after {run.done} images: {error}{sink.kept}", code)
         except KeyboardInterrupt:
@@ -160,13 +226,10 @@ def _work(run: Run, sink: Sink, sources: list[str], *, every_file: bool, show: b
     if earlier:
         typer.echo(f"going on after {earlier} images of an earlier run", err=True)
 
-    def count() -> int:
-        return sum(1 for _ in samples(sources, names=ImageNames(every_file=every_file)))
-
     with ExitStack() as stack:
         advance = (
             stack.enter_context(
-                progress_bar(done=earlier, failed=run.failed, count=count if is_countable(sources) else None)
+                progress_bar(done=earlier, failed=run.failed, count=counter(sources, every_file=every_file))
             )
             if show
             else None
@@ -177,3 +240,11 @@ def _work(run: Run, sink: Sink, sources: list[str], *, every_file: bool, show: b
                 advance(run.done, run.failed)
     sink.finish()
     return (run.done - earlier) / max(monotonic() - began_s, 1e-9)
+
+
+def _on_ray(options: RayOptions) -> None:
+    try:
+        from onestream.cli.bulk.ray.command import bulk_on_ray
+    except ImportError as error:
+        fail(f"--ray needs Ray and what serves: {install_command('cpu', 'ray')} ({error})", EXIT_CANNOT_START)
+    bulk_on_ray(options)

@@ -98,12 +98,17 @@ class Journal:
             begun = json.loads(first)
         except ValueError:
             raise JournalError(f"{self.path} is no journal; expected one of onestream bulk") from None
-        if begun != about:
-            changed = [name for name in about if not isinstance(begun, dict) or begun.get(name) != about[name]]
-            seen = {name: begun.get(name) for name in changed} if isinstance(begun, dict) else begun
-            now = {name: about[name] for name in changed}
-            raise JournalError(f"{self.path} belongs to another run: {seen}, now {now}")
+        check_same_run(self.path, begun, about)
         self._rows_at = len(first)
+
+
+def check_same_run(path: Path | str, begun: Any, about: Mapping[str, Any]) -> None:
+    """Raise JournalError, which names ``path``, where a run that was ``begun`` is about something else."""
+    if begun != about:
+        changed = [name for name in about if not isinstance(begun, dict) or begun.get(name) != about[name]]
+        seen = {name: begun.get(name) for name in changed} if isinstance(begun, dict) else begun
+        now = {name: about[name] for name in changed}
+        raise JournalError(f"{path} belongs to another run: {seen}, now {now}")
 
 
 def replace_durably(temporary: Path, final: Path) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePath
-from typing import Any, get_args, get_origin
+from typing import Any, BinaryIO, Literal, get_args, get_origin
 
 from onestream.cli.bulk.journal import replace_durably
 from onestream.cli.bulk.rows import Answer, Row
-from onestream.cli.bulk.tables import one_for_each_find, one_for_each_image
-from onestream.client import Detections, Reading, Regions
+from onestream.cli.bulk.tables import Table, one_for_each_find, one_for_each_image
+from onestream.client import Classification, Detections, Embedding, Outputs, Reading, Regions
 from onestream.wire.install import install_command
 
 _ROW_GROUP, _ROW_GROUP_OF_LISTS = 50_000, 2_000
@@ -48,7 +49,8 @@ def writer_for(path: Path) -> Writer:
 def check_takes(path: Path, result: Answer) -> None:
     """Raise Unwritable where a file of this name cannot hold such a result."""
     if writer_for(path) is _coco and not isinstance(result, Detections):
-        other = "text" if isinstance(result, Reading) else "regions" if isinstance(result, Regions) else "classes"
+        kinds = {Reading: "text", Regions: "regions", Classification: "classes", Embedding: "vectors"}
+        other = kinds.get(type(result), "tensors")
         raise Unwritable(
             f"{path} is to hold COCO's results, which are objects; the pipeline answers {other}: use .jsonl"
         )
@@ -103,25 +105,55 @@ def _csv(path: Path, rows: Rows, top: int) -> None:
             writer.writerows(table.records(row))
 
 
-def _json_lines(path: Path, rows: Rows, _top: int) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(row.to_json() + "\n" for row in rows)
+def write_json_lines(file: BinaryIO, rows: Iterable[Row]) -> None:
+    """Write rows as JSON lines, in one pass."""
+    file.writelines(row.to_json().encode() + b"\n" for row in rows)
 
 
-def _parquet(path: Path, rows: Rows, top: int) -> None:
+def write_parquet(file: BinaryIO, rows: Iterable[Row], *, like: Answer | None, top: int) -> None:
+    """Write rows as Parquet, in one pass, with the columns of an answer ``like`` this; None stands for classes."""
     pa = _pyarrow()
     import pyarrow.parquet
 
-    like = _example(rows)
     table = one_for_each_image(like, top)
     schema = pa.schema([(name, _arrow_type(kind)) for name, kind in table.columns])
-    at_once = _ROW_GROUP_OF_LISTS if isinstance(like, Detections | Regions) else _ROW_GROUP
-    source = (record for row in rows for record in table.records(row))
-    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        while group := list(itertools.islice(source, at_once)):
-            writer.write_table(
-                pa.Table.from_arrays([*map(pa.array, zip(*group, strict=True), schema.types)], schema=schema)
-            )
+    at_once = _ROW_GROUP_OF_LISTS if isinstance(like, Detections | Embedding | Outputs | Regions) else _ROW_GROUP
+    left = iter(rows)
+    with pyarrow.parquet.ParquetWriter(file, schema) as writer:
+        while group := list(itertools.islice(left, at_once)):
+            writer.write_table(pa.table(arrow_columns(table, group), schema=schema))
+
+
+def arrow_columns(table: Table, rows: Sequence[Row]) -> dict[str, Any]:
+    """The columns of some rows, as arrays of Arrow."""
+    pa = _pyarrow()
+    records = [record for row in rows for record in table.records(row)]
+    cells = zip(*records, strict=True) if records else itertools.repeat(())
+    return {
+        name: pa.array(column, _arrow_type(kind)) for (name, kind), column in zip(table.columns, cells, strict=False)
+    }
+
+
+def rows_in(content: bytes, file_format: Literal["parquet", "jsonl"]) -> tuple[int, int]:
+    """How many rows a file holds, and how many of them are of images that failed."""
+    if file_format == "jsonl":
+        lines = content.splitlines()
+        return len(lines), sum("error" in json.loads(line) for line in lines)
+    _pyarrow()
+    import pyarrow.parquet
+
+    errors = pyarrow.parquet.read_table(io.BytesIO(content), columns=["error"]).column("error")
+    return len(errors), len(errors) - errors.null_count
+
+
+def _json_lines(path: Path, rows: Rows, _top: int) -> None:
+    with path.open("wb") as file:
+        write_json_lines(file, rows)
+
+
+def _parquet(path: Path, rows: Rows, top: int) -> None:
+    with path.open("wb") as file:
+        write_parquet(file, rows, like=_example(rows), top=top)
 
 
 def _arrow_type(kind: Any) -> Any:
@@ -130,7 +162,11 @@ def _arrow_type(kind: Any) -> Any:
     parts = get_args(kind)
     if get_origin(kind) is tuple:
         return pa.list_(_arrow_type(parts[0]), len(parts))
-    return pa.list_(_arrow_type(parts[0])) if parts else {str: pa.string(), int: pa.int64(), float: pa.float64()}[kind]
+    return (
+        pa.list_(_arrow_type(parts[0]))
+        if parts
+        else {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}[kind]
+    )
 
 
 def _coco(path: Path, rows: Rows, _top: int) -> None:

@@ -12,22 +12,33 @@ import numpy as np
 
 from onestream.cli.messages import without_name
 from onestream.cli.result_lines import best
-from onestream.client import BadImage, Classification, Detections, Label, OnestreamError, Reading, Regions
+from onestream.client import (
+    BadImage,
+    Classification,
+    Detections,
+    Embedding,
+    Label,
+    OnestreamError,
+    Outputs,
+    Reading,
+    Regions,
+)
 from onestream.client.regions import quads_of
-from onestream.wire.tensor_names import BOXES, IMAGE_SIZE, LEFT_OUT, QUADS, TEXTS
+from onestream.wire.tensor_names import BOXES, EMBEDDING, IMAGE_SIZE, LEFT_OUT, QUADS, TEXTS
 
-Answer = Classification | Detections | Regions
+Answer = Classification | Detections | Embedding | Outputs | Regions
 """The results that have a place in a table."""
 
 _OF_A_REQUEST = ("model", "request_id", "latency_ms")
 """Fields of a result that say nothing of the image."""
+_TENSORS = "tensors"
 _NO_TENSORS = ("path", "key", QUADS, BOXES, IMAGE_SIZE, LEFT_OUT, "latency_ms")
 """Fields of a row with regions that are not what a stage said of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The classes of an image, the objects or the text in it, or ``error`` and ``reason``.
+    """The classes of an image, the objects or the text in it, its vector or tensors, or ``error`` and ``reason``.
 
     ``path`` and ``key`` are as of its Sample. Of ``result`` only what was found and ``latency_ms`` are kept.
     """
@@ -86,6 +97,12 @@ def _result(fields: dict[str, Any]) -> Answer:
     latency_ms = fields["latency_ms"]
     if LEFT_OUT in fields:
         return _regions(fields)
+    if EMBEDDING in fields:
+        vector = np.array(fields[EMBEDDING], np.float32)
+        return Embedding(vector, model="", request_id="", latency_ms=latency_ms)
+    if _TENSORS in fields:
+        tensors = {name: _array(value) for name, value in fields[_TENSORS].items()}
+        return Outputs(tensors, model="", request_id="", latency_ms=latency_ms)
     if "boxes" not in fields:
         labels = tuple(Label(**label) for label in fields["labels"])
         return Classification(labels, model="", request_id="", latency_ms=latency_ms)

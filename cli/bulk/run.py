@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from onestream.cli.bulk.rows import Answer, Row
 from onestream.cli.bulk.sources import Sample, as_text
@@ -13,6 +14,8 @@ from onestream.client import (
     Client,
     InvalidRequest,
     OnestreamError,
+    Outputs,
+    Result,
     ServerFailed,
     ServerOverloaded,
     TimedOut,
@@ -22,6 +25,8 @@ from onestream.client import (
 )
 from onestream.client.images import ImageInput, unreadable
 from onestream.client.ordered import map_in_order
+from onestream.wire.priority import Priority
+from onestream.wire.tensor_names import MATTE
 
 _OF_ONE_IMAGE = (
     BadImage,
@@ -33,6 +38,16 @@ _OF_ONE_IMAGE = (
     TimedOut,
 )
 """After these the next image may succeed. After any other none would, so the run stops; a later one continues it."""
+
+
+Loaded = str | bytes | OnestreamError
+"""What is there of an image: its path, its bytes, or why it cannot be read."""
+
+
+FIRST_ANSWER_S = 5.0
+_RETRIES = 4
+_LEAST_TIMEOUT_S = 30.0
+"""Where the option says nothing: images wait for others, and a server that refuses them is asked again."""
 
 
 class SourceChanged(Exception):
@@ -70,32 +85,57 @@ class Run:
     def rows(self) -> Iterator[Row]:
         """A row for each sample that is left. Raises errors that are not of one image alone, after the rows before."""
         max_bytes = self._client.max_body_bytes(self._pipeline)
-        loaded = ((sample, _loaded(sample, max_bytes)) for sample in self._samples)
-        for row in map_in_order(self._predict, loaded, in_flight=self._in_flight):
+        items = ((sample, None if sample.at_any_time else loaded(sample, max_bytes)) for sample in self._samples)
+        for row in map_in_order(partial(self._predict, max_bytes), items, in_flight=self._in_flight):
             self._count(row)
             yield row
 
-    def _predict(self, loaded: tuple[Sample, str | bytes | OnestreamError]) -> Row:
-        sample, image = loaded
+    def _predict(self, max_bytes: int, item: tuple[Sample, Loaded | None]) -> Row:
+        sample, image = item
         try:
+            if image is None:
+                image = loaded(sample, max_bytes)
             if isinstance(image, OnestreamError):
                 raise image
-            with _opened(image) as opened:
-                result = self._client.predict(opened, pipeline=self._pipeline, timeout_s=self._timeout_s)
+            with opened(image) as file:
+                result = self._client.predict(file, pipeline=self._pipeline, timeout_s=self._timeout_s)
         except _OF_ONE_IMAGE as error:
             return Row.of_error(sample.path, sample.key, error)
-        if not isinstance(result, Answer):
-            raise UnexpectedResponse(
-                f"{self._pipeline!r} answers {lines(result, 1)[0].what}; bulk writes classes, objects and text"
-            )
-        return Row.of_result(sample.path, sample.key, result, self._top)
+        return Row.of_result(sample.path, sample.key, as_answer(result, self._pipeline), self._top)
 
     def _count(self, row: Row) -> None:
         self.done += 1
         self.failed += row.error is not None
 
 
-def _opened(image: str | bytes) -> AbstractContextManager[ImageInput]:
+def patient_client(url: str, *, token: str | None, priority: Priority, shared_memory: bool = False) -> Client:
+    """A client that asks again where it is refused. Raises ValueError and ImportError as ``Client`` does."""
+    return Client(
+        url,
+        token=token,
+        shared_memory=shared_memory,
+        retries=_RETRIES,
+        retry_overloaded=True,
+        priority=priority,
+    )
+
+
+def timeout_for(client: Client, pipeline: str, timeout_s: float | None) -> float:
+    """How long one image may take, in seconds, where the user says ``timeout_s`` or nothing."""
+    return timeout_s or max(_LEAST_TIMEOUT_S, client.default_timeout_s(pipeline))
+
+
+def as_answer(result: Result, pipeline: str) -> Answer:
+    """The result, if it has a place in a table. Raises UnexpectedResponse for one that has none."""
+    if not isinstance(result, Answer) or (isinstance(result, Outputs) and MATTE in result.tensors):
+        raise UnexpectedResponse(
+            f"{pipeline!r} answers {lines(result, 1)[0].what}; bulk writes classes, objects, text, vectors and tensors"
+        )
+    return result
+
+
+def opened(image: str | bytes) -> AbstractContextManager[ImageInput]:
+    """What a sample gave, as a client or ``encode`` takes it. Raises UnreadableInput."""
     if isinstance(image, bytes):
         return nullcontext(image)
     try:
@@ -104,7 +144,8 @@ def _opened(image: str | bytes) -> AbstractContextManager[ImageInput]:
         raise unreadable(as_text(image), error) from None
 
 
-def _loaded(sample: Sample, max_bytes: int) -> str | bytes | OnestreamError:
+def loaded(sample: Sample, max_bytes: int) -> Loaded:
+    """What a sample gives, errors too."""
     try:
         return sample.load(max_bytes)
     except OnestreamError as error:

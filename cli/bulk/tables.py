@@ -7,20 +7,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from onestream.cli.bulk.rows import Answer, Row
-from onestream.client import Classification, Detections, Regions
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES, TEXTS
+from onestream.client import Classification, Detections, Embedding, Outputs, Regions
+from onestream.client.plain_values import plain
+from onestream.wire.tensor_names import (
+    BOXES,
+    CLASS_IDS,
+    EMBEDDING,
+    IMAGE_SIZE,
+    LABELS,
+    LEFT_OUT,
+    QUADS,
+    SCORES,
+    TEXTS,
+)
 
 Column = tuple[str, Any]
-"""A name, and the type of its cells: ``str``, ``int``, ``float``, a ``list`` of a type, or a ``tuple`` of one."""
+"""A name, and the type of its cells: a plain type, a ``list`` of a type, or a ``tuple`` of one."""
 
 _Point = tuple[float, float]
 _Box = tuple[float, float, float, float]
 _Quad = tuple[_Point, _Point, _Point, _Point]
 _ONE_OF = {TEXTS: "text", LABELS: "label", CLASS_IDS: "class_id", SCORES: "score"}
 """What one value of these tensors is called."""
+
+_OF_ROWS = ("path", "key", "latency_ms", "error", "reason")
+"""Columns of every table, whose names a tensor may have, too."""
 
 Record = tuple[Any, ...]
 
@@ -53,6 +68,10 @@ def one_for_each_image(like: Answer | None, top: int) -> Table:
     """
     if like is None or isinstance(like, Classification):
         return _classes(top)
+    if isinstance(like, Embedding):
+        return Table([(EMBEDDING, list[float])], lambda result: [(result.vector.tolist(),)])
+    if isinstance(like, Outputs):
+        return _tensors(like)
     if isinstance(like, Regions):
         return _regions(like)
     columns: list[Column] = [
@@ -77,6 +96,8 @@ def one_for_each_find(like: Answer | None, top: int) -> Table:
     """
     if like is None or isinstance(like, Classification):
         return _classes(top)
+    if isinstance(like, Embedding | Outputs):
+        return _as_json(one_for_each_image(like, top))
     if isinstance(like, Regions):
         return _each_region(like)
     corners: list[Column] = [(name, float) for name in ("x0", "y0", "x1", "y1")]
@@ -102,6 +123,22 @@ def _classes(top: int) -> Table:
         return [(*found, *(None,) * (len(columns) - len(found)))]
 
     return Table(columns, cells)
+
+
+def _tensors(like: Outputs) -> Table:
+    """One record for each image: its tensors without the batch dimension, by their names."""
+    names = sorted(like.tensors)
+    columns = [(f"tensor_{name}" if name in _OF_ROWS else name, _type_of(like.tensors[name][0])) for name in names]
+    return Table(columns, lambda result: [tuple(plain(np.asarray(result.tensors[name][0])) for name in names)])
+
+
+def _as_json(table: Table) -> Table:
+    """The same with lists as JSON, for plain cells."""
+
+    def cells(result: Any) -> list[Record]:
+        return [tuple(_cell(value, is_best=False) for value in record) for record in table.cells(result)]
+
+    return Table([(name, Any) for name, _ in table.answer_columns], cells)
 
 
 def _regions(like: Regions) -> Table:
@@ -142,7 +179,7 @@ def _each_region(like: Regions) -> Table:
 
 def _type_of(array: npt.NDArray[Any]) -> Any:
     """The type of a tensor's cell in a record for each image: lists as deep as it has dimensions."""
-    kind: Any = {"O": str, "i": int}.get(array.dtype.kind, float)
+    kind: Any = {"O": str, "i": int, "u": int, "b": bool}.get(array.dtype.kind, float)
     for _ in array.shape:
         kind = list[kind]
     return kind

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -34,6 +34,9 @@ from onestream.client import (
 from onestream.serving.building.certificate import bundled_photos
 from onestream.serving.server.triton.ports import names_this_machine
 
+if TYPE_CHECKING:
+    from onestream.preprocess.training import Augmentation
+
 _FILES = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _CHUNK_BYTES = 64 * 1024
@@ -49,13 +52,15 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Page:
-    """The application for one Triton server. ``loopback``: only this machine reaches it, under one of its local names.
+    """The application for one Triton server, and a chain as ``look`` takes it.
+
+    ``loopback``: only this machine reaches it, under one of its local names.
 
     The server is asked about one image at a time, so that the milliseconds of one are not those of another.
     """
 
-    def __init__(self, served: Served, *, loopback: bool = True) -> None:
-        self._served, self._loopback = served, loopback
+    def __init__(self, served: Served, chain: Augmentation | str, *, loopback: bool = True) -> None:
+        self._served, self._chain, self._loopback = served, chain, loopback
         self._samples = bundled_photos()
         self._one_at_a_time = asyncio.Lock()
 
@@ -125,7 +130,7 @@ class Page:
         async with self._one_at_a_time:
             if request.transport is None:
                 raise ConnectionResetError
-            return web.json_response(await asyncio.to_thread(look, self._served, form, image))
+            return web.json_response(await asyncio.to_thread(look, self._served, form, image, self._chain))
 
     async def _form(self, name: str) -> Form:
         # Asked anew each time: a server that was restarted or rolled out may serve something else.

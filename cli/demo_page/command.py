@@ -5,13 +5,16 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
 from onestream.client import DEFAULT_URL
 from onestream.wire.install import install_command
+
+if TYPE_CHECKING:
+    from onestream.preprocess.training.augmentation import Augmentation
 
 _SHUTDOWN_S = 2.0
 
@@ -23,6 +26,14 @@ def demo_page(
     ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Start a server for the page, and stop it with it.")] = False,
     repository: Annotated[Path, typer.Option(help="Folder of models, for --serve.")] = Path("model_repository"),
+    augmentation: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="How training varies pictures, as YAML (docs/augmentation.md), which the page shows; needs PyTorch.  "
+            "[default: box and flip]",
+        ),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address to bind; the default is reachable from this machine only.")
     ] = "127.0.0.1",
@@ -56,6 +67,7 @@ def demo_page(
         fail(f"{error.name or error} is not installed. Run: {install_command('cpu', 'demo')}", EXIT_CANNOT_START)
     except BackendMissing as error:
         fail(str(error), EXIT_CANNOT_START)
+    chain = _chain(augmentation)
     loopback = is_loopback(host)
     if not (loopback or insecure_bind):
         fail(
@@ -86,12 +98,25 @@ def demo_page(
         name = f"[{host}]" if ":" in host else host
         typer.echo(f"open http://{name}:{listening.getsockname()[1]}/ (server: {served.url}); Ctrl-C stops it")
         web.run_app(
-            Page(served, loopback=loopback).application(),
+            Page(served, chain, loopback=loopback).application(),
             sock=listening,
             print=None,
             access_log=None,
             shutdown_timeout=_SHUTDOWN_S,
         )
+
+
+def _chain(file: Path | None) -> Augmentation | str:
+    """How training varies pictures; a text that says why that cannot be shown, where PyTorch is not installed."""
+    from onestream.cli.augment import read_augmentation
+    from onestream.preprocess import BackendMissing
+
+    try:
+        return read_augmentation(file, [])
+    except BackendMissing as error:
+        if file is not None:
+            fail(str(error), EXIT_CANNOT_START)
+        return f"Not shown: {error}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

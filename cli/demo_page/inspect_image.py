@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +22,19 @@ from onestream.measure.parity.library_baselines import usual_code
 from onestream.measure.parity.photos import source_of
 from onestream.measure.parity.subject import Photo, Refused, Subject
 from onestream.postprocess.same_objects import Found, compare
-from onestream.preprocess import BackendMissing, BadImage, Definition, compile
+from onestream.preprocess import BackendMissing, BadImage, Definition, PreprocessError, compile
 from onestream.preprocess.backends.reference import picture
 from onestream.wire.box_style import color_of
 from onestream.wire.tensor_names import MATTE
+
+if TYPE_CHECKING:
+    from onestream.preprocess.training import Augmentation
 
 Json = dict[str, Any]
 Pixels = npt.NDArray[np.uint8]
 
 _JPEG_QUALITY = 90
+_EPOCHS = 5
 _LEGEND_WIDTH, _LEGEND_LEVELS = 256, (0, 1, 4, 8, 16, 32)
 _USUAL = {"OpenCV": "cv2.resize: no antialiasing", "Pillow": "Image.resize with its default filter"}
 _STEPS = {
@@ -42,10 +46,11 @@ _IN_ONE = ("all steps", "in one process")
 _STAGES = ("all stages", "from the picture to what they say of its regions")
 
 
-def look(served: Served, form: Form, image: bytes) -> Json:
-    """Ask the server about one image and compare what it did with the reference.
+def look(served: Served, form: Form, image: bytes, chain: Augmentation | str) -> Json:
+    """Ask the server about one image, compare what it did with the reference, and vary it as training would.
 
-    Raises the errors of ``onestream.client.errors``: ``BadImage`` for an image that the server refuses.
+    ``chain`` is how training varies pictures, or says why that cannot be shown. Raises the errors of
+    ``onestream.client.errors``: ``BadImage`` for an image that the server refuses.
     """
     answer = served.answer(form, image)
     seen = served.pixels(form, image)
@@ -55,6 +60,7 @@ def look(served: Served, form: Form, image: bytes) -> Json:
         "seen": _seen(form, seen, reference),
         "answer": _answer(form, image, answer),
         "time": _time(form, answer),
+        "training": _training(form, image, chain),
         "parity": _parity(served, form, image, answer, seen, reference),
     }
 
@@ -188,6 +194,22 @@ def _time(form: Form, answer: Answer) -> Json:
     rest_ms = answer.latency_ms - sum(part["ms"] for part in parts)
     parts.append({"name": "transfer", "what": "gRPC, and between the steps", "ms": rest_ms})
     return {"total_ms": answer.latency_ms, "parts": parts, "requests": spent.success.count, "precision": form.precision}
+
+
+def _training(form: Form, image: bytes, chain: Augmentation | str) -> Json:
+    """The picture as served and as epochs of training would see it; of a cascade for its first network."""
+    nothing: Json = {"image": None, "variations": []}
+    if isinstance(chain, str):
+        return {**nothing, "why": chain}
+    from onestream.preprocess.training.sheet import Subject, contact_sheet
+
+    try:
+        sheet = contact_sheet(
+            form.definition, chain, [Subject("this picture", image)], epochs=_EPOCHS, limits=form.limits
+        )
+    except PreprocessError as error:
+        return {**nothing, "why": f"Not shown: {error}"}
+    return {"image": _png(np.asarray(sheet.image)), "variations": [str(one) for one in sheet.drawn[0]]}
 
 
 def _parity(

@@ -32,7 +32,11 @@ from onestream.serving.server.server import Server
 
 HERE = Path(__file__).parent
 PIPELINE_FILE = HERE / "digits.yaml"
-AUGMENTATION = Augmentation(area=(0.6, 1.0), ratio=(0.8, 1.25), flip=0, brightness=0.2, contrast=0.2)
+AUGMENTATION = Augmentation(
+    # A digit that is mirrored is none; what comes into sight around the paper is white.
+    [{"op": "box", "area": (0.6, 1.0), "ratio": (0.8, 1.25)}, {"op": "rand_augment", "count": 1, "magnitude": 9}],
+    fill=255,
+)
 SEED = 1
 CONSOLE = Console()
 

@@ -8,18 +8,20 @@
 from onestream.preprocess.interop.common import Imported
 from onestream.preprocess.interop.huggingface_config import from_huggingface
 from onestream.preprocess.interop.letterbox import from_letterbox
-from onestream.preprocess.interop.source import FORMS, import_source
+from onestream.preprocess.interop.source import AUGMENTATION_FORMS, FORMS, import_augmentation, import_source
 from onestream.preprocess.interop.timm_config import from_timm
 from onestream.preprocess.interop.to_torchvision import to_torchvision
 from onestream.preprocess.interop.torchvision_transforms import from_torchvision
 
 __all__ = [
+    "AUGMENTATION_FORMS",
     "FORMS",
     "Imported",
     "from_huggingface",
     "from_letterbox",
     "from_timm",
     "from_torchvision",
+    "import_augmentation",
     "import_source",
     "to_torchvision",
 ]

@@ -1,4 +1,4 @@
-"""Makes a definition of a name on the command line: weights, a model, a file, an object in a module."""
+"""Makes a definition or an augmentation of a name on the command line: weights, a model, a file, an object."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
@@ -21,6 +21,16 @@ from onestream.preprocess.interop.libraries import load, with_torchvision
 from onestream.preprocess.interop.timm_config import from_timm, registered
 from onestream.preprocess.interop.torchvision_transforms import from_torchvision
 from onestream.preprocess.interop.ultralytics_export import from_ultralytics, of_letterbox
+from onestream.preprocess.plain_yaml import BadYaml, read_plain_yaml
+
+if TYPE_CHECKING:
+    from onestream.preprocess.interop.torchvision_training import ImportedAugmentation
+
+AUGMENTATION_FORMS = (
+    "my_module:my_transform for a transform of torchvision or timm, my_module:my_options or options.yaml for the "
+    "options of timm's create_transform"
+)
+"""The forms of the source of an augmentation, by example."""
 
 FORMS = (
     "torchvision:ResNet50_Weights.IMAGENET1K_V2, timm:mobilenetv3_small_100.lamb_in1k, a preprocessor_config.json or a "
@@ -51,6 +61,34 @@ def import_source(source: str, *, use_test_size: bool = False) -> Imported:
     if None in imported.definition.output_spec.size_hw:
         return replace(imported, notes=(*imported.notes, _NO_SIZE))
     return imported
+
+
+def import_augmentation(source: str) -> ImportedAugmentation:
+    """Import the augmentation that ``source`` names, in one of ``AUGMENTATION_FORMS``.
+
+    Raises as ``import_source``, and ``BackendMissing`` without PyTorch, to whose loaders augmentations belong.
+    """
+    from onestream.preprocess.interop.torchvision_training import augmentation_from_timm, augmentation_from_torchvision
+
+    if re.fullmatch(r"[\w.]+:\w+", source):
+        found = named_object(source)
+    elif Path(source).suffix in (".yaml", ".yml", ".json"):
+        found = _options(Path(source))
+    else:
+        raise CannotImport(f"{source!r} is no source of an augmentation. Sources are: {AUGMENTATION_FORMS}")
+    if isinstance(found, Mapping):
+        return augmentation_from_timm(found, origin=f"timm's options {source}{_version('timm')}")
+    return augmentation_from_torchvision(found, origin=source)
+
+
+def _options(path: Path) -> Mapping[str, Any]:
+    try:
+        found = read_plain_yaml(path.read_text(encoding="utf-8"))
+    except (BadYaml, OSError, UnicodeDecodeError) as error:
+        raise CannotImport(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(found, Mapping):
+        raise CannotImport(f"{path} holds no options by name")
+    return found
 
 
 def _import(source: str, *, use_test_size: bool) -> Imported:

@@ -31,43 +31,46 @@ def from_torchvision(transform: Any) -> Definition:
         transform = transform.transforms
     if isinstance(transform, functools.partial | type):
         transform = transform()
-    chain = _Chain()
-    for step in _flat(transform):
+    chain = Chain()
+    for step in flat_steps(transform):
         chain.add(step)
     return chain.definition()
 
 
-def _flat(transform: Any) -> Iterator[Any]:
+def flat_steps(transform: Any) -> Iterator[Any]:
     """The steps of a transform, those inside compositions among them."""
-    if _class(transform) in (("torchvision", "Compose"), ("torch", "Sequential")):
+    if class_of(transform) in (("torchvision", "Compose"), ("torch", "Sequential")):
         for step in transform.transforms if hasattr(transform, "transforms") else transform:
-            yield from _flat(step)
+            yield from flat_steps(step)
     else:
         yield transform
 
 
-def _class(step: Any) -> tuple[str, str]:
+def class_of(step: Any) -> tuple[str, str]:
     """The library and the name of an object's class; a class derived from a library's own is not the library's."""
     return type(step).__module__.partition(".")[0], type(step).__name__
 
 
-class _Chain:
-    """The definition so far, and what an image is by then: PIL or tensor, levels or floats."""
+class Chain:
+    """The definition so far, and what an image is by then: PIL or tensor, levels or floats.
+
+    ``tensor_since`` is the name of the step that made it a tensor, None before.
+    """
 
     def __init__(self) -> None:
         self._decode = Decode()
-        self._geometry: list[Operation] = []
+        self.geometry: list[Operation] = []
         self._steps: list[Step] = []
-        self._tensor_since: str | None = None
+        self.tensor_since: str | None = None
         self._dtype = "uint8"
         self._scale: float | None = None
 
     def add(self, step: Any) -> None:
         """Take one step. Raises ``CannotImport``."""
-        library, name = _class(step)
+        library, name = class_of(step)
         if library == "torchvision" and type(step).__module__.endswith("._presets"):
             return self._preset(step, name)
-        take = _TAKE.get(name) if library == "torchvision" or (library, name) == ("timm", "MaybeToTensor") else None
+        take = _TAKE.get(name) if library == "torchvision" or (library == "timm" and name.startswith("Maybe")) else None
         if (library, name) == ("torch", "Identity"):
             return None
         if take is None:
@@ -80,9 +83,30 @@ class _Chain:
 
     def definition(self) -> Definition:
         """The definition of the transforms that were read. Raises ``CannotImport`` where that is no network's input."""
-        if self._tensor_since is None:
+        if self.tensor_since is None:
             raise CannotImport("it ends in a PIL image; a network takes a tensor: end it with ToTensor or PILToTensor")
-        return assemble([self._decode, *self._geometry], scale=self._scale, steps=self._steps, dtype=self._dtype)
+        return assemble([self._decode, *self.geometry], scale=self._scale, steps=self._steps, dtype=self._dtype)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether values are by now no levels, and no share of them."""
+        return bool(self._steps)
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The operations of a definition so far, which ends in a picture where the image is no tensor yet."""
+        return (self._decode, *self.geometry) if self.tensor_since is None else self.definition().operations
+
+    def levels_of(self, value: Any, *, where: str) -> tuple[float, ...]:
+        """The level, of 0 to 255, for which a value stands by now, in each channel. Raises ``CannotImport``."""
+        values = per_channel(value, self._channels, where=where)
+        for mean, std in reversed(self._steps):
+            values = tuple(m + s * v for m, s, v in zip(mean, std, values, strict=True))
+        return tuple((self._scale or 1.0) * value for value in values)
+
+    @property
+    def _channels(self) -> int:
+        return 1 if self._decode.color == "gray" else 3
 
     def _preset(self, step: Any, name: str) -> None:
         if name in ("ImageClassification", "SemanticSegmentation"):
@@ -90,7 +114,7 @@ class _Chain:
             if step.resize_size and step.resize_size[0] is not None:
                 self.resize(step)
             if name == "ImageClassification":
-                self._geometry.append(CenterCrop(size=pair(step.crop_size, where="crop_size")))
+                self.geometry.append(CenterCrop(size=pair(step.crop_size, where="crop_size")))
         elif name != "ObjectDetection":
             raise CannotImport(f"{name} works on videos or pairs of images; definitions are for single images")
         self.to_tensor(step)
@@ -100,13 +124,13 @@ class _Chain:
 
     def resize(self, step: Any) -> None:
         """Resize: one side or two, on PIL images."""
-        if self._tensor_since is not None:
+        if self.tensor_since is not None:
             raise CannotImport(
-                f"Resize comes after {self._tensor_since} and so works on tensors, whose pixels differ from those of "
-                f"PIL images by a level and more. The nearest exact is Resize before {self._tensor_since}"
+                f"Resize comes after {self.tensor_since} and so works on tensors, whose pixels differ from those of "
+                f"PIL images by a level and more. The nearest exact is Resize before {self.tensor_since}"
             )
-        if self._geometry:
-            before = type(self._geometry[-1]).__name__
+        if self.geometry:
+            before = type(self.geometry[-1]).__name__
             raise CannotImport(
                 f"Resize comes after {before}; served images are resized once, first. Make it one Resize"
             )
@@ -122,7 +146,7 @@ class _Chain:
         size = getattr(step, "resize_size", size)
         if size is None:
             size = whole(longest, where="max_size of Resize")
-            self._geometry.append(Resize(mode="longer", size=size, filter=filter))
+            self.geometry.append(Resize(mode="longer", size=size, filter=filter))
         elif longest is not None:
             raise CannotImport(
                 f"Resize has size={size} and max_size={longest}, which bounds both sides. The nearest exact is one of "
@@ -130,19 +154,19 @@ class _Chain:
             )
         elif isinstance(size, int) or len(size) == 1:
             side = whole(size if isinstance(size, int) else size[0], where="size of Resize")
-            self._geometry.append(Resize(mode="shorter", size=side, filter=filter))
+            self.geometry.append(Resize(mode="shorter", size=side, filter=filter))
         else:
-            self._geometry.append(Resize(mode="exact", size=pair(size, where="size of Resize"), filter=filter))
+            self.geometry.append(Resize(mode="exact", size=pair(size, where="size of Resize"), filter=filter))
 
     def center_crop(self, step: Any) -> None:
         """CenterCrop, of a PIL image or of levels in a tensor."""
         if self._steps:
             raise CannotImport("CenterCrop comes after Normalize and pads with its zeros. Put it before Normalize")
-        self._geometry.append(CenterCrop(size=pair(step.size, where="size of CenterCrop")))
+        self.geometry.append(CenterCrop(size=pair(step.size, where="size of CenterCrop")))
 
     def gray(self, step: Any) -> None:
         """Grayscale to one channel, which is how the image is decoded."""
-        if self._geometry or self._tensor_since is not None or step.num_output_channels != 1:
+        if self.geometry or self.tensor_since is not None or step.num_output_channels != 1:
             raise CannotImport(
                 f"Grayscale(num_output_channels={step.num_output_channels}) is exact only with 1 channel and as the "
                 "first step, before any resize"
@@ -156,7 +180,7 @@ class _Chain:
 
     def to_tensor(self, step: Any) -> None:
         """PIL to a tensor of levels; what is a tensor stays one."""
-        self._tensor_since = self._tensor_since or type(step).__name__
+        self.tensor_since = self.tensor_since or type(step).__name__
 
     def scaled_tensor(self, step: Any) -> None:
         """PIL to a tensor of 0 to 1."""
@@ -165,7 +189,7 @@ class _Chain:
 
     def dtype(self, step: Any) -> None:
         """ToDtype and ConvertImageDtype."""
-        if self._tensor_since is None:
+        if self.tensor_since is None:
             raise CannotImport(f"{type(step).__name__} comes before the image is a tensor; put PILToTensor before it")
         self._to(str(step.dtype).removeprefix("torch."), scale=getattr(step, "scale", True))
 
@@ -186,29 +210,29 @@ class _Chain:
             raise CannotImport(
                 "Normalize comes before floats are made of the levels; put ToDtype or ToTensor before it"
             )
-        channels = 1 if self._decode.color == "gray" else 3
-        mean, std = (per_channel(_numbers(value), channels, where="Normalize") for value in (step.mean, step.std))
+        mean, std = (per_channel(_numbers(value), self._channels, where="Normalize") for value in (step.mean, step.std))
         self._steps.append((mean, std))
 
     def nothing(self, _step: Any) -> None:
         """A step that changes no value."""
 
 
-_TAKE: dict[str, Callable[[_Chain, Any], None]] = {
-    "Resize": _Chain.resize,
-    "CenterCrop": _Chain.center_crop,
-    "Grayscale": _Chain.gray,
-    "RGB": _Chain.rgb,
-    "PILToTensor": _Chain.to_tensor,
-    "ToImage": _Chain.to_tensor,
-    "ToImageTensor": _Chain.to_tensor,
-    "ToTensor": _Chain.scaled_tensor,
-    "MaybeToTensor": _Chain.scaled_tensor,
-    "ToDtype": _Chain.dtype,
-    "ConvertImageDtype": _Chain.dtype,
-    "Normalize": _Chain.normalize,
-    "Identity": _Chain.nothing,
-    "ToPureTensor": _Chain.nothing,
+_TAKE: dict[str, Callable[[Chain, Any], None]] = {
+    "Resize": Chain.resize,
+    "CenterCrop": Chain.center_crop,
+    "Grayscale": Chain.gray,
+    "RGB": Chain.rgb,
+    "PILToTensor": Chain.to_tensor,
+    "ToImage": Chain.to_tensor,
+    "ToImageTensor": Chain.to_tensor,
+    "ToTensor": Chain.scaled_tensor,
+    "MaybeToTensor": Chain.scaled_tensor,
+    "MaybePILToTensor": Chain.to_tensor,
+    "ToDtype": Chain.dtype,
+    "ConvertImageDtype": Chain.dtype,
+    "Normalize": Chain.normalize,
+    "Identity": Chain.nothing,
+    "ToPureTensor": Chain.nothing,
 }
 """How torchvision's classes of these names are read, in both generations."""
 
@@ -220,9 +244,17 @@ def _numbers(values: Any) -> Any:
     return [float(str(np.float32(value))) for value in values.flatten().tolist()]
 
 
+def is_random(name: str) -> bool:
+    """Whether torchvision's class of this name draws at random."""
+    return "Random" in name or "Aug" in name or name in _RANDOM
+
+
 def _why_not(step: Any, library: str, name: str) -> str:
-    if library == "torchvision" and ("Random" in name or "Aug" in name or name in _RANDOM):
-        return f"{name} is random, for training. The nearest exact is the transform of the evaluation"
+    if library == "torchvision" and is_random(name):
+        return (
+            f"{name} is random, for training: import it with --augmentation. The nearest exact is the transform of the "
+            "evaluation"
+        )
     if library == "torchvision" and name == "Pad":
         return "Pad adds a border of fixed width. The nearest exact is pad or letterbox, which fill up to a size"
     if library == "torchvision" and name != "Lambda":

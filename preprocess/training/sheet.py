@@ -71,7 +71,7 @@ def contact_sheet(
     """
     augmentation.check("classes", "boxes")
     limits, pixels = limits or Limits(), definition.pixels()
-    shown = _Shown(definition, augmentation, subjects, seed)
+    shown = ShownPictures(definition, augmentation, subjects, seed)
     served = compile(pixels, backend=backend, limits=limits)
     maker = CollageMaker(
         pixels, shown, Mixing(shown.draw, shown.objects), backend=backend, limits=limits, max_batch_size=epochs
@@ -145,7 +145,7 @@ def _kept(draw: Vary, kept: list[Variation], size_hw: Size) -> Variation:
     return kept[-1]
 
 
-class _Shown:
+class ShownPictures:
     """The pictures of a sheet as the dataset of a loader; see ``samples.Pictures``. It keeps what was drawn."""
 
     classes: tuple[str, ...] = ()
@@ -153,23 +153,29 @@ class _Shown:
     def __init__(
         self, definition: Definition, augmentation: Augmentation, subjects: Sequence[Subject], seed: int
     ) -> None:
-        self._definition, self._augmentation, self._subjects, self._seed = definition, augmentation, subjects, seed
+        self.augmentation = augmentation
+        self._definition, self._subjects, self._seed = definition, subjects, seed
         self.drawn: list[list[Collage]] = [[] for _ in subjects]
 
     def __len__(self) -> int:
+        """Number of pictures."""
         return len(self._subjects)
 
     def read(self, index: int) -> bytes:
+        """A picture's bytes."""
         return self._subjects[index].data
 
     def name(self, index: int) -> str:
+        """A picture's name."""
         return self._subjects[index].name
 
     def objects(self, index: int, _size_hw: Size) -> Boxes:
+        """The boxes of a picture's objects."""
         return self._subjects[index].boxes
 
     def draw(self, epoch: int, index: int, pictures: Pictures) -> Collage:
-        collage = self._augmentation.collage(
+        """What ``augmentation`` draws, which is kept in ``drawn``."""
+        collage = self.augmentation.collage(
             pictures, seed=self._seed, epoch=epoch, index=index, definition=self._definition
         )
         self.drawn[index].append(collage)

@@ -27,21 +27,19 @@ from onestream.preprocess import (
     Limits,
     OutOfMemory,
     PreprocessError,
-    StampMismatch,
     compile,
-    first_difference,
 )
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import read_header
 from onestream.preprocess.limits import HEAVY_WORK
 from onestream.serving.building import certificate
 from onestream.serving.building.quantization import here
-from onestream.serving.building.stamp import check_same
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models.callers import RequestCaller
 from onestream.serving.models.deadline import batch_deadline
 from onestream.serving.models.heavy_pictures import HeavyLine, Work, unavailable
 from onestream.serving.models.metrics import ModelMetrics
+from onestream.serving.models.model_files import open_network, read_definition
 from onestream.serving.models.refusal_log import RefusalLog
 from onestream.serving.pipeline import GpuOptions
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
@@ -89,14 +87,7 @@ class Adapter(ABC):
 
         Raises ``StampMismatch`` where they differ.
         """
-        definition = Definition.from_json((folder / "definition.json").read_text())
-        if definition.digest != digest:
-            raise StampMismatch(
-                f"model {self.name}: config.pbtxt was built with definition {digest[:12]}, the definition.json beside "
-                f"it is {definition.digest[:12]}; first difference: "
-                f"{first_difference(stamped, definition) or 'the digest itself'}. "
-                "Build the pipeline again: onestream build"
-            )
+        definition = read_definition(folder, stamped, digest, model=self.name)
         for warning in certificate.check(folder, definition, model=self.name):
             # Once for all instances of the model.
             if self._is_first:
@@ -156,11 +147,7 @@ class Adapter(ABC):
     def load_engine(self, file: str = "model.onnx", definition: Definition | None = None) -> OnnxRuntimeEngine:
         """A network's engine on the CPU, after its stamp was compared with its definition, by default the model's."""
         path, threads = self.version_folder / file, int(self.parameters["threads"])
-        engine = OnnxRuntimeEngine(path, threads=threads)
-        stamped = engine.definition
-        if stamped is None:
-            raise StampMismatch(f"model {self.name}: {file} carries no definition; build it with onestream build")
-        check_same(stamped, definition or self.definition, one_is=file, other_is=f"model {self.name}")
+        engine = open_network(path, definition or self.definition, threads=threads, model=self.name)
         priced = engine.quantization
         # Once for all instances of the model.
         if self._is_first and priced is not None and (slower := here.warning(path, priced, threads=threads)):

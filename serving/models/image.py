@@ -14,13 +14,11 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.postprocessing import Tensors
-from onestream.preprocess import (
-    BadImage,
-    Compiled,
-)
+from onestream.preprocess import BadImage
 from onestream.preprocess.geometry import Size
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages, Image, image_size, run_isolated
+from onestream.serving.models.fused_steps import FusedSteps
 from onestream.serving.models.heavy_pictures import Work
 from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
 
@@ -146,34 +144,17 @@ class Fused(FromImages):
 
     def open_work(self) -> Work:
         """See ``FromImages.open_work``. The network, which threads may share, is loaded once."""
-        compiled = self.compile_pixels()
-        return lambda callers: self._responses(compiled, [caller.request for caller in callers])
+        steps = FusedSteps(self.compile_pixels(), self._engine, self._postprocess, self.timed)
+        return lambda callers: self._responses(steps, [caller.request for caller in callers])
 
     def answer(self, requests: Sequence[Any]) -> list[Any] | None:
         """Run the good images as one batch; each bad one gets its own error."""
         return self.answer_images(requests)
 
-    def _responses(self, compiled: Compiled, requests: Sequence[Any]) -> list[Any]:
-        def run(images: list[Image]) -> list[Any]:
-            return [
-                sample if isinstance(sample, BadImage) else (sample, image_size(image))
-                for image, sample in zip(images, compiled.run(images), strict=True)
-            ]
-
-        with self.timed("preprocess"):
-            samples = run_isolated(run, requests)
-        good = [sample for sample in samples if not isinstance(sample, BadImage)]
-        responses = iter(())
-        if good:
-            with self.timed("network"):
-                # Sides may depend on the picture, so that the images of a batch have shapes of their own.
-                outputs = [self._engine.run(pixels[None]) for pixels, _ in good]
-            with self.timed("postprocess"):
-                results = [self._postprocess(one, [size])[0] for one, (_, size) in zip(outputs, good, strict=True)]
-                responses = map(self.respond, results)
+    def _responses(self, steps: FusedSteps, requests: Sequence[Any]) -> list[Any]:
         return [
-            self.refuse(request, sample) if isinstance(sample, BadImage) else next(responses)
-            for request, sample in zip(requests, samples, strict=True)
+            self.refuse(request, answer) if isinstance(answer, BadImage) else self.respond(answer)
+            for request, answer in zip(requests, run_isolated(steps, requests), strict=True)
         ]
 
 

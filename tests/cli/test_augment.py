@@ -90,6 +90,7 @@ def test_boxes_are_drawn(tmp_path: Path) -> None:
         (("--augmentation", "missing.yaml"), 2, "missing.yaml: No such file or directory"),
         (("--boxes", "missing.json"), 2, "missing.json"),
         (("missing.jpg",), 1, "missing.jpg: No such file or directory"),
+        (("--cost", "--lines", "lines.jsonl"), 2, "--cost is of pictures, not of --lines"),
         ((str(ROOT / "README.md"),), 1, "README.md: bad image"),
     ],
 )
@@ -145,6 +146,23 @@ def test_the_pages_pictures_are_made_by_its_command(
     assert seen.shape == shown.shape
     # Another version of libjpeg rounds otherwise; another draw changes most of the picture.
     assert np.abs(seen - shown).mean() < 1
+
+
+def test_what_each_operation_costs_is_printed_where_it_is_asked_for(tmp_path: Path) -> None:
+    command = (CLASSIFY, PHOTOS / "cat.jpg", "--out", tmp_path / "sheet.png", "--epochs", 2)
+    chain = ("--operation", "box", "--operation", "{op: invert, probability: 0}")
+    assert "CPU ms" not in run(*command, *chain).stdout
+    done = run(*command, *chain, "--cost")
+    assert done.exit_code == 0, done.output
+    heading, *rows = done.stdout.splitlines()[2:]
+    assert heading == "CPU ms an image, of 2 made one at a time:"
+    assert [row.split()[:-1] for row in rows] == [
+        ["as", "served"], ["+", "box"], ["+", "invert"], ["in", "all"],
+    ]  # fmt: skip
+    # What never happens costs nothing; the parts make the whole, each rounded to a hundredth.
+    figures = [float(row.split()[-1]) for row in rows]
+    assert figures[2] == 0
+    assert sum(figures[:-1]) == pytest.approx(figures[-1], abs=0.03)
 
 
 def test_samples_are_mixed_with_the_other_photos_as_a_loader_mixes_them(tmp_path: Path) -> None:

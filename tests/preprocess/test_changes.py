@@ -109,10 +109,13 @@ def test_noise_has_its_strength_and_its_seed() -> None:
     np.testing.assert_array_equal(Noise(sigma=0, seed=1).apply(gray), gray)
 
 
-def test_an_erased_rectangle_has_its_level_and_nothing_else_changes() -> None:
-    before = card(30, 40)
-    after = Erase(top=5, left=7, height=10, width=4, fill=99).apply(before)
-    assert (after[5:15, 7:11] == 99).all()
+@pytest.mark.parametrize("fill", [99, (10, 20, 30)])
+def test_an_erased_rectangle_has_its_levels_and_nothing_else_changes(fill: int | tuple[int, int, int]) -> None:
+    before, erase = card(30, 40), Erase(top=5, left=7, height=10, width=4, fill=fill)
+    after = erase.apply(before)
+    assert (after[5:15, 7:11] == fill).all()
+    in_bgr = changed(np.ascontiguousarray(before[:, :, ::-1]), [erase], color="bgr")
+    np.testing.assert_array_equal(in_bgr[:, :, ::-1], after)
     after[5:15, 7:11] = before[5:15, 7:11]
     np.testing.assert_array_equal(after, before)
 

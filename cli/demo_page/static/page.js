@@ -122,13 +122,14 @@ async function look(picture) {
   }
 }
 
-function show(picture, { seen, answer, time, parity }) {
+function show(picture, { seen, answer, time, training, parity }) {
   const results = byId("results");
   showOriginal(picture);
   showBoxes(answer);
   showSeen(seen);
   byId("answer").replaceChildren(...ANSWERS[answer.kind](answer));
   showTime(time);
+  showTraining(training);
   showParity(parity, answer.kind === "objects" ? "answer" : "class");
   results.classList.remove("old");
   results.hidden = false;
@@ -228,6 +229,14 @@ function showTime({ total_ms: total, parts, requests, precision }) {
     ? "One request. Queue and steps by Triton's statistics; transfer is the rest of what the client saw."
     : `Others used the server meanwhile: queue and steps are means over ${requests} requests.`;
   byId("time-note").textContent = `The network is in ${precision}. ${counted}`;
+}
+
+function showTraining({ image, variations, why }) {
+  byId("training").hidden = byId("drawn").hidden = image === null;
+  if (image) byId("training").src = image;
+  byId("training-note").textContent = why ??
+    "First as it is served, then as the first epochs of training would see it, by the augmentation that the page was started with.";
+  byId("variations").replaceChildren(...variations.map((text) => make("li", { text })));
 }
 
 function showParity({ reference, rows, why }, unit) {

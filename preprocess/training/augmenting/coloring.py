@@ -18,6 +18,7 @@ from onestream.preprocess.changes import (
     Equalize,
     Erase,
     Factors,
+    Fill,
     Hue,
     Invert,
     Jpeg,
@@ -28,7 +29,7 @@ from onestream.preprocess.changes import (
     Sharpness,
     Solarize,
 )
-from onestream.preprocess.operations import Color, Level
+from onestream.preprocess.operations import Color
 from onestream.preprocess.training.augmenting.draft import (
     AreaRange,
     AugmentationOperation,
@@ -178,7 +179,7 @@ class JpegArtefacts(AugmentationOperation):
 
 
 class RandomErasing(AugmentationOperation):
-    """Rectangles of the canvas filled with the level ``fill``.
+    """Rectangles of the canvas filled with ``fill``: one level, or those of red, green and blue; in gray their luma.
 
     ``area``: share of the canvas's area of each, drawn uniformly. ``ratio``: height / width, drawn uniformly in its
     logarithm. As ``torchvision.transforms.RandomErasing``: ten tries for one that fits, at a place drawn uniformly, or
@@ -193,7 +194,7 @@ class RandomErasing(AugmentationOperation):
     area: AreaRange = (0.02, 0.33)
     ratio: PositiveRange = (0.3, 3.3)
     count: Annotated[int, Field(ge=1, le=100)] = 1
-    fill: Level = 0
+    fill: Fill = 0
 
     def _draw(self, draft: Draft) -> None:
         for _ in range(self.count):
@@ -201,6 +202,9 @@ class RandomErasing(AugmentationOperation):
 
     def _erase(self, draft: Draft) -> None:
         (height, width), random = draft.canvas_hw, draft.random
+        fill = self.fill
+        if draft.color == "gray" and not isinstance(fill, int):
+            fill = round(float(_YIQ[0] @ fill))
         low, high = (math.log(value) for value in self.ratio)
         for _ in range(_TRIES):
             area = height * width * random.uniform(*self.area)
@@ -209,7 +213,7 @@ class RandomErasing(AugmentationOperation):
             if 0 < rows < height and 0 < columns < width:
                 top = int(random.integers(0, height - rows + 1))
                 left = int(random.integers(0, width - columns + 1))
-                draft.changes.append(Erase(top=top, left=left, height=rows, width=columns, fill=self.fill))
+                draft.changes.append(Erase(top=top, left=left, height=rows, width=columns, fill=fill))
                 return
 
 

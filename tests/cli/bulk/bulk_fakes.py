@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 import onestream.cli.bulk.command as command
+import onestream.cli.bulk.run as run_module
 from onestream.client import BadImage, Client
 from onestream.client._transports.base import InferRequest, SharedMemoryRegion, Tensors
 
@@ -157,5 +158,5 @@ def photos(folder: Path, files: Mapping[str, bytes]) -> Path:
 @pytest.fixture
 def bulk(monkeypatch: pytest.MonkeyPatch) -> Bulk:
     fake = Bulk()
-    monkeypatch.setattr(command, "Client", fake.connect)
+    monkeypatch.setattr(run_module, "Client", fake.connect)
     return fake

@@ -147,7 +147,7 @@ def test_other_outputs_have_no_place_in_a_table(bulk: Bulk, folder: Path, tmp_pa
     bulk.transport.answer = lambda _data: {"matte": np.zeros((1, 4, 4), np.uint8)}
     result = bulk.run(folder, "--pipeline", "matte", "--to", tmp_path / "out.csv")
     assert result.exit_code == 2
-    assert "'matte' answers matte; bulk writes classes, objects and text" in result.stderr
+    assert "'matte' answers matte; bulk writes classes, objects, text, vectors and tensors" in result.stderr
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "json"])

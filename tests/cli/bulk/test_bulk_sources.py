@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import onestream.measure.image_files as module
-from onestream.cli.bulk.braces import expand_braces
-from onestream.cli.bulk.sources import Sample, is_countable, samples
+from onestream.cli.bulk.sources import Sample, counter, samples
+from onestream.cli.bulk.sources.braces import expand_braces
 from onestream.client import BadImage, UnreadableInput
 from onestream.measure.image_files import ImageNames, expand
 
@@ -222,10 +222,10 @@ def test_names_of_other_encodings_can_be_written(tmp_path: Path) -> None:
 
 
 def test_what_can_be_counted_beforehand() -> None:
-    assert is_countable(["a.jpg", "folder", "s-{0..9}.tar"])
-    assert not is_countable(["a.jpg", "-"])
-    assert not is_countable(["s.tar.gz"])
-    assert not is_countable(["s-{0..9}.TGZ"])
+    assert counter(["a.jpg", "folder", "s-{0..9}.tar"], every_file=False) is not None
+    assert counter(["a.jpg", "-"], every_file=False) is None
+    assert counter(["s.tar.gz"], every_file=False) is None
+    assert counter(["s-{0..9}.TGZ"], every_file=False) is None
 
 
 # ---- tar files ------------------------------------------------------------------------------------------------------

@@ -112,6 +112,11 @@ def test_a_photo_is_shown_as_the_network_saw_it_with_answer_steps_and_heat_maps(
     assert steps["network"] > 0
     assert tab.locator("#time-note").inner_text().startswith("The network is in float32. ")
 
+    # Six pictures of 224 pixels, with a gap after each.
+    assert shown(tab, "#training").shape == (224, 6 * 228 + 4, 3)
+    assert tab.locator("#variations li").count() == 5
+    assert tab.locator("#training").is_visible()
+
     maps = tab.locator("#maps figure")
     assert maps.count() == 4
     assert "at most 1 level apart" in maps.nth(1).inner_text()

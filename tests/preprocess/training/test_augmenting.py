@@ -278,6 +278,16 @@ def test_erased_rectangles_have_torchvisions_areas_and_shapes() -> None:
     assert {one.top + one.height <= 100 and one.left + one.width <= 100 for one in found} == {True}
 
 
+@pytest.mark.parametrize(("color", "fill"), [("rgb", (124, 116, 104)), ("bgr", (124, 116, 104)), ("gray", 117)])
+def test_erased_rectangles_have_a_colour_that_suits_the_picture(color: Any, fill: Any) -> None:
+    definition = Definition(operations=[Decode(color=color), Resize(mode="exact", size=(50, 50))])
+    chain = Augmentation([{"op": "erase", "probability": 1, "fill": [124, 116, 104]}])
+    (change,) = chain.draw((60, 60), seed=0, epoch=0, index=0, definition=definition).changes
+    assert isinstance(change, Erase)
+    # 0.299 * 124 + 0.587 * 116 + 0.114 * 104 is 117.02.
+    assert change.fill == fill
+
+
 def test_a_jitter_draws_torchvisions_factors_in_any_order() -> None:
     strengths = {"brightness": 0.5, "contrast": 1.5, "saturation": 0.2, "hue": 0.25}
     drawn = draws({"op": "color_jitter", **strengths})

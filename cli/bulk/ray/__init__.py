@@ -1,0 +1,1 @@
+"""``onestream bulk --ray``: the same rows by any number of machines, through Ray Data."""

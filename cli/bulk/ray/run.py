@@ -1,0 +1,126 @@
+"""The run as the one that asks sees it: Ray started or found, parts handed out, counts coming back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import ray
+import ray.data
+
+from onestream.cli.bulk.outputs import rows_in
+from onestream.cli.bulk.ray.answering import Answering
+from onestream.cli.bulk.ray.machines import here, installed
+from onestream.cli.bulk.ray.parts import Counts, number_in
+from onestream.cli.bulk.ray.worker import Work, Worker, items_of, list_parts
+
+_LOCAL_STORE_BYTES = 1 << 30
+"""Of a Ray on this machine alone: it holds a model and names of files."""
+_READERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """``count`` processes at most, each with CPUs of its own; None for as many as the cluster has CPUs for."""
+
+    cpus: float = 1
+    count: int | None = None
+
+    def most(self) -> int:
+        """How many there can be on the machines that the cluster has now, one at least."""
+        return self.count or max(1, int(ray.cluster_resources().get("CPU", 0) // self.cpus))
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """Be connected with the cluster at ``address``; None starts a Ray of this machine, which ends with the block.
+
+    A process that is connected already stays so. Raises ConnectionError.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    # What Ray says of its own work would stand between our lines.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address is None:
+            # Nobody was asked whether figures about this run may leave the machine.
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Whoever reaches Ray's ports runs what they like: nobody beyond this machine may.
+            ray.init(
+                "local",
+                include_dashboard=False,
+                object_store_memory=_LOCAL_STORE_BYTES,
+                _node_ip_address="127.0.0.1",
+                **quiet,
+            )
+        else:
+            ray.init(address, **quiet)
+    except Exception as error:  # of any kind, where a process of Ray does not start
+        place = "on this machine" if address is None else f"at {address}"
+        raise ConnectionError(f"no Ray {place}: {str(error).partition(chr(10))[0]}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def finished(work: Work) -> Iterator[tuple[str, Counts]]:
+    """The complete files of earlier runs, and what is in them."""
+
+    def count(name: str) -> Counts:
+        return Counts(*rows_in(work.out.read(name), work.file_format))
+
+    names = sorted(name for name in work.out.names() if number_in(name) is not None)
+    with ThreadPoolExecutor(_READERS) as readers:
+        yield from zip(names, readers.map(count, names), strict=True)
+
+
+def rest(work: Work, answering: Answering, workers: Workers, *, finished: frozenset[str]) -> Iterator[Counts]:
+    """Do the parts that are not ``finished``; the counts of each as its file is complete, in any order.
+
+    Raises what a worker met, as ``WrongMachine``, ``SourcesChanged`` and OSError, and Ray's own errors.
+    """
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    # A block for each part: parts are what workers are given, and wait in memory.
+    context.target_max_block_size = 1
+    # Not ray.data.range, whose tasks would wait for a CPU that workers have.
+    parts = ray.data.from_items([{"job": 0}]).map_batches(
+        list_parts,
+        fn_kwargs={"work": work, "finished": finished},
+        num_cpus=0,
+        # This machine has the list of standard input.
+        resources={f"node:{here()}": 0.001},
+    )
+    reports = parts.map_batches(
+        Worker,
+        fn_constructor_kwargs={"work": work, "answering": answering, "asked_by": installed()},
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(size=workers.most()),
+        num_cpus=workers.cpus,
+    )
+    for batch in reports.iter_batches(batch_size=None, prefetch_batches=0):
+        for report in items_of(batch):
+            if isinstance(report, Exception):
+                raise report
+            assert isinstance(report, Counts)
+            yield report
+
+
+@contextmanager
+def standard_input() -> Iterator[str]:
+    """The name of a file of this machine with what comes on standard input, which the lister reads again and again."""
+    with tempfile.NamedTemporaryFile("wb", prefix="onestream-list-") as file:
+        for line in sys.stdin.buffer:
+            file.write(line)
+        file.flush()
+        yield file.name

@@ -1,0 +1,183 @@
+"""What runs on the machines of a cluster: the lister, which says what there is to do, and workers, which do it."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.cli.bulk.outputs import write_json_lines, write_parquet
+from onestream.cli.bulk.ray.answering import Answering
+from onestream.cli.bulk.ray.folder import ABOUT, OutputFolder
+from onestream.cli.bulk.ray.machines import Installed, WrongMachine, check_same, here
+from onestream.cli.bulk.ray.options import Format, RayOptions
+from onestream.cli.bulk.ray.parts import Counts, Part, number_in, parts
+from onestream.cli.bulk.rows import Row
+from onestream.cli.bulk.sources import is_address, local_path, samples_of, units
+from onestream.measure.image_files import ImageNames
+
+Batch = dict[str, npt.NDArray[Any]]
+"""Columns, as Ray Data gives and takes them."""
+
+
+class SourcesChanged(Exception):
+    """The sources do not have the images in a place that an earlier run found there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done, the same for every process.
+
+    ``folder`` is that of the one that asks, to which names are relative; ``needed`` are the sources that every machine
+    must see. ``listed`` is the file that holds standard input.
+    """
+
+    folder: str
+    needed: tuple[str, ...]
+    sources: tuple[str, ...]
+    listed: str | None
+    every_file: bool
+    column: str | None
+    out: OutputFolder
+    file_format: Format
+    top: int
+    files_per_part: int
+
+    @classmethod
+    def of(cls, options: RayOptions, out: OutputFolder) -> Work:
+        """What a command was asked for."""
+        sources = tuple(map(local_path, options.sources))
+        return cls(
+            folder=os.getcwd(),
+            needed=tuple(source for source in sources if not is_address(source) and os.path.exists(source)),
+            sources=sources,
+            listed=None,
+            every_file=options.every_file,
+            column=options.column,
+            out=out,
+            file_format=options.file_format,
+            top=options.top,
+            files_per_part=options.files_per_part,
+        )
+
+    def enter(self) -> None:
+        """Let names mean here what they mean to the one that asks. Raises ``WrongMachine`` where they cannot."""
+        if os.path.isdir(self.folder):
+            os.chdir(self.folder)
+        missing = [name for name in self.needed if not os.path.exists(name)]
+        if missing:
+            raise WrongMachine(f"machine {here()} does not see {missing[0]}; take a folder that all machines share")
+        try:
+            is_seen = ABOUT in self.out.names()
+        except OSError:
+            is_seen = False
+        if not is_seen:
+            raise WrongMachine(f"machine {here()} does not see {self.out.place}; take a folder that all machines share")
+
+
+def list_parts(_: Batch, *, work: Work, finished: frozenset[str]) -> Iterator[Batch]:
+    """The parts whose files are not among the ``finished`` ones of the output, one after the other, as ``items``.
+
+    The last item may be ``Counts`` with a note for the user, or an error: ``SourcesChanged`` among others.
+    """
+    done = {number_in(name): name for name in finished}
+    names = ImageNames(every_file=work.every_file)
+    try:
+        work.enter()
+        with nullcontext(()) if work.listed is None else open(work.listed, errors="surrogateescape") as listed:
+            for part in parts(units(work.sources, listed, names=names), most_files=work.files_per_part):
+                earlier = done.get(part.number)
+                if earlier is None:
+                    yield items([part])
+                elif earlier != part.file_name(work.file_format):
+                    raise SourcesChanged(
+                        f"part {part.number} of the sources, from {part.units[0].name!r} on, has other files than an "
+                        "earlier run found there"
+                    )
+        if names.passed_over:
+            yield items([Counts(note=names.passed_over)])
+    except Exception as error:  # Ray would hand it on as one of its own, and say much more
+        yield items([portable(error)])
+
+
+class Worker:
+    """Makes files of parts; an actor of Ray's, which starts another one where it is lost.
+
+    It takes and gives ``items``: of each part ``Counts`` when its file is complete, or the error that ends the run.
+    """
+
+    def __init__(self, *, work: Work, answering: Answering, asked_by: Installed) -> None:
+        self._work = work
+        self._failure: Exception | None = None
+        try:
+            check_same(asked_by, machine=here())
+            work.enter()
+            self._maker = answering.open()
+        except Exception as error:  # as above
+            self._failure = portable(error)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """See the class."""
+        return items([self._do(item) if isinstance(item, Part) else item for item in items_of(batch)])
+
+    def _do(self, part: Part) -> Counts | Exception:
+        if self._failure is not None:
+            return self._failure
+        try:
+            return self._write(part)
+        except Exception as error:  # as above
+            return portable(error)
+
+    def _write(self, part: Part) -> Counts:
+        names = ImageNames(every_file=self._work.every_file)
+        samples = (sample for unit in part.units for sample in samples_of(unit, names, self._work.column))
+        counted = _Counted(self._maker.rows(samples))
+        file = io.BytesIO()
+        if self._work.file_format == "parquet":
+            write_parquet(file, counted, like=self._maker.example, top=self._work.top)
+        else:
+            write_json_lines(file, counted)
+        self._work.out.write(part.file_name(self._work.file_format), file.getvalue())
+        return Counts(counted.rows, counted.failed, names.passed_over)
+
+
+def portable(error: Exception) -> Exception:
+    """The error, or one with its text where it cannot go to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # what an error's own arguments raise is of any kind
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def items(values: Sequence[Part | Counts | Exception]) -> Batch:
+    """Values as a column that Ray Data takes from process to process of a cluster."""
+    column = np.empty(len(values), object)
+    column[:] = [pickle.dumps(value) for value in values]
+    return {"item": column}
+
+
+def items_of(batch: Batch) -> list[Part | Counts | Exception]:
+    """What ``items`` wrote."""
+    return [pickle.loads(value) for value in batch["item"]]
+
+
+class _Counted:
+    """Rows that are counted as they pass."""
+
+    def __init__(self, source: Iterator[Row]) -> None:
+        self._source = source
+        self.rows = self.failed = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        for row in self._source:
+            self.rows += 1
+            self.failed += row.error is not None
+            yield row

@@ -1,0 +1,159 @@
+"""What arguments stand for: files and files that hold many, one after the other and never all at once."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from onestream.cli.bulk.sources import remote
+from onestream.cli.bulk.sources.braces import expand_braces
+from onestream.cli.bulk.sources.parquet_files import PARQUET_SUFFIXES, count_rows, in_parquet
+from onestream.cli.bulk.sources.samples import Sample, file_sample, unreadable_sample
+from onestream.cli.bulk.sources.tar_files import COMPRESSED, TAR_SUFFIXES, in_tar
+from onestream.measure.image_files import ImageNames, images_below
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A piece of the sources that another process can be given: an image's file, or a file that holds many.
+
+    ``holds_many`` says that it is a tar or a Parquet file. ``error`` is why the system does not let a folder be listed.
+    """
+
+    name: str
+    holds_many: bool = False
+    error: OSError | None = None
+
+    @classmethod
+    def named(cls, name: str) -> Unit:
+        """What is named itself, and so read by its ending; what is found in a folder is an image."""
+        return cls(name, holds_many=_file_name(name).endswith((*TAR_SUFFIXES, *PARQUET_SUFFIXES)))
+
+
+def units(arguments: Iterable[str], listed: Iterable[str] = (), *, names: ImageNames | None = None) -> Iterator[Unit]:
+    """Every piece that the arguments stand for, always in the same order.
+
+    An argument is a file, a folder (the images in it and below, sorted by name), a tar or Parquet file, a pattern with
+    ``*`` or ``{0..9}`` of these, or ``-`` for ``listed``, where each line is one of the first three. ``names`` tells
+    which files of folders are images. A name may be an address such as ``s3://bucket/photos``.
+    """
+    names = names or ImageNames()
+    for argument in arguments:
+        if argument == "-":
+            for line in listed:
+                if name := line.rstrip("\r\n"):
+                    yield from _units_of(name, names)
+        else:
+            for name in _expand(argument):
+                yield from _units_of(name, names)
+
+
+def samples(
+    arguments: Iterable[str],
+    listed: Iterable[str] = (),
+    *,
+    names: ImageNames | None = None,
+    column: str | None = None,
+) -> Iterator[Sample]:
+    """Every image of the ``units``, always in the same order; what cannot be read is a sample that cannot be loaded.
+
+    ``names`` tells which files of folders and tar files are images, ``column`` is that of Parquet files.
+    """
+    names = names or ImageNames()
+    for unit in units(arguments, listed, names=names):
+        yield from samples_of(unit, names, column)
+
+
+def samples_of(unit: Unit, names: ImageNames, column: str | None = None) -> Iterator[Sample]:
+    """The images of one unit, as ``samples`` gives them."""
+    if unit.error is not None:
+        yield unreadable_sample(unit.name, unit.error)
+    elif not unit.holds_many:
+        yield file_sample(unit.name)
+    elif _file_name(unit.name).endswith(PARQUET_SUFFIXES):
+        yield from in_parquet(unit.name, column)
+    else:
+        yield from in_tar(unit.name, names)
+
+
+def _expand(argument: str) -> Iterator[str]:
+    argument = remote.local_path(argument)
+    if remote.is_address(argument):
+        for name in expand_braces(argument):
+            # As the shell does: a pattern that matches nothing stays as it is, and is reported as missing.
+            yield from _matching_addresses(name) or [name]
+        return
+    if os.path.lexists(argument):
+        yield argument
+        return
+    for name in expand_braces(argument):
+        matches = [] if os.path.lexists(name) else sorted(glob.glob(name, recursive=True))
+        yield from matches or [name]
+
+
+def _matching_addresses(name: str) -> list[str]:
+    if "*" not in name:
+        return []
+    try:
+        return remote.matches(name)
+    except OSError:
+        return []
+
+
+def _units_of(name: str, names: ImageNames) -> Iterator[Unit]:
+    name = remote.local_path(name)
+    if remote.is_address(name):
+        yield from _units_behind(name, names)
+    elif os.path.isdir(name):
+        for path, error in images_below(name, names):
+            yield Unit(path, error=error)
+    else:
+        yield Unit.named(name)
+
+
+def _units_behind(address: str, names: ImageNames) -> Iterator[Unit]:
+    """A file behind an address, or the images in a folder there and below."""
+    if (unit := Unit.named(address)).holds_many:
+        yield unit
+        return
+    try:
+        if not remote.is_folder(address):
+            yield Unit(address)
+            return
+        for entry in remote.entries(address):
+            if entry.is_folder:
+                yield from _units_behind(entry.address, names)
+            elif names.takes(entry.name, folder=address):
+                yield Unit(entry.address)
+    except OSError as error:
+        yield Unit(address, error=error)
+
+
+def counter(arguments: Sequence[str], *, every_file: bool) -> Callable[[], int] | None:
+    """What counts the samples; None where that would read all of their bytes, or a list that is read once."""
+    if any(_must_be_read(argument) for argument in arguments):
+        return None
+
+    def count() -> int:
+        names = ImageNames(every_file=every_file)
+        return sum(_count(unit, names) for unit in units(arguments, names=names))
+
+    return count
+
+
+def _must_be_read(argument: str) -> bool:
+    name = _file_name(argument)
+    return argument == "-" or name.endswith(COMPRESSED) or (remote.is_address(argument) and name.endswith(TAR_SUFFIXES))
+
+
+def _count(unit: Unit, names: ImageNames) -> int:
+    if unit.holds_many and _file_name(unit.name).endswith(PARQUET_SUFFIXES):
+        return count_rows(unit.name)
+    return sum(1 for _ in samples_of(unit, names))
+
+
+def _file_name(name: str) -> str:
+    """In lower case, without what an address says of how it is opened."""
+    return (name.partition("?")[0] if remote.is_address(name) else name).lower()

@@ -1,0 +1,131 @@
+"""Files behind an address such as ``s3://bucket/photos``: listed, read and written by pyarrow, or by fsspec."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+from onestream.wire.install import install_command
+
+_ADDRESS = re.compile(r"(?P<root>(?P<scheme>[a-z][a-z0-9+.-]+)://[^/?]*)(?P<path>/[^?]*)?(?P<options>\?.*)?", re.DOTALL)
+_OF_THE_WEB = ("http", "https")
+_WHOLE_OR_NOT_AT_ALL = ("s3", "gcs", "abfs")
+"""Object stores, in which a file appears when all of it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or a folder behind an address."""
+
+    address: str
+    name: str
+    is_folder: bool
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an address of another file system than this machine's. Web pages are none."""
+    found = _ADDRESS.fullmatch(name)
+    return found is not None and found["scheme"] not in (*_OF_THE_WEB, "file")
+
+
+def local_path(name: str) -> str:
+    """``file:///photos`` as ``/photos``; any other name as it is."""
+    return name.removeprefix("file://") if name.startswith("file:///") else name
+
+
+def entries(address: str) -> list[Entry]:
+    """What is in a folder, sorted by name. Raises OSError.
+
+    The names of one folder are held at once.
+    """
+    from pyarrow.fs import FileSelector, FileType
+
+    files, path = _opened(address)
+    before, _, options = address.partition("?")
+    found = [
+        Entry(
+            f"{before.rstrip('/')}/{info.base_name}" + (f"?{options}" if options else ""),
+            info.base_name,
+            info.type == FileType.Directory,
+        )
+        for info in files.get_file_info(FileSelector(path))
+        if info.base_name
+    ]
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def is_folder(address: str) -> bool:
+    """Whether there is a folder. Raises OSError."""
+    from pyarrow.fs import FileType
+
+    files, path = _opened(address)
+    return bool(files.get_file_info(path).type == FileType.Directory)
+
+
+def matches(pattern: str) -> list[str]:
+    """The files that an address with ``*`` in its last part stands for, sorted. Raises OSError."""
+    folder, _, last = pattern.rpartition("/")
+    return [one.address for one in entries(folder) if not one.is_folder and fnmatchcase(one.name, last)]
+
+
+def open_stream(address: str) -> BinaryIO:
+    """A file, to be read from its beginning to its end. Raises OSError."""
+    files, path = _opened(address)
+    return files.open_input_stream(path)  # type: ignore[no-any-return]
+
+
+def open_file(address: str) -> BinaryIO:
+    """A file of which any part may be read. Raises OSError."""
+    files, path = _opened(address)
+    return files.open_input_file(path)  # type: ignore[no-any-return]
+
+
+def write_whole_file(address: str, content: bytes, *, temporary: str) -> None:
+    """Write a file that is complete or not there. ``temporary`` is an address beside it. Raises OSError."""
+    files, path = _opened(address)
+    direct = files.type_name in _WHOLE_OR_NOT_AT_ALL
+    first = path if direct else _opened(temporary)[1]
+    with files.open_output_stream(first) as file:
+        file.write(content)
+    if not direct:
+        files.move(first, path)
+
+
+def make_folder(address: str) -> None:
+    """Make a folder, if it is not there. Raises OSError."""
+    files, path = _opened(address)
+    files.create_dir(path)
+
+
+def remove(address: str) -> None:
+    """Delete a file. Raises OSError."""
+    files, path = _opened(address)
+    files.delete_file(path)
+
+
+def _opened(address: str) -> tuple[Any, str]:
+    """The file system of an address, and the path in it."""
+    found = _ADDRESS.fullmatch(address)
+    assert found is not None
+    files, root = _filesystem(found["root"], found["options"] or "")
+    return files, root.rstrip("/") + (found["path"] or "").rstrip("/")
+
+
+@lru_cache(maxsize=64)
+def _filesystem(root: str, options: str) -> tuple[Any, str]:
+    """pyarrow's own file system, or one of fsspec's packages, and the path of its root."""
+    try:
+        from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+    except ImportError as error:
+        raise ImportError(f"reading {root} needs pyarrow: {install_command('bulk')} ({error})") from None
+    try:
+        files, path = FileSystem.from_uri(root + "/" + options)
+    except ValueError:
+        from fsspec.core import url_to_fs
+
+        of_fsspec, path = url_to_fs(root + "/")
+        files = PyFileSystem(FSSpecHandler(of_fsspec))
+    return files, path

@@ -1,0 +1,69 @@
+"""Small real clusters of Ray on this machine, and ``onestream bulk --ray`` as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+
+ROOT = Path(__file__).parents[3]
+STORE_BYTES = 100 * 1024 * 1024
+OF_THE_RUN = ("latency_ms",)
+"""Columns that say nothing of the image."""
+
+# Ray would take the address by which other machines see this one, and they could then run what they like here.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+
+@contextmanager
+def cluster(*, nodes: int) -> Iterator[Any]:
+    """A ``ray.cluster_utils.Cluster`` with a head that has no CPU for workers, and nodes with one each."""
+    from ray.cluster_utils import Cluster
+
+    options = {"object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1", "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **options})
+    try:
+        for _ in range(nodes):
+            add_node(made)
+        yield made
+    finally:
+        made.shutdown()
+
+
+def add_node(made: Any, **variables: str) -> Any:
+    """One node more, with one CPU and these variables in its environment."""
+    return made.add_node(
+        num_cpus=1, object_store_memory=STORE_BYTES, node_ip_address="127.0.0.1", env_vars=variables or None
+    )
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "onestream", "bulk", *map(str, arguments)]
+
+
+def run(*arguments: object, timeout_s: float = 240, **options: Any) -> subprocess.CompletedProcess[str]:
+    settings = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": timeout_s}
+    return subprocess.run(command(*arguments), **{**settings, **options})  # type: ignore[call-overload,no-any-return]
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """The rows of an output without what belongs to the run, in the order of their sources."""
+    if out.suffix == ".jsonl":
+        found = [json.loads(line) for line in out.read_text().splitlines()]
+    elif out.is_dir():
+        parts = sorted(out.glob("part-*"))
+        if parts and parts[0].suffix == ".jsonl":
+            found = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+        else:
+            found = [row for part in parts for row in pyarrow.dataset.dataset(part).to_table().to_pylist()]
+    else:
+        found = pyarrow.dataset.dataset(out).to_table().to_pylist()
+    return [{name: value for name, value in row.items() if name not in OF_THE_RUN} for row in found]

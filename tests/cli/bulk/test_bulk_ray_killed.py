@@ -1,0 +1,159 @@
+"""``onestream bulk --ray`` on real clusters of several nodes: workers, nodes and the one that asks are killed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from patience import wait_until
+from ray_clusters import ROOT, add_node, cluster, command, rows, run
+
+pytest.importorskip("ray")
+
+PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
+COPIES = 60
+
+pytestmark = [pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """360 photos."""
+    folder = tmp_path_factory.mktemp("killed") / "photos"
+    folder.mkdir()
+    for number in range(COPIES):
+        for photo in PHOTOS:
+            (folder / f"{number:02}-{photo.name}").write_bytes(photo.read_bytes())
+    return folder
+
+
+@pytest.fixture
+def nodes() -> Iterator[Any]:
+    """A cluster of a head and two nodes with a CPU each."""
+    with cluster(nodes=2) as made:
+        yield made
+
+
+def begin(nodes: Any, *arguments: object) -> subprocess.Popen[str]:
+    options = ["--ray-address", nodes.address, "--files-per-part", 10, "--format", "jsonl"]
+    return subprocess.Popen(command(*arguments, *options), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_parts(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+    def written() -> bool:
+        assert process.poll() is None, f"the run ended before {count} parts were written: {process.communicate()[1]}"
+        return out.is_dir() and len(list(out.glob("part-*"))) >= count
+
+    wait_until(written)
+
+
+def check_all_there(out: Path, photos: Path) -> None:
+    """Every picture has one row, in the order of the names."""
+    found = rows(out)
+    assert [row["path"] for row in found] == [str(path) for path in sorted(photos.iterdir())]
+    assert not any(row.get("error") for row in found)
+    assert list(out.glob(".*")) == []
+
+
+def workers_of(node: Any) -> list[psutil.Process]:
+    """The processes of a node that run our workers."""
+    (raylet,) = (info.process for info in node.all_processes["raylet"])
+    children = psutil.Process(raylet.pid).children(recursive=True)
+    return [child for child in children if "MapWorker" in " ".join(child.cmdline())]
+
+
+def test_a_killed_worker_is_started_again(nodes: Any, photos: Path, repository: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = begin(nodes, photos, "--to", out, "--repository", repository)
+    wait_for_parts(out, 3, process)
+    killed = [worker for node in nodes.worker_nodes for worker in workers_of(node)]
+    assert killed
+    killed[0].kill()
+    _, complaints = process.communicate(timeout=240)
+    assert process.returncode == 0, complaints
+    check_all_there(out, photos)
+
+
+def test_a_killed_node_is_done_without(nodes: Any, photos: Path, repository: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = begin(nodes, photos, "--to", out, "--repository", repository)
+    wait_for_parts(out, 3, process)
+    nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+    _, complaints = process.communicate(timeout=240)
+    assert process.returncode == 0, complaints
+    check_all_there(out, photos)
+
+
+def test_the_same_command_goes_on_after_the_one_that_asks_is_killed(
+    nodes: Any, photos: Path, repository: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for parts in (1, 8):
+        process = begin(nodes, photos, "--to", out, "--repository", repository)
+        wait_for_parts(out, parts, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert not (out / "_SUCCESS").exists()
+    process = begin(nodes, photos, "--to", out, "--repository", repository)
+    _, complaints = process.communicate(timeout=240)
+    assert process.returncode == 0, complaints
+    assert "images of an earlier run" in complaints
+    check_all_there(out, photos)
+
+
+def test_a_machine_with_another_onestream_is_refused_by_name(photos: Path, repository: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "onestream"
+    shutil.copytree(ROOT / "onestream", other, symlinks=False, ignore=shutil.ignore_patterns("__pycache__"))
+    (other / "wire" / "install.py").open("a").write("\n_ANOTHER = True\n")
+    with cluster(nodes=1) as nodes:
+        add_node(nodes, PYTHONPATH=str(tmp_path / "other"))
+        done = run(
+            photos, "--to", tmp_path / "out", "--ray-address", nodes.address, "--repository", repository, cwd=tmp_path
+        )
+    assert done.returncode == 2
+    assert "machine 127.0.0.1 (" in done.stderr
+    assert "and the one that asks runs onestream" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_machine_without_the_model_gets_it_and_a_damaged_one_is_mended(repository: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    with cluster(nodes=0) as nodes:
+        add_node(nodes, ONESTREAM_CACHE=str(cache))
+        for out in ("first", "second"):
+            done = run(*PHOTOS, "--to", tmp_path / out, "--ray-address", nodes.address, "--repository", repository)
+            assert done.returncode == 0, done.stderr
+            (network,) = cache.glob("ray-models/*/classify_fused/1/model.onnx")
+            assert network.read_bytes() == (repository / "classify_fused" / "1" / "model.onnx").read_bytes()
+            network.write_bytes(b"damaged")
+    assert rows(tmp_path / "first") == rows(tmp_path / "second")
+
+
+def test_a_full_disk_stops_the_run_and_it_goes_on_when_there_is_room(
+    photos: Path, repository: Path, tmp_path: Path
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("this user may not mount a small disk")
+    try:
+        options = ["--to", small / "out", "--repository", repository, "--files-per-part", 20, "--ray"]
+        stopped = run(photos, *options)
+        assert stopped.returncode == 1, stopped.stderr
+        assert "No space left on device" in stopped.stderr
+        assert "the same command goes on" in stopped.stderr
+        assert "Traceback" not in stopped.stderr
+        subprocess.run(["mount", "-o", "remount,size=10m", small], check=True)
+        done = run(photos, *options)
+        assert done.returncode == 0, done.stderr
+        assert "images of an earlier run" in done.stderr
+        check_all_there(small / "out", photos)
+    finally:
+        subprocess.run(["umount", small], check=True)

@@ -1,0 +1,100 @@
+"""Parts of the sources and the folder of their files: nothing is lost or there twice, and nothing is half there."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onestream.cli.bulk.journal import JournalError
+from onestream.cli.bulk.ray import folder as folder_module
+from onestream.cli.bulk.ray.folder import ABOUT, COMPLETE, OutputFolder
+from onestream.cli.bulk.ray.parts import Part, number_in, parts
+from onestream.cli.bulk.sources import Unit
+
+UNITS = st.lists(st.builds(Unit, st.text(min_size=1), st.booleans()), max_size=30)
+
+
+@given(UNITS, st.integers(1, 7))
+def test_parts_hold_every_unit_once_and_in_order(units: list[Unit], most: int) -> None:
+    found = list(parts(units, most_files=most))
+    assert [unit for part in found for unit in part.units] == units
+    assert [part.number for part in found] == list(range(len(found)))
+    for part in found:
+        assert 1 <= len(part.units) <= most
+        assert len(part.units) == 1 or not any(unit.holds_many for unit in part.units)
+
+
+def test_the_name_of_a_part_follows_from_what_is_in_it() -> None:
+    one, same = (Part(12, (Unit("a.jpg"), Unit("b.jpg"))) for _ in range(2))
+    assert one.file_name("parquet") == same.file_name("parquet")
+    assert number_in(one.file_name("parquet")) == number_in(one.file_name("jsonl")) == 12
+    others = (Part(12, (Unit("b.jpg"), Unit("a.jpg"))), Part(12, (Unit("a.jpg"),)), Part(12, (Unit("a.jpgb.jpg"),)))
+    assert one.file_name("parquet") not in [other.file_name("parquet") for other in others]
+    assert [number_in(name) for name in (ABOUT, COMPLETE, ".part-00000001-0123456789abcdef.parquet.x.tmp")] == [
+        None
+    ] * 3
+
+
+@pytest.fixture(params=["local", "file", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder of this machine, the same as an address, and one of a file system that fsspec brings."""
+    name = uuid.uuid4().hex
+    return {"local": f"{tmp_path}/{name}", "file": f"file://{tmp_path}/{name}", "memory": f"memory://{name}"}[
+        request.param
+    ]
+
+
+def test_a_run_goes_on_and_is_refused_when_it_is_another_or_complete(place: str) -> None:
+    out = OutputFolder(place)
+    out.begin({"sources": ["photos"], "top": 1}, anew=False)
+    out.write("part-00000000-0123456789abcdef.parquet", b"rows")
+    again = OutputFolder(place + "/")
+    again.begin({"sources": ["photos"], "top": 1}, anew=False)
+    assert again.names() == {ABOUT, "part-00000000-0123456789abcdef.parquet"}
+    assert again.read("part-00000000-0123456789abcdef.parquet") == b"rows"
+    with pytest.raises(JournalError, match=r"belongs to another run: \{'top': 1\}, now \{'top': 2\}"):
+        again.begin({"sources": ["photos"], "top": 2}, anew=False)
+    again.finish({"images": 4})
+    assert json.loads(again.read(COMPLETE)) == {"images": 4}
+    with pytest.raises(FileExistsError, match="complete already; --overwrite begins anew"):
+        again.begin({"sources": ["photos"], "top": 1}, anew=False)
+    again.begin({"sources": ["photos"], "top": 2}, anew=True)
+    assert again.names() == {ABOUT}
+
+
+def test_parts_of_no_known_run_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "part-00000000-0123456789abcdef.parquet").write_bytes(b"rows")
+    with pytest.raises(JournalError, match=r"has parts of a run and no _run\.json"):
+        OutputFolder(str(tmp_path)).begin({}, anew=False)
+
+
+def test_overwrite_leaves_what_is_not_its_own(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    out = OutputFolder(str(tmp_path))
+    out.begin({}, anew=False)
+    out.begin({}, anew=True)
+    assert out.names() == {"notes.txt", ABOUT}
+
+
+@pytest.mark.parametrize("breaks", ["write", "rename"])
+def test_a_file_that_cannot_be_written_whole_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    out = OutputFolder(str(tmp_path / "out"))
+    out.begin({}, anew=False)
+    if breaks == "write":
+        monkeypatch.setattr(Path, "write_bytes", full)
+    else:
+        monkeypatch.setattr(folder_module, "replace_durably", full)
+    with pytest.raises(OSError, match="No space left"):
+        out.write("part-00000000-0123456789abcdef.parquet", b"rows")
+    assert os.listdir(tmp_path / "out") == [ABOUT]

@@ -1,0 +1,119 @@
+"""Rows that workers make in their own process: those of a real server, for every kind of pipeline, bit by bit."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import cascades
+import detectors
+import onnx
+import pyarrow.parquet as parquet
+import pytest
+import yaml
+from networks import mean_color
+from PIL import Image
+
+from onestream.cli.bulk.outputs import write_parquet
+from onestream.cli.bulk.rows import Row
+from onestream.cli.bulk.run import Run
+from onestream.cli.bulk.sources import samples
+from onestream.client import Classification, Client, Detections, Embedding, Outputs, Regions
+from onestream.serving.building.build import build
+from onestream.serving.models.in_process import InProcess
+from onestream.serving.server.server import Server
+
+pytest.importorskip("ray")
+
+from onestream.cli.bulk.ray.answering import InProcessRows
+
+ROOT = Path(__file__).parents[3]
+KINDS = {"finder": Detections, "things": Regions, "vectors": Embedding, "outputs": Outputs, "classes": Classification}
+OPERATIONS = [
+    {"op": "decode"},
+    {"op": "resize", "mode": "exact", "size": [32, 32]},
+    {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]},
+]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a small pipeline of every kind that has a place in a table."""
+    folder = tmp_path_factory.mktemp("kinds")
+    (folder / "finder.yaml").write_text(yaml.safe_dump(detectors.pipeline("finder", score_threshold=0.5)))
+    detectors.level_detector(folder / "finder.onnx")
+    build(folder / "finder.yaml", folder=folder / "models", onnx_file=folder / "finder.onnx")
+    build(folder / "things.yaml", folder=folder / "models", onnx_files=cascades.write_things(folder))
+    onnx.save(mean_color(), str(folder / "colors.onnx"))
+    for name, kind in (("vectors", "embedding"), ("outputs", "raw"), ("classes", "classification")):
+        fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": kind}}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields, sort_keys=False))
+        build(folder / f"{name}.yaml", folder=folder / "models", onnx_file=folder / "colors.onnx")
+    return folder / "models"
+
+
+@pytest.fixture(scope="module")
+def kinds_server(models: Path) -> Iterator[Server]:
+    wanted = [f"{name}_fused" for name in KINDS]
+    with Server(models, http_port=0, grpc_port=0, metrics_port=0, models=wanted) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Photos, one without any object for a finder of bright cells, and files that cannot be used."""
+    folder = tmp_path_factory.mktemp("photos")
+    Image.new("RGB", (64, 48)).save(folder / "black.png")
+    Image.new("RGB", (80, 60), "white").save(folder / "white.png")
+    (folder / "cut.jpg").write_bytes((ROOT / "examples" / "photos" / "cat.jpg").read_bytes()[:3000])
+    (folder / "text.jpg").write_bytes(b"no picture")
+    (folder / "empty.jpg").write_bytes(b"")
+    return [str(ROOT / "examples" / "photos"), str(folder), str(folder / "gone.jpg")]
+
+
+def timeless(rows: Iterator[Row]) -> list[str]:
+    """The rows as JSON, which has every bit of their numbers, without the time that they took."""
+    return [
+        (row if row.result is None else replace(row, result=replace(row.result, latency_ms=0.0))).to_json()
+        for row in rows
+    ]
+
+
+@pytest.mark.needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_rows_are_those_of_a_server(kinds_server: Server, models: Path, photos: list[str], name: str) -> None:
+    maker = InProcessRows(InProcess(models / f"{name}_fused"), top=2)
+    here = timeless(maker.rows(samples(photos)))
+    with Client(kinds_server.grpc_address) as client:
+        there = timeless(
+            Run(client, samples(photos), pipeline=f"{name}_fused", top=2, in_flight=4, timeout_s=60).rows()
+        )
+    assert here == there
+    assert sum('"error"' in row for row in here) == 4
+    assert type(maker.example) is KINDS[name]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_parts_have_the_same_columns_whatever_is_in_them(models: Path, photos: list[str], name: str) -> None:
+    """Also one in which every image failed, or nothing was found, so that all are one table."""
+    maker = InProcessRows(InProcess(models / f"{name}_fused"), top=2)
+    folder = photos[1]
+    schemas = []
+    for sources in (photos, [f"{folder}/black.png"], [f"{folder}/gone.jpg"]):
+        file = io.BytesIO()
+        write_parquet(file, maker.rows(samples(sources)), like=maker.example, top=2)
+        schemas.append(parquet.read_schema(io.BytesIO(file.getvalue())))
+    assert schemas[0] == schemas[1] == schemas[2]
+
+
+def test_a_pipeline_that_refuses_the_photos_of_the_package_has_an_example(models: Path, tmp_path: Path) -> None:
+    fields = {
+        "preprocess": {"operations": OPERATIONS},
+        "limits": {"formats": ["PNG"], "max_pixels": 5000},
+    }
+    (tmp_path / "png.yaml").write_text(yaml.safe_dump(fields))
+    build(tmp_path / "png.yaml", folder=tmp_path / "models", onnx_file=models.parent / "colors.onnx")
+    assert isinstance(InProcessRows(InProcess(tmp_path / "models" / "png_fused"), top=1).example, Classification)

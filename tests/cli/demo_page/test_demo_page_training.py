@@ -1,0 +1,62 @@
+"""What training sees of a picture, on the page: the sheet of ``onestream augment``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from page_process import ROOT, PageProcess, pixels_of
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+from onestream.preprocess.training import Augmentation
+from onestream.preprocess.training.sheet import Subject, contact_sheet
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.server.server import Server
+
+CHAIN = "operations:\n- {op: scale_jitter}\n- {op: rotation, degrees: [20, 30]}\nfill: 200\n"
+
+
+def assert_is_the_sheet(shown: dict[str, object], augmentation: Augmentation, pipeline: str, photo: bytes) -> None:
+    definition = Pipeline.from_file(ROOT / "pipelines" / f"{pipeline}.yaml").preprocess
+    sheet = contact_sheet(definition, augmentation, [Subject("photo", photo)], epochs=5)
+    np.testing.assert_array_equal(pixels_of(str(shown["image"])), np.asarray(sheet.image))
+    assert shown["variations"] == [str(one) for one in sheet.drawn[0]]
+    assert "why" not in shown
+
+
+@pytest.mark.needs_triton
+def test_it_is_shown_with_a_box_and_a_flip(page: PageProcess, photos: dict[str, bytes]) -> None:
+    for form in ("classify", "classify_fused"):
+        assert_is_the_sheet(page.look(form, photos["coffee"])["training"], Augmentation(), "classify", photos["coffee"])
+
+
+@pytest.mark.needs_triton
+def test_the_page_can_be_started_with_an_augmentation(served: Server, photos: dict[str, bytes], tmp_path: Path) -> None:
+    (tmp_path / "chain.yaml").write_text(CHAIN)
+    arguments = ("--url", served.grpc_address, "--port", "0", "--augmentation", str(tmp_path / "chain.yaml"))
+    with PageProcess(*arguments) as page:
+        shown = page.look("detect", photos["cat"])["training"]
+    assert_is_the_sheet(shown, Augmentation.from_yaml(CHAIN), "detect", photos["cat"])
+
+
+@pytest.mark.needs_triton
+def test_without_pytorch_the_page_says_so_and_shows_the_rest(
+    served: Server, photos: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    (tmp_path / "chain.yaml").write_text(CHAIN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with PageProcess("--url", served.grpc_address, "--port", "0") as page:
+        shown = page.look("classify", photos["coffee"])
+    assert shown["answer"]["labels"][0]["label"] == "espresso"
+    assert shown["training"]["image"] is None
+    assert "needs PyTorch: pip install '.[train]'" in shown["training"]["why"]
+
+
+def test_an_augmentation_that_is_none_ends_the_command(tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text("operations: [{op: spin}]\n")
+    done = CliRunner().invoke(app, ["demo-page", "--port", "0", "--augmentation", str(tmp_path / "wrong.yaml")])
+    assert done.exit_code == 2
+    assert "wrong.yaml: operations.0: Input tag 'spin' found" in done.stderr

@@ -1,0 +1,453 @@
+"""Transforms for training against their augmentations: what both draw; what would differ is refused by name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from agreement import noise, png
+from timm.data import create_transform
+from timm.data.random_erasing import RandomErasing as TimmErasing
+from timm.data.transforms import RandomResizedCropAndInterpolation
+from torch import nn
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, v2
+
+from onestream.preprocess import BadImage, CannotImport, Decode, Definition, Output, Resize, compile
+from onestream.preprocess.changes import Blur, Brightness, Erase, Hue, Jpeg
+from onestream.preprocess.interop.torchvision_training import (
+    ImportedAugmentation,
+    augmentation_from_timm,
+    augmentation_from_torchvision,
+)
+from onestream.preprocess.projection import Projection
+from onestream.preprocess.training import Augmentation
+from onestream.preprocess.variation import Variation
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+TENSOR = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+NORMAL = v2.Normalize(MEAN, STD)
+BOX = {"op": "box"}
+
+
+def imported(*steps: Any) -> ImportedAugmentation:
+    return augmentation_from_torchvision(v2.Compose(list(steps)))
+
+
+IMPORTED: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
+    "box": (
+        lambda v: v.RandomResizedCrop(64, scale=(0.2, 0.9), ratio=(0.5, 2.0)),
+        {"op": "box", "area": (0.2, 0.9), "ratio": (0.5, 2.0)},
+    ),
+    "flip": (lambda v: v.RandomHorizontalFlip(0.3), {"op": "flip", "probability": 0.3}),
+    "vertical flip": (lambda v: v.RandomVerticalFlip(), {"op": "flip", "axis": "vertical"}),
+    "rotation": (lambda v: v.RandomRotation(30), {"op": "rotation", "degrees": (-30, 30)}),
+    "affine": (
+        lambda v: v.RandomAffine((-5, 10), translate=(0.1, 0.2), scale=(0.8, 1.1), shear=(-3, 4, -5, 6)),
+        {
+            "op": "affine",
+            "degrees": (-5, 10),
+            "translate": (0.1, 0.2),
+            "scale": (0.8, 1.1),
+            "shear_x": (-3, 4),
+            "shear_y": (-5, 6),
+        },
+    ),
+    "rotation alone": (
+        lambda v: v.RandomAffine(20, shear=7),
+        {"op": "affine", "degrees": (-20, 20), "shear_x": (-7, 7)},
+    ),
+    "perspective": (
+        lambda v: v.RandomPerspective(0.4, 0.7),
+        {"op": "perspective", "distortion": 0.4, "probability": 0.7},
+    ),
+    "padded crop": (lambda v: v.RandomCrop(32, padding=4), {"op": "padded_crop", "padding": 4, "size": (32, 32)}),
+    "crop": (
+        lambda v: v.RandomCrop((30, 40), pad_if_needed=True),
+        {"op": "padded_crop", "padding": 0, "size": (30, 40)},
+    ),
+    "colour": (
+        lambda v: v.ColorJitter(0.4, (0.0, 2.5), hue=0.1),
+        {"op": "color_jitter", "brightness": 0.4, "contrast": 1.5, "hue": 0.1},
+    ),
+    "gray": (lambda v: v.RandomGrayscale(0.2), {"op": "grayscale", "probability": 0.2}),
+    "blur": (lambda v: v.GaussianBlur(13, (0.1, 2.0)), {"op": "blur", "sigma": (0.1, 2.0)}),
+    "posterize": (lambda v: v.RandomPosterize(3, 0.4), {"op": "posterize", "bits": 3, "probability": 0.4}),
+    "solarize": (lambda v: v.RandomSolarize(127.5, 0.4), {"op": "solarize", "threshold": 128, "probability": 0.4}),
+    "sharpness": (lambda v: v.RandomAdjustSharpness(1.7), {"op": "sharpness", "factor": (1.7, 1.7)}),
+    "autocontrast": (lambda v: v.RandomAutocontrast(0.1), {"op": "autocontrast", "probability": 0.1}),
+    "equalize": (lambda v: v.RandomEqualize(), {"op": "equalize"}),
+    "invert": (lambda v: v.RandomInvert(0.6), {"op": "invert", "probability": 0.6}),
+    "rand augment": (lambda v: v.RandAugment(3, 7, 11), {"op": "rand_augment", "count": 3, "magnitude": 7, "bins": 11}),
+    "trivial augment": (lambda v: v.TrivialAugmentWide(21), {"op": "trivial_augment", "bins": 21}),
+    "apply": (
+        lambda v: v.RandomApply([v.ColorJitter(0.4)], p=0.8),
+        {"op": "color_jitter", "brightness": 0.4, "probability": 0.8},
+    ),
+    "apply twice": (
+        lambda v: v.RandomApply(nn.ModuleList([v.RandomGrayscale(0.5)]), p=0.5),
+        {"op": "grayscale", "probability": 0.25},
+    ),
+}
+
+
+@pytest.mark.parametrize("generation", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize("name", IMPORTED)
+def test_each_transform_is_its_operation(name: str, generation: Any) -> None:
+    make, operation = IMPORTED[name]
+    found = augmentation_from_torchvision(generation.Compose([generation.Compose([make(generation)])]))
+    assert found.augmentation.operations == Augmentation([operation]).operations
+
+
+def test_transforms_that_only_the_second_generation_has() -> None:
+    found = imported(v2.JPEG((30, 90)), v2.ToImage(), v2.GaussianNoise(sigma=0.2)).augmentation
+    assert found == Augmentation([{"op": "jpeg", "quality": (30, 90)}, {"op": "noise", "sigma": (51, 51)}])
+    jittered = imported(v2.ScaleJitter((96, 96), (0.5, 1.5)), v2.RandomCrop(96, pad_if_needed=True, fill=114))
+    assert jittered.augmentation == Augmentation([{"op": "scale_jitter", "scale": (0.5, 1.5)}], fill=114)
+    assert (jittered.size_hw, jittered.filter) == ((96, 96), "bilinear")
+    assert any("whole pixels" in note for note in jittered.notes)
+
+
+@pytest.mark.parametrize(
+    ("steps", "fill"),
+    [
+        # 0 after Normalize is the mean, 123.675, 116.28, 103.53.
+        ([*TENSOR, NORMAL, v2.RandomErasing()], (124, 116, 104)),
+        ([*TENSOR, v2.RandomErasing(), NORMAL], 0),
+        ([*TENSOR, v2.RandomErasing(value=0.4), NORMAL], 102),
+        ([v2.PILToTensor(), v2.RandomErasing(value=[1, 2, 3])], (1, 2, 3)),
+        ([v1.ToTensor(), v1.Normalize(MEAN, STD), v1.RandomErasing()], (124, 116, 104)),
+        ([v1.ToTensor(), v1.Normalize([0.2] * 3, [0.5] * 3), v1.RandomErasing()], 51),
+        ([v1.Grayscale(), v1.ToTensor(), v1.Normalize([0.4], [0.2]), v1.RandomErasing()], 102),
+    ],
+)
+def test_rectangles_are_filled_with_the_level_that_the_value_means(steps: list[Any], fill: Any) -> None:
+    found = imported(*steps)
+    assert found.augmentation == Augmentation([{"op": "erase", "fill": fill}])
+    assert any("123.7, 116.3, 103.5" in note for note in found.notes) == (fill == (124, 116, 104))
+
+
+CHAIN = v2.Compose(
+    [v2.RandomResizedCrop(224, interpolation=InterpolationMode.BICUBIC), v2.RandomHorizontalFlip(),
+     v2.TrivialAugmentWide(fill=[127, 127, 127]), *TENSOR, NORMAL, v2.RandomErasing(0.1)]
+)  # fmt: skip
+
+
+def test_a_chain_says_what_its_pipeline_must_be() -> None:
+    found = augmentation_from_torchvision(CHAIN)
+    names = [operation.op for operation in found.augmentation.operations]
+    assert names == ["box", "flip", "trivial_augment", "erase"]
+    assert (found.augmentation.fill, found.size_hw, found.filter) == (127, (224, 224), "bicubic")
+    _, normalize, output = found.operations
+    assert (normalize.mean, normalize.std, output.dtype) == (MEAN, STD, "float32")
+    assert any("RandomResizedCrop into sight" in note for note in found.notes)
+    resized = imported(v2.RandomRotation(5), v2.Resize(70), v2.CenterCrop(64), v2.RandomHorizontalFlip(), v2.ToImage())
+    assert (resized.size_hw, resized.filter) == (None, None)
+    assert [one.op for one in resized.operations] == ["decode", "resize", "center_crop", "output"]
+    small = augmentation_from_torchvision(v1.Compose([v1.RandomCrop(32, padding=4), v1.ToTensor()]))
+    assert (small.size_hw, small.filter, small.augmentation.fill) == ((32, 32), None, 0)
+
+
+def test_what_nothing_is_random_in_gives_torchvisions_pixels() -> None:
+    """A box of the whole picture and changes that are certain: what is left is arithmetic."""
+    composed = v1.Compose(
+        [v1.RandomResizedCrop((48, 36), scale=(1, 1), ratio=(0.75, 0.75), interpolation=InterpolationMode.BICUBIC),
+         v1.RandomHorizontalFlip(1), v1.RandomPosterize(3, 1), v1.RandomSolarize(100, 1), v1.RandomInvert(1),
+         v1.RandomAdjustSharpness(0.3, 1), v1.RandomEqualize(1), v1.ToTensor(), v1.Normalize(MEAN, STD)]
+    )  # fmt: skip
+    found, picture = augmentation_from_torchvision(composed), noise(80, 60)
+    decode, *rest = found.operations
+    assert found.filter is not None
+    geometry = Resize(mode="exact", size=found.size_hw, filter=found.filter)
+    definition = Definition(operations=[decode, geometry, *rest])
+    variation = found.augmentation.draw((80, 60), seed=0, epoch=0, index=0, definition=definition)
+    (seen,) = compile(definition, varied=True).run([png(picture)], [lambda _: variation])
+    assert not isinstance(seen, BadImage)
+    # Float32's last bits: a library may multiply where another divides.
+    np.testing.assert_allclose(seen, composed(picture).numpy(), atol=1e-5)
+
+
+CANVAS = Definition(operations=[Decode(), Resize(mode="exact", size=(90, 120)), Output(layout="NHWC", dtype="uint8")])
+COUNT = 1500
+FARTHEST = 1.95 * (2 / COUNT) ** 0.5
+"""Two samples of one distribution are farther apart in one of a thousand cases (Kolmogorov and Smirnov)."""
+
+
+def drawn(augmentation: Augmentation) -> list[Variation]:
+    return [augmentation.draw((90, 120), seed=7, epoch=0, index=n, definition=CANVAS) for n in range(COUNT)]
+
+
+def by_torchvision(transform: Any) -> list[dict[str, Any]]:
+    torch.manual_seed(7)
+    picture = torch.zeros((3, 90, 120), dtype=torch.uint8)
+    return [transform.make_params([picture]) for _ in range(COUNT)]
+
+
+def assert_same_distribution(ours: list[float], theirs: list[float]) -> None:
+    assert len(ours) == len(theirs)
+    both = np.sort(np.concatenate([ours, theirs]))
+    shares = [np.searchsorted(np.sort(one), both, side="right") / len(one) for one in (ours, theirs)]
+    assert np.abs(shares[0] - shares[1]).max() < FARTHEST * (COUNT / len(ours)) ** 0.5
+
+
+def test_boxes_have_torchvisions_distribution() -> None:
+    transform = v2.RandomResizedCrop(64, scale=(0.2, 1.0), ratio=(0.6, 1.5))
+    boxes = [one.box for one in drawn(imported(transform).augmentation)]
+    theirs = by_torchvision(transform)
+    for side in ("top", "left", "height", "width"):
+        assert_same_distribution([getattr(box, side) for box in boxes], [one[side] for one in theirs])
+    other = by_torchvision(v2.RandomResizedCrop(64, scale=(0.3, 1.0), ratio=(0.6, 1.5)))
+    with pytest.raises(AssertionError):
+        assert_same_distribution([box.height for box in boxes if box], [one["height"] for one in other])
+
+
+def test_boxes_of_timm_have_its_distribution() -> None:
+    transform = RandomResizedCropAndInterpolation(64, scale=(0.3, 0.9), ratio=(0.8, 1.25))
+    boxes = [one.box for one in drawn(augmentation_from_torchvision(transform).augmentation)]
+    random.seed(7)
+    theirs = [transform.get_params(noise(90, 120), transform.scale, transform.ratio) for _ in range(COUNT)]
+    for place, side in enumerate(("top", "left", "height", "width")):
+        assert_same_distribution([getattr(box, side) for box in boxes], [one[place] for one in theirs])
+
+
+@pytest.mark.parametrize("size", [100, (80, 140)])
+def test_padded_crops_have_torchvisions_distribution(size: Any) -> None:
+    """One is larger than the padded picture along an axis."""
+    transform = v2.RandomCrop(size, padding=3, pad_if_needed=True)
+    height, width = transform.size
+    definition = Definition(
+        operations=[Decode(), Resize(mode="exact", size=(height, width)), Output(layout="NHWC", dtype="uint8")]
+    )
+    chain, theirs = imported(transform).augmentation, by_torchvision(transform)
+    ours = [chain.draw((90, 120), seed=7, epoch=0, index=n, definition=definition).box for n in range(COUNT)]
+    for side, before in (("top", 1), ("left", 0)):
+        assert_same_distribution(
+            [getattr(box, side) for box in ours], [one[side] - one["padding"][before] for one in theirs]
+        )
+
+
+def test_affine_transforms_have_torchvisions_distribution() -> None:
+    transform = v2.RandomAffine((-20, 40), translate=(0.2, 0.1), scale=(0.7, 1.4))
+    found = []
+    for variation in drawn(imported(transform).augmentation):
+        matrix = np.linalg.inv(Projection((90, 120), (90, 120), variation.corners).matrix)
+        matrix /= matrix[2, 2]
+        scale = float(np.sqrt(np.linalg.det(matrix[:2, :2])))
+        middle = matrix @ (60, 45, 1) - (60, 45, 1)
+        found.append((float(np.degrees(np.arctan2(matrix[1, 0], matrix[0, 0]))), scale, *middle[:2].tolist()))
+    angles, scales, across, down = (list(one) for one in zip(*found, strict=True))
+    theirs = by_torchvision(transform)
+    assert_same_distribution(angles, [one["angle"] for one in theirs])
+    assert_same_distribution(scales, [one["scale"] for one in theirs])
+    # Whole pixels, found again with the error of the corners.
+    assert_same_distribution([round(x) for x in across], [one["translate"][0] for one in theirs])
+    assert_same_distribution([round(y) for y in down], [one["translate"][1] for one in theirs])
+
+
+def changes(transform: Any, kind: type[Any]) -> list[Any]:
+    found = [one for variation in drawn(imported(transform).augmentation) for one in variation.changes]
+    return [one for one in found if isinstance(one, kind)]
+
+
+def test_strengths_have_torchvisions_distribution() -> None:
+    jitter, blur, jpeg = v2.ColorJitter(0.7, hue=0.3), v2.GaussianBlur(23, (0.5, 3)), v2.JPEG((20, 60))
+    theirs = by_torchvision(jitter)
+    ours = changes(jitter, Brightness)
+    assert_same_distribution([one.factor for one in ours], [one["brightness_factor"] for one in theirs])
+    assert_same_distribution([one.turns for one in changes(jitter, Hue)], [one["hue_factor"] for one in theirs])
+    assert_same_distribution(
+        [one.sigma for one in changes(blur, Blur)], [one["sigma"][0] for one in by_torchvision(blur)]
+    )
+    assert_same_distribution(
+        [one.quality for one in changes(jpeg, Jpeg)], [one["quality"] for one in by_torchvision(jpeg)]
+    )
+
+
+def test_erased_rectangles_have_the_distribution_of_either_library() -> None:
+    transform = v2.RandomErasing(1, scale=(0.05, 0.5), ratio=(0.4, 2.5))
+    ours = changes(v2.Compose([v2.PILToTensor(), transform]), Erase)
+    theirs = by_torchvision(transform)
+    for side, name in (("top", "i"), ("left", "j"), ("height", "h"), ("width", "w")):
+        assert_same_distribution([getattr(one, side) for one in ours], [one[name] for one in theirs])
+
+    erasing = TimmErasing(1, min_area=0.05, max_area=0.5, device="cpu")
+    ours = changes(v2.Compose([v2.PILToTensor(), erasing]), Erase)
+    random.seed(7)
+    erased = [erasing(torch.ones((1, 90, 120)))[0] == 0 for _ in range(COUNT)]
+    rows = [int(one.any(dim=1).sum()) for one in erased]
+    assert_same_distribution([one.height for one in ours], [float(count) for count in rows])
+    assert_same_distribution([one.height * one.width for one in ours], [float(one.sum()) for one in erased])
+
+
+AFTER = [v2.RandomResizedCrop(64), v2.ColorJitter(0.4)]
+REFUSED: dict[str, tuple[list[Any], list[str]]] = {
+    "nothing random": ([v2.Resize(9), v2.CenterCrop(9)], ["draws nothing", "--augmentation"]),
+    "expanded": ([v2.RandomRotation(9, expand=True)], ["RandomRotation has expand=True", "larger"]),
+    "centre": ([v2.RandomAffine(9, center=[1, 2])], ["RandomAffine has center=[1, 2]"]),
+    "strong perspective": (
+        [v2.RandomPerspective(0.8)],
+        ["RandomPerspective: distortion is 0.8", "less than or equal to 0.6"],
+    ),
+    "one side": ([v2.RandomCrop(9, padding=[1, 2, 3, 4])], ["padding of RandomCrop", "all sides"]),
+    "reflected": ([v2.RandomCrop(9, padding=2, padding_mode="reflect")], ["'reflect'", "'constant'"]),
+    "brightness": ([v2.ColorJitter((0.5, 1.2))], ["brightness of ColorJitter", "0.5 to 1.2", "give or take"]),
+    "hue": ([v2.ColorJitter(hue=(0.0, 0.2))], ["hue of ColorJitter", "0 to 0.2"]),
+    "small kernel": ([v2.GaussianBlur(5)], ["kernel_size of GaussianBlur is 5", "kernel_size=13"]),
+    "noise in rectangles": ([v2.PILToTensor(), v2.RandomErasing(value="random")], ["value='random'", "value=0"]),
+    "biased noise": ([v2.ToImage(), v2.GaussianNoise(mean=0.1)], ["GaussianNoise has mean=0.1"]),
+    "fill of three": (
+        [v2.RandomRotation(9, fill=[1, 2, 3])],
+        ["RandomRotation fills with the levels 1, 2, 3", "one whole"],
+    ),
+    "fills": (
+        [v2.RandomRotation(9, fill=1), v2.RandomAffine(9)],
+        ["different levels: 1 (RandomRotation), 0 (RandomAffine)"],
+    ),
+    "fill of zeros": ([*TENSOR, NORMAL, v2.RandomRotation(9)], ["RandomRotation fills with the levels 123.675"]),
+    "fill by type": ([v2.RandomRotation(9, fill={"others": 1})], ["fill of RandomRotation", "by type"]),
+    "filter": ([v2.RandomResizedCrop(9, interpolation="box")], ["the interpolation of RandomResizedCrop", "'box'"]),
+    "jagged": ([v2.ToImage(), v2.RandomResizedCrop(9, antialias=False)], ["antialias=False", "tensors"]),
+    "together": (
+        [v2.RandomApply([v2.RandomInvert(), v2.RandomEqualize()])],
+        ["RandomApply makes 2 transforms happen together"],
+    ),
+    "perhaps a box": (
+        [v2.RandomApply([v2.RandomResizedCrop(9)])],
+        ["RandomResizedCrop happens with a probability of 0.5"],
+    ),
+    "perhaps a resize": ([v2.RandomApply([v2.Resize(9)])], ["Resize happens with a probability of 0.5"]),
+    "two boxes": (
+        [v2.RandomResizedCrop(9), v2.RandomResizedCrop(9)],
+        ["comes after RandomResizedCrop", "Leave one out"],
+    ),
+    "resized box": (
+        [v2.RandomResizedCrop(9), v2.Resize(5)],
+        ["Resize comes after RandomResizedCrop", "Leave Resize out"],
+    ),
+    "cut box": ([v2.RandomResizedCrop(9), v2.RandomCrop(5)], ["RandomCrop cuts another size than RandomResizedCrop"]),
+    "box of colours": (
+        [v2.ColorJitter(0.4), v2.RandomResizedCrop(9)],
+        ["RandomResizedCrop comes after ColorJitter", "ColorJitter after"],
+    ),
+    "resize of colours": ([v2.ColorJitter(0.4), v2.Resize(9)], ["Resize comes after ColorJitter"]),
+    "rotated blocks": (
+        [v2.JPEG(50), v2.RandomRotation(9)],
+        ["RandomRotation comes after JPEG", "RandomRotation first"],
+    ),
+    "crop of a resize": (
+        [v2.Resize(9), v2.RandomCrop(5)],
+        ["RandomCrop comes after Resize", "RandomCrop before Resize"],
+    ),
+    "policy of a crop": ([v2.CenterCrop(9), v2.TrivialAugmentWide()], ["TrivialAugmentWide comes after CenterCrop"]),
+    "normalized colours": ([*TENSOR, NORMAL, v2.ColorJitter(0.4)], ["ColorJitter comes after Normalize"]),
+    "normalized policy": ([*TENSOR, NORMAL, v2.RandAugment()], ["RandAugment comes after Normalize"]),
+    "jitter alone": ([v2.ScaleJitter((9, 9))], ["ScaleJitter gives pictures of any size", "pad_if_needed=True"]),
+    "jitter and flip": ([v2.ScaleJitter((9, 9)), v2.RandomHorizontalFlip()], ["RandomCrop directly after it"]),
+    "jitter and other crop": ([v2.ScaleJitter((9, 9)), v2.RandomCrop(8, pad_if_needed=True)], ["the same size"]),
+    "jitter of no square": ([v2.ScaleJitter((9, 8))], ["9x8", "a square"]),
+    "policy of pairs": ([v2.AutoAugment()], ["AutoAugment draws one of 25", "RandAugment"]),
+    "mixed": ([v2.AugMix()], ["AugMix mixes several versions"]),
+    "by overlap": ([v2.RandomIoUCrop()], ["RandomIoUCrop", "min_visible"]),
+    "bent": ([v2.ElasticTransform()], ["ElasticTransform bends", "RandomPerspective"]),
+    "batch": ([v2.MixUp(num_classes=3)], ["MixUp mixes the pictures of a batch"]),
+    "choice": ([v2.RandomChoice([v2.RandomInvert()])], ["RandomChoice draws one of several"]),
+    "ten crops": ([v2.RandomHorizontalFlip(), v2.TenCrop(9)], ["TenCrop has no operation"]),
+    "code": ([v2.Lambda(lambda image: image)], ["Lambda is code of its own"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_be_drawn_otherwise_is_refused_by_name(name: str) -> None:
+    steps, named = REFUSED[name]
+    with pytest.raises(CannotImport) as caught:
+        imported(*steps)
+    for part in named:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([v2.ColorJitter(0.4), v2.RandomRotation(9)], "RandomRotation comes after ColorJitter"),
+        ([v2.ToImage(), v2.RandomResizedCrop(9)], "After ToImage torchvision works on tensors"),
+        ([v2.RandomPerspective()], "RandomPerspective draws whole pixels"),
+        ([v2.RandomRotation(9)], "sampled once"),
+        ([v2.RandomCrop(9)], "smaller than its RandomCrop"),
+        ([v2.RandomHorizontalFlip(), v2.SanitizeBoundingBoxes()], "SanitizeBoundingBoxes is left out"),
+    ],
+)
+def test_what_differs_though_the_draws_do_not_is_said(steps: list[Any], said: str) -> None:
+    assert any(said in note for note in imported(*steps).notes)
+
+
+OPTIONS = {
+    "input_size": (3, 96, 64),
+    "scale": (0.4, 1.0),
+    "ratio": (0.9, 1.1),
+    "hflip": 0.4,
+    "vflip": 0.1,
+    "color_jitter": (0.1, 0.2, 0.3, 0.05),
+    "color_jitter_prob": 0.8,
+    "grayscale_prob": 0.2,
+    "gaussian_blur_prob": 0.3,
+    "interpolation": "bicubic",
+    "mean": (0.5, 0.5, 0.5),
+    "std": (0.25, 0.25, 0.25),
+    "re_prob": 0.25,
+}
+
+
+def test_the_options_of_timm() -> None:
+    found = augmentation_from_timm(OPTIONS)
+    assert found.augmentation == Augmentation(
+        [
+            {"op": "box", "area": (0.4, 1.0), "ratio": (0.9, 1.1)},
+            {"op": "flip", "probability": 0.4},
+            {"op": "flip", "axis": "vertical", "probability": 0.1},
+            {
+                "op": "color_jitter",
+                "brightness": 0.1,
+                "contrast": 0.2,
+                "saturation": 0.3,
+                "hue": 0.05,
+                "probability": 0.8,
+            },
+            {"op": "grayscale", "probability": 0.2},
+            {"op": "blur", "sigma": (0.1, 2.0), "probability": 0.3},
+            # 0 after Normalize is the mean, 127.5.
+            {"op": "erase", "area": (0.02, 1 / 3), "ratio": (0.3, round(10 / 3, 9)), "fill": 128, "probability": 0.25},
+        ]
+    )
+    assert (found.size_hw, found.filter) == ((96, 64), "bicubic")
+    assert found == augmentation_from_torchvision(create_transform(**OPTIONS, is_training=True), origin=found.origin)
+    # The prefetcher would normalize and erase later.
+    assert augmentation_from_timm({**OPTIONS, "use_prefetcher": True}) == found
+    prefetched = augmentation_from_torchvision(create_transform(**OPTIONS, is_training=True, use_prefetcher=True))
+    assert any("MaybePILToTensor" in note for note in prefetched.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"auto_augment": "rand-m9-mstd0.5-inc1"}, ["Invert, SolarizeAdd", "probability of 0.5", "deviation of 0.5",
+                                                   "{op: rand_augment, count: 2, magnitude: 27}"]),
+        ({"auto_augment": "original"}, ["AutoAugment draws one of 25"]),
+        ({"auto_augment": "augmix-m5-w4-d2"}, ["AugMixAugment mixes"]),
+        ({"interpolation": "random"}, ["interpolation of RandomResizedCropAndInterpolation is drawn", "'bicubic'"]),
+        ({"re_prob": 0.2, "re_mode": "pixel"}, ["re_mode is 'pixel'", "'const'"]),
+        ({"re_prob": 0.2, "re_count": 3}, ["re_count is 3"]),
+        ({"train_crop_mode": "rkrc"}, ["ResizeKeepRatio", "'rrc'"]),
+        ({"no_aug": True}, ["draws nothing"]),
+        ({"separate": True}, ["separate gives three transforms"]),
+        ({"reprob": 0.2}, ["create_transform refuses its options", "reprob"]),
+    ],
+)  # fmt: skip
+def test_options_of_timm_that_draw_otherwise_are_refused(options: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(CannotImport) as caught:
+        augmentation_from_timm(options)
+    for part in named:
+        assert part in str(caught.value)
