@@ -123,7 +123,8 @@ def test_what_cannot_be_begun_says_why(repository: Path, tmp_path: Path) -> None
     stamp = run(PHOTOS[0], "--to", tmp_path / "out", "--ray", "--repository", tmp_path)
     assert stamp.returncode == 2
     assert "first difference" in stamp.stderr
-    nothing = run(tmp_path / "classify_fused", "--to", tmp_path / "other", "--ray", "--repository", repository)
+    (tmp_path / "empty").mkdir()
+    nothing = run(tmp_path / "empty", "--to", tmp_path / "other", "--ray", "--repository", repository)
     assert nothing.returncode == 2
     assert "no images in" in nothing.stderr
     nobody = run(PHOTOS[0], "--to", tmp_path / "more", "--ray-address", "127.0.0.1:1", "--repository", repository)
