@@ -140,7 +140,9 @@ class LevelChanges:
         )
         if not rows or not columns:
             return []
-        return [("erase", self._work(canvas.window(change.top, change.left, rows, columns))._replace(fill=change.fill))]
+        red, green, blue = (change.fill,) * 3 if isinstance(change.fill, int) else change.fill
+        work = self._work(canvas.window(change.top, change.left, rows, columns))
+        return [("erase", work._replace(fill=red | green << 8 | blue << 16))]
 
     def _work(self, pixels: DeviceArray) -> _Work:
         height, width, channels = pixels.shape

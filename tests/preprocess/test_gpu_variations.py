@@ -183,6 +183,8 @@ def changes_on_gpu(draw: st.DrawFn, color: Color) -> AnyChange:
     channels = 1 if color == "gray" else 3
     factors = st.lists(st.floats(-2, 2, width=32), min_size=channels, max_size=channels)
     added = st.floats(-300, 300, width=32)
+    level = st.integers(0, 255)
+    fills = level if channels == 1 else st.one_of(level, st.tuples(level, level, level))
     row = st.tuples(factors, added).map(lambda found: (*found[0], found[1]))
     return draw(
         st.one_of(
@@ -197,7 +199,7 @@ def changes_on_gpu(draw: st.DrawFn, color: Color) -> AnyChange:
             st.just(AutoContrast()),
             st.just(Equalize()),
             st.just(Invert()),
-            st.builds(Erase, top=SHORT, left=SHORT, height=SHORT, width=SHORT, fill=st.integers(0, 255)),
+            st.builds(Erase, top=SHORT, left=SHORT, height=SHORT, width=SHORT, fill=fills),
         )
     )
 

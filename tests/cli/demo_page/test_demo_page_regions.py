@@ -116,7 +116,7 @@ def test_the_precision_of_the_network_is_told(parameters: dict[str, str], expect
         contextlib.closing(Served(address)) as served,
     ):
         form = served.offer().forms["read"]
-        assert look(served, form, picture)["time"]["precision"] == form.precision == expected
+        assert look(served, form, picture, "not shown here")["time"]["precision"] == form.precision == expected
 
 
 def test_text_has_its_quads_and_its_words(page: PageProcess, picture: bytes) -> None:

@@ -205,7 +205,7 @@ def test_what_was_chosen_is_written_and_built(options: Options) -> None:
     )
     config = from_text((options.repository / "mine_fused" / "configs" / "cpu.pbtxt").read_text())
     assert config.max_batch_size == 2
-    assert config.parameters["cpu_instances"].string_value == "cores"
+    assert config.parameters["cpu_instances"].string_value == "cores+1"
 
 
 def test_where_the_build_fails_the_file_is_as_it_was(options: Options) -> None:
