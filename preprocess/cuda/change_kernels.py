@@ -29,8 +29,8 @@ CHANGE = np.dtype(
 """``Change`` of the source. ``pixels`` are ``pitch`` bytes apart from row to row; ``before`` is a copy without gaps.
 
 ``counts``: of each level of each channel, and then of luma, uint32. ``table``: what becomes of each level of each
-channel, uint8. ``factors`` are those of ``changes.Linear``, or a single one first. ``fill``: what ``erase`` writes, of 24
-bits red the lowest 8 and blue the highest, or how far ``turn_hue`` turns.
+channel, uint8. ``factors`` are those of ``changes.Linear``, or a single one first. ``fill``: what ``erase`` writes,
+of 24 bits red the lowest 8 and blue the highest, or how far ``turn_hue`` turns.
 """
 
 CHANGE_KERNELS = r"""
