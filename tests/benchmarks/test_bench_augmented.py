@@ -17,6 +17,8 @@ from benchmarks.training.results import AUGMENTED_FILE_NAME, AugmentedResults, C
 from onestream.preprocess import Decode, Definition, Resize
 from onestream.preprocess.training import Augmentation
 
+pytestmark = pytest.mark.slow
+
 # As many as it takes for the means of an epoch to err by less than what is allowed; the seeds are fixed.
 PHOTOS = sorted((Path(__file__).parents[2] / "examples" / "photos").glob("*.jpg")) * 16
 

@@ -31,7 +31,7 @@ from onestream.client import (
 )
 from onestream.serving.server.server import Server
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 _T = TypeVar("_T")
 Run = Callable[[Callable[[AsyncClient], Awaitable[None]]], None]

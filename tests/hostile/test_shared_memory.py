@@ -31,6 +31,8 @@ from onestream.serving.server.triton import hidden_arguments, private_memory
 from onestream.serving.server.triton.model_processes import find_model_processes
 from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER, region_folder
 
+pytestmark = pytest.mark.slow
+
 FREE_PORTS: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 ROOT = Path(__file__).parents[2]
 PHOTO = ROOT / "examples" / "photos" / "cat.jpg"

@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 
 from onestream.cli.main import app
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

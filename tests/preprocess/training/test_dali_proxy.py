@@ -15,6 +15,8 @@ from onestream.preprocess.tolerances import compare
 from onestream.preprocess.training import Files
 from onestream.preprocess.training.proxy import DaliProxy
 
+pytestmark = pytest.mark.slow
+
 
 class MyDataset(Dataset[Any]):
     """What a user has: files, labels and a transform."""

@@ -20,6 +20,8 @@ from onestream.serving.building.build import build
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.pipeline import Pipeline
 
+pytestmark = pytest.mark.slow
+
 SIZE = (160, 224)
 SEEN: dict[Family, str] = {
     "yolo": "[batch, 7, 735]",
