@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from onestream.cli.bulk.ray.worker import Work, Worker, items_of, list_parts
 _LOCAL_STORE_BYTES = 1 << 30
 """Of a Ray on this machine alone: it holds a model and names of files."""
 _READERS = 16
+_ANSWERS_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ def connected(address: str | None) -> Iterator[None]:
                 **quiet,
             )
         else:
+            _check_answers(address)
             ray.init(address, **quiet)
     except Exception as error:  # of any kind, where a process of Ray does not start
         place = "on this machine" if address is None else f"at {address}"
@@ -71,6 +74,13 @@ def connected(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise OSError where nobody listens at ``HOST:PORT``, which Ray itself asks again for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_WITHIN_S).close()
 
 
 def finished(work: Work) -> Iterator[tuple[str, Counts]]:
