@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 
 _BITS = 8
+_STORE = "store"
+"""The bound that is the same for any number of machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def estimate(costs: Costs, machines: int) -> Estimate:
         Bound("network of each machine", machines * costs.link_bits_per_s / _BITS / costs.image_bytes),
     ]
     if costs.store_bits_per_s is not None:
-        bounds.append(Bound("store", costs.store_bits_per_s / _BITS / costs.image_bytes))
+        bounds.append(Bound(_STORE, costs.store_bits_per_s / _BITS / costs.image_bytes))
     if costs.gpus and costs.images_per_s_per_gpu is not None:
         bounds.append(Bound("GPU", machines * costs.gpus * costs.images_per_s_per_gpu))
     return Estimate(machines, tuple(sorted(bounds, key=lambda bound: bound.images_per_s)))
@@ -68,7 +70,7 @@ def estimate(costs: Costs, machines: int) -> Estimate:
 def machines_for(costs: Costs, images: int, hours: float) -> int | None:
     """The fewest machines that are done in so many hours; None where the store alone takes longer."""
     needed = images / (hours * 3600)
-    each = min((one for one in estimate(costs, 1).bounds if one.name != "store"), key=lambda one: one.images_per_s)
-    if costs.store_bits_per_s is not None and costs.store_bits_per_s / _BITS / costs.image_bytes < needed:
+    bounds = {one.name: one.images_per_s for one in estimate(costs, 1).bounds}
+    if bounds.pop(_STORE, math.inf) < needed:
         return None
-    return max(1, math.ceil(needed / each.images_per_s))
+    return max(1, math.ceil(needed / min(bounds.values())))

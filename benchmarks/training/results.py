@@ -46,59 +46,55 @@ class Parity(BaseModel):
     flipped: int
 
 
-class TrainingResults(BaseModel):
+class LoaderResults(BaseModel):
+    """What every run that compares loaders writes down."""
+
+    model_config = FROZEN
+
+    started_utc: str
+    commit: str
+    machine: Machine
+    versions: dict[str, str]
+    workers: int
+    rounds: int
+    cases: list[CaseResult]
+
+    def about(self, what: str) -> str:
+        """The line above a table of ``what``."""
+        return (
+            f"{what}, {self.workers} threads against {self.workers} worker processes; "
+            f"{self.started_utc[:10]}, commit {self.commit[:12]}. Median (quartiles) of {self.rounds} rounds."
+        )
+
+
+class AugmentedResults(LoaderResults):
+    """Everything of one run of ``augmented``, whose ``differences`` are those of channels and boxes over an epoch."""
+
+
+class TrainingResults(LoaderResults):
     """Everything of one run.
 
     ``equal_to_serving``: share of the images of each size for which the loader gives what serving computes, bit by bit.
     ``resident_mib``: memory after each epoch of the soak; ``growth`` as ``soak.growth`` states it.
     """
 
-    model_config = FROZEN
-
-    started_utc: str
-    commit: str
-    machine: Machine
-    versions: dict[str, str]
-    workers: int
-    rounds: int
-    cases: list[CaseResult]
     equal_to_serving: dict[Size, float]
     parity: dict[Size, Parity]
     resident_mib: list[float]
     growth: float
 
 
-class AugmentedResults(BaseModel):
-    """Everything of one run of ``augmented``, whose ``differences`` are those of channels and boxes over an epoch."""
-
-    model_config = FROZEN
-
-    started_utc: str
-    commit: str
-    machine: Machine
-    versions: dict[str, str]
-    workers: int
-    rounds: int
-    cases: list[CaseResult]
-
-
 def augmented_table(results: AugmentedResults) -> str:
     """The table of random chains in docs/results.md."""
     sizes = list(dict.fromkeys(case.size for case in results.cases))
-    about = (
-        f"Augmentation in the training loader, {results.workers} threads against {results.workers} worker processes; "
-        f"{results.started_utc[:10]}, commit {results.commit[:12]}. Median (quartiles) of {results.rounds} rounds."
-    )
+    about = results.about("Augmentation in the training loader")
     return f"{about}\n\n{_by_size(_rates(results.cases), sizes)}"
 
 
 def table(results: TrainingResults) -> str:
     """The table of one run in docs/results.md."""
     sizes = list(results.equal_to_serving)
-    about = (
-        f"Training loader, {results.workers} threads against {results.workers} worker processes; "
-        f"{results.started_utc[:10]}, commit {results.commit[:12]}. Median (quartiles) of {results.rounds} rounds."
-    )
+    about = results.about("Training loader")
     rows = _rates(results.cases)
     rows["images equal to serving in every bit"] = {
         size: f"{share:.0%}" for size, share in results.equal_to_serving.items()

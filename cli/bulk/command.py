@@ -16,7 +16,7 @@ from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.bulk.journal import JournalError
 from onestream.cli.bulk.outputs import Unwritable, writer_for
 from onestream.cli.bulk.progress import progress_bar
-from onestream.cli.bulk.ray.options import RayOptions
+from onestream.cli.bulk.ray.options import Format, RayOptions
 from onestream.cli.bulk.run import FIRST_ANSWER_S, Run, SourceChanged, patient_client, timeout_for
 from onestream.cli.bulk.sinks import OutputFile, Sink, Terminal
 from onestream.cli.bulk.sources import counter, is_address, local_path, samples
@@ -26,13 +26,6 @@ from onestream.client import DEFAULT_URL, OnestreamError
 from onestream.measure.image_files import ImageNames
 from onestream.wire.install import install_command
 from onestream.wire.priority import check_priority
-
-
-class FileFormat(str, Enum):
-    """Of the parts of an output that is a folder."""
-
-    parquet = "parquet"
-    jsonl = "jsonl"
 
 
 class PriorityOption(str, Enum):
@@ -110,8 +103,8 @@ def bulk(
         Path, typer.Option(help="With --ray: the folder of models in which the pipeline is built.")
     ] = Path("model_repository"),
     file_format: Annotated[
-        FileFormat, typer.Option("--format", help="With --ray: what the parts of the output are.")
-    ] = FileFormat.parquet,
+        Format, typer.Option("--format", help="With --ray: what the parts of the output are.")
+    ] = "parquet",
     files_per_part: Annotated[
         int,
         typer.Option(min=1, help="With --ray: images in one part; a tar or Parquet file is always a part by itself."),
@@ -146,7 +139,7 @@ def bulk(
                 pipeline=pipeline,
                 repository=repository,
                 top=top,
-                file_format=file_format.value,
+                file_format=file_format,
                 files_per_part=files_per_part,
                 address=ray_address,
                 workers=workers,

@@ -50,6 +50,13 @@ class Row:
     reason: str | None = None
 
     @classmethod
+    def of(cls, path: str, key: str, said: Answer | OnestreamError, top: int) -> Row:
+        """The row of an image, whatever became of it."""
+        return (
+            cls.of_error(path, key, said) if isinstance(said, OnestreamError) else cls.of_result(path, key, said, top)
+        )
+
+    @classmethod
     def of_result(cls, path: str, key: str, result: Answer, top: int) -> Row:
         """The row of an image that went well, with its ``top`` best classes, all objects or all text."""
         return cls(path, key, dataclasses.replace(best(result, top), latency_ms=round(result.latency_ms, 3)))

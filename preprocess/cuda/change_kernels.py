@@ -58,6 +58,13 @@ __device__ unsigned char *pixel_at(const Change &change, int row, int column)
     return change.pixels + row * change.pitch + (long long)column * change.channels;
 }
 
+// This thread's pixel, or null beyond the picture.
+__device__ unsigned char *own_pixel(const Change &change)
+{
+    int row, column;
+    return place(change, row, column) ? pixel_at(change, row, column) : nullptr;
+}
+
 // Pillow's conversion of RGB to L (L24 in Convert.c).
 __device__ int luma(const Change &change, const unsigned char *pixel)
 {
@@ -76,10 +83,9 @@ __device__ unsigned char mixed(int first, int second, float share)
 extern "C" __global__ void recolor(const Change *changes)
 {
     const Change &change = changes[blockIdx.z];
-    int row, column;
-    if (!place(change, row, column))
+    unsigned char *pixel = own_pixel(change);
+    if (!pixel)
         return;
-    unsigned char *pixel = pixel_at(change, row, column);
     float levels[3] = {0.0f, 0.0f, 0.0f};
     for (int channel = 0; channel < change.channels; channel++)
         levels[channel] = pixel[channel];
@@ -97,10 +103,9 @@ extern "C" __global__ void recolor(const Change *changes)
 extern "C" __global__ void by_table(const Change *changes)
 {
     const Change &change = changes[blockIdx.z];
-    int row, column;
-    if (!place(change, row, column))
+    unsigned char *pixel = own_pixel(change);
+    if (!pixel)
         return;
-    unsigned char *pixel = pixel_at(change, row, column);
     for (int channel = 0; channel < change.channels; channel++)
         pixel[channel] = change.table[channel * 256 + pixel[channel]];
 }
@@ -108,10 +113,9 @@ extern "C" __global__ void by_table(const Change *changes)
 extern "C" __global__ void saturate(const Change *changes)
 {
     const Change &change = changes[blockIdx.z];
-    int row, column;
-    if (!place(change, row, column))
+    unsigned char *pixel = own_pixel(change);
+    if (!pixel)
         return;
-    unsigned char *pixel = pixel_at(change, row, column);
     const int gray = luma(change, pixel);
     for (int channel = 0; channel < change.channels; channel++)
         pixel[channel] = mixed(gray, pixel[channel], change.factors[0]);
@@ -122,10 +126,9 @@ extern "C" __global__ void saturate(const Change *changes)
 extern "C" __global__ void turn_hue(const Change *changes)
 {
     const Change &change = changes[blockIdx.z];
-    int row, column;
-    if (!place(change, row, column))
+    unsigned char *pixel = own_pixel(change);
+    if (!pixel)
         return;
-    unsigned char *pixel = pixel_at(change, row, column);
     const int at_red = change.bgr ? 2 : 0, at_blue = 2 - at_red;
     const int red = pixel[at_red], green = pixel[1], blue = pixel[at_blue];
     int value = red > green ? red : green, least = red < green ? red : green;
@@ -165,10 +168,9 @@ extern "C" __global__ void turn_hue(const Change *changes)
 extern "C" __global__ void erase(const Change *changes)
 {
     const Change &change = changes[blockIdx.z];
-    int row, column;
-    if (!place(change, row, column))
+    unsigned char *pixel = own_pixel(change);
+    if (!pixel)
         return;
-    unsigned char *pixel = pixel_at(change, row, column);
     for (int channel = 0; channel < change.channels; channel++)
         pixel[channel] = change.fill >> 8 * (change.bgr && change.channels == 3 ? 2 - channel : channel);
 }
@@ -217,10 +219,9 @@ extern "C" __global__ void sharpen(const Change *changes)
 extern "C" __global__ void count_levels(const Change *changes)
 {
     const Change &change = changes[blockIdx.z];
-    int row, column;
-    if (!place(change, row, column))
+    const unsigned char *pixel = own_pixel(change);
+    if (!pixel)
         return;
-    const unsigned char *pixel = pixel_at(change, row, column);
     for (int channel = 0; channel < change.channels; channel++)
         atomicAdd(change.counts + channel * 256 + pixel[channel], 1u);
     atomicAdd(change.counts + change.channels * 256 + luma(change, pixel), 1u);

@@ -70,6 +70,16 @@ __device__ int gray_level(const unsigned char *rgb)
     return (rgb[0] * 19595 + rgb[1] * 38470 + rgb[2] * 7471 + 0x8000) >> 16;
 }
 
+// Sums of weights of 22 bits, cut to levels.
+template <int CHANNELS>
+__device__ void write_levels(const Work &work, unsigned char *pixel, const int *levels)
+{
+    for (int channel = 0; channel < CHANNELS; channel++) {
+        int level = levels[channel] >> 22;
+        pixel[work.to_bgr ? CHANNELS - 1 - channel : channel] = level < 0 ? 0 : level > 255 ? 255 : level;
+    }
+}
+
 // One of the two tables is null; the other one is of the axis along which the pass goes: of each output pixel the first
 // source pixel, then of each the number of them, then the weights, tap by tap.
 template <int CHANNELS, bool FROM_RGB>
@@ -93,10 +103,7 @@ __device__ void resample_pixel(const Work &work, int row, int column)
         weight += count;
     }
     unsigned char *pixel = work.target + row * work.target_pitch + (long long)column * CHANNELS;
-    for (int channel = 0; channel < CHANNELS; channel++) {
-        int level = levels[channel] >> 22;
-        pixel[work.to_bgr ? CHANNELS - 1 - channel : channel] = level < 0 ? 0 : level > 255 ? 255 : level;
-    }
+    write_levels<CHANNELS>(work, pixel, levels);
 }
 
 extern "C" __global__ void resample(const Work *works)
@@ -197,10 +204,7 @@ __device__ void rectify_pixel(const Work &work, int row, int column)
                 levels[channel] += below[line] * along[tap] * from[channel];
         }
     }
-    for (int channel = 0; channel < CHANNELS; channel++) {
-        int level = levels[channel] >> 22;
-        pixel[work.to_bgr ? CHANNELS - 1 - channel : channel] = level < 0 ? 0 : level > 255 ? 255 : level;
-    }
+    write_levels<CHANNELS>(work, pixel, levels);
 }
 
 extern "C" __global__ void rectify(const Work *works)

@@ -89,12 +89,13 @@ def contact_sheet(
                     made.append((varied.samples[0], varied.seen.get(0, ())))
             except BadImage as error:
                 raise BadSample(f"{subject.name}: {error}") from None
-            row = []
-            for sample, seen in made:
-                if isinstance(sample, Bad):
-                    raise BadSample(f"{subject.name}: {sample}")
-                row.append(_boxed(picture(sample, definition.color), subjects, seen, augmentation.min_visible, cell))
-            rows.append(row)
+            images = _shown([sample for sample, _ in made], subject.name, definition)
+            rows.append(
+                [
+                    _boxed(image, subjects, seen, augmentation.min_visible, cell)
+                    for image, (_, seen) in zip(images, made, strict=True)
+                ]
+            )
     finally:
         served.close()
         maker.close()
@@ -128,16 +129,21 @@ def line_sheet(
             varies = [partial(_kept, draw, variations) for draw in draws]
             samples = maker.make(line.path, [line])
             samples += maker.make(line.path, [line] * epochs, varies)
-            row = []
-            for sample in samples:
-                if isinstance(sample, Bad):
-                    raise BadSample(f"{line.name}: {sample}")
-                row.append(_small(picture(sample, definition.color), cell))
-            rows.append(row)
+            rows.append([_small(image, cell) for image in _shown(samples, line.name, definition)])
             drawn.append(tuple(variations))
     finally:
         maker.close()
     return Sheet(_pasted(rows), tuple(drawn))
+
+
+def _shown(samples: Sequence[Sample | Bad], name: str, definition: Definition) -> list[Image.Image]:
+    """Samples as pictures. Raises ``BadSample`` for a bad one of the picture or line of this name."""
+    images = []
+    for sample in samples:
+        if isinstance(sample, Bad):
+            raise BadSample(f"{name}: {sample}")
+        images.append(picture(sample, definition.color))
+    return images
 
 
 def _kept(draw: Vary, kept: list[Variation], size_hw: Size) -> Variation:

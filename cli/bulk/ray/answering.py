@@ -115,10 +115,7 @@ class InProcessRows:
 
     def _rows_of(self, batch: Sequence[tuple[Sample, bytes | OnestreamError]]) -> Iterator[Row]:
         for (sample, _), said in zip(batch, self.answer([image for _, image in batch]), strict=True):
-            if isinstance(said, OnestreamError):
-                yield Row.of_error(sample.path, sample.key, said)
-            else:
-                yield Row.of_result(sample.path, sample.key, said, self._top)
+            yield Row.of(sample.path, sample.key, said, self._top)
 
     def _read(self, item: tuple[Sample, Loaded | None]) -> tuple[Sample, bytes | OnestreamError]:
         sample, image = item

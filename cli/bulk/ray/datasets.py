@@ -81,10 +81,7 @@ class _Predictor:
         if self._column not in batch.column_names:
             raise ValueError(f"no column {self._column!r}; there are {', '.join(batch.column_names)}")
         images = [self._image(value.as_py()) for value in batch.column(self._column)]
-        rows = [
-            Row.of_error("", "", said) if isinstance(said, OnestreamError) else Row.of_result("", "", said, self._top)
-            for said in self._maker.answer(images)
-        ]
+        rows = [Row.of("", "", said, self._top) for said in self._maker.answer(images)]
         for name, values in arrow_columns(one_for_each_image(self._maker.example, self._top), rows).items():
             if name in ("path", "key"):
                 continue
