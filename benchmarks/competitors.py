@@ -20,7 +20,7 @@ from onnx import numpy_helper
 
 from benchmarks.agreement import Agree, same_best_classes, same_boxes, same_texts
 from benchmarks.photos import SIZES, PhotoSet, Size, photo_set
-from benchmarks.plan import in_int8
+from benchmarks.plan import in_int8, int8_pipeline
 from benchmarks.reading import pictures
 from benchmarks.reading.readers import NETWORKS, SETTINGS
 from onestream.postprocess.detector_family import ANCHORS
@@ -191,8 +191,7 @@ def _build_in_int8(contest: Contest, folder: Path, calibrate: Sequence[bytes]) -
         pictures = [Path(own) / f"{number}.jpg" for number in range(len(calibrate))]
         for picture, content in zip(pictures, calibrate, strict=True):
             picture.write_bytes(content)
-        # Of another name: its models stand beside those in float32.
-        pipeline = Path(own) / f"{in_int8(contest.name).removesuffix('_fused')}.yaml"
+        pipeline = Path(own) / f"{int8_pipeline(contest.name)}.yaml"
         shutil.copyfile(contest.pipeline_file, pipeline)
         build(
             pipeline,

@@ -41,9 +41,14 @@ def competitors(pipeline: str) -> tuple[Competitor, ...]:
     return ("plain", pipeline, f"{pipeline}_fused")
 
 
+def int8_pipeline(pipeline: str) -> str:
+    """The name of the same pipeline with its network in int8, whose models stand beside those in float32."""
+    return f"{pipeline}_int8"
+
+
 def in_int8(pipeline: str) -> Competitor:
-    """The fused form of the same pipeline with its network in int8."""
-    return f"{pipeline}_int8_fused"
+    """The fused form of that one."""
+    return f"{int8_pipeline(pipeline)}_fused"
 
 
 def at_main_load(pipeline: str, *, cascade: bool = False) -> tuple[Competitor, ...]:

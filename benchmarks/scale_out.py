@@ -4,6 +4,8 @@
 Ray, in one process per core (``in_process``); ``onestream bulk --ray``, whose rate is counted from its first complete
 part to its last, so without the start of its workers; ``onestream bulk`` against a server on this machine, by its own
 summary. *memory*: the most that the process of the command holds, for lists of names that lead nowhere.
+
+Both go into scale-out.json.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
-from statistics import median
 
 from benchmarks import in_process
 from benchmarks.photos import SIZES, Size, photo_set
-from benchmarks.result_files import ROOT
+from benchmarks.result_files import ROOT, Raw, add_out, commit, path_in, this_machine, versions, write
+from benchmarks.scale_out_table import BULK, FILE_NAME, IN_PROCESS, ON_RAY, table
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
@@ -31,10 +34,8 @@ _NAMES = (10_000, 1_000_000)
 _DURATION_S = 10.0
 
 
-def rates(size: Size, *, images: int, rounds: int, folder: Path) -> list[dict[str, float]]:
+def rates(models: Path, size: Size, *, images: int, rounds: int, folder: Path) -> list[dict[str, float]]:
     """Images/s of each round, by what made them. ``folder`` is for what is written on the way."""
-    models = folder / "models"
-    build(ROOT / "pipelines" / "classify.yaml", folder=models)
     photos = photo_set(size, folder=_PHOTOS).contents
     source = folder / "photos"
     source.mkdir()
@@ -63,7 +64,7 @@ def rates(size: Size, *, images: int, rounds: int, folder: Path) -> list[dict[st
             said = _bulk(source, "--to", folder / "out.parquet", "--overwrite", *options)
         return float(re.findall(r"(\d+) images/s", said)[-1])
 
-    ways: dict[str, Callable[[], float]] = {"in process": alone, "bulk --ray": on_ray, "bulk": by_server}
+    ways: dict[str, Callable[[], float]] = {IN_PROCESS: alone, ON_RAY: on_ray, BULK: by_server}
     found = []
     for number in range(rounds):
         # Every round begins with another one.
@@ -74,10 +75,8 @@ def rates(size: Size, *, images: int, rounds: int, folder: Path) -> list[dict[st
     return found
 
 
-def memory(folder: Path) -> dict[int, int]:
+def memory(models: Path, folder: Path) -> dict[str, int]:
     """The peak resident size of the command's process in bytes, by the number of names in its list."""
-    models = folder / "models"
-    build(ROOT / "pipelines" / "classify.yaml", folder=models)
     found = {}
     for count in _NAMES:
         names = "".join(f"nowhere/{number}.jpg\n" for number in range(count))
@@ -87,29 +86,38 @@ def memory(folder: Path) -> dict[int, int]:
         peaks = re.findall(r"^peak (\d+)$", done.stdout, flags=re.MULTILINE)
         if f"{count} images" not in done.stderr or len(peaks) != 1:
             raise RuntimeError(f"the command failed: {done.stderr}")
-        found[count] = int(peaks[0])
+        found[str(count)] = int(peaks[0])
     return found
 
 
 def main() -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("part", choices=("rates", "memory"))
+    """Measure both, print the table, and write scale-out.json."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale_out", description=__doc__.partition("\n")[0])
     parser.add_argument("--size", choices=SIZES, default="1920x1080")
     parser.add_argument("--images", type=int, default=3000, help="images of each run")
     parser.add_argument("--rounds", type=int, default=5)
+    add_out(parser)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="onestream-scale-") as name:
-        if options.part == "memory":
-            small, large = memory(Path(name)).items()
-            for count, held in (small, large):
-                print(f"{count:>9,} names: {held / 1e6:.0f} MB")
-            print(f"ratio {large[1] / small[1]:.3f}")
-            return
-        rounds = rates(options.size, images=options.images, rounds=options.rounds, folder=Path(name))
-    for other in ("in process", "bulk"):
-        ratios = sorted(one["bulk --ray"] / one[other] for one in rounds)
-        print(f"bulk --ray / {other}: median {median(ratios):.2f}, from {ratios[0]:.2f} to {ratios[-1]:.2f}")
+    machine = this_machine()
+    results: Raw = {
+        "started_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine.model_dump(),
+        "versions": versions(("ray", "pyarrow", "numpy", "nvidia-dali-cuda120", "onnxruntime")),
+        "size": options.size,
+        "images": options.images,
+    }
+    with tempfile.TemporaryDirectory(prefix="onestream-scale-") as folder:
+        models = Path(folder) / "models"
+        build(ROOT / "pipelines" / "classify.yaml", folder=models)
+        results["memory_bytes"] = memory(models, Path(folder))
+        print(json.dumps(results["memory_bytes"]), flush=True)
+        results["rounds"] = rates(
+            models, options.size, images=options.images, rounds=options.rounds, folder=Path(folder)
+        )
+    path = path_in(options.out, machine.slug, FILE_NAME)
+    write(path, results)
+    print(f"{table(results)}\nwritten to {path}")
 
 
 def _bulk(*arguments: object) -> str:

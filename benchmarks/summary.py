@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks import streams_table, video_table
+from benchmarks import scale_out_table, streams_table, video_table
 from benchmarks.competitors import CLASSIFY, CONTESTS, DETECT, READ, Contest
 from benchmarks.overload import results as overload
 from benchmarks.photos import Size
@@ -31,6 +31,7 @@ _FILES = (
     video_table.FILE_NAME,
     streams_table.FILE_NAME,
     overload.FILE_NAME,
+    scale_out_table.FILE_NAME,
 )
 _SMALL: Size = "500x375"
 _LARGE: Size = "1920x1080"
@@ -83,6 +84,7 @@ def table(folder: Path) -> str:
         *_augmented(folder),
         *_video(folder),
         *_overload(folder),
+        *_scale_out(folder),
     ]
     head = "| quantity | onestream | compared with | its | ratio | |\n| --- | --- | --- | --- | --- | --- |\n"
     return f"{''.join(about)}Median (quartiles) over rounds.\n\n{head}{''.join(map(str, rows))}"
@@ -156,6 +158,17 @@ def _overload(folder: Path) -> Iterator[Row]:
             for variant in overload.VARIANTS
         )
         yield Row("images/s answered in time, at twice the capacity", bounded, "queues without bounds", unbounded, 0)
+
+
+def _scale_out(folder: Path) -> Iterator[Row]:
+    for one in read(folder, scale_out_table.FILE_NAME, Raw):
+        ours, *others = (
+            {number: float(of_round[name]) for number, of_round in enumerate(one["rounds"])}
+            for name in (scale_out_table.ON_RAY, scale_out_table.BULK, scale_out_table.IN_PROCESS)
+        )
+        quantity = f"images/s of `bulk --ray`, photos of {_title(one['size'])}"
+        for name, theirs in zip(("`bulk` and a server", "the same code without Ray"), others, strict=True):
+            yield Row(quantity, ours, name, theirs, 0)
 
 
 def _rate(results: Results, competitor: Competitor, size: Size) -> _Rounds:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from bench_results import made_up
 
-from benchmarks import summary
+from benchmarks import scale_out_table, summary
 from benchmarks.competitors import DETECT, READ
 from benchmarks.results import FILE_NAME, Results
 
@@ -62,6 +63,17 @@ def test_reading_has_one_row_where_it_was_measured(tmp_path: Path) -> None:
         ["text read: images/s, ten lines on 640×480", "160.0 (120.0–160.0)", "rapidocr in Triton, at its best setting",
          "100.0 (75.0–100.0)", "1.60 (1.60–1.60)", "better"],
     ]  # fmt: skip
+
+
+def test_scale_out_is_compared_with_a_server_and_with_nothing_around_it(tmp_path: Path) -> None:
+    machine = tmp_path / "machine"
+    machine.mkdir()
+    one = {"in process": 100.0, "bulk --ray": 90.0, "bulk": 60.0}
+    (machine / scale_out_table.FILE_NAME).write_text(json.dumps({"size": "1920x1080", "rounds": [one]}))
+    assert rows(summary.table(tmp_path)) == [
+        ["images/s of `bulk --ray`, photos of 1920×1080", "90", "`bulk` and a server", "60", "1.50", "better"],
+        ["images/s of `bulk --ray`, photos of 1920×1080", "90", "the same code without Ray", "100", "0.90", "worse"],
+    ]
 
 
 def test_a_slower_network_is_a_loss_and_an_equal_one_is_even(tmp_path: Path) -> None:

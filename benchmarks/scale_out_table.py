@@ -1,0 +1,33 @@
+"""The table of ``scale_out`` in docs/results.md."""
+
+from __future__ import annotations
+
+from benchmarks.photos import title
+from benchmarks.result_files import Raw
+from onestream.measure.spread import Spread, ratio
+from onestream.measure.tables import markdown
+
+FILE_NAME = "scale-out.json"
+IN_PROCESS, ON_RAY, BULK = "in process", "bulk --ray", "bulk"
+
+
+def table(results: Raw) -> str:
+    """Images/s of each way, of Ray's divided by the others', and the command's memory by the length of its list."""
+    rates = {name: {n: one[name] for n, one in enumerate(results["rounds"])} for name in (IN_PROCESS, ON_RAY, BULK)}
+    about = (
+        f"Scale out: `classify` over {results['images']} photos of {title(results['size'])}, "
+        f"{results['machine']['cores']} cores; {results['started_utc'][:10]}, commit {results['commit'][:12]}, "
+        f"ray {results['versions']['ray']}. Median (quartiles) of {len(results['rounds'])} rounds."
+    )
+    says = {
+        IN_PROCESS: "the same operations in one process a core, without any engine",
+        ON_RAY: "`onestream bulk --ray`",
+        BULK: "`onestream bulk` against a server on the same machine",
+    }
+    rows = []
+    for name, of_way in rates.items():
+        against = ratio(rates[ON_RAY], of_way) if name != ON_RAY else None
+        rows.append([says[name], Spread.of(list(of_way.values())).text(1), against.text(2) if against else ""])
+    counts = [f"{held / 1e6:.0f} MB with {int(count):,}" for count, held in results["memory_bytes"].items()]
+    held = f"The command of `--ray` holds at most {' and '.join(counts)} names in its list."
+    return f"{about}\n\n{markdown(['way', 'images/s', '`--ray` ÷ it'], rows)}\n{held}\n"
