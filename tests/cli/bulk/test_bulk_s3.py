@@ -26,7 +26,7 @@ from onestream.cli.bulk.sources import Sample, samples
 from onestream.client import OnestreamError
 from onestream.client._transports.base import Tensors
 
-pytest.importorskip("moto")
+pytest.importorskip("moto", reason="no S3 server, as CONTRIBUTING.md says how to install")
 
 from s3_server import S3Server
 
