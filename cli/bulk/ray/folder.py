@@ -59,7 +59,7 @@ class OutputFolder:
     def read(self, name: str) -> bytes:
         """The content of a file. Raises OSError."""
         if self._is_remote:
-            with remote.open_stream(f"{self.place}/{name}") as file:
+            with remote.open_stream(remote.inside(self.place, name)) as file:
                 return file.read()
         return Path(self.place, name).read_bytes()
 
@@ -67,7 +67,9 @@ class OutputFolder:
         """Write a file that is complete or not there, however this process ends. Raises OSError."""
         temporary = f".{name}.{uuid4().hex}.tmp"
         if self._is_remote:
-            remote.write_whole_file(f"{self.place}/{name}", content, temporary=f"{self.place}/{temporary}")
+            remote.write_whole_file(
+                remote.inside(self.place, name), content, temporary=remote.inside(self.place, temporary)
+            )
             return
         path = Path(self.place, temporary)
         try:
@@ -86,6 +88,6 @@ class OutputFolder:
 
     def _remove(self, name: str) -> None:
         if self._is_remote:
-            remote.remove(f"{self.place}/{name}")
+            remote.remove(remote.inside(self.place, name))
         else:
             Path(self.place, name).unlink(missing_ok=True)

@@ -75,11 +75,13 @@ class Work:
         if missing:
             raise WrongMachine(f"machine {here()} does not see {missing[0]}; take a folder that all machines share")
         try:
-            is_seen = ABOUT in self.out.names()
-        except OSError:
-            is_seen = False
-        if not is_seen:
-            raise WrongMachine(f"machine {here()} does not see {self.out.place}; take a folder that all machines share")
+            why_not = "" if ABOUT in self.out.names() else f"no {ABOUT} is there"
+        except OSError as error:
+            why_not = str(error)
+        if why_not:
+            raise WrongMachine(
+                f"machine {here()} does not see {self.out.place} ({why_not}); take a folder that all machines share"
+            )
 
 
 def list_parts(_: Batch, *, work: Work, finished: frozenset[str]) -> Iterator[Batch]:

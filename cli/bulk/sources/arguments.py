@@ -12,7 +12,7 @@ from onestream.cli.bulk.sources.braces import expand_braces
 from onestream.cli.bulk.sources.parquet_files import PARQUET_SUFFIXES, count_rows, in_parquet
 from onestream.cli.bulk.sources.samples import Sample, file_sample, unreadable_sample
 from onestream.cli.bulk.sources.tar_files import COMPRESSED, TAR_SUFFIXES, in_tar
-from onestream.measure.image_files import ImageNames, images_below
+from onestream.measure.image_files import IMAGE_SUFFIXES, ImageNames, images_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _expand(argument: str) -> Iterator[str]:
 
 
 def _matching_addresses(name: str) -> list[str]:
-    if "*" not in name:
+    if "*" not in remote.without_options(name):
         return []
     try:
         return remote.matches(name)
@@ -114,21 +114,32 @@ def _units_of(name: str, names: ImageNames) -> Iterator[Unit]:
 
 
 def _units_behind(address: str, names: ImageNames) -> Iterator[Unit]:
-    """A file behind an address, or the images in a folder there and below."""
-    if (unit := Unit.named(address)).holds_many:
+    """A file behind an address, or the images in a folder there and below. What is called like an image is a file."""
+    unit = Unit.named(address)
+    # To ask the store about each address of a long list would take hours.
+    if unit.holds_many or os.path.splitext(_file_name(address))[1] in IMAGE_SUFFIXES:
         yield unit
         return
     try:
         if not remote.is_folder(address):
-            yield Unit(address)
+            yield unit
             return
-        for entry in remote.entries(address):
-            if entry.is_folder:
-                yield from _units_behind(entry.address, names)
-            elif names.takes(entry.name, folder=address):
-                yield Unit(entry.address)
     except OSError as error:
         yield Unit(address, error=error)
+        return
+    yield from _units_in(address, names)
+
+
+def _units_in(folder: str, names: ImageNames) -> Iterator[Unit]:
+    """The images in a folder behind an address and below."""
+    try:
+        for entry in remote.entries(folder):
+            if entry.is_folder:
+                yield from _units_in(entry.address, names)
+            elif names.takes(entry.name, folder=remote.without_options(folder)):
+                yield Unit(entry.address)
+    except OSError as error:
+        yield Unit(folder, error=error)
 
 
 def counter(arguments: Sequence[str], *, every_file: bool) -> Callable[[], int] | None:
@@ -156,4 +167,4 @@ def _count(unit: Unit, names: ImageNames) -> int:
 
 def _file_name(name: str) -> str:
     """In lower case, without what an address says of how it is opened."""
-    return (name.partition("?")[0] if remote.is_address(name) else name).lower()
+    return (remote.without_options(name) if remote.is_address(name) else name).lower()

@@ -14,6 +14,8 @@ _ADDRESS = re.compile(r"(?P<root>(?P<scheme>[a-z][a-z0-9+.-]+)://[^/?]*)(?P<path
 _OF_THE_WEB = ("http", "https")
 _WHOLE_OR_NOT_AT_ALL = ("s3", "gcs", "abfs")
 """Object stores, in which a file appears when all of it was written."""
+_READ_AT_ONCE = 4 << 20
+"""Bytes that are asked for where a file is read in small pieces: a store answers each question after a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,17 @@ def local_path(name: str) -> str:
     return name.removeprefix("file://") if name.startswith("file:///") else name
 
 
+def without_options(address: str) -> str:
+    """The address without what it says of how it is opened: ``?region=us-east-1`` and the like."""
+    return address.partition("?")[0]
+
+
+def inside(folder: str, name: str) -> str:
+    """The address of what is called ``name`` in a folder, opened as the folder is."""
+    before, mark, options = folder.partition("?")
+    return f"{before.rstrip('/')}/{name}{mark}{options}"
+
+
 def entries(address: str) -> list[Entry]:
     """What is in a folder, sorted by name. Raises OSError.
 
@@ -44,13 +57,8 @@ def entries(address: str) -> list[Entry]:
     from pyarrow.fs import FileSelector, FileType
 
     files, path = _opened(address)
-    before, _, options = address.partition("?")
     found = [
-        Entry(
-            f"{before.rstrip('/')}/{info.base_name}" + (f"?{options}" if options else ""),
-            info.base_name,
-            info.type == FileType.Directory,
-        )
+        Entry(inside(address, info.base_name), info.base_name, info.type == FileType.Directory)
         for info in files.get_file_info(FileSelector(path))
         if info.base_name
     ]
@@ -67,14 +75,19 @@ def is_folder(address: str) -> bool:
 
 def matches(pattern: str) -> list[str]:
     """The files that an address with ``*`` in its last part stands for, sorted. Raises OSError."""
-    folder, _, last = pattern.rpartition("/")
-    return [one.address for one in entries(folder) if not one.is_folder and fnmatchcase(one.name, last)]
+    before, mark, options = pattern.partition("?")
+    folder, _, last = before.rpartition("/")
+    found = entries(f"{folder}{mark}{options}")
+    return [one.address for one in found if not one.is_folder and fnmatchcase(one.name, last)]
 
 
-def open_stream(address: str) -> BinaryIO:
+def open_stream(address: str, *, in_small_pieces: bool = False) -> BinaryIO:
     """A file, to be read from its beginning to its end. Raises OSError."""
     files, path = _opened(address)
-    return files.open_input_stream(path)  # type: ignore[no-any-return]
+    # Not unpacked by its ending: what that means is the reader's business, as it is of local files.
+    return files.open_input_stream(  # type: ignore[no-any-return]
+        path, compression=None, buffer_size=_READ_AT_ONCE if in_small_pieces else None
+    )
 
 
 def open_file(address: str) -> BinaryIO:
@@ -89,7 +102,13 @@ def write_whole_file(address: str, content: bytes, *, temporary: str) -> None:
     direct = files.type_name in _WHOLE_OR_NOT_AT_ALL
     first = path if direct else _opened(temporary)[1]
     with files.open_output_stream(first) as file:
-        file.write(content)
+        try:
+            file.write(content)
+        except BaseException:
+            # What is closed early is a file, too.
+            file.close()
+            files.delete_file(first)
+            raise
     if not direct:
         files.move(first, path)
 
@@ -107,7 +126,7 @@ def remove(address: str) -> None:
 
 
 def _opened(address: str) -> tuple[Any, str]:
-    """The file system of an address, and the path in it."""
+    """The file system of an address, and the path in it. Raises OSError where nothing opens such an address."""
     found = _ADDRESS.fullmatch(address)
     assert found is not None
     files, root = _filesystem(found["root"], found["options"] or "")
@@ -122,10 +141,15 @@ def _filesystem(root: str, options: str) -> tuple[Any, str]:
     except ImportError as error:
         raise ImportError(f"reading {root} needs pyarrow: {install_command('bulk')} ({error})") from None
     try:
-        files, path = FileSystem.from_uri(root + "/" + options)
-    except ValueError:
+        return FileSystem.from_uri(f"{root}/{options}")  # type: ignore[no-any-return]
+    except ValueError as error:
+        if options:
+            # They are pyarrow's, and fsspec would pass over them.
+            raise OSError(f"{root}/{options} cannot be opened: {error}") from None
+    try:
         from fsspec.core import url_to_fs
 
-        of_fsspec, path = url_to_fs(root + "/")
-        files = PyFileSystem(FSSpecHandler(of_fsspec))
-    return files, path
+        of_fsspec, path = url_to_fs(f"{root}/")
+    except (ValueError, ImportError) as error:
+        raise OSError(f"{root} cannot be opened: {error}") from None
+    return PyFileSystem(FSSpecHandler(of_fsspec)), path

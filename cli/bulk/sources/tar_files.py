@@ -52,7 +52,7 @@ def in_tar(name: str, names: ImageNames) -> Iterator[Sample]:
 
 def _opened(name: str, stack: ExitStack) -> tarfile.TarFile:
     if remote.is_address(name):
-        file = stack.enter_context(remote.open_stream(name))
+        file = stack.enter_context(remote.open_stream(name, in_small_pieces=True))
         return stack.enter_context(tarfile.open(fileobj=file, mode="r|*", tarinfo=_Member))
     if stat.S_ISREG(os.stat(name).st_mode):
         try:

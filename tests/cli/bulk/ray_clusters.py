@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.dataset
 
 ROOT = Path(__file__).parents[3]
@@ -52,6 +53,19 @@ def command(*arguments: object) -> list[str]:
 def run(*arguments: object, timeout_s: float = 240, **options: Any) -> subprocess.CompletedProcess[str]:
     settings = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": timeout_s}
     return subprocess.run(command(*arguments), **{**settings, **options})  # type: ignore[call-overload,no-any-return]
+
+
+def begin(nodes: Any, *arguments: object) -> subprocess.Popen[str]:
+    """The command on a cluster, in small parts of JSON lines."""
+    options = ["--ray-address", nodes.address, "--files-per-part", 10, "--format", "jsonl"]
+    return subprocess.Popen(command(*arguments, *options), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def workers_of(node: Any) -> list[psutil.Process]:
+    """The processes of a node that run our workers."""
+    (raylet,) = (info.process for info in node.all_processes["raylet"])
+    children = psutil.Process(raylet.pid).children(recursive=True)
+    return [child for child in children if "MapWorker" in " ".join(child.cmdline())]
 
 
 def rows(out: Path) -> list[dict[str, Any]]:

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from patience import wait_until
-from ray_clusters import ROOT, add_node, cluster, command, rows, run
+from ray_clusters import ROOT, add_node, begin, cluster, rows, run, workers_of
 
 pytest.importorskip("ray")
 
@@ -40,11 +39,6 @@ def nodes() -> Iterator[Any]:
         yield made
 
 
-def begin(nodes: Any, *arguments: object) -> subprocess.Popen[str]:
-    options = ["--ray-address", nodes.address, "--files-per-part", 10, "--format", "jsonl"]
-    return subprocess.Popen(command(*arguments, *options), cwd=ROOT, stderr=subprocess.PIPE, text=True)
-
-
 def wait_for_parts(out: Path, count: int, process: subprocess.Popen[str]) -> None:
     def written() -> bool:
         assert process.poll() is None, f"the run ended before {count} parts were written: {process.communicate()[1]}"
@@ -59,13 +53,6 @@ def check_all_there(out: Path, photos: Path) -> None:
     assert [row["path"] for row in found] == [str(path) for path in sorted(photos.iterdir())]
     assert not any(row.get("error") for row in found)
     assert list(out.glob(".*")) == []
-
-
-def workers_of(node: Any) -> list[psutil.Process]:
-    """The processes of a node that run our workers."""
-    (raylet,) = (info.process for info in node.all_processes["raylet"])
-    children = psutil.Process(raylet.pid).children(recursive=True)
-    return [child for child in children if "MapWorker" in " ".join(child.cmdline())]
 
 
 def test_a_killed_worker_is_started_again(nodes: Any, photos: Path, repository: Path, tmp_path: Path) -> None:
