@@ -26,7 +26,7 @@ from onestream.cli.bulk.sources import Sample, samples
 from onestream.client import OnestreamError
 from onestream.client._transports.base import Tensors
 
-pytest.importorskip("moto", reason="no S3 server, as CONTRIBUTING.md says how to install")
+pytest.importorskip("moto", reason="moto is missing, a server of S3's protocol")
 
 from s3_server import S3Server
 
