@@ -22,7 +22,6 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.projection import Located
 from onestream.preprocess.training.base_loader import Bad, Made, Seen, SeenPart, WorkerBatch, bad_of
 from onestream.preprocess.training.collages import CollageMaker, Mixing
 from onestream.preprocess.training.makers import MakerT, MakerThreads
@@ -32,8 +31,8 @@ from onestream.preprocess.variation import Variation, Vary
 
 Draw = Callable[[int, int, tuple[int, int]], Variation]
 """Draws the variation of an epoch, a sample's index and an image's (height, width)."""
-Locate = Callable[[int, int, tuple[int, int]], Located]
-"""Says of an epoch, a sample's index and an image's (height, width) where the image's points come to lie. Raises
+See = Callable[[int, int, tuple[int, int]], SeenPart]
+"""Says of an epoch, a sample's index and an image's (height, width) what is seen of the image. Raises ``OSError``,
 ``BadImage`` or ``BadSample`` where the sample cannot be used."""
 
 
@@ -41,7 +40,7 @@ Locate = Callable[[int, int, tuple[int, int]], Located]
 class Read:
     """The files of samples that could be read, what varies each, their places among all, and why the others are bad.
 
-    ``seen`` says by place where an image's points come to lie, if that was asked for.
+    ``seen`` says by place what is seen of an image, if that was asked for.
     """
 
     images: list[Encoded]
@@ -75,7 +74,7 @@ class WorkerConfig:
     batch_size: int
     vary: Draw | None
     pin_memory: bool
-    locate: Locate | None = None
+    see: See | None = None
     mixing: Mixing | None = None
 
     def maker(self, max_batch_size: int, threads: int) -> Maker:
@@ -158,9 +157,8 @@ class PictureMaker:
         for place, slot in enumerate(slots):
             try:
                 image = config.samples.read(slot.index)
-                if config.locate is not None:
-                    located = config.locate(epoch, slot.index, config.limits.check(image).oriented_hw)
-                    seen[place] = (SeenPart(slot.index, located),)
+                if config.see is not None:
+                    seen[place] = (config.see(epoch, slot.index, config.limits.check(image).oriented_hw),)
                 images.append(image)
             except (OSError, BadSample, BadImage) as error:
                 bad[place] = bad_of(error)
