@@ -49,7 +49,8 @@ def augment(
     masks: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Masks (docs/training.md), whose classes are drawn: FOLDER/cat.png is that of cat.jpg."
+            metavar="FOLDER",
+            help="Masks (docs/training.md), whose classes are drawn: FOLDER/cat.png is that of cat.jpg.",
         ),
     ] = None,
     lines: Annotated[

@@ -87,20 +87,20 @@ def moved_mask(
     """
     size_hw: Size = (mask.shape[0], mask.shape[1])
     located: Located
-    if variation is None:
-        located = mapping(definition, size_hw)
-    else:
+    if variation is not None:
         located = variation_mapping(definition, variation, size_hw)
-    x, y = _in_picture(located, None if variation is None else variation.warp)
-    seen = (x >= 0) & (y >= 0) & (x < size_hw[1]) & (y < size_hw[0])
-    if variation is None:
+        x, y = _in_picture(located, variation.warp)
+        seen = _inside(x, y, size_hw)
+    else:
+        located = mapping(definition, size_hw)
+        x, y = _in_picture(located, None)
         # What a crop has taken away does not come back where a later step pads.
         centres_hw = [np.arange(side) + (0.5 + _TIE) for side in located.canvas_hw]
         rows, columns = (
             (low <= centres) & (centres < high)
             for centres, (low, high) in zip(centres_hw, visible(definition, size_hw), strict=True)
         )
-        seen = seen & rows[:, None] & columns
+        seen = _inside(x, y, size_hw) & rows[:, None] & columns
     moved = np.full(located.canvas_hw, border, mask.dtype)
     np.copyto(moved, mask[y.clip(0, size_hw[0] - 1), x.clip(0, size_hw[1] - 1)], where=seen)
     return moved
@@ -126,6 +126,11 @@ def _in_picture(located: Located, warp: Warp | None) -> tuple[npt.NDArray[np.int
         for place, side in zip((x, y), located.source_hw[::-1], strict=True)
     )
     return column, row
+
+
+def _inside(x: npt.NDArray[np.int64], y: npt.NDArray[np.int64], size_hw: Size) -> npt.NDArray[np.bool_]:
+    inside: npt.NDArray[np.bool_] = (x >= 0) & (y >= 0) & (x < size_hw[1]) & (y < size_hw[0])
+    return inside
 
 
 def _enough(shares: npt.NDArray[np.float64], min_visible: float) -> _Kept:

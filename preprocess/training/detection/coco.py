@@ -131,9 +131,7 @@ def _sample(
     try:
         picture = inside(folder, image.file_name)
         objects = _objects(path, annotations, class_ids, names)
-        return DetectionSample.of(
-            picture, (image.height, image.width), objects, image_id=image.id, keypoints=names
-        )
+        return DetectionSample.of(picture, (image.height, image.width), objects, image_id=image.id, keypoints=names)
     except BadSample as error:
         return DetectionSample(picture, image_id=image.id, problem=str(error))
 

@@ -105,9 +105,7 @@ class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
         top, left = part.corner
         keypoints = np.zeros((len(kept), 0, 3), np.float32)
         if self.samples.keypoints:
-            keypoints = visible_keypoints(
-                sample.keypoints[which], part.located, flip_pairs=self.samples.flip_pairs
-            )
+            keypoints = visible_keypoints(sample.keypoints[which], part.located, flip_pairs=self.samples.flip_pairs)
             keypoints[keypoints[..., 2] > 0] += np.array([left, top, 0], np.float32)
         return kept + np.array([left, top, left, top], np.float32), sample.class_ids[which], keypoints
 

@@ -110,9 +110,7 @@ def read_masks(
     for needed in (folder, beside):
         if not needed.is_dir():
             raise BadDataset(f"{needed} is not a folder")
-    paths = [
-        path for path in image_files(folder) if not (path.name.endswith(suffix) and path.is_relative_to(beside))
-    ]
+    paths = [path for path in image_files(folder) if not (path.name.endswith(suffix) and path.is_relative_to(beside))]
     if not paths:
         raise BadDataset(
             f"no picture in {folder}; expected files that end in {', '.join(SUFFIXES)}, beside masks that end in "

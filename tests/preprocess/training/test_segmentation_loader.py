@@ -83,10 +83,15 @@ def collect(loader: SegmentationLoader) -> dict[int, tuple[np.ndarray, np.ndarra
 
 
 @pytest.mark.parametrize("backend", ["dali", "reference"])
-@pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS.keys())
+@pytest.mark.parametrize("name", DEFINITIONS)
 def test_without_augmentation_masks_follow_the_definition_exactly(
-    files: SegmentationFiles, definition: Definition, backend: Any
+    files: SegmentationFiles, name: str, backend: Any
 ) -> None:
+    definition = DEFINITIONS[name]
+    if (name, backend) == ("cut and padded", "dali"):
+        with pytest.raises(CannotCompile, match="one resize, before any crop or pad"):
+            SegmentationLoader(definition, files, batch_size=5, backend=backend)
+        return
     served = compile(definition, backend=backend, max_batch_size=4).run([files.read(i) for i in range(len(files))])
     with SegmentationLoader(definition, files, batch_size=5, backend=backend, threads=2) as loader:
         assert loader.classes == CLASSES
@@ -145,7 +150,10 @@ def test_picture_and_mask_stay_aligned_within_a_pixel_after_any_chain(data: st.D
 
 
 def check_a_marked_pattern(data: st.DataObject) -> None:
-    """A bright disc: where the mask says disc all around, the picture is bright, and dark where it says ground."""
+    """A bright disc: where the mask says disc all around, the picture is bright, and dark where it says ground.
+
+    A filter that makes a picture much smaller along one axis blurs its edges, not the middle of the disc.
+    """
     definition = data.draw(st.sampled_from([LETTERBOX, EXACT, CROP]))
     height, width = data.draw(st.integers(60, 260)), data.draw(st.integers(60, 260))
     radius = data.draw(st.integers(16, min(height, width) // 2))
@@ -161,11 +169,19 @@ def check_a_marked_pattern(data: st.DataObject) -> None:
     (seen,) = compiled(definition, backend).run([png_of(picture)], [lambda _: variation])
     assert isinstance(seen, np.ndarray)
     moved = moved_mask(mask, definition, variation, border=IGNORE)
-    disc, ground = around(moved, 1), around(moved, 0)
-    event("disc" if disc.sum() > 50 else "little or no disc")
-    assert (seen[..., 0][disc] > 120).all()
-    assert (seen[..., 0][ground] < 120).all()
-    assert (seen[..., 0][around(moved, IGNORE)] < 120).all()
+    bright = seen[..., 0]
+    assert (bright[around(moved, 1)] > 80).all()
+    assert (bright[around(moved, 0)] < 160).all()
+    assert (bright[around(moved, IGNORE)] < 160).all()
+    if (moved == 1).sum() < 50:
+        event("little or no disc")
+        return
+    event("disc")
+    middles = [
+        [(axis * weights).sum() / weights.sum() for axis in np.mgrid[: moved.shape[0], : moved.shape[1]]]
+        for weights in ((moved == 1).astype(float), np.clip(bright.astype(float) - 10, 0, 220))
+    ]
+    np.testing.assert_allclose(*middles, atol=0.5)
 
 
 @pytest.mark.parametrize("backend", ["dali", "reference"])
