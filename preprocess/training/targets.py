@@ -69,7 +69,9 @@ def visible_keypoints(
     of ``flip_pairs``, numbers from 0 to k - 1, change places: the left hand is then a right one.
     """
     points, inside = visible_points(keypoints[..., :2].reshape(-1, 2), located)
-    moved = np.concatenate([points.reshape(*keypoints.shape[:2], 2), keypoints[..., 2:]], axis=2)
+    moved: npt.NDArray[np.float32] = np.concatenate(
+        [points.reshape(*keypoints.shape[:2], 2), keypoints[..., 2:]], axis=2
+    )
     moved[~inside.reshape(keypoints.shape[:2]) | (keypoints[..., 2] == 0)] = 0
     if located.mirrored:
         for one, other in flip_pairs:
