@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onestream.preprocess.training.augmentation import Augmentation
     from onestream.preprocess.training.cost import Cost
     from onestream.preprocess.training.detection.files import DetectionSample
+    from onestream.preprocess.training.segmentation.files import Mask
     from onestream.preprocess.training.sheet import Subject
     from onestream.preprocess.training.text.files import TextLine
 
@@ -42,7 +43,15 @@ def augment(
         ),
     ] = None,
     boxes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="COCO's JSON of the photos, whose boxes are drawn.")
+        Path | None,
+        typer.Option(metavar="FILE", help="COCO's JSON of the photos, whose boxes and keypoints are drawn."),
+    ] = None,
+    masks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Masks (docs/training.md), whose classes are drawn: FOLDER/cat.png is that of cat.jpg.",
+        ),
     ] = None,
     lines: Annotated[
         Path | None,
@@ -66,8 +75,9 @@ def augment(
     """
     if augmentation is not None and operation:
         fail("--augmentation and --operation exclude each other: the file has operations", EXIT_CANNOT_START)
-    if boxes is not None and lines is not None:
-        fail("--boxes and --lines exclude each other", EXIT_CANNOT_START)
+    for option, given in (("--boxes", boxes), ("--masks", masks)):
+        if given is not None and lines is not None:
+            fail(f"{option} and --lines exclude each other", EXIT_CANNOT_START)
     if cost and lines is not None:
         fail("--cost is of pictures, not of --lines", EXIT_CANNOT_START)
     from onestream.preprocess.errors import BackendMissing, BadDataset, BadSample, PreprocessError
@@ -89,7 +99,7 @@ def augment(
     measured: Cost | None = None
     try:
         if lines is None:
-            definition, pictures = Pipeline.from_file(pipeline).preprocess, _subjects(paths, boxes)
+            definition, pictures = Pipeline.from_file(pipeline).preprocess, _subjects(paths, boxes, masks)
             sheet = contact_sheet(definition, chain, pictures, epochs=epochs, seed=seed, cell=cell, backend=backend)
             if cost:
                 measured = chain_cost(definition, chain, pictures, epochs=epochs, seed=seed, backend=backend)
@@ -146,7 +156,7 @@ def _show(cost: Cost) -> None:
         typer.echo(f"  {name:<24}{value:>8}")
 
 
-def _subjects(paths: list[Path], boxes: Path | None) -> list[Subject]:
+def _subjects(paths: list[Path], boxes: Path | None, masks: Path | None) -> list[Subject]:
     """Raises ``BadSample`` for a file that cannot be read, and ``BadDataset`` for boxes that are no COCO file."""
     from onestream.preprocess.errors import BadSample
     from onestream.preprocess.training.detection.coco import read_coco
@@ -155,7 +165,8 @@ def _subjects(paths: list[Path], boxes: Path | None) -> list[Subject]:
     known: dict[Path, DetectionSample] = {}
     if boxes is not None:
         for folder in {path.parent for path in paths}:
-            known |= {one.path.resolve(): one for one in read_coco(boxes, images=folder).samples if not one.problem}
+            files = read_coco(boxes, images=folder, flip_pairs=())
+            known |= {one.path.resolve(): one for one in files.samples if not one.problem}
     subjects = []
     for path in paths:
         try:
@@ -163,9 +174,24 @@ def _subjects(paths: list[Path], boxes: Path | None) -> list[Subject]:
         except OSError as error:
             raise BadSample(f"{path}: {error.strerror or error}") from None
         sample = known.get(path.resolve())
-        shown = Subject(str(path), data)
-        subjects.append(shown if sample is None else replace(shown, boxes=sample.boxes, class_ids=sample.class_ids))
+        shown = Subject(str(path), data, mask=None if masks is None else _mask(path, data, masks))
+        if sample is not None:
+            shown = replace(shown, boxes=sample.boxes, class_ids=sample.class_ids, keypoints=sample.keypoints)
+        subjects.append(shown)
     return subjects
+
+
+def _mask(path: Path, data: bytes, folder: Path) -> Mask:
+    """The mask of a photo. Raises ``BadSample`` naming the photo where it has none that fits, or is bad itself."""
+    from onestream.preprocess.errors import BadImage, BadSample
+    from onestream.preprocess.limits import Limits
+    from onestream.preprocess.training.segmentation.files import SegmentationFiles, SegmentationSample
+
+    files = SegmentationFiles([SegmentationSample(path, folder / f"{path.stem}.png")], [str(one) for one in range(255)])
+    try:
+        return files.mask(0, Limits().check(data).oriented_hw)
+    except (BadImage, BadSample) as error:
+        raise BadSample(f"{path}: {error}") from None
 
 
 def _reading(pipeline: Path) -> Definition:

@@ -196,6 +196,11 @@ class Mapping:
     scale: tuple[float, float]
     offset: tuple[float, float]
 
+    @property
+    def mirrored(self) -> bool:
+        """Whether the canvas shows the image as a mirror does; twice mirrored it is only turned."""
+        return self.scale[0] * self.scale[1] < 0
+
     def to_canvas(self, boxes: Boxes) -> Boxes:
         """Boxes of the image on the canvas; they may reach beyond it."""
         points = boxes.astype(np.float64) * self._xyxy(self.scale) + self._xyxy(self.offset)

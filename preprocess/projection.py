@@ -27,6 +27,11 @@ class Projection:
     corners: Corners
 
     @property
+    def mirrored(self) -> bool:
+        """Whether the canvas shows the image as a mirror does; twice mirrored it is only turned."""
+        return _area(np.array(self.corners)) < 0
+
+    @property
     def matrix(self) -> Points:
         """From (x, y, 1) of the canvas to the image, float64 (3, 3); see ``quads.homographies``."""
         found: Points = homographies(np.array([self.corners]), np.array([self.canvas_hw]))[0]
@@ -68,7 +73,7 @@ def seen(quads: Quads, located: Projection) -> tuple[Boxes, npt.NDArray[np.float
     """
     boxes, shares = np.zeros((len(quads), 4), np.float32), np.zeros(len(quads))
     window = np.array(located.corners)
-    if _area(window) < 0:
+    if located.mirrored:
         window = window[::-1]
     height, width = located.canvas_hw
     for number, quad in enumerate(quads.astype(np.float64)):

@@ -6,8 +6,9 @@ import io
 import struct
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
 from onestream.preprocess.operations import Color, Geometric, Pad, Resize
 from onestream.preprocess.variation import Variation, Vary, resize_of, sampling
+
+_Taken = TypeVar("_Taken")
 
 
 class Reference(Compiled):
@@ -63,6 +66,19 @@ def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
 
     ``header`` is the one of ``Limits.check``: this function decodes whatever it declares.
     """
+    return _decoded(data, header, lambda image: to_8_bit(image, color))
+
+
+def decode_levels(data: Encoded, header: Header) -> npt.NDArray[np.uint8]:
+    """The levels that a file of one channel of 8 bit holds, (height, width), oriented; of a palette its indices.
+
+    ``header`` and what is raised are as of ``decode``.
+    """
+    return _decoded(data, header, lambda image: np.asarray(_oriented(image)))
+
+
+def _decoded(data: Encoded, header: Header, take: Callable[[Image.Image], _Taken]) -> _Taken:
+    """What ``take`` makes of an image that was opened and not yet loaded."""
     file = bytes(byte_view(for_decoders(data, header)))
     try:
         if header.format == "PNG":
@@ -70,8 +86,7 @@ def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
         with warnings.catch_warnings():
             # Pillow warns about palette transparency and about sizes; limits have judged the size already.
             warnings.simplefilter("ignore")
-            image: Image.Image = Image.open(io.BytesIO(file), formats=[name.upper() for name in FORMATS])
-            return to_8_bit(image, color)
+            return take(Image.open(io.BytesIO(file), formats=[name.upper() for name in FORMATS]))
     except Exception as error:  # Pillow raises errors of any kind on damaged files
         failure = undecodable(header, f"the image cannot be decoded: {_without_object(error)}", error)
     # Raised here, it does not keep Pillow's error, which keeps the pixels.
@@ -80,14 +95,18 @@ def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
 
 def to_8_bit(image: Image.Image, color: Color) -> Image.Image:
     """A PIL image as it was opened, then oriented, without alpha, and as ``in_color`` gives it."""
-    # Pillow also takes an orientation from XMP, which is not EXIF; it reads it when a TIFF is loaded.
-    image.info.pop("xmp", None)
-    image.load()
-    image = ImageOps.exif_transpose(image)
+    image = _oriented(image)
     if image.mode.startswith("I;16"):
         # Pillow keeps the high byte of 16-bit RGB but clips 16-bit gray; the high byte is taken of both.
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return in_color(image, color)
+
+
+def _oriented(image: Image.Image) -> Image.Image:
+    # Pillow also takes an orientation from XMP, which is not EXIF; it reads it when a TIFF is loaded.
+    image.info.pop("xmp", None)
+    image.load()
+    return ImageOps.exif_transpose(image)
 
 
 def in_color(image: Image.Image, color: Color) -> Image.Image:

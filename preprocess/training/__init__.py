@@ -25,7 +25,20 @@ from onestream.preprocess.training.detection.voc import read_voc
 from onestream.preprocess.training.detection.yolo import read_yolo
 from onestream.preprocess.training.loader import ImageLoader
 from onestream.preprocess.training.samples import NO_LABEL, Files, InMemory, Samples
-from onestream.preprocess.training.targets import moved_mask, visible_boxes, visible_points, visible_quads
+from onestream.preprocess.training.segmentation.files import (
+    IGNORE,
+    SegmentationFiles,
+    SegmentationSample,
+    read_masks,
+)
+from onestream.preprocess.training.segmentation.loader import SegmentationBatch, SegmentationLoader
+from onestream.preprocess.training.targets import (
+    moved_mask,
+    visible_boxes,
+    visible_keypoints,
+    visible_points,
+    visible_quads,
+)
 from onestream.preprocess.training.text.characters import Characters
 from onestream.preprocess.training.text.files import TextFiles, TextLine
 from onestream.preprocess.training.text.icdar import read_icdar
@@ -33,6 +46,7 @@ from onestream.preprocess.training.text.json_lines import read_text_lines
 from onestream.preprocess.training.text.loader import TextBatch, TextLoader
 
 __all__ = [
+    "IGNORE",
     "NO_LABEL",
     "PADDING_LABEL",
     "Augmentation",
@@ -46,6 +60,10 @@ __all__ = [
     "ImageLoader",
     "InMemory",
     "Samples",
+    "SegmentationBatch",
+    "SegmentationFiles",
+    "SegmentationLoader",
+    "SegmentationSample",
     "Skipped",
     "TextBatch",
     "TextFiles",
@@ -54,10 +72,12 @@ __all__ = [
     "moved_mask",
     "read_coco",
     "read_icdar",
+    "read_masks",
     "read_text_lines",
     "read_voc",
     "read_yolo",
     "visible_boxes",
+    "visible_keypoints",
     "visible_points",
     "visible_quads",
 ]

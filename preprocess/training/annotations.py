@@ -1,21 +1,84 @@
-"""Shared by the readers of annotations: bounded files, pictures that they name, and what is said of bad ones."""
+"""Shared by the readers of annotations: bounded files, the samples that they list, and what is said of bad ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
 
-from onestream.preprocess.errors import BadImage, BadSample
+from onestream.preprocess.errors import BadDataset, BadImage, BadSample
 from onestream.preprocess.geometry import Size
+from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 
 ROUNDING = 1.0
 """Pixels by which a corner may lie beyond its picture and is moved in: tools round to whole pixels."""
 _SHOWN = 10
 """Bad samples that an error lists."""
+
+
+class Listed(Protocol):
+    """A sample as its file lists it."""
+
+    @property
+    def path(self) -> Path:
+        """Of the picture."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be trained on; empty where it can."""
+        ...
+
+
+ListedT = TypeVar("ListedT", bound=Listed)
+
+
+class ListedFiles(Generic[ListedT]):
+    """Base of the samples that files list, in the order of their pictures' paths; see ``samples.Pictures``.
+
+    Those that cannot be trained on keep a ``problem``, and a loader fails or skips them. Raises ``BadDataset`` where
+    there is none at all.
+    """
+
+    thing: ClassVar[str] = "picture"
+    things: ClassVar[str] = "pictures"
+    """What to call samples in a message."""
+
+    def __init__(self, samples: Sequence[ListedT], classes: Sequence[str] = ()) -> None:
+        if not samples:
+            raise BadDataset(f"got no {self.thing}")
+        self.samples = tuple(sorted(samples, key=lambda sample: sample.path))
+        self.classes = tuple(classes)
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.samples)
+
+    def read(self, index: int) -> Encoded:
+        """The bytes of a sample's picture; see ``Pictures.read``."""
+        sample = self.samples[index]
+        if sample.problem:
+            raise BadSample(sample.problem)
+        return sample.path.read_bytes()
+
+    def name(self, index: int) -> str:
+        """The picture's path."""
+        return str(self.samples[index].path)
+
+    def refuse_bad(self) -> None:
+        """Raise ``BadSample`` where a sample cannot be trained on, with a line for each of the first ten."""
+        problems = [f"{self.name(index)}: {one.problem}" for index, one in enumerate(self.samples) if one.problem]
+        if len(problems) == 1:
+            raise BadSample(problems[0])
+        if problems:
+            lines = [f"{len(problems)} of {len(self)} {self.things} cannot be used:", *problems[:_SHOWN]]
+            if len(problems) > _SHOWN:
+                lines.append(f"and {len(problems) - _SHOWN} more")
+            raise BadSample("\n  ".join(lines))
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
@@ -61,20 +124,6 @@ def picture_size(picture: Path, limits: Limits) -> Size:
         raise BadSample(f"the file cannot be read: {error.strerror or error}") from None
     except BadImage as error:
         raise BadSample(str(error)) from None
-
-
-def refuse_bad(problems: Sequence[str], *, count: int, things: str) -> None:
-    """Raise ``BadSample`` where there are problems, with a line for each of the first ten.
-
-    ``count`` is the number of all ``things``, good ones too.
-    """
-    if len(problems) == 1:
-        raise BadSample(problems[0])
-    if problems:
-        lines = [f"{len(problems)} of {count} {things} cannot be used:", *problems[:_SHOWN]]
-        if len(problems) > _SHOWN:
-            lines.append(f"and {len(problems) - _SHOWN} more")
-        raise BadSample("\n  ".join(lines))
 
 
 def first_problem(error: ValidationError) -> str:

@@ -91,7 +91,7 @@ AnyAugmentationOperation = Annotated[
 _COLORS = ("brightness", "contrast", "saturation", "hue")
 _TIMES = 9
 """What random numbers are for (``order.SHUFFLE``)."""
-_PICTURES: tuple[Use, ...] = ("classes", "boxes", "lines")
+_PICTURES: tuple[Use, ...] = ("classes", "boxes", "masks", "lines")
 
 
 class Short(TypedDict, total=False):

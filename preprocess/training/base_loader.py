@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from onestream.preprocess.backends.base import Sample
@@ -47,13 +49,14 @@ class SeenPart:
     """A picture that is seen in a sample, maybe one of several: its index in the dataset, and where its points lie.
 
     ``located`` is on its part of the canvas, whose top left corner is ``corner``, (y, x) in pixels. ``share`` is what
-    it gives to the sample, 0 to 1.
+    it gives to the sample, 0 to 1. ``mask`` is its mask on the canvas, uint8 (height, width), if it has one.
     """
 
     index: int
     located: Located
     corner: tuple[int, int] = (0, 0)
     share: float = 1.0
+    mask: npt.NDArray[np.uint8] | None = None
 
 
 Seen = tuple[SeenPart, ...]

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar
 
 import torch
 
-from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadDataset
-from onestream.preprocess.geometry import Size
-from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.base_loader import Batch, Seen, indices_of, labels_of
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
 from onestream.preprocess.training.samples import Samples, Source, samples_of
-from onestream.preprocess.training.workers import Draw
-from onestream.preprocess.variation import Variation
 
 
 class ImageLoader(PictureLoader[Batch, Source]):
@@ -38,9 +32,6 @@ class ImageLoader(PictureLoader[Batch, Source]):
         self.samples = samples_of(source)
         return self.samples
 
-    def _draw(self, augmentation: Augmentation, seed: int) -> Draw:
-        return partial(_vary, augmentation, seed, self.definition)
-
     def _prepare_mixing(self) -> None:
         labels = [self.samples.label(index) for index in range(len(self.samples))]
         self._num_classes = len(self.samples.classes) or 1 + max(labels)
@@ -59,9 +50,3 @@ class ImageLoader(PictureLoader[Batch, Source]):
             for part in () if slot.is_padding else parts:
                 row[self.samples.label(part.index)] += part.share
         return Batch(samples, labels, indices_of(slots))
-
-
-def _vary(
-    augmentation: Augmentation, seed: int, definition: Definition, epoch: int, index: int, size_hw: Size
-) -> Variation:
-    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, definition=definition)

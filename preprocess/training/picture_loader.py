@@ -1,4 +1,4 @@
-"""What the loaders of images and of images with boxes share: batches made by the definition that serving runs."""
+"""What the loaders of images, with boxes or masks or without, share: batches made by the definition of serving."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from onestream.preprocess.backends.exactness import ON_GPU
 from onestream.preprocess.collage import Collage
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use
@@ -25,8 +26,8 @@ from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import LastBatch, Order, Slot
 from onestream.preprocess.training.samples import Pictures
 from onestream.preprocess.training.shards import this_shard
-from onestream.preprocess.training.workers import Draw, Locate, ProcessWorkers, ThreadWorkers, WorkerConfig, Workers
-from onestream.preprocess.variation import canvas_of
+from onestream.preprocess.training.workers import Draw, ProcessWorkers, See, ThreadWorkers, WorkerConfig, Workers
+from onestream.preprocess.variation import Variation, canvas_of
 
 BatchT = TypeVar("BatchT", bound=tuple[Any, ...])
 SourceT = TypeVar("SourceT")
@@ -124,7 +125,7 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
             vary=draw,
             # As PyTorch's DataLoader: without a GPU there is nothing to copy to.
             pin_memory=pin_memory and torch.cuda.is_available(),
-            locate=self._locate(draw),
+            see=self._see(draw),
             mixing=self._mixing,
         )
         threads = threads or len(os.sched_getaffinity(0))
@@ -135,12 +136,12 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
     def _open(self, source: SourceT, bad_files: BadFiles) -> Pictures:
         """The pictures of a source. Raises ``BadDataset``, or ``BadSample`` where one is bad and may not be."""
 
-    @abstractmethod
     def _draw(self, augmentation: Augmentation, seed: int) -> Draw:
         """What draws the variation of each picture. It crosses processes."""
+        return partial(_vary, augmentation, seed, self.definition)
 
-    def _locate(self, draw: Draw | None) -> Locate | None:  # noqa: ARG002 (for those that override it)
-        """What says where the points of each picture come to lie, if batches need it. It crosses processes."""
+    def _see(self, draw: Draw | None) -> See | None:  # noqa: ARG002 (for those that override it)
+        """What says what is seen of each picture, if batches need it. It crosses processes."""
         return None
 
     def _objects(self) -> Objects | None:
@@ -159,6 +160,12 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
 
     def _close_workers(self) -> None:
         self._workers.close()
+
+
+def _vary(
+    augmentation: Augmentation, seed: int, definition: Definition, epoch: int, index: int, size_hw: Size
+) -> Variation:
+    return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, definition=definition)
 
 
 def _collage(

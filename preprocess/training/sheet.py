@@ -23,8 +23,10 @@ from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.mixing import Pictures
 from onestream.preprocess.training.base_loader import Bad, Seen, SeenPart
 from onestream.preprocess.training.collages import CollageMaker, Mixing
+from onestream.preprocess.training.detection.files import Keypoints
 from onestream.preprocess.training.order import Slot
-from onestream.preprocess.training.targets import visible_boxes
+from onestream.preprocess.training.segmentation.files import IGNORE, Mask
+from onestream.preprocess.training.targets import moved_mask, visible_boxes, visible_keypoints
 from onestream.preprocess.training.text.files import TextLine
 from onestream.preprocess.training.text.maker import LineMaker
 from onestream.preprocess.variation import Variation, Vary
@@ -35,12 +37,14 @@ _GAP, _WHITE = 4, (255, 255, 255)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A picture to be shown: its encoded bytes, and its objects as a ``DetectionSample`` has them."""
+    """A picture to be shown: its encoded bytes, its objects as a ``DetectionSample`` has them, and its mask."""
 
     name: str
     data: bytes
     boxes: Boxes = field(default_factory=lambda: np.zeros((0, 4), np.float32))
     class_ids: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    keypoints: Keypoints | None = None
+    mask: Mask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,15 @@ def contact_sheet(
     """Draw a sheet: in each row what serving makes of a picture, and what a loader makes of it in ``epochs`` epochs.
 
     A picture's number is its sample's index, so that a loader over these pictures draws the same; what is mixed with it
-    are the others. ``cell`` is the longest side of a picture on the sheet, in pixels; none is enlarged. Raises
-    ``BadSample`` naming a picture that cannot be used, and ``CannotCompile``, for an operation that cannot vary
-    pictures, too.
+    are the others. ``cell`` is the longest side of a picture on the sheet, in pixels; none is enlarged. Boxes,
+    keypoints and masks are drawn where they come to lie, in the colours of their classes. Raises ``BadSample`` naming a
+    picture that cannot be used, and ``CannotCompile``, for an operation that cannot vary pictures, too, or masks where
+    a picture has one.
     """
-    augmentation.check("classes", "boxes")
+    if any(subject.mask is not None for subject in subjects):
+        augmentation.check("masks")
+    else:
+        augmentation.check("classes", "boxes")
     limits, pixels = limits or Limits(), definition.pixels()
     shown = ShownPictures(definition, augmentation, subjects, seed)
     served = compile(pixels, backend=backend, limits=limits)
@@ -90,6 +98,12 @@ def contact_sheet(
             except BadImage as error:
                 raise BadSample(f"{subject.name}: {error}") from None
             images = _shown([sample for sample, _ in made], subject.name, definition)
+            if subject.mask is not None:
+                variations = [None, *(collage.parts[0].variation for collage in shown.drawn[index])]
+                images = [
+                    _painted(image, moved_mask(subject.mask, definition, variation, border=IGNORE))
+                    for image, variation in zip(images, variations, strict=True)
+                ]
             rows.append(
                 [
                     _boxed(image, subjects, seen, augmentation.min_visible, cell)
@@ -188,19 +202,32 @@ class ShownPictures:
         return collage
 
 
+def _painted(image: Image.Image, mask: Mask) -> Image.Image:
+    """A sample half covered by the colours of its classes, where they are known."""
+    colors = np.array([color_of(class_id) for class_id in range(IGNORE + 1)], np.uint8)
+    whole = image.convert("RGB")
+    painted = Image.blend(whole, Image.fromarray(colors[mask]), 0.5)
+    return Image.composite(painted, whole, Image.fromarray(np.where(mask == IGNORE, 0, 255).astype(np.uint8)))
+
+
 def _boxed(image: Image.Image, subjects: Sequence[Subject], seen: Seen, min_visible: float, cell: int) -> Image.Image:
-    """A sample no larger than a cell, with the boxes of what is seen of objects."""
+    """A sample no larger than a cell, with the boxes of what is seen of objects, and their keypoints as dots."""
     shown = _small(image, cell)
     scale = np.tile([shown.width / image.width, shown.height / image.height], 2)
     pen, line = ImageDraw.Draw(shown), max(2, cell // 100)
     for part in seen:
-        boxes, kept = visible_boxes(subjects[part.index].boxes, part.located, min_visible=min_visible)
+        subject = subjects[part.index]
+        boxes, kept = visible_boxes(subject.boxes, part.located, min_visible=min_visible)
         placed = (boxes + np.tile(part.corner[::-1], 2)) * scale
-        class_ids = subjects[part.index].class_ids[kept]
-        for (x0, y0, x1, y1), class_id in zip(placed.tolist(), class_ids.tolist(), strict=True):
-            color = color_of(class_id)
+        colors = [color_of(class_id) for class_id in subject.class_ids[kept].tolist()]
+        for (x0, y0, x1, y1), color in zip(placed.tolist(), colors, strict=True):
             pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=ink_on(color), width=line + 1)
             pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=color, width=line)
+        if subject.keypoints is None:
+            continue
+        for points, color in zip(visible_keypoints(subject.keypoints[kept], part.located), colors, strict=True):
+            for x, y in ((points[points[:, 2] > 0, :2] + part.corner[::-1]) * scale[:2]).tolist():
+                pen.ellipse((x - line, y - line, x + line, y + line), fill=color, outline=ink_on(color))
     return shown
 
 

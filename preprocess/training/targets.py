@@ -1,4 +1,4 @@
-"""What belongs to a picture, moved as it is: boxes, quads, points and masks, and what of them is no longer seen.
+"""What belongs to a picture, moved as it is: boxes, quads, keypoints and masks, and what of them is no longer seen.
 
 The rule is the same for all: of a target its share of area is what counts that is seen on the canvas. One of which less
 than ``min_visible``, or nothing, is seen is no target any more. What an ``erase`` hides counts as seen.
@@ -6,21 +6,25 @@ than ``min_visible``, or nothing, is seen is no target any more. What an ``erase
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, Window, clipped, visible_share
+from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, Window, clipped, mapping, visible, visible_share
 from onestream.preprocess.projection import Located, Projection, seen
 from onestream.preprocess.quads import quads_of
 from onestream.preprocess.variation import Variation, variation_mapping
+from onestream.preprocess.warp import Warp
 
 _Kept = npt.NDArray[np.bool_]
 _Level = TypeVar("_Level", bound=np.generic)
 _ROUNDING = 1e-4
 """Of a share of area: corners on the canvas are float32, whose steps at 1,000 are 6e-5 pixels."""
+_TIE = 2.0**-20
+"""Of a pixel: a centre that lies on an edge belongs to what follows it, whatever floats make of its place."""
 
 
 def visible_boxes(boxes: Boxes, located: Located, *, min_visible: float) -> tuple[Boxes, _Kept]:
@@ -55,26 +59,80 @@ def visible_points(points: npt.NDArray[np.float32], located: Located) -> tuple[n
     return moved.astype(np.float32), inside
 
 
-def moved_mask(
-    mask: npt.NDArray[_Level], definition: Definition, variation: Variation, *, border: int = 0
-) -> npt.NDArray[_Level]:
-    """A mask of the upright picture, (height, width) of classes, on the canvas of a variation.
+def visible_keypoints(
+    keypoints: npt.NDArray[np.float32], located: Located, *, flip_pairs: Sequence[tuple[int, int]] = ()
+) -> npt.NDArray[np.float32]:
+    """Keypoints of a picture's objects on the canvas, as many, float32 (n, k, 3): x, y and COCO's visibility.
 
-    Each pixel has the class of the one in which its centre lies, and ``border`` beyond the picture. Raises as
-    ``canvas_of``.
+    That is 0 of one that is not labelled, 1 of a hidden and 2 of a visible one. One that the canvas does not show is no
+    longer labelled, and of those all three numbers are 0. Where the canvas shows the picture mirrored, the two of each
+    of ``flip_pairs``, numbers from 0 to k - 1, change places: the left hand is then a right one.
+    """
+    points, inside = visible_points(keypoints[..., :2].reshape(-1, 2), located)
+    moved: npt.NDArray[np.float32] = np.concatenate(
+        [points.reshape(*keypoints.shape[:2], 2), keypoints[..., 2:]], axis=2
+    )
+    moved[~inside.reshape(keypoints.shape[:2]) | (keypoints[..., 2] == 0)] = 0
+    if located.mirrored:
+        for one, other in flip_pairs:
+            moved[:, [one, other]] = moved[:, [other, one]]
+    return moved
+
+
+def moved_mask(
+    mask: npt.NDArray[_Level], definition: Definition, variation: Variation | None = None, *, border: int = 0
+) -> npt.NDArray[_Level]:
+    """A mask of the upright picture, (height, width) of classes, on the canvas of a variation, or of the definition.
+
+    Each pixel has the class of the one in which its centre lies, and ``border`` where nothing of the picture is. Raises
+    as ``canvas_of`` of a variation, and ``BadImage`` where the definition cannot be applied.
     """
     size_hw: Size = (mask.shape[0], mask.shape[1])
-    located = variation_mapping(definition, variation, size_hw)
-    rows, columns = np.mgrid[: located.canvas_hw[0], : located.canvas_hw[1]] + 0.5
-    if variation.warp is not None:
-        across, down = variation.warp.displacements(located.canvas_hw)
-        rows, columns = rows + down, columns + across
-    places = np.floor(located.points_to_source(np.stack([columns, rows], axis=-1))).astype(np.int64)
-    x, y = places[..., 0], places[..., 1]
-    inside = (x >= 0) & (y >= 0) & (x < size_hw[1]) & (y < size_hw[0])
+    located: Located
+    if variation is not None:
+        located = variation_mapping(definition, variation, size_hw)
+        x, y = _in_picture(located, variation.warp)
+        seen = _inside(x, y, size_hw)
+    else:
+        located = mapping(definition, size_hw)
+        x, y = _in_picture(located, None)
+        # What a crop has taken away does not come back where a later step pads.
+        centres_hw = [np.arange(side) + (0.5 + _TIE) for side in located.canvas_hw]
+        rows, columns = (
+            (low <= centres) & (centres < high)
+            for centres, (low, high) in zip(centres_hw, visible(definition, size_hw), strict=True)
+        )
+        seen = _inside(x, y, size_hw) & rows[:, None] & columns
     moved = np.full(located.canvas_hw, border, mask.dtype)
-    moved[inside] = mask[y[inside], x[inside]]
+    np.copyto(moved, mask[y.clip(0, size_hw[0] - 1), x.clip(0, size_hw[1] - 1)], where=seen)
     return moved
+
+
+def _in_picture(located: Located, warp: Warp | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The column and the row of a picture in which each of a canvas's pixels lies: arrays that fit its shape."""
+    rows, columns = (np.arange(side) + 0.5 for side in located.canvas_hw)
+    x, y = columns[None, :], rows[:, None]
+    if isinstance(located, Mapping):
+        # Each axis by itself takes a small part of the time.
+        x = located.points_to_source(np.stack([x, np.zeros_like(x)], axis=-1))[..., 0]
+        y = located.points_to_source(np.stack([np.zeros_like(y), y], axis=-1))[..., 1]
+    else:
+        if warp is not None:
+            across, down = warp.displacements(located.canvas_hw)
+            x, y = x + across, y + down
+        places = located.points_to_source(np.stack(np.broadcast_arrays(x, y), axis=-1))
+        x, y = places[..., 0], places[..., 1]
+    # Far outside is as good as beyond the horizon, which is no number: fmax then takes -1.
+    column, row = (
+        np.floor(np.fmin(np.fmax(place, -1), side) + _TIE).astype(np.int64)
+        for place, side in zip((x, y), located.source_hw[::-1], strict=True)
+    )
+    return column, row
+
+
+def _inside(x: npt.NDArray[np.int64], y: npt.NDArray[np.int64], size_hw: Size) -> npt.NDArray[np.bool_]:
+    inside: npt.NDArray[np.bool_] = (x >= 0) & (y >= 0) & (x < size_hw[1]) & (y < size_hw[0])
+    return inside
 
 
 def _enough(shares: npt.NDArray[np.float64], min_visible: float) -> _Kept:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol
@@ -22,7 +22,6 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.projection import Located
 from onestream.preprocess.training.base_loader import Bad, Made, Seen, SeenPart, WorkerBatch, bad_of
 from onestream.preprocess.training.collages import CollageMaker, Mixing
 from onestream.preprocess.training.makers import MakerT, MakerThreads
@@ -32,8 +31,8 @@ from onestream.preprocess.variation import Variation, Vary
 
 Draw = Callable[[int, int, tuple[int, int]], Variation]
 """Draws the variation of an epoch, a sample's index and an image's (height, width)."""
-Locate = Callable[[int, int, tuple[int, int]], Located]
-"""Says of an epoch, a sample's index and an image's (height, width) where the image's points come to lie. Raises
+See = Callable[[int, int, tuple[int, int]], SeenPart]
+"""Says of an epoch, a sample's index and an image's (height, width) what is seen of the image. Raises ``OSError``,
 ``BadImage`` or ``BadSample`` where the sample cannot be used."""
 
 
@@ -41,7 +40,7 @@ Locate = Callable[[int, int, tuple[int, int]], Located]
 class Read:
     """The files of samples that could be read, what varies each, their places among all, and why the others are bad.
 
-    ``seen`` says by place where an image's points come to lie, if that was asked for.
+    ``seen`` says by place what is seen of an image, if that was asked for.
     """
 
     images: list[Encoded]
@@ -75,7 +74,7 @@ class WorkerConfig:
     batch_size: int
     vary: Draw | None
     pin_memory: bool
-    locate: Locate | None = None
+    see: See | None = None
     mixing: Mixing | None = None
 
     def maker(self, max_batch_size: int, threads: int) -> Maker:
@@ -109,7 +108,7 @@ class WorkerConfig:
 
 
 class PictureMaker:
-    """Makes each sample of its own picture."""
+    """Makes each sample of its own picture, whose files ``threads`` threads read."""
 
     def __init__(self, config: WorkerConfig, max_batch_size: int, threads: int) -> None:
         self._config = config
@@ -122,6 +121,7 @@ class PictureMaker:
             threads=threads,
             varied=config.vary is not None,
         )
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="onestream-loader") if threads > 1 else None
 
     def make(self, slots: Sequence[Slot], epoch: int) -> Made:
         """See ``Maker.make``."""
@@ -147,6 +147,8 @@ class PictureMaker:
 
     def close(self) -> None:
         """See ``Maker.close``."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
         self._compiled.close()
 
     def _read(self, slots: Sequence[Slot], epoch: int) -> Read:
@@ -155,20 +157,31 @@ class PictureMaker:
         images: list[Encoded] = []
         bad: dict[int, Bad] = {}
         seen: dict[int, Seen] = {}
-        for place, slot in enumerate(slots):
-            try:
-                image = config.samples.read(slot.index)
-                if config.locate is not None:
-                    located = config.locate(epoch, slot.index, config.limits.check(image).oriented_hw)
-                    seen[place] = (SeenPart(slot.index, located),)
-                images.append(image)
-            except (OSError, BadSample, BadImage) as error:
-                bad[place] = bad_of(error)
+        found = (map if self._pool is None else self._pool.map)(partial(self._one, epoch), slots)
+        for place, one in enumerate(found):
+            if isinstance(one, Bad):
+                bad[place] = one
+                continue
+            image, part = one
+            images.append(image)
+            if part is not None:
+                seen[place] = (part,)
         places = [place for place in range(len(slots)) if place not in bad]
         varies: list[Vary] | None = None
         if config.vary is not None:
             varies = [partial(config.vary, epoch, slots[place].index) for place in places]
         return Read(images, varies, places, bad, seen)
+
+    def _one(self, epoch: int, slot: Slot) -> tuple[Encoded, SeenPart | None] | Bad:
+        """The file of a sample and what is seen of its picture, or why it is bad."""
+        config = self._config
+        try:
+            image = config.samples.read(slot.index)
+            if config.see is None:
+                return image, None
+            return image, config.see(epoch, slot.index, config.limits.check(image).oriented_hw)
+        except (OSError, BadSample, BadImage) as error:
+            return bad_of(error)
 
 
 class Workers(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -14,9 +15,10 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from onestream.cli.main import app
-from onestream.preprocess.training import Augmentation, DetectionLoader, ImageLoader, read_coco
+from onestream.preprocess.training import IGNORE, Augmentation, DetectionLoader, ImageLoader, read_coco
 from onestream.preprocess.training.augmentation import AnyAugmentationOperation
 from onestream.serving.pipeline import Pipeline
+from onestream.wire.box_style import color_of
 
 ROOT = Path(__file__).parents[2]
 PHOTOS = ROOT / "examples" / "photos"
@@ -70,6 +72,49 @@ def test_boxes_are_drawn(tmp_path: Path) -> None:
     one, other = (np.asarray(Image.open(path)) for path in (plain, boxed))
     assert one.shape == other.shape
     assert 0 < (one != other).any(axis=2).mean() < 0.3
+
+
+def test_keypoints_are_drawn(tmp_path: Path) -> None:
+    content = json.loads(COCO.read_text())
+    content["categories"][0]["keypoints"] = ["nose", "tail"]
+    content["annotations"][0]["keypoints"] = [225, 150, 2, 0, 0, 0]
+    (tmp_path / "marked.json").write_text(json.dumps(content))
+    served = []
+    for file in (COCO, tmp_path / "marked.json"):
+        out = tmp_path / "sheet.png"
+        done = run(CLASSIFY, PHOTOS / "cat.jpg", "--boxes", file, "--epochs", 1, "--out", out)
+        assert done.exit_code == 0, done.output
+        served.append(cells(out, 2, 224)[0])
+    rows, columns = (served[0] != served[1]).any(axis=2).nonzero()
+    # The middle of the photo is that of the crop, and a dot is some 5 pixels wide.
+    assert abs(rows.mean() - 112) < 2
+    assert abs(columns.mean() - 112) < 2
+    assert 8 < len(rows) < 50
+
+
+def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
+    mask = np.zeros((300, 451), np.uint8)
+    mask[:, 225:] = IGNORE
+    Image.fromarray(mask).save(tmp_path / "cat.png")
+    made = []
+    command = (CLASSIFY, PHOTOS / "cat.jpg", "--operation", "{op: flip, probability: 1}", "--epochs", 1)
+    for more in ((), ("--masks", tmp_path)):
+        done = run(*command, *more, "--out", tmp_path / "sheet.png")
+        assert done.exit_code == 0, done.output
+        made.append([cell.astype(int) for cell in cells(tmp_path / "sheet.png", 2, 224)])
+    for turn, plain, painted in zip((1, -1), *made, strict=True):
+        before, after = plain[:, ::turn], painted[:, ::turn]
+        # What lies beyond the middle of the photo has no class.
+        np.testing.assert_array_equal(before[:, 114:], after[:, 114:])
+        assert np.abs(after - (before + color_of(0)) / 2)[:, :110].max() <= 1
+    for options, code, message in (
+        (("--masks", tmp_path / "none"), 1, "cat.jpg: the mask "),
+        (("--masks", tmp_path, "--operation", "mosaic"), 2, "mosaic cannot vary masks"),
+        (("--masks", tmp_path, "--lines", "lines.jsonl"), 2, "--masks and --lines exclude each other"),
+    ):
+        refused = run(CLASSIFY, PHOTOS / "cat.jpg", *options, "--out", tmp_path / "sheet.png")
+        assert refused.exit_code == code, refused.output
+        assert message in refused.output
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def ordered(pair: _Pair) -> _Pair:
     return pair
 
 
-Use = Literal["classes", "boxes", "lines", "clips"]
-"""Pictures with a class, pictures with boxes, lines of text, and clips of videos."""
+Use = Literal["classes", "boxes", "masks", "lines", "clips"]
+"""Pictures with a class, with boxes, and with masks, lines of text, and clips of videos."""
 Share = Annotated[float, Field(ge=0, le=1)]
 """Of an area, of a side, or a probability."""
 Range = Annotated[tuple[float, float], AfterValidator(ordered)]
@@ -148,7 +148,7 @@ class Operation(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     probability: Share = 1.0
-    uses: ClassVar[frozenset[Use]] = frozenset({"classes", "boxes", "lines", "clips"})
+    uses: ClassVar[frozenset[Use]] = frozenset({"classes", "boxes", "masks", "lines", "clips"})
     """What it may vary."""
     moves: ClassVar[bool] = False
     """Whether it moves pixels."""

@@ -25,7 +25,7 @@ class RandomWarp(MovingOperation):
     """
 
     op: Literal["warp"] = "warp"
-    uses: ClassVar[frozenset[Use]] = frozenset({"classes", "lines", "clips"})
+    uses: ClassVar[frozenset[Use]] = frozenset({"classes", "masks", "lines", "clips"})
     distance: Annotated[float, Field(ge=0, le=_MOST_DISTANCE)] = 0.1
     spacing: Annotated[float, Field(ge=0.05, le=1)] = 1.0
 

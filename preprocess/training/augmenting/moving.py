@@ -29,7 +29,7 @@ _TRIES = 10
 _MOST_DISTORTION = 0.6
 """Below two thirds any four corners that come this far towards the middle make a convex quadrilateral."""
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE_OF_OPERATION)]
-NOT_LINES: frozenset[Use] = frozenset({"classes", "boxes", "clips"})
+NOT_LINES: frozenset[Use] = frozenset({"classes", "boxes", "masks", "clips"})
 """What may be mirrored or cut: a line would show another text."""
 _Angle = Annotated[float, Field(gt=-90, lt=90)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -34,12 +34,14 @@ class _Annotation:
     bbox: tuple[float, float, float, float]
     id: int | None = None
     iscrowd: int = 0
+    keypoints: list[float] | None = None
 
 
 @dataclass(slots=True)
 class _Category:
     id: int
     name: str
+    keypoints: list[str] | None = None
 
 
 @dataclass(slots=True)
@@ -53,16 +55,27 @@ class _Coco:
 
 _COCO = TypeAdapter(_Coco)
 _EntryT = TypeVar("_EntryT", _Image, _Category)
+_MIDDLE = 0.5
+"""Of a pixel. COCO counts the pixels that are keypoints, in whole numbers from 0; its boxes are in edges of pixels."""
 
 
-def read_coco(file: str | os.PathLike[str], *, images: str | os.PathLike[str]) -> DetectionFiles:
+def read_coco(
+    file: str | os.PathLike[str],
+    *,
+    images: str | os.PathLike[str],
+    flip_pairs: Iterable[tuple[str, str]] | None = None,
+) -> DetectionFiles:
     """Read a COCO JSON file; ``images`` is the folder of its pictures.
 
     Classes are the categories in the order of their ids. An annotation with ``iscrowd`` set marks many objects by one
     box and is left out, as torchvision's and Detectron2's training do.
 
+    Keypoints are read where ``flip_pairs`` says which of them change places in a mirror, by their names, such as
+    ``[("left_eye", "right_eye")]``; it may be empty. They are in the middle of the pixel that the file says. Objects
+    without any have keypoints that are not labelled.
+
     Raises ``BadDataset`` naming the file where it is no such JSON, or contradicts itself. A picture with a bad box or
-    an unknown category, or that is not there, keeps its ``problem``.
+    keypoint or an unknown category, or that is not there, keeps its ``problem``.
     """
     path, folder = Path(file), Path(images)
     if not folder.is_dir():
@@ -85,24 +98,46 @@ def read_coco(file: str | os.PathLike[str], *, images: str | os.PathLike[str]) -
             )
         by_image[annotation.image_id].append((position, annotation))
     class_ids = {category.id: place for place, category in enumerate(categories)}
-    samples = [_sample(path, folder, image, by_image[image.id], class_ids) for image in content.images]
-    return DetectionFiles(samples, [category.name for category in categories], [category.id for category in categories])
+    names = () if flip_pairs is None else _keypoints(path, categories)
+    samples = [_sample(path, folder, image, by_image[image.id], class_ids, names) for image in content.images]
+    return DetectionFiles(
+        samples,
+        [category.name for category in categories],
+        [category.id for category in categories],
+        keypoints=names,
+        flip_pairs=flip_pairs or (),
+    )
+
+
+def _keypoints(path: Path, categories: Sequence[_Category]) -> tuple[str, ...]:
+    """The names of the keypoints that objects have, if any do."""
+    named = {tuple(category.keypoints): category.name for category in categories if category.keypoints}
+    if len(named) > 1:
+        raise BadDataset(
+            f"{path}: the categories {', '.join(named.values())} have other keypoints each; expected the same of all"
+        )
+    return next(iter(named), ())
 
 
 def _sample(
-    path: Path, folder: Path, image: _Image, annotations: list[tuple[int, _Annotation]], class_ids: dict[int, int]
+    path: Path,
+    folder: Path,
+    image: _Image,
+    annotations: list[tuple[int, _Annotation]],
+    class_ids: dict[int, int],
+    names: tuple[str, ...],
 ) -> DetectionSample:
     picture = folder
     try:
         picture = inside(folder, image.file_name)
-        objects = _objects(path, annotations, class_ids)
-        return DetectionSample.of(picture, (image.height, image.width), objects, image_id=image.id)
+        objects = _objects(path, annotations, class_ids, names)
+        return DetectionSample.of(picture, (image.height, image.width), objects, image_id=image.id, keypoints=names)
     except BadSample as error:
         return DetectionSample(picture, image_id=image.id, problem=str(error))
 
 
 def _objects(
-    path: Path, annotations: list[tuple[int, _Annotation]], class_ids: dict[int, int]
+    path: Path, annotations: list[tuple[int, _Annotation]], class_ids: dict[int, int], names: tuple[str, ...]
 ) -> Iterator[FoundObject]:
     for position, annotation in annotations:
         where = f"{path.name}, annotation {_name(position, annotation)}"
@@ -111,7 +146,11 @@ def _objects(
             raise BadSample(f"{where}: got the category {annotation.category_id}; the file lists {known or 'none'}")
         if not annotation.iscrowd:
             x, y, width, height = annotation.bbox
-            yield FoundObject(where, class_ids[annotation.category_id], (x, y, x + width, y + height))
+            keypoints: Sequence[float] = ()
+            if names:
+                given = annotation.keypoints or [0.0] * 3 * len(names)
+                keypoints = [number + _MIDDLE if place % 3 < 2 else number for place, number in enumerate(given)]
+            yield FoundObject(where, class_ids[annotation.category_id], (x, y, x + width, y + height), keypoints)
 
 
 def _by_id(path: Path, kind: str, entries: Sequence[_EntryT]) -> dict[int, _EntryT]:

@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from onestream.preprocess.errors import BadDataset, BadSample
 from onestream.preprocess.geometry import Boxes, Size, clipped
-from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import MAX_SIDE
-from onestream.preprocess.training.annotations import ROUNDING, refuse_bad, refuse_missing
+from onestream.preprocess.training.annotations import ROUNDING, ListedFiles, refuse_missing
+
+Keypoints = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,9 @@ class DetectionSample:
 
     ``size_hw`` and ``boxes``, float32 (n, 4) x0 y0 x1 y1, are in pixels of the picture after its EXIF orientation;
     ``class_ids`` int64 (n,) are positions in ``DetectionFiles.classes``. ``image_id`` is the dataset's own number of
-    the picture. ``problem`` says why the picture cannot be trained on; it is empty where it can.
+    the picture. ``problem`` says why the picture cannot be trained on; it is empty where it can. ``keypoints``, float32
+    (n, k, 3), are x, y and COCO's visibility of those of ``DetectionFiles.keypoints``: 0 of one that is not labelled, 1
+    of a hidden and 2 of a visible one.
     """
 
     path: Path
@@ -31,14 +34,22 @@ class DetectionSample:
     class_ids: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     image_id: int | None = None
     problem: str = ""
+    keypoints: Keypoints = field(default_factory=lambda: np.zeros((0, 0, 3), np.float32))
 
     @classmethod
     def of(
-        cls, path: Path, size_hw: Size, objects: Iterable[FoundObject], *, image_id: int | None = None
+        cls,
+        path: Path,
+        size_hw: Size,
+        objects: Iterable[FoundObject],
+        *,
+        image_id: int | None = None,
+        keypoints: Sequence[str] = (),
     ) -> DetectionSample:
         """A picture with the objects that a file lists. Raises ``BadSample`` for the first that cannot be.
 
-        A box must have an area and lie in the picture; by up to ``ROUNDING`` pixels it may reach beyond and is cut.
+        A box must have an area and lie in the picture, a keypoint lie in it, too; by up to ``ROUNDING`` pixels they may
+        reach beyond and are cut. ``keypoints`` are the names of those that each object has.
         """
         refuse_missing(path)
         found = list(objects)
@@ -59,47 +70,71 @@ class DetectionSample:
             raise BadSample(
                 f"{seen} is outside the picture of {width}x{height}; it may reach {ROUNDING:g} pixel beyond at most"
             )
-        return cls(path, size_hw, corners, np.array([one.class_id for one in found], np.int64), image_id)
+        class_ids = np.array([one.class_id for one in found], np.int64)
+        return cls(path, size_hw, corners, class_ids, image_id, keypoints=_keypoints(found, keypoints, size_hw))
 
 
 @dataclass(frozen=True, slots=True)
 class FoundObject:
-    """One object as a file lists it: ``where`` in the file, a position in the classes, and x0 y0 x1 y1 in pixels."""
+    """One object as a file lists it: ``where`` in the file, a position in the classes, and x0 y0 x1 y1 in pixels.
+
+    ``keypoints`` are x, y and the visibility of each, one after the other.
+    """
 
     where: str
     class_id: int
     box: tuple[float, float, float, float]
+    keypoints: Sequence[float] = ()
 
 
-class DetectionFiles:
-    """Pictures with boxes, in the order of their paths; see ``read_coco``, ``read_voc`` and ``read_yolo``.
+def _keypoints(found: Sequence[FoundObject], names: Sequence[str], size_hw: Size) -> Keypoints:
+    """Those of the objects of a picture. Raises ``BadSample`` for the first that cannot be."""
+    for one in found:
+        if len(one.keypoints) != 3 * len(names):
+            raise BadSample(
+                f"{one.where}: got {len(one.keypoints)} numbers of keypoints; expected three for each of {len(names)}"
+            )
+    with np.errstate(over="ignore"):
+        given = np.array([one.keypoints for one in found], np.float64).astype(np.float32)
+    points = given.reshape(len(found), len(names), 3)
+    points[points[..., 2] == 0] = 0
+    inside = np.clip(points[..., :2], 0, np.array(size_hw[::-1], np.float32))
+    good = (np.abs(points[..., :2] - inside) <= ROUNDING).all(axis=2) & np.isin(points[..., 2], (0, 1, 2))
+    for place, number in np.argwhere(~good):
+        x, y, visibility = points[place, number].tolist()
+        raise BadSample(
+            f"{found[place].where}: the keypoint {names[number]} is x y = {x:g} {y:g} with the visibility "
+            f"{visibility:g}; expected a place in the picture of {size_hw[1]}x{size_hw[0]}, {ROUNDING:g} pixel beyond "
+            "at most, and a visibility of 0, 1 or 2"
+        )
+    points[..., :2] = inside
+    return points
+
+
+class DetectionFiles(ListedFiles[DetectionSample]):
+    """Pictures with boxes; see ``ListedFiles``, ``read_coco``, ``read_voc`` and ``read_yolo``.
 
     ``classes`` are the names of the classes 0, 1, …; ``category_ids`` the dataset's own ids of these, which have gaps
-    in COCO. Pictures without objects are kept. Those that cannot be trained on keep a ``problem``, and a loader fails
-    or skips them. Raises ``BadDataset`` where there is no picture at all.
+    in COCO. Pictures without objects are kept. ``keypoints`` are the names of the keypoints 0, 1, … of each object, if
+    they are known; the two of each of ``flip_pairs`` change places in a mirror, and are given by name and kept by
+    number.
     """
 
     def __init__(
-        self, samples: Sequence[DetectionSample], classes: Sequence[str], category_ids: Sequence[int] | None = None
+        self,
+        samples: Sequence[DetectionSample],
+        classes: Sequence[str],
+        category_ids: Sequence[int] | None = None,
+        *,
+        keypoints: Sequence[str] = (),
+        flip_pairs: Iterable[tuple[str, str]] = (),
     ) -> None:
-        if not samples:
-            raise BadDataset("got no picture")
-        self.samples = tuple(sorted(samples, key=lambda sample: sample.path))
-        self.classes = tuple(classes)
+        super().__init__(samples, classes)
         self.category_ids = tuple(range(len(self.classes)) if category_ids is None else category_ids)
         if len(self.category_ids) != len(self.classes):
             raise BadDataset(f"{len(self.classes)} classes have {len(self.category_ids)} category ids")
-
-    def __len__(self) -> int:
-        """Number of pictures."""
-        return len(self.samples)
-
-    def read(self, index: int) -> Encoded:
-        """See ``Pictures.read``."""
-        sample = self.samples[index]
-        if sample.problem:
-            raise BadSample(sample.problem)
-        return sample.path.read_bytes()
+        self.keypoints = tuple(keypoints)
+        self.flip_pairs = _numbers(flip_pairs, self.keypoints)
 
     def objects(self, index: int, size_hw: Size) -> Boxes:
         """The boxes of a picture that has ``size_hw`` upright. Raises ``BadSample`` where they are for another size."""
@@ -111,11 +146,13 @@ class DetectionFiles:
             )
         return self.samples[index].boxes
 
-    def name(self, index: int) -> str:
-        """The picture's path."""
-        return str(self.samples[index].path)
 
-    def refuse_bad(self) -> None:
-        """Raise ``BadSample`` where a picture cannot be trained on, with a line for each of the first ten."""
-        problems = [f"{sample.path}: {sample.problem}" for sample in self.samples if sample.problem]
-        refuse_bad(problems, count=len(self), things="pictures")
+def _numbers(flip_pairs: Iterable[tuple[str, str]], names: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    pairs = tuple(tuple(pair) for pair in flip_pairs)
+    seen = [name for pair in pairs for name in pair]
+    if any(len(pair) != 2 for pair in pairs) or len(set(seen)) != len(seen) or not set(seen) <= set(names):
+        raise BadDataset(
+            f"flip_pairs are {list(pairs)}; expected pairs of two names, each once, of the keypoints "
+            f"{', '.join(names) or '(none)'}"
+        )
+    return tuple((names.index(one), names.index(other)) for one, other in pairs)

@@ -1,4 +1,4 @@
-"""The loader of pictures with boxes: pictures as serving makes them, and boxes moved by the same integers."""
+"""The loader of pictures with objects: pictures as serving makes them, boxes and keypoints moved as they are."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.base_loader import Seen, SeenPart, indices_of
 from onestream.preprocess.training.collages import Objects
-from onestream.preprocess.training.detection.files import DetectionFiles
+from onestream.preprocess.training.detection.files import DetectionFiles, Keypoints
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
-from onestream.preprocess.training.targets import visible_boxes
-from onestream.preprocess.training.workers import Draw, Locate
+from onestream.preprocess.training.targets import visible_boxes, visible_keypoints
+from onestream.preprocess.training.workers import Draw, See
 from onestream.preprocess.variation import Variation, canvas_of, variation_mapping
 
 _NO_BOXES: Boxes = np.zeros((0, 4), np.float32)
@@ -35,7 +35,8 @@ class DetectionBatch(NamedTuple):
     the network's input, and ``class_ids`` int64 (n,), one of each a picture. ``indices`` int64 (batch,) are positions
     in the dataset. ``mappings`` bring boxes of the network's input back, ``mappings[0].to_source(boxes)``, to pixels of
     the upright picture, whose (height, width) is ``mappings[0].source_hw``. Where the augmentation mixes samples there
-    are none, since a sample is made of several pictures.
+    are none, since a sample is made of several pictures. ``keypoints`` are float32 (n, k, 3) of each picture: x, y in
+    pixels of the network's input and the visibility, 0 of what is not labelled or not seen; k is 0 where none are read.
 
     A sample that only fills the batch up has the index -1, no boxes, and a mapping that changes nothing.
     """
@@ -45,16 +46,18 @@ class DetectionBatch(NamedTuple):
     class_ids: list[torch.Tensor]
     indices: torch.Tensor
     mappings: list[Located]
+    keypoints: list[torch.Tensor]
 
 
 class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
-    """Pictures with boxes; see ``PictureLoader`` for the options.
+    """Pictures with boxes, and with keypoints where the source has them; see ``PictureLoader`` for the options.
 
     ``source``: what ``read_coco``, ``read_voc`` or ``read_yolo`` gives. Boxes that leave the network's input are cut at
     its borders; one of which less than the augmentation's ``min_visible`` of its area is left is dropped, and so it is
     without augmentation, where a definition crops. Without ``augmentation``, ``train`` draws boxes of 30 % of the
     picture or more: objects become up to 1.8 times as large. The truth itself, in source pixels and with every object,
-    is ``samples.samples``.
+    is ``samples.samples``. Keypoints stay with their object; one that leaves the network's input is no longer labelled,
+    and in a mirrored picture those of ``samples.flip_pairs`` change places.
 
     A picture whose size is not the one that its file of boxes gives is bad: its boxes were drawn in another picture, as
     one that was not turned by its EXIF orientation. ``bad_files``: *fail* raises ``BadSample`` here for what the files
@@ -74,8 +77,8 @@ class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
     def _draw(self, augmentation: Augmentation, seed: int) -> Draw:
         return partial(_vary, augmentation, seed, self.definition, self.samples)
 
-    def _locate(self, draw: Draw | None) -> Locate:
-        return partial(_locate, self.definition, self.samples, draw)
+    def _see(self, draw: Draw | None) -> See:
+        return partial(_see, self.definition, self.samples, draw)
 
     def _objects(self) -> Objects:
         return self.samples.objects
@@ -83,23 +86,28 @@ class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
     def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], seen: Sequence[Seen]) -> DetectionBatch:
         canvas = canvas_of(self.definition)
         unmoved = Mapping(canvas, canvas, (1.0, 1.0), (0.0, 0.0))
-        boxes, class_ids = [], []
+        nothing = _NO_BOXES, _NO_CLASSES, np.zeros((0, len(self.samples.keypoints), 3), np.float32)
+        targets: list[list[torch.Tensor]] = []
         mappings: list[Located] = []
         for slot, parts in zip(slots, seen, strict=True):
             parts = () if slot.is_padding else parts
-            found = [self._visible(part) for part in parts]
-            boxes.append(torch.from_numpy(np.concatenate([_NO_BOXES, *(one for one, _ in found)])))
-            class_ids.append(torch.from_numpy(np.concatenate([_NO_CLASSES, *(one for _, one in found)])))
+            found = [nothing, *(self._visible(part) for part in parts)]
+            targets.append([torch.from_numpy(np.concatenate(of_parts)) for of_parts in zip(*found, strict=True)])
             if self._mixing is None:
                 mappings.append(parts[0].located if parts else unmoved)
-        return DetectionBatch(samples, boxes, class_ids, indices_of(slots), mappings)
+        boxes, class_ids, keypoints = (list(field) for field in zip(*targets, strict=True))
+        return DetectionBatch(samples, boxes, class_ids, indices_of(slots), mappings, keypoints)
 
-    def _visible(self, part: SeenPart) -> tuple[Boxes, npt.NDArray[np.int64]]:
-        """The boxes of what is seen of a picture, in pixels of the whole canvas, and their classes."""
+    def _visible(self, part: SeenPart) -> tuple[Boxes, npt.NDArray[np.int64], Keypoints]:
+        """The boxes of what is seen of a picture, in pixels of the whole canvas, their classes and keypoints."""
         sample = self.samples.samples[part.index]
         kept, which = visible_boxes(sample.boxes, part.located, min_visible=self.augmentation.min_visible)
         top, left = part.corner
-        return kept + np.array([left, top, left, top], np.float32), sample.class_ids[which]
+        keypoints = np.zeros((len(kept), 0, 3), np.float32)
+        if self.samples.keypoints:
+            keypoints = visible_keypoints(sample.keypoints[which], part.located, flip_pairs=self.samples.flip_pairs)
+            keypoints[keypoints[..., 2] > 0] += np.array([left, top, 0], np.float32)
+        return kept + np.array([left, top, left, top], np.float32), sample.class_ids[which], keypoints
 
 
 def _vary(
@@ -115,10 +123,10 @@ def _vary(
     return augmentation.draw(size_hw, seed=seed, epoch=epoch, index=index, definition=definition, objects=objects)
 
 
-def _locate(
+def _see(
     definition: Definition, files: DetectionFiles, draw: Draw | None, epoch: int, index: int, size_hw: Size
-) -> Located:
+) -> SeenPart:
     files.objects(index, size_hw)
     if draw is None:
-        return mapping(definition, size_hw)
-    return variation_mapping(definition, draw(epoch, index, size_hw), size_hw)
+        return SeenPart(index, mapping(definition, size_hw))
+    return SeenPart(index, variation_mapping(definition, draw(epoch, index, size_hw), size_hw))

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from onestream.preprocess.errors import BadDataset, BadSample
+from onestream.preprocess.errors import BadSample
 from onestream.preprocess.geometry import Quads, Size
-from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.quads import clipped_quads
-from onestream.preprocess.training.annotations import ROUNDING, picture_size, refuse_bad
+from onestream.preprocess.training.annotations import ROUNDING, ListedFiles, picture_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,36 +105,11 @@ def _least_turn(quad: Quads) -> float:
     return float((sides[:, 0] * after[:, 1] - sides[:, 1] * after[:, 0]).min())
 
 
-class TextFiles:
-    """Lines of text, in the order of their pictures' paths; see ``read_text_lines`` and ``read_icdar``.
+class TextFiles(ListedFiles[TextLine]):
+    """Lines of text, each a sample; see ``ListedFiles``, ``read_text_lines`` and ``read_icdar``."""
 
-    A sample is a line. Those that cannot be trained on keep a ``problem``, and a loader fails or skips them. Raises
-    ``BadDataset`` where there is no line at all.
-    """
-
-    classes: tuple[str, ...] = ()
-
-    def __init__(self, samples: Sequence[TextLine]) -> None:
-        if not samples:
-            raise BadDataset("got no line of text")
-        self.samples = tuple(sorted(samples, key=lambda line: line.path))
-
-    def __len__(self) -> int:
-        """Number of lines."""
-        return len(self.samples)
-
-    def read(self, index: int) -> Encoded:
-        """The bytes of the picture that a line is in; see ``Pictures.read``."""
-        line = self.samples[index]
-        if line.problem:
-            raise BadSample(line.problem)
-        return line.path.read_bytes()
+    thing, things = "line of text", "lines of text"
 
     def name(self, index: int) -> str:
         """The picture's path, and where the line is listed."""
         return self.samples[index].name
-
-    def refuse_bad(self) -> None:
-        """Raise ``BadSample`` where a line cannot be trained on, with a line for each of the first ten."""
-        problems = [f"{line.name}: {line.problem}" for line in self.samples if line.problem]
-        refuse_bad(problems, count=len(self), things="lines of text")

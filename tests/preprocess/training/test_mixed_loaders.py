@@ -174,7 +174,7 @@ def test_labels_are_needed_and_counted(photos: Path) -> None:
     [
         ("classes", "mosaic", "mosaic cannot vary classes, only boxes"),
         ("boxes", "cutmix", "cutmix cannot vary boxes, only classes"),
-        ("boxes", "warp", "warp cannot vary boxes, only classes, clips, lines"),
+        ("boxes", "warp", "warp cannot vary boxes, only classes, clips, lines, masks"),
     ],
 )
 def test_what_a_loader_cannot_do_is_refused_by_name(

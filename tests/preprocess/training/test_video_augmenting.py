@@ -120,7 +120,7 @@ def test_speeds_are_spread_evenly_about_one_and_frames_are_lost_as_often_as_aske
 
 def test_pictures_refuse_operations_on_times_by_name(photos: Path) -> None:
     message = "speed cannot vary {0}, only clips; drop_frames cannot vary {0}, only clips"
-    with pytest.raises(CannotCompile, match=message.format("classes or boxes or lines")):
+    with pytest.raises(CannotCompile, match=message.format("classes or boxes or masks or lines")):
         CHAIN.draw((9, 9), seed=0, epoch=0, index=0)
     with pytest.raises(CannotCompile, match=message.format("classes")):
         ImageLoader(DEFINITION, photos, batch_size=2, train=True, augmentation=CHAIN)

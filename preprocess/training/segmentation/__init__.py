@@ -1,0 +1,1 @@
+"""Pictures with masks: files and their loader."""

@@ -1,0 +1,299 @@
+"""Masks go where their pictures go: found again by the pixels themselves, with and without augmentation."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from image_files import png_of
+from mask_sets import CLASSES, LEVELS, drawn_mask, mapped, save_mask, write_set
+from PIL import Image
+
+from onestream.preprocess import (
+    BadSample,
+    CannotCompile,
+    CenterCrop,
+    Decode,
+    Definition,
+    Letterbox,
+    Normalize,
+    Output,
+    Pad,
+    Resize,
+    compile,
+)
+from onestream.preprocess.backends.base import BackendName, Compiled
+from onestream.preprocess.training import (
+    IGNORE,
+    Augmentation,
+    SegmentationFiles,
+    SegmentationLoader,
+    moved_mask,
+    read_masks,
+)
+
+BYTES = Output(layout="NHWC", dtype="uint8")
+LETTERBOX = Definition(operations=[Decode(), Letterbox(size=(96, 112)), BYTES])
+EXACT = Definition(operations=[Decode(), Resize(mode="exact", size=(90, 100)), BYTES])
+CROP = Definition(operations=[Decode(), Resize(mode="shorter", size=80), CenterCrop(size=(70, 90)), BYTES])
+# What the crop takes away does not come back where the pad is.
+CUT_AND_PADDED = Definition(
+    operations=[Decode(), CenterCrop(size=(60, 64)), Pad(size=(90, 80), value=9), Resize(mode="exact", size=(72, 96)),
+                BYTES]
+)  # fmt: skip
+UNTOUCHED = Definition(operations=[Decode(), CenterCrop(size=(50, 60)), BYTES])
+DEFINITIONS = {
+    "letterbox": LETTERBOX, "exact": EXACT, "crop": CROP, "cut and padded": CUT_AND_PADDED, "untouched": UNTOUCHED,
+}  # fmt: skip
+MOVES: list[dict[str, Any]] = [
+    {"op": "flip"},
+    {"op": "flip", "axis": "vertical"},
+    {"op": "rotation", "degrees": [-180, 180]},
+    {"op": "affine", "degrees": [-20, 20], "translate": [0.2, 0.2], "scale": [0.6, 1.5], "shear_x": [-20, 20]},
+    {"op": "perspective", "distortion": 0.4},
+    {"op": "padded_crop", "padding": 20},
+    {"op": "box", "area": [0.3, 1.0]},
+    {"op": "scale_jitter", "scale": [0.4, 2.0]},
+]
+WARP: dict[str, Any] = {"op": "warp", "distance": 0.08, "spacing": 0.6}
+CHAIN = Augmentation([MOVES[6], MOVES[0], {"op": "rotation", "probability": 0.5}, {"op": "erase"}, {**WARP}])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> SegmentationFiles:
+    """17 pictures, stored in four orientations."""
+    return write_set(tmp_path_factory.mktemp("files"), 17)
+
+
+def collect(loader: SegmentationLoader) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Image and mask of each index of an epoch."""
+    found = {}
+    for batch in loader:
+        assert batch.masks.dtype == torch.uint8
+        for index, image, mask in zip(batch.indices.tolist(), batch.images.numpy(), batch.masks.numpy(), strict=True):
+            if index >= 0:
+                found[index] = image, mask
+    return found
+
+
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_without_augmentation_masks_follow_the_definition_exactly(
+    files: SegmentationFiles, name: str, backend: Any
+) -> None:
+    definition = DEFINITIONS[name]
+    if (name, backend) == ("cut and padded", "dali"):
+        with pytest.raises(CannotCompile, match="one resize, before any crop or pad"):
+            SegmentationLoader(definition, files, batch_size=5, backend=backend)
+        return
+    served = compile(definition, backend=backend, max_batch_size=4).run([files.read(i) for i in range(len(files))])
+    with SegmentationLoader(definition, files, batch_size=5, backend=backend, threads=2) as loader:
+        assert loader.classes == CLASSES
+        made = collect(loader)
+    assert sorted(made) == list(range(len(files)))
+    for index, (image, mask) in made.items():
+        np.testing.assert_array_equal(image, served[index])
+        np.testing.assert_array_equal(mask, mapped(np.asarray(Image.open(files.samples[index].mask)), definition))
+        # The levels are those of the classes, but for edges, where a filter mixes them.
+        assert (np.abs(image[..., 0].astype(int) - LEVELS[mask % 3]) < 3)[mask != IGNORE].mean() > 0.5
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_geometry_is_followed_to_the_pixel(data: st.DataObject) -> None:
+    # Whole numbers this small have no quotients that floats cannot tell from a whole one.
+    sides = st.integers(1, 60)
+    resizes = st.builds(
+        lambda mode, one, other: Resize(mode=mode, size=(one, other) if mode in ("exact", "fit") else one),
+        st.sampled_from(["exact", "fit", "longer"]), sides, sides,
+    )  # fmt: skip
+    crops = st.builds(lambda one, other: CenterCrop(size=(one, other)), sides, sides)
+    # A crop before it, so that it has not to cut.
+    pads = st.builds(lambda one, other: [CenterCrop(size=(one, other)), Pad(size=(one + 7, other + 2))], sides, sides)
+    steps = data.draw(st.lists(st.one_of(resizes, crops, pads), min_size=1, max_size=3))
+    operations = [one for step in steps for one in (step if isinstance(step, list) else [step])]
+    definition = Definition(operations=[Decode(), *operations, BYTES])
+    size_hw = data.draw(sides), data.draw(sides)
+    mask = np.random.default_rng(0).integers(0, 250, size_hw).astype(np.uint8)
+    np.testing.assert_array_equal(moved_mask(mask, definition, border=IGNORE), mapped(mask, definition))
+
+
+@cache
+def compiled(definition: Definition, backend: BackendName) -> Compiled:
+    return compile(definition, backend=backend, varied=True)
+
+
+def around(mask: np.ndarray, class_id: int) -> np.ndarray:
+    """Pixels that are of a class with all of their neighbours."""
+    of_class = np.pad(mask == class_id, 1, constant_values=True)
+    rows = of_class[:-2] & of_class[1:-1] & of_class[2:]
+    return rows[:, :-2] & rows[:, 1:-1] & rows[:, 2:]
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_picture_and_mask_stay_aligned_within_a_pixel_after_the_whole_chain(data: st.DataObject) -> None:
+    check_a_marked_pattern(data)
+
+
+@pytest.mark.slow
+@settings(max_examples=500)
+@given(st.data())
+def test_picture_and_mask_stay_aligned_within_a_pixel_after_any_chain(data: st.DataObject) -> None:
+    check_a_marked_pattern(data)
+
+
+def check_a_marked_pattern(data: st.DataObject) -> None:
+    """A bright disc: where the mask says disc all around, the picture is bright, and dark where it says ground.
+
+    A filter that makes a picture much smaller along one axis blurs its edges, not the middle of the disc.
+    """
+    definition = data.draw(st.sampled_from([LETTERBOX, EXACT, CROP]))
+    height, width = data.draw(st.integers(60, 260)), data.draw(st.integers(60, 260))
+    radius = data.draw(st.integers(16, min(height, width) // 2))
+    y, x = (data.draw(st.integers(radius, side - radius)) for side in (height, width))
+    rows, columns = np.mgrid[:height, :width] + 0.5
+    mask = ((rows - y) ** 2 + (columns - x) ** 2 < radius**2).astype(np.uint8)
+    picture = np.repeat(np.where(mask, 230, 10).astype(np.uint8)[..., None], 3, axis=2)
+    moves = data.draw(st.lists(st.sampled_from(MOVES), min_size=1, max_size=4))
+    chain = Augmentation([*moves, *([WARP] if data.draw(st.booleans()) else [])], fill=10)
+    index = data.draw(st.integers(0, 2**31))
+    variation = chain.draw((height, width), seed=1, epoch=0, index=index, definition=definition)
+    backend = data.draw(st.sampled_from(["reference", "dali"]))
+    (seen,) = compiled(definition, backend).run([png_of(picture)], [lambda _: variation])
+    assert isinstance(seen, np.ndarray)
+    moved = moved_mask(mask, definition, variation, border=IGNORE)
+    bright = seen[..., 0]
+    assert (bright[around(moved, 1)] > 80).all()
+    assert (bright[around(moved, 0)] < 160).all()
+    assert (bright[around(moved, IGNORE)] < 160).all()
+    if (moved == 1).sum() < 50:
+        event("little or no disc")
+        return
+    event("disc")
+    middles = [
+        [(axis * weights).sum() / weights.sum() for axis in np.mgrid[: moved.shape[0], : moved.shape[1]]]
+        for weights in ((moved == 1).astype(float), np.clip(bright.astype(float) - 10, 0, 220))
+    ]
+    np.testing.assert_allclose(*middles, atol=0.5)
+
+
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+def test_a_loader_moves_masks_with_a_chain(files: SegmentationFiles, backend: Any) -> None:
+    chain = Augmentation([*CHAIN.operations[:3], CHAIN.operations[4]], fill=0)
+    compared = 0
+    with SegmentationLoader(
+        LETTERBOX, files, batch_size=4, train=True, augmentation=chain, backend=backend, threads=1
+    ) as loader:
+        for image, mask in collect(loader).values():
+            for class_id, level in enumerate(LEVELS.tolist()):
+                inside = around(mask, class_id)
+                off = np.abs(image[..., 0][inside].astype(int) - level)
+                # Keys's cubic reaches two pixels far, and a bar is thin.
+                assert np.percentile(off, 90, method="higher") < 45 if inside.any() else True
+                compared += int(inside.sum())
+    assert compared > 17 * 2000
+
+
+def test_what_is_drawn_depends_on_seed_epoch_and_sample_only(files: SegmentationFiles) -> None:
+    def epoch(number: int, **options: Any) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        with SegmentationLoader(LETTERBOX, files, train=True, seed=9, augmentation=CHAIN, **options) as loader:
+            loader.set_epoch(number)
+            return collect(loader)
+
+    first = epoch(1, batch_size=4, threads=1)
+    assert sorted(first) == list(range(17))
+    for shards, options in (
+        (1, {"batch_size": 17, "prefetch": 1, "threads": 3}),
+        (1, {"batch_size": 4, "backend": "reference", "threads": 2}),
+        (2, {"batch_size": 3, "prefetch": 5, "normalize": "torch", "to": "cpu"}),
+        (8, {"batch_size": 1}),
+    ):
+        made: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for shard in range(shards):
+            made |= epoch(1, shard_id=shard, num_shards=shards, last_batch="pad", **options)
+        assert sorted(made) == list(range(17))
+        for index, (image, mask) in made.items():
+            np.testing.assert_array_equal(mask, first[index][1])
+            np.testing.assert_array_equal(image, first[index][0])
+    assert any((mask != first[index][1]).any() for index, (_, mask) in epoch(2, batch_size=4).items())
+
+
+def test_normalizing_in_torch_leaves_masks_as_they_are(files: SegmentationFiles) -> None:
+    definition = Definition(operations=[*LETTERBOX.operations[:-1], Normalize(mean=(0.4,) * 3, std=(0.3,) * 3)])
+    made = []
+    for normalize in ("backend", "torch"):
+        options: dict[str, Any] = {"normalize": normalize, "to": "cpu", "seed": 2}
+        with SegmentationLoader(definition, files, batch_size=6, train=True, **options) as loader:
+            made.append(collect(loader))
+    for index, (image, mask) in made[0].items():
+        np.testing.assert_array_equal(image, made[1][index][0])
+        np.testing.assert_array_equal(mask, made[1][index][1])
+
+
+@pytest.mark.parametrize("name", ["mosaic", "mixup", "cutmix", "background", "speed"])
+def test_what_makes_no_mask_is_refused_by_name(files: SegmentationFiles, name: str) -> None:
+    with pytest.raises(CannotCompile, match=f"{name} cannot vary masks, only "):
+        SegmentationLoader(LETTERBOX, files, batch_size=2, train=True, augmentation=Augmentation([{"op": name}]))
+
+
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+def test_bad_masks_fail_or_are_skipped_and_listed(tmp_path: Path, backend: Any) -> None:
+    write_set(tmp_path, 8)
+    masks = tmp_path / "masks"
+    (masks / "001.png").unlink()
+    save_mask(masks / "002.png", drawn_mask((70, 80), 0))
+    whole = np.asarray(Image.open(masks / "004.png")).copy()
+    whole[3, 5] = 9
+    save_mask(masks / "004.png", whole)
+    (masks / "005.png").write_bytes((masks / "005.png").read_bytes()[:-30])
+    (tmp_path / "photos" / "006.png").write_text("no picture")
+    files = read_masks(tmp_path / "photos", masks=masks, classes=CLASSES)
+    with pytest.raises(BadSample, match=r"001\.png: there is no mask .*masks/001\.png$"):
+        SegmentationLoader(LETTERBOX, files, batch_size=4, backend=backend)
+    with SegmentationLoader(
+        LETTERBOX, files, batch_size=4, backend=backend, bad_files="skip", last_batch="pad"
+    ) as loader:
+        batches = list(loader)
+        reasons = [one.reason for one in loader.skipped]
+        assert [one.index for one in loader.skipped] == [1, 2, 4, 5, 6]
+    assert [batch.indices.tolist() for batch in batches] == [[0, -1, -1, 3], [-1, -1, -1, 7]]
+    for batch in batches:
+        for index, mask in zip(batch.indices.tolist(), batch.masks, strict=True):
+            assert bool((mask == IGNORE).all()) == (index < 0)
+    assert "masks/002.png: it has 80x70 pixels; its picture has " in reasons[1]
+    assert reasons[2].endswith("masks/004.png: got the level 9; allowed: 0, 1, 2, 255")
+    assert "masks/005.png: bad image (corrupt)" in reasons[3]
+    assert "got text" in reasons[4]
+
+
+def test_shards_stay_in_step_over_a_batch_of_bad_pictures(tmp_path: Path) -> None:
+    files = write_set(tmp_path, 8)
+    for number in (1, 3):
+        (tmp_path / "photos" / f"{number:03}.png").write_text("no picture")
+    options: dict[str, Any] = {"batch_size": 2, "num_shards": 2, "bad_files": "skip"}
+    with SegmentationLoader(LETTERBOX, files, shard_id=1, **options) as loader:
+        first, second = loader
+    assert first.indices.tolist() == [-1, -1]
+    assert bool((first.masks == IGNORE).all())
+    assert second.indices.tolist() == [5, 7]
+
+
+@pytest.mark.needs_gpu
+def test_a_gpu_gets_the_masks_that_the_cpu_computes(files: SegmentationFiles) -> None:
+    chain = Augmentation([{"op": "box"}, {"op": "flip"}])
+    options: dict[str, Any] = {"batch_size": 4, "train": True, "seed": 1, "augmentation": chain}
+    with SegmentationLoader(LETTERBOX, files, **options) as loader:
+        expected = list(loader)
+    for place in ({"to": "cuda", "pin_memory": True}, {"device": "gpu", "to": "cuda"}):
+        with SegmentationLoader(LETTERBOX, files, **options, **place) as loader:
+            for batch, other in zip(loader, expected, strict=True):
+                assert all(one.is_cuda for one in batch)
+                assert torch.equal(batch.masks.cpu(), other.masks)
+                assert batch.indices.tolist() == other.indices.tolist()
