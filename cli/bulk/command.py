@@ -121,7 +121,7 @@ def bulk(
         typer.Option(
             min=0,
             max=1,
-            help="With --ray: 1 runs the pipeline on a GPU of each worker's own, 0.5 on one that two share, 0 on CPUs.",
+            help="With --ray: 1 runs the pipeline on a GPU of each worker's own, 0.5 on one that two share; 0 on CPUs.",
         ),
     ] = 0,
 ) -> None:
