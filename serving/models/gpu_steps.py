@@ -29,7 +29,7 @@ class GpuSteps:
     told: Callable[[str, float], None] = lambda _step, _milliseconds: None
 
     def __call__(self, images: Sequence[Encoded]) -> list[Tensors | BadImage]:
-        """The outputs of each picture, with a batch dimension of 1, or why it is refused. Raises as ``OneStream.run``."""
+        """The outputs of each picture, with a batch dimension of 1, or why it is refused. Raises as the stream does."""
         result = self.stream.run(images)
         for step, milliseconds in result.step_ms.items():
             self.told(step, milliseconds)
@@ -51,7 +51,7 @@ def open_fused_engine(
 ) -> DeviceEngine:
     """The engine of a fused model, whose network lies in the folder of a version.
 
-    ``postprocess_json`` is the ``postprocess`` parameter of the model's configuration; the rest is as of ``open_engine``.
+    ``postprocess_json`` is the ``postprocess`` parameter of its configuration; the rest is as of ``open_engine``.
     """
     network = gpu_network(version_folder / NETWORK_FILE, options.network_precision)
     return open_engine(

@@ -122,9 +122,7 @@ class InProcess:
         from onestream.serving.models.one_stream import OneStream
 
         definition, postprocess = self._definition(), self._parameters["postprocess"]
-        engine = open_fused_engine(
-            self._folder / "1", postprocess, options=options, device=gpu, definition=definition
-        )
+        engine = open_fused_engine(self._folder / "1", postprocess, options=options, device=gpu, definition=definition)
         return GpuSteps(
             OneStream(definition, self.limits, engine, device=gpu, options=options),
             _postprocess(read_postprocess(postprocess), definition, self._folder, has_tail=True),
