@@ -36,7 +36,7 @@ class GpuFailed(RuntimeError):
 
 
 class InProcess:
-    """A fused model on the CPU or on a GPU, for one thread: the steps that Triton's model runs, with the same bits.
+    """A fused model on the CPU or on a GPU, for one thread at a time: the steps of Triton's model, with the same bits.
 
     ``name`` is the model's, ``limits`` are what it refuses, ``batch`` is how many pictures it takes at once.
     """
@@ -189,6 +189,8 @@ def _supervised(gpu: Gpu, answer: _Answer) -> _Answer:
     """The same, which raises ``GpuFailed`` where the GPU is lost to this process, and not a picture's own error."""
 
     def supervised(images: Sequence[Encoded]) -> Sequence[Outcome]:
+        # Engines such as Ray load models in one thread and ask them in another.
+        gpu.enter()
         try:
             return answer(images)
         except Exception as error:  # whatever a driver raises

@@ -13,7 +13,9 @@ from onestream.cli.main import app
 from onestream.serving.building.build import build
 from onestream.serving.errors import BadPipeline
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
+
+import ray
 
 from onestream.cli.bulk.ray.run import NoRoom, Workers
 from onestream.cli.bulk.ray.sent_model import built_model
