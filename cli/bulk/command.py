@@ -111,11 +111,19 @@ def bulk(
     ] = 1000,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="With --ray: worker processes.  [default: as many as there are CPUs for]"),
+        typer.Option(min=1, help="With --ray: worker processes.  [default: as many as there are CPUs and GPUs for]"),
     ] = None,
     cpus_per_worker: Annotated[
         int, typer.Option(min=1, help="With --ray: CPUs of each worker, and threads of its network and decoder.")
     ] = 1,
+    gpus_per_worker: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="With --ray: 1 runs the pipeline on a GPU of each worker's own, 0.5 on one that two share; 0 on CPUs.",
+        ),
+    ] = 0,
 ) -> None:
     """Classify any number of images on a running server, or find the objects or the text in them.
 
@@ -144,6 +152,7 @@ def bulk(
                 address=ray_address,
                 workers=workers,
                 cpus_per_worker=cpus_per_worker,
+                gpus_per_worker=gpus_per_worker,
                 url=url,
                 token=token,
                 in_flight=in_flight,

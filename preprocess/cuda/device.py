@@ -336,6 +336,15 @@ def open_device(index: int = 0) -> Device:
     return Device(core)
 
 
+def usable(device: Device) -> bool:
+    """Whether a GPU still answers in this process: a CUDA context does not recover from an error."""
+    try:
+        device.core.sync()
+    except Exception:  # the bindings' own errors, and any other, mean the same here
+        return False
+    return True
+
+
 def gpu_count() -> int:
     """How many GPUs this process sees. Raises as ``open_device`` does where it cannot use the first."""
     return len(open_device().core.get_all_devices())

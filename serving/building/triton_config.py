@@ -6,6 +6,7 @@ Field names and meanings: Triton's ``model_config.proto``, in the version that t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from google.protobuf import text_format
@@ -15,6 +16,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from onestream.wire.priority import PRIORITIES
 
 Device = Literal["cpu", "gpu"]
+
+CONFIG_FOR: dict[Device, Path] = {"cpu": Path("configs") / "cpu.pbtxt", "gpu": Path("config.pbtxt")}
+"""Which configuration in a model's folder is read, on a machine with a GPU and on any other."""
 
 INSTANCES_PARAMETER = "cpu_instances"
 """Parameter by which ``onestream serve`` gives a model one instance per core: *cores*, or *cores+1* for one more."""

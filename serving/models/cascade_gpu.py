@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from onestream.postprocess.postprocessing import Tensors
-from onestream.preprocess.cuda.device import Stream, open_device
+from onestream.preprocess.cuda.device import open_device
 from onestream.preprocess.geometry import Quads
-from onestream.serving.engine import FreeSession, open_free_session
-from onestream.serving.engine.network_files import float_network
 from onestream.serving.models.base import Adapter, single_images
 from onestream.serving.models.callers import RequestCaller
-from onestream.serving.models.cascade_stream import CascadeStream
+from onestream.serving.models.cascade_stream import CascadeStream, networks_in
 from onestream.serving.models.gpu_batches import GpuBatches
 from onestream.serving.models.stages import OpenStage
 
@@ -31,14 +29,10 @@ def cascade_on_gpu(
     """
     device, options = open_device(adapter.gpu_index), adapter.gpu_options
 
-    def open_session(stage: OpenStage, stream: Stream) -> FreeSession:
-        model = float_network(adapter.version_folder / f"{stage.name}.onnx")
-        return open_free_session(model, options, stream, definition=stage.definition)
-
     def open_stream() -> CascadeStream:
         return CascadeStream(
             stages(),
-            open_session,
+            networks_in(adapter.version_folder, options),
             adapter.limits,
             device=device,
             options=options,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onestream.preprocess import WHOLE_PICTURE, BadImage, CannotCompile, Limits
@@ -21,7 +22,8 @@ from onestream.preprocess.cuda.reading import Reading
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.geometry import Quads
 from onestream.preprocess.headers.reader import Encoded
-from onestream.serving.engine import FreeSession
+from onestream.serving.engine import FreeSession, open_free_session
+from onestream.serving.engine.network_files import float_network
 from onestream.serving.models.callers import Caller
 from onestream.serving.models.stage_runners import NetworkFailed, Networks, Samples
 from onestream.serving.models.stages import OpenStage, Stages
@@ -172,6 +174,16 @@ class NetworksOnStream(Networks[DeviceArray]):
             for row, place in enumerate(places):
                 results[place] = {name: value[row : row + 1] for name, value in tensors.items()}
         return [results[place] for place in range(len(samples))]
+
+
+def networks_in(version_folder: Path, options: GpuOptions) -> Callable[[OpenStage, Stream], FreeSession]:
+    """What loads the network of a stage on a stream, from the folder of a model's version, as ``open_free_session``."""
+
+    def open_session(stage: OpenStage, stream: Stream) -> FreeSession:
+        network = float_network(version_folder / f"{stage.name}.onnx")
+        return open_free_session(network, options, stream, definition=stage.definition)
+
+    return open_session
 
 
 def _side_by_side(samples: Sequence[DeviceArray]) -> Iterator[list[int]]:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import triton_python_backend_utils as pb_utils
 
 from onestream.preprocess import PreprocessError
-from onestream.preprocess.cuda.device import Device
+from onestream.preprocess.cuda.device import Device, usable
 from onestream.serving.models.workers import Workers
 
 State = TypeVar("State")
@@ -74,12 +74,3 @@ class GpuBatches(Generic[State]):
         return pb_utils.InferenceResponse(
             error=pb_utils.TritonError(f"the batch failed on the GPU: {what}", pb_utils.TritonError.INTERNAL)
         )
-
-
-def usable(device: Device) -> bool:
-    """Whether a GPU still answers in this process."""
-    try:
-        device.core.sync()
-    except Exception:  # the bindings' own errors, and any other, mean the same here
-        return False
-    return True

@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import BadImage
 from onestream.preprocess.cuda.device import open_device
 from onestream.preprocess.cuda.step_timer import StepTimer
-from onestream.serving.engine import open_engine
-from onestream.serving.engine.fused import fused_network
-from onestream.serving.engine.network_files import NETWORK_FILE, gpu_network
-from onestream.serving.models.base import Adapter, Image, image_size, run_isolated
+from onestream.serving.models.base import Adapter, Image, run_isolated
 from onestream.serving.models.gpu_batches import GpuBatches
+from onestream.serving.models.gpu_steps import GpuSteps, open_fused_engine
 from onestream.serving.models.one_stream import OneStream
 from onestream.serving.models.pixel_sources import open_source
 from onestream.wire.tensor_names import PIXELS
@@ -53,13 +50,13 @@ def device_pixels(adapter: Adapter) -> Callable[[list[Image]], list[Any]]:
     return run
 
 
-def fused_on_gpu(adapter: Adapter) -> GpuBatches[OneStream]:
+def fused_on_gpu(adapter: Adapter) -> GpuBatches[GpuSteps]:
     """What answers the fused form's batches, each on a stream of its own over one engine."""
     options = adapter.gpu_options
     device = open_device(adapter.gpu_index)
-    network = gpu_network(adapter.version_folder / NETWORK_FILE, options.network_precision)
-    engine = open_engine(
-        fused_network(network, adapter.parameters["postprocess"]),
+    engine = open_fused_engine(
+        adapter.version_folder,
+        adapter.parameters["postprocess"],
         options=options,
         device=device,
         definition=adapter.definition,
@@ -67,29 +64,21 @@ def fused_on_gpu(adapter: Adapter) -> GpuBatches[OneStream]:
     )
     postprocess = adapter.load_postprocess(has_tail=True)
 
-    def outputs(stream: OneStream, images: list[Image]) -> list[Tensors | BadImage]:
-        """The outputs of each image with a leading batch dimension, or why it has none."""
-        result = stream.run(images)
-        for step, milliseconds in result.step_ms.items():
-            adapter.metrics.step(step, milliseconds)
-        found: dict[int, Tensors | BadImage] = dict(result.bad)
-        if result.good:
-            sizes = [image_size(images[index]) for index in result.good]
-            found |= zip(result.good, postprocess(result.outputs, sizes), strict=True)
-        return [found[index] for index in range(len(images))]
+    def open_stream() -> GpuSteps:
+        stream = OneStream(adapter.definition, adapter.limits, engine, device=device, options=options)
+        return GpuSteps(stream, postprocess, adapter.metrics.step)
 
-    def responses(stream: OneStream, requests: Sequence[Any]) -> list[Any]:
-        samples = run_isolated(lambda images: outputs(stream, images), requests)
+    def responses(steps: GpuSteps, requests: Sequence[Any]) -> list[Any]:
         return [
             adapter.refuse(request, sample) if isinstance(sample, BadImage) else adapter.respond(sample)
-            for request, sample in zip(requests, samples, strict=True)
+            for request, sample in zip(requests, run_isolated(steps, requests), strict=True)
         ]
 
     return GpuBatches(
         adapter.name,
         device,
         batches_in_flight=options.batches_in_flight,
-        open_stream=lambda: OneStream(adapter.definition, adapter.limits, engine, device=device, options=options),
+        open_stream=open_stream,
         responses=responses,
         closed=engine.close,
     )

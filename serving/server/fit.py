@@ -16,6 +16,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from onestream.serving.building.triton_config import (
+    CONFIG_FOR,
     INSTANCES_PARAMETER,
     QUEUE_PARAMETER,
     Device,
@@ -24,9 +25,6 @@ from onestream.serving.building.triton_config import (
     to_text,
 )
 from onestream.serving.server.links import link_entries
-
-_CONFIG_FOR: dict[Device, Path] = {"cpu": Path("configs") / "cpu.pbtxt", "gpu": Path("config.pbtxt")}
-"""Which configuration Triton reads, on a machine with a GPU and on any other."""
 
 
 def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
@@ -54,7 +52,7 @@ def fit_instances(repository: Path, view: Path, *, cores: int, device: Device = 
 
     ``device`` says which configurations are read. ``view`` must not exist. The repository is not changed.
     """
-    file = _CONFIG_FOR[device]
+    file = CONFIG_FOR[device]
     read = {path.relative_to(repository).parts[0]: _read(path) for path in repository.glob(f"*/{file}")}
     unfit = {name: config for name, config in read.items() if config is not None and _adapt(config, cores)}
     if not unfit:

@@ -21,7 +21,7 @@ from onestream.postprocess.planes_gpu import PlanesTaker, prepare_taking
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.cvcuda import as_tensor
 from onestream.preprocess.backends.exactness import refuse_inexact
-from onestream.preprocess.cuda.device import Device, DeviceArray, Stream, open_device
+from onestream.preprocess.cuda.device import Device, DeviceArray, Stream, open_device, usable
 from onestream.preprocess.cuda.picture_kernels import prepare_resize
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.video.common.color import ColorRule, Planes
@@ -30,7 +30,6 @@ from onestream.preprocess.video.gpu.stream_gpu import GpuStreamDecoder
 from onestream.preprocess.video.gpu.surfaces import Surface, prepare_colors
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
-from onestream.serving.models.gpu_batches import usable
 from onestream.wire.tensor_names import PIXELS
 from onestream.wire.video import Packet
 

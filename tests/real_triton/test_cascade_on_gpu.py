@@ -12,7 +12,7 @@ import yaml
 from colored_cells import CELLS, MOST, ask_in_a_crowd, drawn, fields, picture, places
 from networks import strongest_channel
 from patience import wait_until
-from test_gpu_form import use_gpu_form
+from test_gpu_form import check_without_triton, use_gpu_form
 
 from onestream.client import Client
 from onestream.serving.building.build import build
@@ -53,6 +53,12 @@ def test_both_forms_give_the_same_rows(on_host: Server, count: int) -> None:
             np.testing.assert_allclose(found[name], value, atol=0.02, err_msg=name)
         else:
             np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_process_without_triton_gives_the_same_bits(on_host: Server) -> None:
+    with Client(on_host.grpc_url, timeout_s=60) as client:
+        pictures = [picture(drawn(count, count)) for count in (0, 1, 5, 64)]
+        check_without_triton(client, on_host.repository / "things_fused", pictures)
 
 
 def test_callers_get_their_own_rows_and_bad_pictures_hurt_nobody(on_host: Server) -> None:

@@ -6,9 +6,13 @@ what is not: the vendor's kernels (``host_gpu``). ``tests/gpu`` runs the same pi
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +67,35 @@ class TritonPythonModel(Video):
     def initialize(self, args):
         super().initialize(args | {{"model_instance_kind": "GPU"}})
 """
+
+
+_WITHOUT_TRITON = """
+import pickle
+import sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+import host_gpu
+host_gpu.install()
+from onestream.serving.models.in_process import InProcess
+
+model = InProcess(Path(sys.argv[1]), device="gpu")
+answers = [model([picture])[0] for picture in pickle.load(sys.stdin.buffer)]
+sys.stdout.buffer.write(pickle.dumps(answers))
+"""
+
+
+def check_without_triton(client: Client, model: Path, pictures: Sequence[bytes]) -> None:
+    """A process without Triton, on the same host memory, answers pictures as the server does, in every bit."""
+    script = _WITHOUT_TRITON.format(tests=str(ROOT / "tests"))
+    command = [sys.executable, "-c", script, str(model)]
+    run = subprocess.run(command, input=pickle.dumps(list(pictures)), capture_output=True, cwd=ROOT, check=False)
+    assert run.returncode == 0, run.stderr.decode()[-3000:]
+    answers: list[dict[str, Any]] = pickle.loads(run.stdout)
+    for picture, found in zip(pictures, answers, strict=True):
+        expected = client.infer(model.name, picture)
+        assert set(found) == set(expected)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def use_gpu_form(model: Path, adapter: str, *, module: str = "onestream.serving.models.image") -> None:
@@ -138,6 +171,12 @@ def test_objects_are_those_of_the_reference(on_host: Server, photos: dict[str, b
                 np.testing.assert_allclose(found.scores, expected["scores"][0], atol=1e-4)
         empty = client.detect(np.full((60, 80, 3), 127, np.uint8), pipeline="objects_fused")
         assert len(empty) == 0
+
+
+@pytest.mark.parametrize("form", ["host_fused", "objects_fused"])
+def test_a_process_without_triton_gives_the_same_bits(on_host: Server, photos: dict[str, bytes], form: str) -> None:
+    with Client(on_host.grpc_url) as client:
+        check_without_triton(client, on_host.repository / form, list(photos.values()))
 
 
 def test_video_is_decoded_and_brought_to_the_network_on_the_gpu(

@@ -21,6 +21,7 @@ from onestream.client.ordered import map_in_order
 from onestream.preprocess import BadImage as Refused
 from onestream.preprocess import Limits
 from onestream.serving.building.certificate import bundled_photos
+from onestream.serving.building.triton_config import Device
 from onestream.serving.models.in_process import InProcess, Outcome
 from onestream.wire.priority import Priority
 
@@ -53,10 +54,12 @@ class ByThisProcess:
     model: SentModel
     top: int
     threads: int
+    device: Device
 
     def open(self) -> InProcessRows:
         """See ``Answering.open``: load the model, which is sent to this machine unless it is there."""
-        return InProcessRows(InProcess(self.model.folder_here(), threads=self.threads), top=self.top)
+        model = InProcess(self.model.folder_here(), device=self.device, threads=self.threads)
+        return InProcessRows(model, top=self.top)
 
 
 @dataclass(frozen=True, slots=True)

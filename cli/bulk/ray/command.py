@@ -19,7 +19,7 @@ from onestream.cli.bulk.ray.folder import OutputFolder
 from onestream.cli.bulk.ray.machines import WrongMachine, check_all
 from onestream.cli.bulk.ray.options import RayOptions
 from onestream.cli.bulk.ray.parts import Counts
-from onestream.cli.bulk.ray.run import Workers, connected, finished, rest, standard_input
+from onestream.cli.bulk.ray.run import NoRoom, Workers, connected, finished, rest, standard_input
 from onestream.cli.bulk.ray.sent_model import SentModel, built_model
 from onestream.cli.bulk.ray.worker import SourcesChanged, Work
 from onestream.cli.bulk.sources import counter
@@ -29,7 +29,7 @@ from onestream.measure.image_files import ImageNames
 from onestream.preprocess import PreprocessError
 from onestream.serving.errors import ServingError
 
-_OF_NO_IMAGE = (JournalError, PreprocessError, ServingError, SourcesChanged, Unwritable, WrongMachine)
+_OF_NO_IMAGE = (JournalError, NoRoom, PreprocessError, ServingError, SourcesChanged, Unwritable, WrongMachine)
 """What another run of the same command would meet again."""
 _NOTES_SHOWN = 3
 
@@ -56,6 +56,9 @@ def bulk_on_ray(options: RayOptions) -> None:
     """Do what the command was asked for, by the workers of a cluster; ends it with its exit code."""
     if options.to is None:
         fail("--ray writes a folder; name it by --to OUT", EXIT_CANNOT_START)
+    if options.url is not None and options.gpus_per_worker:
+        fail("--gpus-per-worker is for the pipeline in the workers; with --url the server has it", EXIT_CANNOT_START)
+    workers = Workers(options.cpus_per_worker, options.gpus_per_worker, options.workers)
     work = Work.of(options, OutputFolder(options.to))
     tally = _Tally()
     with ExitStack() as stack:
@@ -63,13 +66,15 @@ def bulk_on_ray(options: RayOptions) -> None:
             if "-" in options.sources:
                 work = replace(work, listed=stack.enter_context(standard_input()))
             stack.enter_context(connected(options.address))
+            # Told before anything is done, where there is room for none.
+            workers.most()
             check_all()
-            answering, about = _answering(options)
+            answering, about = _answering(options, workers)
             work.out.begin(about, anew=options.overwrite)
         except (*_OF_NO_IMAGE, OnestreamError, ValueError, ImportError, OSError) as error:
             fail(str(error), EXIT_CANNOT_START)
         try:
-            rate = _run(work, answering, options, tally)
+            rate = _run(work, answering, workers, options, tally)
         except _OF_NO_IMAGE as error:
             fail(f"{work.out.place}: {error}", EXIT_CANNOT_START)
         except (OnestreamError, OSError, MemoryError, RuntimeError, ray.exceptions.RayError) as error:
@@ -85,7 +90,7 @@ def bulk_on_ray(options: RayOptions) -> None:
     typer.echo(summary, err=True)
 
 
-def _run(work: Work, answering: Answering, options: RayOptions, tally: _Tally) -> float:
+def _run(work: Work, answering: Answering, workers: Workers, options: RayOptions, tally: _Tally) -> float:
     """Do everything that is left; images a second."""
     complete = set()
     for name, counts in finished(work):
@@ -94,7 +99,6 @@ def _run(work: Work, answering: Answering, options: RayOptions, tally: _Tally) -
     tally.earlier, began_s = tally.done, monotonic()
     if tally.earlier:
         typer.echo(f"going on after {tally.earlier} images of an earlier run", err=True)
-    workers = Workers(options.cpus_per_worker, options.workers)
     with ExitStack() as stack:
         count = counter(options.sources, every_file=options.every_file)
         advance = (
@@ -111,7 +115,7 @@ def _run(work: Work, answering: Answering, options: RayOptions, tally: _Tally) -
     return (tally.done - tally.earlier) / max(monotonic() - began_s, 1e-9)
 
 
-def _answering(options: RayOptions) -> tuple[Answering, dict[str, Any]]:
+def _answering(options: RayOptions, workers: Workers) -> tuple[Answering, dict[str, Any]]:
     """What workers answer with, and what the run is about: a run that goes on must be about the same."""
     about = {
         "sources": list(options.sources),
@@ -122,8 +126,10 @@ def _answering(options: RayOptions) -> tuple[Answering, dict[str, Any]]:
         "column": options.column,
     }
     if options.url is None:
-        model = SentModel.of(built_model(options.pipeline, options.repository))
-        return ByThisProcess(model, options.top, options.cpus_per_worker), about | {"model": model.digest}
+        folder = built_model(options.pipeline, options.repository, workers.device)
+        model = SentModel.of(folder)
+        by_worker = ByThisProcess(model, options.top, options.cpus_per_worker, workers.device)
+        return by_worker, about | {"model": model.digest, "device": workers.device}
     by = ByServer(
         options.url,
         options.token,

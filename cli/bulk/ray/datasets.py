@@ -30,6 +30,7 @@ def predict(
     top: int = 1,
     prefix: str = "",
     cpus_per_worker: float = 1,
+    gpus: float = 0,
     workers: int | None = None,
 ) -> ray.data.Dataset:
     """The dataset with columns of what a pipeline says of each row's picture, made by its fused form in Ray's workers.
@@ -45,13 +46,17 @@ def predict(
         top: how many classes of each picture; objects and text are given all.
         prefix: before the names of the new columns, for a dataset that has such names.
         cpus_per_worker: each worker reserves them, and decodes and infers with as many threads.
-        workers: how many at most; by default as many as the cluster has CPUs for.
+        gpus: of each worker: 0 runs the pipeline on CPUs, 1 on a GPU, and 0.5 on one that two workers share.
+        workers: how many at most; by default as many as the cluster has CPUs and GPUs for.
 
-    Raises ``BadPipeline``, ``StampMismatch``, and ``WrongMachine`` where a machine has another onestream.
+    Raises ``ValueError`` for numbers that no worker can have, ``BadPipeline``, ``StampMismatch``, ``NoRoom`` where no
+    machine has what a worker reserves, and ``WrongMachine`` where one has another onestream.
     """
-    folder = built_model(pipeline, Path(repository))
+    each = Workers(cpus_per_worker, gpus, workers)
+    folder = built_model(pipeline, Path(repository), each.device)
+    most = each.most()
     check_all()
-    by = ByThisProcess(SentModel.of(folder), top, max(1, int(cpus_per_worker)))
+    by = ByThisProcess(SentModel.of(folder), top, max(1, int(cpus_per_worker)), each.device)
     return dataset.map_batches(
         _Predictor,
         fn_constructor_kwargs={
@@ -64,8 +69,9 @@ def predict(
         batch_format="pyarrow",
         zero_copy_batch=True,
         # May grow: a fixed size could take every CPU, and what reads the dataset would wait for ever.
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=Workers(cpus_per_worker, workers).most()),
-        num_cpus=cpus_per_worker,
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=most),
+        num_cpus=each.cpus,
+        num_gpus=each.gpus,
     )
 
 

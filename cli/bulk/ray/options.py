@@ -29,6 +29,7 @@ class RayOptions:
     address: str | None
     workers: int | None
     cpus_per_worker: int
+    gpus_per_worker: float
     url: str | None
     token: str | None
     in_flight: int

@@ -7,7 +7,8 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from onestream.cli.bulk.ray.answering import Answering
 from onestream.cli.bulk.ray.machines import here, installed
 from onestream.cli.bulk.ray.parts import Counts, number_in
 from onestream.cli.bulk.ray.worker import Work, Worker, items_of, list_parts
+from onestream.serving.building.triton_config import Device
 
 _LOCAL_STORE_BYTES = 1 << 30
 """Of a Ray on this machine alone: it holds a model and names of files."""
@@ -27,16 +29,56 @@ _READERS = 16
 _ANSWERS_WITHIN_S = 10.0
 
 
+class NoRoom(Exception):
+    """No machine of the cluster has what a worker reserves; the message says what that is, and what there is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """``count`` processes at most, each with CPUs of its own; None for as many as the cluster has CPUs for."""
+    """``count`` processes at most, each with CPUs and a share of a GPU; None for as many as the cluster has room for.
+
+    ``gpus`` is 0 for workers on CPUs, and at most 1, since a worker uses one GPU. Raises ``ValueError`` for others.
+    """
 
     cpus: float = 1
+    gpus: float = 0
     count: int | None = None
 
+    def __post_init__(self) -> None:
+        if not self.cpus > 0:
+            raise ValueError(f"got {self.cpus:g} CPUs for each worker; expected more than 0")
+        if not 0 <= self.gpus <= 1:
+            raise ValueError(f"got {self.gpus:g} GPUs for each worker; expected 0 to 1, such as 0.5 to share one")
+
+    @property
+    def device(self) -> Device:
+        """What they run a pipeline on."""
+        return "gpu" if self.gpus else "cpu"
+
     def most(self) -> int:
-        """How many there can be on the machines that the cluster has now, one at least."""
-        return self.count or max(1, int(ray.cluster_resources().get("CPU", 0) // self.cpus))
+        """How many there are at most; by default what the machines have room for that the cluster has now.
+
+        Raises ``NoRoom`` where there is none for one: it would be waited for for ever.
+        """
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        room = sum(map(self._fit_on, machines))
+        if not room:
+            kinds = Counter(_named(machine.get("CPU", 0), machine.get("GPU", 0)) for machine in machines)
+            there_are = ", ".join(f"{count} with {kind}" for kind, count in kinds.most_common())
+            raise NoRoom(
+                f"no machine of the cluster has the {_named(self.cpus, self.gpus)} that a worker was to reserve; "
+                f"there are {there_are}"
+            )
+        return self.count or room
+
+    def _fit_on(self, machine: Mapping[str, float]) -> int:
+        by_cpus = int(machine.get("CPU", 0) / self.cpus)
+        # The share of a worker is one GPU's, never two GPUs'.
+        return min(by_cpus, int(machine.get("GPU", 0)) * int(1 / self.gpus)) if self.gpus else by_cpus
+
+
+def _named(cpus: float, gpus: float) -> str:
+    return f"{cpus:g} CPU and {gpus:g} GPU"
 
 
 @contextmanager
@@ -97,7 +139,7 @@ def finished(work: Work) -> Iterator[tuple[str, Counts]]:
 def rest(work: Work, answering: Answering, workers: Workers, *, finished: frozenset[str]) -> Iterator[Counts]:
     """Do the parts that are not ``finished``; the counts of each as its file is complete, in any order.
 
-    Raises what a worker met, as ``WrongMachine``, ``SourcesChanged`` and OSError, and Ray's own errors.
+    Raises ``NoRoom``, what a worker met, as ``WrongMachine``, ``SourcesChanged`` and OSError, and Ray's own errors.
     """
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -117,6 +159,7 @@ def rest(work: Work, answering: Answering, workers: Workers, *, finished: frozen
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=workers.most()),
         num_cpus=workers.cpus,
+        num_gpus=workers.gpus,
     )
     for batch in reports.iter_batches(batch_size=None, prefetch_batches=0):
         for report in items_of(batch):

@@ -14,8 +14,10 @@ import ray
 
 from onestream.preprocess import Definition
 from onestream.serving.building.stamp import check_same
+from onestream.serving.building.triton_config import Device
 from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
 from onestream.serving.errors import BadPipeline
+from onestream.serving.models.in_process import fused_config
 from onestream.serving.networks.package_files import default_cache_dir
 from onestream.serving.pipeline import Pipeline
 
@@ -49,8 +51,6 @@ class SentModel:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """The contents of a built model's files, by their names in the folder. Raises ``BadPipeline``."""
-    if not (folder / "configs" / "cpu.pbtxt").is_file():
-        raise BadPipeline(f"{folder} holds no fused model; build it with onestream build, or name its --repository")
     if not any((folder / "1").glob("*.onnx")):
         raise BadPipeline(f"{folder} holds no network; build it with onestream build")
     return _read(folder)
@@ -93,21 +93,23 @@ def _write(files: Mapping[str, bytes], folder: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def built_model(pipeline: str | Path, repository: Path) -> Path:
+def built_model(pipeline: str | Path, repository: Path, device: Device = "cpu") -> Path:
     """The folder of a pipeline's fused model in a repository.
 
     ``pipeline`` is its name, also with ``_fused``, or its file, ending in ``.yaml`` or ``.yml``. Raises ``BadPipeline``
-    where it is not built, ``StampMismatch`` where what is built has another definition than the file.
+    where it is not built for the device, ``StampMismatch`` where what is built has another definition than the file.
     """
     if str(pipeline).endswith((".yaml", ".yml")):
         described = read_file(Path(pipeline))
         folder = repository / f"{described.name}_fused"
         _check_built(folder, described)
-        return folder
-    name = str(pipeline)
-    folder = repository / (name if name.endswith("_fused") else f"{name}_fused")
-    if not folder.is_dir():
-        raise BadPipeline(f"{repository} has no {folder.name}; build it with onestream build, or name its --repository")
+    else:
+        folder = repository / f"{str(pipeline).removesuffix('_fused')}_fused"
+        if not folder.is_dir():
+            raise BadPipeline(
+                f"{repository} has no {folder.name}; build it with onestream build, or name its --repository"
+            )
+    fused_config(folder, device)
     return folder
 
 

@@ -30,7 +30,7 @@ def cluster(*, nodes: int) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     options = {"object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1", "include_dashboard": False}
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **options})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, **options})
     try:
         for _ in range(nodes):
             add_node(made)
@@ -39,10 +39,14 @@ def cluster(*, nodes: int) -> Iterator[Any]:
         made.shutdown()
 
 
-def add_node(made: Any, **variables: str) -> Any:
-    """One node more, with one CPU and these variables in its environment."""
+def add_node(made: Any, *, cpus: int = 1, gpus: int = 0, **variables: str) -> Any:
+    """One node more, with so many CPUs and GPUs, which are only declared, and these variables in its environment."""
     return made.add_node(
-        num_cpus=1, object_store_memory=STORE_BYTES, node_ip_address="127.0.0.1", env_vars=variables or None
+        num_cpus=cpus,
+        num_gpus=gpus,
+        object_store_memory=STORE_BYTES,
+        node_ip_address="127.0.0.1",
+        env_vars=variables or None,
     )
 
 

@@ -39,6 +39,7 @@ MODULES = (
     "onestream.preprocess.video.gpu.stream_gpu",
     "onestream.serving.models.image",
     "onestream.serving.models.gpu_batches",
+    "onestream.serving.models.gpu_steps",
     "onestream.serving.models.image_gpu",
     "onestream.serving.models.pixel_sources",
     "onestream.serving.models.one_stream",

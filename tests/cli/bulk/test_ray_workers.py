@@ -1,0 +1,108 @@
+"""How many workers a cluster has room for, and what is refused before anything is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cascades
+import pytest
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+from onestream.serving.building.build import build
+from onestream.serving.errors import BadPipeline
+
+pytest.importorskip("ray")
+
+import ray
+
+from onestream.cli.bulk.ray.run import NoRoom, Workers
+from onestream.cli.bulk.ray.sent_model import built_model
+
+HEAD = {"CPU": 0.0}
+SMALL = {"CPU": 8.0, "memory": 1e9}
+LARGE = {"CPU": 32.0, "GPU": 4.0}
+BARE = {"memory": 1e9}
+
+
+def have(monkeypatch: pytest.MonkeyPatch, *machines: dict[str, float], lost: dict[str, float] | None = None) -> None:
+    """Let the cluster have these machines, and one that it lost."""
+    nodes: list[dict[str, Any]] = [{"Alive": True, "Resources": machine} for machine in machines]
+    if lost is not None:
+        nodes.append({"Alive": False, "Resources": lost})
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+
+
+@pytest.mark.parametrize(
+    ("workers", "expected"),
+    [
+        (Workers(), 2 * 8 + 32),
+        (Workers(cpus=3), 2 * 2 + 10),
+        (Workers(cpus=0.5), 2 * 16 + 64),
+        (Workers(cpus=12), 2),
+        (Workers(gpus=1), 4),
+        (Workers(gpus=0.5), 8),
+        (Workers(gpus=0.1), 32),
+        (Workers(cpus=0.5, gpus=0.1), 40),
+        # Two shares of 0.4 fit on a GPU, and what is left of two GPUs is no third one.
+        (Workers(gpus=0.4), 8),
+        (Workers(gpus=0.7), 4),
+        (Workers(cpus=16, gpus=1), 2),
+        (Workers(count=3), 3),
+        (Workers(gpus=1, count=100), 100),
+    ],
+)
+def test_there_are_as_many_as_fit_on_the_machines(
+    monkeypatch: pytest.MonkeyPatch, workers: Workers, expected: int
+) -> None:
+    have(monkeypatch, HEAD, SMALL, SMALL, LARGE, BARE, lost=LARGE)
+    assert workers.most() == expected
+    assert workers.device == ("gpu" if workers.gpus else "cpu")
+
+
+@pytest.mark.parametrize(
+    ("workers", "asked"),
+    [
+        (Workers(gpus=0.5), "1 CPU and 0.5 GPU"),
+        (Workers(gpus=1, count=2), "1 CPU and 1 GPU"),
+        (Workers(cpus=9), "9 CPU and 0 GPU"),
+    ],
+)
+def test_what_fits_on_no_machine_is_refused_with_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, workers: Workers, asked: str
+) -> None:
+    have(monkeypatch, HEAD, SMALL, SMALL, lost=LARGE)
+    there_are = "there are 2 with 8 CPU and 0 GPU, 1 with 0 CPU and 0 GPU"
+    with pytest.raises(NoRoom, match=f"has the {asked} that a worker was to reserve; {there_are}"):
+        workers.most()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ({"gpus": 1.5}, "got 1.5 GPUs for each worker; expected 0 to 1"),
+        ({"gpus": -1}, "got -1 GPUs for each worker; expected 0 to 1"),
+        ({"gpus": float("nan")}, "got nan GPUs"),
+        ({"cpus": 0}, "got 0 CPUs for each worker; expected more than 0"),
+    ],
+)
+def test_numbers_that_no_worker_can_have_are_refused(numbers: dict[str, float], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        Workers(**numbers)  # type: ignore[arg-type]
+
+
+def test_a_server_has_its_gpus_itself(tmp_path: Path) -> None:
+    options = ["--ray", "--url", "127.0.0.1:1", "--gpus-per-worker", "1"]
+    done = CliRunner().invoke(app, ["bulk", "cat.jpg", "--to", str(tmp_path / "out"), *options])
+    assert done.exit_code == 2
+    assert "--gpus-per-worker is for the pipeline in the workers; with --url the server has it" in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pipeline_that_is_built_for_cpus_alone_is_no_worker_s_on_a_gpu(tmp_path: Path) -> None:
+    build(tmp_path / "things.yaml", folder=tmp_path / "models", onnx_files=cascades.write_things(tmp_path))
+    assert built_model("things", tmp_path / "models").name == "things_fused"
+    for pipeline in ("things", tmp_path / "things.yaml"):
+        with pytest.raises(BadPipeline, match="things_fused is built for CPUs alone"):
+            built_model(pipeline, tmp_path / "models", "gpu")

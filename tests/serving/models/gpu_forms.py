@@ -1,0 +1,176 @@
+"""Run as a process: a model's GPU form by Triton's adapter and by ``InProcess``, with host memory in the GPU's place.
+
+``python gpu_forms.py MODEL PICTURES`` gives both every picture of a folder, one after the other and then in batches,
+and breaks the GPU at last. It prints what it saw as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+import types
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import host_gpu
+import numpy as np
+
+from onestream.preprocess import BadImage
+from onestream.preprocess.cuda import device as gpus
+from onestream.serving.building.triton_config import from_text
+
+OPENED: list[Any] = []
+_WAIT_S = 120.0
+
+
+class Request:
+    """One picture; the response arrives in ``answer``."""
+
+    def __init__(self, picture: bytes) -> None:
+        self.image, self.answer = np.frombuffer(picture, np.uint8)[None], Future[Any]()
+
+    def request_id(self) -> str:
+        return ""
+
+    def timeout(self) -> int:
+        return 0
+
+    def is_cancelled(self) -> bool:
+        return False
+
+    def get_response_sender(self) -> Request:
+        return self
+
+    def send(self, response: Any, flags: int) -> None:
+        assert flags
+        self.answer.set_result(response)
+
+
+class Response:
+    """Values by their names, or the text of an error."""
+
+    def __init__(self, tensors: Sequence[Any] = (), error: str | None = None) -> None:
+        self.tensors, self.error = dict(tensors), error
+
+
+class TritonError(str):
+    """Its text; what it means is not looked at."""
+
+    INVALID_ARG, INTERNAL, UNAVAILABLE = range(3)
+
+    def __new__(cls, text: str, _code: int) -> TritonError:
+        return super().__new__(cls, text)
+
+
+def backend() -> types.ModuleType:
+    """What the adapters ask of Triton."""
+    found: Any = types.ModuleType("triton_python_backend_utils")
+    found.Logger = types.SimpleNamespace(**dict.fromkeys(("log_info", "log_warn", "log_error"), lambda _line: None))
+    metric = types.SimpleNamespace(increment=lambda _by: None, set=lambda _to: None)
+    found.MetricFamily = lambda **_what: types.SimpleNamespace(Metric=lambda **_labels: metric)
+    found.MetricFamily.COUNTER = found.MetricFamily.GAUGE = 0
+    found.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+    found.InferenceResponse, found.TritonError = Response, TritonError
+    found.Tensor = lambda name, value: (name, value)
+    found.get_input_tensor_by_name = lambda request, _name: types.SimpleNamespace(as_numpy=lambda: request.image)
+    return found  # type: ignore[no-any-return]
+
+
+def by_triton(folder: Path) -> Any:
+    """The model that Triton makes of a folder on a machine with a GPU."""
+    config = from_text((folder / "config.pbtxt").read_text())
+    model = runpy.run_path(str(folder / "1" / "model.py"))["TritonPythonModel"]()
+    parameters = {key: {"string_value": one.string_value} for key, one in config.parameters.items()}
+    outputs = [{"name": output.name} for output in config.output]
+    described = {"output": outputs, "parameters": parameters, "max_batch_size": config.max_batch_size}
+    model.initialize(
+        {
+            "model_config": json.dumps(described),
+            "model_repository": str(folder),
+            "model_version": "1",
+            "model_name": config.name,
+            "model_instance_name": f"{config.name}_0",
+            "model_instance_kind": "GPU",
+            "model_instance_device_id": "0",
+        }
+    )
+    return model
+
+
+def asked(model: Any, pictures: Sequence[bytes]) -> list[Response]:
+    """The responses to pictures that are asked for at once."""
+    requests = [Request(picture) for picture in pictures]
+    assert model.execute(requests) is None
+    return [request.answer.result(_WAIT_S) for request in requests]
+
+
+def is_same(response: Response, outcome: Any) -> bool:
+    """Whether both say the same in every bit."""
+    if response.error is not None:
+        return isinstance(outcome, BadImage) and str(outcome) == response.error
+    return (
+        isinstance(outcome, dict)
+        and set(outcome) == set(response.tensors)
+        and all(
+            value.dtype == response.tensors[name].dtype and np.array_equal(value, response.tensors[name])
+            for name, value in outcome.items()
+        )
+    )
+
+
+def broken(gpu: Any, model: Any, picture: bytes) -> tuple[list[str], str]:
+    """What becomes of pictures when something raises while the GPU still answers, and when it answers no more."""
+
+    def fail() -> None:
+        raise host_gpu.HostGpuError("an error of the driver")
+
+    gpu.check_thread = fail
+    own = [type(outcome).__name__ for outcome in model([picture, picture])]
+    del gpu.check_thread
+    gpu.gpu.queue().put(fail, name="fails for good")
+    try:
+        model([picture, picture])
+    except RuntimeError as error:
+        return own, f"{type(error).__name__}: {error}"
+    return own, "nothing was raised"
+
+
+def main(folder: Path, pictures: list[bytes]) -> None:
+    host_gpu.install()
+    open_device = gpus.open_device
+
+    def opened(index: int = 0) -> Any:
+        OPENED.append(open_device(index))
+        return OPENED[-1]
+
+    gpus.open_device = opened
+    sys.modules["triton_python_backend_utils"] = backend()
+    # Not before the GPU was replaced.
+    from onestream.serving.models.in_process import InProcess
+
+    theirs, ours = by_triton(folder), InProcess(folder, device="gpu", threads=1)
+    gpu = OPENED[-1]
+    different, answers, refused, waits = [], 0, 0, []
+    # As Ray does, whose workers load a model in one thread and ask it in another.
+    elsewhere = ThreadPoolExecutor(1)
+    batches = [pictures[start : start + ours.batch] for start in range(0, len(pictures), ours.batch)]
+    for batch in [*([picture] for picture in pictures), *batches]:
+        before = gpu.syncs
+        outcomes = elsewhere.submit(ours, batch).result()
+        waits.append(gpu.syncs - before)
+        for number, (response, outcome) in enumerate(zip(asked(theirs, batch), outcomes, strict=True)):
+            answers += isinstance(outcome, dict)
+            refused += isinstance(outcome, BadImage)
+            if not is_same(response, outcome):
+                different.append(f"{number} of {len(batch)}: {response.error or response.tensors}, here {outcome}")
+    theirs.finalize()
+    own, lost = broken(gpu, ours, pictures[0])
+    said = {"answers": answers, "refused": refused, "different": different, "waits": waits, "own": own, "lost": lost}
+    print(json.dumps({**said, "gpus": [one.index for one in OPENED], "batches": len(batches)}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [path.read_bytes() for path in sorted(Path(sys.argv[2]).iterdir())])
