@@ -30,7 +30,7 @@ def predict(
     top: int = 1,
     prefix: str = "",
     cpus_per_worker: float = 1,
-    gpus: float = 0,
+    gpus_per_worker: float = 0,
     workers: int | None = None,
 ) -> ray.data.Dataset:
     """The dataset with columns of what a pipeline says of each row's picture, made by its fused form in Ray's workers.
@@ -46,13 +46,13 @@ def predict(
         top: how many classes of each picture; objects and text are given all.
         prefix: before the names of the new columns, for a dataset that has such names.
         cpus_per_worker: each worker reserves them, and decodes and infers with as many threads.
-        gpus: of each worker: 0 runs the pipeline on CPUs, 1 on a GPU, and 0.5 on one that two workers share.
+        gpus_per_worker: 0 runs the pipeline on CPUs, 1 on a GPU, and 0.5 on one that two workers share.
         workers: how many at most; by default as many as the cluster has CPUs and GPUs for.
 
     Raises ``ValueError`` for numbers that no worker can have, ``BadPipeline``, ``StampMismatch``, ``NoRoom`` where no
     machine has what a worker reserves, and ``WrongMachine`` where one has another onestream.
     """
-    each = Workers(cpus_per_worker, gpus, workers)
+    each = Workers(cpus_per_worker, gpus_per_worker, workers)
     folder = built_model(pipeline, Path(repository), each.device)
     most = each.most()
     check_all()

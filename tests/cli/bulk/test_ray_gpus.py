@@ -34,7 +34,7 @@ import onestream.ray
 
 ray.init(sys.argv[1], log_to_driver=False)
 photos = ray.data.read_binary_files(sys.argv[3:], include_paths=True)
-said = onestream.ray.predict(photos, "classify", repository=sys.argv[2], gpus=1, workers=1)
+said = onestream.ray.predict(photos, "classify", repository=sys.argv[2], gpus_per_worker=1, workers=1)
 for row in said.drop_columns(["bytes", "latency_ms"]).take_all():
     print(json.dumps(row))
 """
