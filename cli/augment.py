@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onestream.preprocess.definition import Definition
     from onestream.preprocess.training.augmentation import Augmentation
     from onestream.preprocess.training.cost import Cost
-    from onestream.preprocess.training.detection.files import DetectionSample
+    from onestream.preprocess.training.detection.files import DetectionFiles, DetectionSample
     from onestream.preprocess.training.segmentation.files import Mask
     from onestream.preprocess.training.sheet import Subject
     from onestream.preprocess.training.text.files import TextLine
@@ -159,14 +159,15 @@ def _show(cost: Cost) -> None:
 def _subjects(paths: list[Path], boxes: Path | None, masks: Path | None) -> list[Subject]:
     """Raises ``BadSample`` for a file that cannot be read, and ``BadDataset`` for boxes that are no COCO file."""
     from onestream.preprocess.errors import BadSample
-    from onestream.preprocess.training.detection.coco import read_coco
     from onestream.preprocess.training.sheet import Subject
 
     known: dict[Path, DetectionSample] = {}
     if boxes is not None:
         for folder in {path.parent for path in paths}:
-            files = read_coco(boxes, images=folder, flip_pairs=())
-            known |= {one.path.resolve(): one for one in files.samples if not one.problem}
+            for one in _objects(boxes, folder).samples:
+                if one.problem and one.path.resolve() in {path.resolve() for path in paths}:
+                    raise BadSample(f"{one.path}: {one.problem}")
+                known[one.path.resolve()] = one
     subjects = []
     for path in paths:
         try:
@@ -179,6 +180,17 @@ def _subjects(paths: list[Path], boxes: Path | None, masks: Path | None) -> list
             shown = replace(shown, boxes=sample.boxes, class_ids=sample.class_ids, keypoints=sample.keypoints)
         subjects.append(shown)
     return subjects
+
+
+def _objects(boxes: Path, folder: Path) -> DetectionFiles:
+    """With their keypoints, where the categories have the same. Raises ``BadDataset``."""
+    from onestream.preprocess.errors import BadDataset
+    from onestream.preprocess.training.detection.coco import read_coco
+
+    try:
+        return read_coco(boxes, images=folder, flip_pairs=())
+    except BadDataset:
+        return read_coco(boxes, images=folder)
 
 
 def _mask(path: Path, data: bytes, folder: Path) -> Mask:

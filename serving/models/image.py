@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from onestream.serving.models.heavy_pictures import Work
 from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
 
 _LATER = 10
+"""Steps of the operating system's priority, of which 19 is the last to get a core."""
 
 
 class Preprocess(FromImages):
@@ -35,8 +36,7 @@ class Preprocess(FromImages):
             self.open_on_cpu()
             # The network's processes go first: above capacity, work would go into pixels that the network then refuses.
             # Not before now: under load, a replacement of this process would take far longer to be ready.
-            for thread in (_threads() - others) | {threading.get_native_id()}:
-                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _LATER)
+            _go_later((_threads() - others) | {threading.get_native_id()})
         else:
             from onestream.serving.models.image_gpu import device_pixels
 
@@ -141,6 +141,8 @@ class Fused(FromImages):
         self._engine = self.load_engine()
         self._postprocess = self.load_postprocess()
         self.open_on_cpu()
+        # Triton's threads go first: else its next batch waits for a core while other processes run the network.
+        _go_later({threading.get_native_id()})
 
     def open_work(self) -> Work:
         """See ``FromImages.open_work``. The network, which threads may share, is loaded once."""
@@ -165,6 +167,11 @@ def split(outputs: Tensors, sizes: Sequence[int]) -> list[Tensors]:
         {name: value[end - size : end] for name, value in outputs.items()}
         for size, end in zip(sizes, ends, strict=True)
     ]
+
+
+def _go_later(threads: Iterable[int]) -> None:
+    for thread in threads:
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _LATER)
 
 
 def _threads() -> set[int]:

@@ -189,9 +189,9 @@ def _supervised(gpu: Gpu, answer: _Answer) -> _Answer:
     """The same, which raises ``GpuFailed`` where the GPU is lost to this process, and not a picture's own error."""
 
     def supervised(images: Sequence[Encoded]) -> Sequence[Outcome]:
-        # Engines such as Ray load models in one thread and ask them in another.
-        gpu.enter()
         try:
+            # Engines such as Ray load models in one thread and ask them in another.
+            gpu.enter()
             return answer(images)
         except Exception as error:  # whatever a driver raises
             if usable(gpu):

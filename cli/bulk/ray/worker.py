@@ -22,6 +22,7 @@ from onestream.cli.bulk.ray.parts import Counts, Part, number_in, parts
 from onestream.cli.bulk.rows import Row
 from onestream.cli.bulk.sources import is_address, local_path, samples_of, units
 from onestream.measure.image_files import ImageNames
+from onestream.serving.models.in_process import GpuFailed
 
 Batch = dict[str, npt.NDArray[Any]]
 """Columns, as Ray Data gives and takes them."""
@@ -134,6 +135,10 @@ class Worker:
             return self._failure
         try:
             return self._write(part)
+        except GpuFailed as error:
+            # No part may be written by a process that lost its GPU.
+            self._failure = portable(error)
+            return self._failure
         except Exception as error:  # as above
             return portable(error)
 

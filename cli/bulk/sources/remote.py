@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -105,9 +106,11 @@ def write_whole_file(address: str, content: bytes, *, temporary: str) -> None:
         try:
             file.write(content)
         except BaseException:
-            # What is closed early is a file, too.
-            file.close()
-            files.delete_file(first)
+            # What is closed early is a file, too. What closing it says would hide why.
+            with suppress(OSError):
+                file.close()
+            with suppress(OSError):
+                files.delete_file(first)
             raise
     if not direct:
         files.move(first, path)
@@ -129,6 +132,8 @@ def _opened(address: str) -> tuple[Any, str]:
     """The file system of an address, and the path in it. Raises OSError where nothing opens such an address."""
     found = _ADDRESS.fullmatch(address)
     assert found is not None
+    if found["options"] == "?":
+        raise OSError(f"{address}: a name with ? cannot be an address; expected options after it, such as ?region=…")
     files, root = _filesystem(found["root"], found["options"] or "")
     return files, root.rstrip("/") + (found["path"] or "").rstrip("/")
 

@@ -134,6 +134,11 @@ class DetectionFiles(ListedFiles[DetectionSample]):
         if len(self.category_ids) != len(self.classes):
             raise BadDataset(f"{len(self.classes)} classes have {len(self.category_ids)} category ids")
         self.keypoints = tuple(keypoints)
+        for sample in self.samples:
+            shape, expected = sample.keypoints.shape, (len(sample.boxes), len(self.keypoints), 3)
+            # Without keypoints, or without objects, there is nothing to hold.
+            if sample.keypoints.size != np.prod(expected) or (sample.keypoints.size and shape != expected):
+                raise BadDataset(f"{sample.path}: keypoints have the shape {shape}; expected {expected}")
         self.flip_pairs = _numbers(flip_pairs, self.keypoints)
 
     def objects(self, index: int, size_hw: Size) -> Boxes:

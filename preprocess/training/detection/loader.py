@@ -103,8 +103,8 @@ class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
         sample = self.samples.samples[part.index]
         kept, which = visible_boxes(sample.boxes, part.located, min_visible=self.augmentation.min_visible)
         top, left = part.corner
-        keypoints = np.zeros((len(kept), 0, 3), np.float32)
-        if self.samples.keypoints:
+        keypoints = np.zeros((len(kept), len(self.samples.keypoints), 3), np.float32)
+        if sample.keypoints.size:
             keypoints = visible_keypoints(sample.keypoints[which], part.located, flip_pairs=self.samples.flip_pairs)
             keypoints[keypoints[..., 2] > 0] += np.array([left, top, 0], np.float32)
         return kept + np.array([left, top, left, top], np.float32), sample.class_ids[which], keypoints

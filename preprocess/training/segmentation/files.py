@@ -101,7 +101,8 @@ def read_masks(
 
     The mask of ``a/b.jpg`` in ``images`` is ``a/b.png`` in the folder ``masks``; None is ``images`` itself. ``suffix``
     is how the names of masks end in place of the pictures' suffixes, such as ``_mask.png``. What lies in ``masks`` and
-    ends so is no picture. ``classes`` and ``levels`` are as of ``SegmentationFiles``.
+    ends so is no picture, where that folder is ``images`` or in it. ``classes`` and ``levels`` are as of
+    ``SegmentationFiles``.
 
     Raises ``BadDataset`` where a folder is missing or no picture is there. A picture without a mask keeps its
     ``problem``.
@@ -110,7 +111,13 @@ def read_masks(
     for needed in (folder, beside):
         if not needed.is_dir():
             raise BadDataset(f"{needed} is not a folder")
-    paths = [path for path in image_files(folder) if not (path.name.endswith(suffix) and path.is_relative_to(beside))]
+    place = beside.resolve()
+    is_within = place.is_relative_to(folder.resolve())
+    paths = [
+        path
+        for path in image_files(folder)
+        if not (is_within and path.name.endswith(suffix) and path.resolve().is_relative_to(place))
+    ]
     if not paths:
         raise BadDataset(
             f"no picture in {folder}; expected files that end in {', '.join(SUFFIXES)}, beside masks that end in "

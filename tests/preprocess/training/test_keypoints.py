@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from onestream.preprocess import BadDataset, BadSample, CenterCrop, Decode, Definition, Letterbox, Output, Resize
-from onestream.preprocess.training import Augmentation, DetectionFiles, DetectionLoader, read_coco, visible_keypoints
+from onestream.preprocess.training import (
+    Augmentation,
+    DetectionFiles,
+    DetectionLoader,
+    DetectionSample,
+    read_coco,
+    visible_keypoints,
+)
+from onestream.preprocess.training.detection.files import FoundObject
 from onestream.preprocess.variation import variation_mapping
 
 BYTES = Output(layout="NHWC", dtype="uint8")
@@ -286,3 +294,14 @@ def test_categories_with_other_keypoints_each_are_refused(tmp_path: Path) -> Non
     for category in content["categories"]:
         category.pop("keypoints")
     assert read(tmp_path, content, flip_pairs=[]).keypoints == ()
+
+
+def test_keypoints_that_are_not_those_of_the_objects_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (20, 10)).save(path)
+    box = FoundObject("here", 0, (1, 1, 9, 9))
+    without = DetectionSample.of(path, (10, 20), [box])
+    nothing = DetectionSample.of(path, (10, 20), [])
+    assert len(DetectionFiles([nothing], ["person"], keypoints=["nose"])) == 1
+    with pytest.raises(BadDataset, match=r"a\.png: keypoints have the shape \(1, 0, 3\); expected \(1, 1, 3\)"):
+        DetectionFiles([without], ["person"], keypoints=["nose"])
