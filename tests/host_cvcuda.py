@@ -203,7 +203,9 @@ def hq_resize_into(
             pixels = image.values().astype(np.float32)
             rows = _weights(top, bottom, image.shape[0], to.shape[0], interpolation, antialias)
             columns = _weights(left, right, image.shape[1], to.shape[1], interpolation, antialias)
-            moved = np.einsum("yh,hwc,xw->yxc", rows, pixels, columns, optimize=True)
+            # Each channel by itself: a sum of floats must not depend on which of the channels it is.
+            channels = [np.ascontiguousarray(pixels[:, :, channel]) for channel in range(pixels.shape[2])]
+            moved = np.stack([rows @ channel @ columns.T for channel in channels], axis=2)
             to.values()[...] = np.clip(np.rint(moved), 0, 255).astype(np.uint8)
 
     return run
