@@ -11,9 +11,14 @@ FILE_NAME = "scale-out.json"
 IN_PROCESS, ON_RAY, BULK = "in process", "bulk --ray", "bulk"
 
 
+def rates(results: Raw) -> dict[str, dict[int, float]]:
+    """Images/s by way and round."""
+    return {name: {n: one[name] for n, one in enumerate(results["rounds"])} for name in (IN_PROCESS, ON_RAY, BULK)}
+
+
 def table(results: Raw) -> str:
     """Images/s of each way, of Ray's divided by the others', and the command's memory by the length of its list."""
-    rates = {name: {n: one[name] for n, one in enumerate(results["rounds"])} for name in (IN_PROCESS, ON_RAY, BULK)}
+    of_ways = rates(results)
     about = (
         f"Scale out: `classify` over {results['images']} photos of {title(results['size'])}, "
         f"{results['machine']['cores']} cores; {results['started_utc'][:10]}, commit {results['commit'][:12]}, "
@@ -25,8 +30,8 @@ def table(results: Raw) -> str:
         BULK: "`onestream bulk` against a server on the same machine",
     }
     rows = []
-    for name, of_way in rates.items():
-        against = ratio(rates[ON_RAY], of_way) if name != ON_RAY else None
+    for name, of_way in of_ways.items():
+        against = ratio(of_ways[ON_RAY], of_way) if name != ON_RAY else None
         rows.append([says[name], Spread.of(list(of_way.values())).text(1), against.text(2) if against else ""])
     counts = [f"{held / 1e6:.0f} MB with {int(count):,}" for count, held in results["memory_bytes"].items()]
     held = f"The command of `--ray` holds at most {' and '.join(counts)} names in its list."

@@ -14,7 +14,7 @@ from typing import Literal
 from benchmarks import scale_out_table, streams_table, video_table
 from benchmarks.competitors import CLASSIFY, CONTESTS, DETECT, READ, Contest
 from benchmarks.overload import results as overload
-from benchmarks.photos import Size
+from benchmarks.photos import Size, title
 from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, in_int8
 from benchmarks.result_files import RESULTS, Raw, read
 from benchmarks.results import FILE_NAME, Competitor, Results, Served, Where
@@ -96,18 +96,18 @@ def _photos(folder: Path, contest: Contest, beginning: str) -> Iterator[Row]:
         fused_and_plain = (one.fused, "plain")
         for size in (_SMALL, _LARGE):
             ours, plain = (_rate(one, competitor, size) for competitor in fused_and_plain)
-            yield Row(f"{beginning}images/s, photos of {_title(size)}", ours, usual, plain, 0)
+            yield Row(f"{beginning}images/s, photos of {title(size)}", ours, usual, plain, 0)
         quantized = in_int8(contest.name)
         for size in (_SMALL, _LARGE):
             if fast := _rate(one, quantized, size):
-                quantity = f"{beginning}images/s in int8, photos of {_title(size)}"
+                quantity = f"{beginning}images/s in int8, photos of {title(size)}"
                 yield Row(quantity, fast, "the same in float32", _rate(one, one.fused, size), 0)
         where = Where(_LARGE, ONE_AT_A_TIME)
         ours, plain = (one.rounds_of(_p50_ms, competitor, where) for competitor in fused_and_plain)
-        quantity = f"{beginning}p50 of one photo of {_title(_LARGE)} at a time, ms"
+        quantity = f"{beginning}p50 of one photo of {title(_LARGE)} at a time, ms"
         yield Row(quantity, ours, usual, plain, 1, better="lower")
         ours, limit = _rate(one, one.fused, _SMALL), one.limit(_SMALL)
-        quantity = f"{beginning}images/s, photos of {_title(_SMALL)}"
+        quantity = f"{beginning}images/s, photos of {title(_SMALL)}"
         yield Row(quantity, ours, "the same code without a server", limit, 0)
 
 
@@ -115,7 +115,7 @@ def _text(folder: Path) -> Iterator[Row]:
     for one in read(folder, READ.file(FILE_NAME), Results):
         (size,) = READ.sizes
         ours, plain = (_rate(one, competitor, size) for competitor in (one.fused, "plain"))
-        quantity = f"text read: images/s, ten lines on {_title(size)}"
+        quantity = f"text read: images/s, ten lines on {title(size)}"
         yield Row(quantity, ours, "rapidocr in Triton, at its best setting", plain, 1)
 
 
@@ -126,7 +126,7 @@ def _training(folder: Path) -> Iterator[Row]:
             for case in one.cases:
                 if case.size == size and part in case.name:
                     ours, theirs = (dict(enumerate(case.images_per_s[name])) for name in ("ours", other))
-                    quantity = f"images/s for training, {_title(size)}, {case.name}"
+                    quantity = f"images/s for training, {title(size)}, {case.name}"
                     yield Row(quantity, ours, f"{other} in a `DataLoader`", theirs, 0)
 
 
@@ -134,7 +134,7 @@ def _augmented(folder: Path) -> Iterator[Row]:
     for one in read(folder, training.AUGMENTED_FILE_NAME, training.AugmentedResults):
         for case in one.cases:
             ours, theirs = (dict(enumerate(case.images_per_s[name])) for name in ("ours", "torchvision"))
-            quantity = f"images/s for training, {_title(case.size)}, {case.name}"
+            quantity = f"images/s for training, {title(case.size)}, {case.name}"
             yield Row(quantity, ours, "torchvision in a `DataLoader`", theirs, 0)
 
 
@@ -162,13 +162,11 @@ def _overload(folder: Path) -> Iterator[Row]:
 
 def _scale_out(folder: Path) -> Iterator[Row]:
     for one in read(folder, scale_out_table.FILE_NAME, Raw):
-        ours, *others = (
-            {number: float(of_round[name]) for number, of_round in enumerate(one["rounds"])}
-            for name in (scale_out_table.ON_RAY, scale_out_table.BULK, scale_out_table.IN_PROCESS)
-        )
-        quantity = f"images/s of `bulk --ray`, photos of {_title(one['size'])}"
-        for name, theirs in zip(("`bulk` and a server", "the same code without Ray"), others, strict=True):
-            yield Row(quantity, ours, name, theirs, 0)
+        rates = scale_out_table.rates(one)
+        quantity = f"images/s of `bulk --ray`, photos of {title(one['size'])}"
+        yield Row(quantity, rates[scale_out_table.ON_RAY], "`bulk` and a server", rates[scale_out_table.BULK], 0)
+        alone = rates[scale_out_table.IN_PROCESS]
+        yield Row(quantity, rates[scale_out_table.ON_RAY], "the same code without Ray", alone, 0)
 
 
 def _rate(results: Results, competitor: Competitor, size: Size) -> _Rounds:
@@ -177,10 +175,6 @@ def _rate(results: Results, competitor: Competitor, size: Size) -> _Rounds:
 
 def _p50_ms(one: Served) -> float:
     return one.export.p50_ms
-
-
-def _title(size: Size) -> str:
-    return size.replace("x", "×")
 
 
 def _figures(rounds: _Rounds, digits: int) -> str:

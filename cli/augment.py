@@ -164,10 +164,7 @@ def _subjects(paths: list[Path], boxes: Path | None, masks: Path | None) -> list
     known: dict[Path, DetectionSample] = {}
     if boxes is not None:
         for folder in {path.parent for path in paths}:
-            for one in _objects(boxes, folder).samples:
-                if one.problem and one.path.resolve() in {path.resolve() for path in paths}:
-                    raise BadSample(f"{one.path}: {one.problem}")
-                known[one.path.resolve()] = one
+            known |= {one.path.resolve(): one for one in _objects(boxes, folder).samples}
     subjects = []
     for path in paths:
         try:
@@ -177,6 +174,8 @@ def _subjects(paths: list[Path], boxes: Path | None, masks: Path | None) -> list
         sample = known.get(path.resolve())
         shown = Subject(str(path), data, mask=None if masks is None else _mask(path, data, masks))
         if sample is not None:
+            if sample.problem:
+                raise BadSample(f"{path}: {sample.problem}")
             shown = replace(shown, boxes=sample.boxes, class_ids=sample.class_ids, keypoints=sample.keypoints)
         subjects.append(shown)
     return subjects

@@ -136,8 +136,8 @@ class DetectionFiles(ListedFiles[DetectionSample]):
         self.keypoints = tuple(keypoints)
         for sample in self.samples:
             shape, expected = sample.keypoints.shape, (len(sample.boxes), len(self.keypoints), 3)
-            # Without keypoints, or without objects, there is nothing to hold.
-            if sample.keypoints.size != np.prod(expected) or (sample.keypoints.size and shape != expected):
+            # Without keypoints, or without objects, every shape holds the same: nothing.
+            if shape != expected and (sample.keypoints.size or all(expected)):
                 raise BadDataset(f"{sample.path}: keypoints have the shape {shape}; expected {expected}")
         self.flip_pairs = _numbers(flip_pairs, self.keypoints)
 
