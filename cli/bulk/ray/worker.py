@@ -90,13 +90,13 @@ def list_parts(_: Batch, *, work: Work, finished: frozenset[str]) -> Iterator[Ba
 
     The last item may be ``Counts`` with a note for the user, or an error: ``SourcesChanged`` among others.
     """
-    done = {number_in(name): name for name in finished}
+    done = {number: name for name in finished if (number := number_in(name)) is not None}
     names = ImageNames(every_file=work.every_file)
     try:
         work.enter()
         with nullcontext(()) if work.listed is None else open(work.listed, errors="surrogateescape") as listed:
             for part in parts(units(work.sources, listed, names=names), most_files=work.files_per_part):
-                earlier = done.get(part.number)
+                earlier = done.pop(part.number, None)
                 if earlier is None:
                     yield items([part])
                 elif earlier != part.file_name(work.file_format):
@@ -104,6 +104,10 @@ def list_parts(_: Batch, *, work: Work, finished: frozenset[str]) -> Iterator[Ba
                         f"part {part.number} of the sources, from {part.units[0].name!r} on, has other files than an "
                         "earlier run found there"
                     )
+        if done:
+            raise SourcesChanged(
+                f"the sources end before part {min(done)}, whose images an earlier run found there: {done[min(done)]}"
+            )
         if names.passed_over:
             yield items([Counts(note=names.passed_over)])
     except Exception as error:  # Ray would hand it on as one of its own, and say much more

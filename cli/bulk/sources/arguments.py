@@ -134,9 +134,14 @@ def _units_in(folder: str, names: ImageNames) -> Iterator[Unit]:
     """The images in a folder behind an address and below."""
     try:
         for entry in remote.entries(folder):
-            if entry.is_folder:
+            if not entry.is_folder and not names.takes(entry.name, folder=remote.without_options(folder)):
+                continue
+            if "?" in entry.name:
+                # As an address it would be another place, with options.
+                yield Unit(entry.address, error=OSError(f"{entry.name}: an address cannot hold a name with ?"))
+            elif entry.is_folder:
                 yield from _units_in(entry.address, names)
-            elif names.takes(entry.name, folder=remote.without_options(folder)):
+            else:
                 yield Unit(entry.address)
     except OSError as error:
         yield Unit(folder, error=error)

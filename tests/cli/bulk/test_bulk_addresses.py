@@ -72,6 +72,17 @@ def test_a_folder_behind_an_address_is_its_images_and_those_below(store: str) ->
     ]
 
 
+def test_names_that_look_like_options_are_no_other_place(store: str) -> None:
+    files, path = fsspec.filesystem("memory"), store.removeprefix("memory:/")
+    for name in ("who?region=x.jpg", "b.jpg", "photos?region=x/d.jpg", "what?.txt"):
+        files.pipe_file(f"{path}/questions/{name}", b"asked")
+    assert read(f"{store}/questions") == [
+        (f"{store}/questions/b.jpg", "", b"asked"),
+        (f"{store}/questions/photos?region=x", "", "UnreadableInput"),
+        (f"{store}/questions/who?region=x.jpg", "", "UnreadableInput"),
+    ]
+
+
 def test_shards_behind_an_address_are_patterns_and_braces(store: str) -> None:
     expected = [
         (f"{store}/shards/train-{shard}.tar", key, data.encode())

@@ -113,6 +113,19 @@ def test_other_sources_in_the_place_of_earlier_ones_are_refused(repository: Path
     assert "has other files than an earlier run found there" in other.stderr
 
 
+def test_sources_without_the_last_parts_of_an_earlier_run_are_refused(repository: Path, tmp_path: Path) -> None:
+    many(tmp_path / "photos", 4)
+    command = [tmp_path / "photos", "--to", tmp_path / "out", "--ray", "--repository", repository]
+    assert run(*command, "--files-per-part", 2).returncode == 1
+    (tmp_path / "out" / "_SUCCESS").unlink()
+    for name in ("00002.jpg", "00003.jpg"):
+        (tmp_path / "photos" / name).unlink()
+    other = run(*command, "--files-per-part", 2)
+    assert other.returncode == 2
+    assert "the sources end before part 1, whose images an earlier run found there: part-00000001-" in other.stderr
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
 def test_what_cannot_be_begun_says_why(repository: Path, tmp_path: Path) -> None:
     missing = run(PHOTOS[0], "--to", tmp_path / "out", "--ray", "--repository", tmp_path)
     assert missing.returncode == 2
