@@ -51,9 +51,11 @@ def build(
         typer.Option(help="CSV of PICTURE,CLASS: the accuracy of int8 is compared, not its agreement with float32."),
     ] = None,
     min_agreement: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="The share of confident predictions that int8 must leave the same."),
-    ] = 0.97,
+        float | None,
+        typer.Option(
+            min=0, max=1, help="The share of confident predictions that int8 must leave the same; 0.97 by default."
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the agreement and the time of every setting that was tried.")
     ] = None,
@@ -73,8 +75,8 @@ def build(
         from onestream.serving.errors import ServingError
     except ImportError as error:
         fail(f"cannot build: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_FAILED)
-    if calibrate is None and (labels is not None or plot is not None):
-        raise typer.BadParameter("--labels and --plot go with --calibrate PHOTOS")
+    if calibrate is None and any(option is not None for option in (labels, min_agreement, plot)):
+        raise typer.BadParameter("--labels, --min-agreement and --plot go with --calibrate PHOTOS")
     if plot is not None:
         check_plot(plot)
     console = Console(stderr=True)
@@ -111,9 +113,10 @@ def build(
         typer.echo(f"how to serve them: {repository / 'README.md'}")
 
 
-def _calibration(pictures: list[str] | None, labels: Path | None, min_agreement: float) -> Calibration | None:
-    from onestream.serving.building.quantization.calibration import Calibration
+def _calibration(pictures: list[str] | None, labels: Path | None, min_agreement: float | None) -> Calibration | None:
+    from onestream.serving.building.quantization.calibration import MIN_AGREEMENT, Calibration
 
     if pictures is None:
         return None
-    return Calibration(pictures=expand(pictures), labels=labels, min_agreement=min_agreement)
+    least = MIN_AGREEMENT if min_agreement is None else min_agreement
+    return Calibration(pictures=expand(pictures), labels=labels, min_agreement=least)

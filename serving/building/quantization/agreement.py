@@ -129,7 +129,8 @@ class _Mattes(Judge):
         differences = np.concatenate([np.abs(one - other).ravel() for one, other in pairs]) / 255
         return _measured(
             "what either matte shows and both do, sum of minima by sum of maxima",
-            common / either if either else 1.0,
+            # None where there is nothing to compare, as of objects.
+            common / either if either else 0.0,
             differences,
         )
 

@@ -160,10 +160,16 @@ class Quantizable:
                     calibrate_method=kind,
                     extra_options=options,
                 )
-                for pixels in self._pictures if method == "minmax" else self._pictures[:_HISTOGRAM_PICTURES]:
+                for pixels in self._pictures if method == "minmax" else self._some_pictures():
                     calibrator.collect_data(_OnePicture(pixels))
                 self._ranges[method] = calibrator.compute_data()
         return self._ranges[method]
+
+    def _some_pictures(self) -> list[Pixels]:
+        """At most so many as histograms take, from all over the list: regions of one picture lie side by side."""
+        last = len(self._pictures) - 1
+        chosen = np.linspace(0, last, min(last + 1, _HISTOGRAM_PICTURES)).round().astype(int)
+        return [self._pictures[index] for index in chosen]
 
 
 class _OnePicture(CalibrationDataReader):  # type: ignore[misc]
@@ -256,10 +262,11 @@ def _give_floats(graph: onnx.GraphProto) -> None:
             continue
         graph.node.remove(quantize)
         graph.node.remove(dequantize)
-        if after in outputs:
-            maker.output[:] = [after if name == before else name for name in maker.output]
-        for node in readers:
-            node.input[:] = [before if name == after else name for name in node.input]
+        # An output of the network keeps its name.
+        kept, gone = (after, before) if after in outputs else (before, after)
+        maker.output[:] = [kept if name == gone else name for name in maker.output]
+        for node in graph.node:
+            node.input[:] = [kept if name == gone else name for name in node.input]
 
 
 def _goes_on_as_int8(graph: onnx.GraphProto, node: onnx.NodeProto) -> bool:

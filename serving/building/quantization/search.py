@@ -204,7 +204,8 @@ class _Referee:
                 "there is nothing to compare int8 with: check the names and classes in the file of labels"
             )
         itself = self._judge.compare(self._expected, self._expected)
-        if itself.share < 1:
+        # Not what is below 1: a share that is no number is not.
+        if not itself.share >= 1:
             raise BadPipeline(
                 f"float32 finds nothing in the {len(self._held_out)} pictures that are held out, so there is nothing "
                 "to compare int8 with: calibrate with pictures that show what the network finds"

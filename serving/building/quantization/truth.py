@@ -39,10 +39,14 @@ class Truth:
             if len(row) != 2:
                 raise BadPipeline(f"{file} line {line}: expected PICTURE,CLASS, got {','.join(row)[:80]!r}")
             picture, label = (cell.strip() for cell in row)
-            if label in ids:
-                found[picture] = ids[label]
-            elif label.isdecimal():
-                found[picture] = int(label)
-            else:
+            number = ids.get(label, int(label) if label.isdecimal() else None)
+            if number is None:
                 raise BadPipeline(f"{file} line {line}: {label[:80]!r} is no class of the network, and no number")
+            if names is not None and number >= len(names):
+                raise BadPipeline(f"{file} line {line}: class {number}; the network has 0 to {len(names) - 1}")
+            if found.setdefault(picture, number) != number:
+                raise BadPipeline(
+                    f"{file} line {line}: {picture[:80]!r} has another class before; pictures are told apart by their "
+                    "file names, without folders"
+                )
         return cls(found, hashlib.sha256(content).hexdigest())

@@ -10,16 +10,21 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from int8_networks import COLORS, color_network, in_int8, pictures, pipeline_file
+from int8_networks import COLORS, HALVES, SIDE, color_network, in_int8, pictures, pipeline_file
+from onnx import helper
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.measure.parity.network import Network
+from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building import certificate
 from onestream.serving.building.build import Built, build
+from onestream.serving.building.onnx_graph import prepare
 from onestream.serving.building.quantization import here
 from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.building.quantization.price import Settings
 from onestream.serving.building.quantization.processor import Processor
+from onestream.serving.building.quantization.quantize import Quantizable
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadNetwork, BadPipeline
@@ -79,6 +84,25 @@ def test_the_served_network_is_of_integers_from_the_pixels_to_the_last_layer(bot
     assert [node.op_type for node in network.graph.node[:2]] == ["Transpose", "DequantizeLinear"]
     assert made_by["logits"].op_type == "Gemm"
     assert not {"Cast", "Sub", "Div"} & {node.op_type for node in network.graph.node}
+
+
+def test_what_is_made_of_an_output_that_stays_a_float_is_kept() -> None:
+    network = color_network()
+    network.graph.node.append(helper.make_node("Softmax", ["logits"], ["shares"], name="shares"))
+    network.graph.output.append(helper.make_tensor_value_info("shares", onnx.TensorProto.FLOAT, ["batch", 3]))
+    resize, normalize = Resize(mode="exact", size=(SIDE, SIDE)), Normalize(**HALVES)
+    definition = Definition(operations=[Decode(), resize, normalize, Output()])
+    served = prepare(network, definition)
+    shown = list(np.random.default_rng(2).integers(0, 256, (4, SIDE, SIDE, 3), dtype=np.uint8))
+    quantizable = Quantizable(served, definition, shown)
+    made = quantizable.for_cpu(Settings())
+    engines = (OnnxRuntimeEngine(one.SerializeToString(), threads=1) for one in (served, made))
+    before, after = (engine.run(shown[0][None]) for engine in engines)
+    assert list(after) == ["logits", "shares"]
+    np.testing.assert_array_equal(after["logits"].argmax(), before["logits"].argmax())
+    # Of the logits as they leave, in float32.
+    powers = np.exp(after["logits"] - after["logits"].max())
+    np.testing.assert_allclose(after["shares"], powers / powers.sum(), atol=1e-6)
 
 
 def test_the_certificate_states_the_price(both: tuple[Path, Path, Built]) -> None:
@@ -164,7 +188,12 @@ def test_labels_put_accuracy_in_the_place_of_agreement(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("a.png,pink", "line 1: 'pink' is no class"), ("a.png,red\nb.png", "line 2: expected PICTURE,CLASS")],
+    [
+        ("a.png,pink", "line 1: 'pink' is no class"),
+        ("a.png,red\nb.png", "line 2: expected PICTURE,CLASS"),
+        ("a.png,3", "line 1: class 3; the network has 0 to 2"),
+        ("a.png,red\na.png,0\na.png,blue", "line 3: 'a.png' has another class before"),
+    ],
 )
 def test_labels_that_cannot_be_read_are_named(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text(text)
@@ -223,7 +252,8 @@ def test_the_command_and_its_plot(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "repository" / "colors" / certificate.FILE_NAME).read_text())["quantization"]
     assert found["precision"] == "int8"
     for wrong, options in (
-        ("--labels and --plot go with --calibrate", ["--plot", plot]),
+        ("--labels, --min-agreement and --plot go with --calibrate", ["--plot", plot]),
+        ("--labels, --min-agreement and --plot go with --calibrate", ["--min-agreement", "0.9"]),
         ("allowed are names that end in .png", ["--calibrate", tmp_path, "--plot", tmp_path / "plot.txt"]),
         ("its folder does not exist", ["--calibrate", tmp_path, "--plot", tmp_path / "nowhere" / "plot.png"]),
     ):

@@ -118,6 +118,9 @@ def test_of_mattes_what_both_show_counts() -> None:
     assert found.share == pytest.approx(0.5, abs=1e-6)
     assert found.mean_change == pytest.approx(4 / SIDE, abs=1e-6)
     assert judged(Matte(), [{"out": one}], [{"out": one}]).share == 1
+    # Pictures that show nothing say nothing.
+    nothing = np.zeros_like(one)
+    assert judged(Matte(), [{"out": nothing}], [{"out": nothing}]).share == 0
 
 
 def test_of_masks_cells_count() -> None:
