@@ -378,9 +378,10 @@ _REFUSED = {
     "RandomPhotometricDistort": "draws each change with a probability of its own, and an order of channels. The "
     "nearest is ColorJitter",
     "RandomChannelPermutation": "draws an order of channels, which no operation does. The nearest is ColorJitter's hue",
-    "ElasticTransform": "bends pictures; here their geometry is one perspective transform. The nearest is "
-    "RandomPerspective",
-    "MixUp": "mixes the pictures of a batch, and is no step of one picture's chain. Leave it out here",
-    "CutMix": "mixes the pictures of a batch, and is no step of one picture's chain. Leave it out here",
+    "ElasticTransform": "bends pictures by another distribution. The nearest is {op: warp}",
+    "MixUp": "mixes the pictures of a batch, and is no step of one picture's chain. Leave it out here, and add "
+    "{op: mixup, alpha: …} to what is imported",
+    "CutMix": "mixes the pictures of a batch, and is no step of one picture's chain. Leave it out here, and add "
+    "{op: cutmix, alpha: …} to what is imported",
 }
 """What is known and has no equal, with what is nearest."""

@@ -72,7 +72,7 @@ class CollageMaker:
             if not isinstance(one, Bad):
                 images += [one.read.image(part.sample) for part in one.collage.parts]
                 variations += [part.variation for part in one.collage.parts]
-        results = iter(self._compiled.run(images, [partial(_given, variation) for variation in variations]))
+        results = iter(self._compiled.run(images, [partial(given, variation) for variation in variations]))
         made = Made([], {})
         for place, one in enumerate(drawn):
             if isinstance(one, Bad):
@@ -169,5 +169,6 @@ class _Drawn:
     read: _Read
 
 
-def _given(variation: Variation, _size_hw: Size) -> Variation:
+def given(variation: Variation, _size_hw: Size) -> Variation:
+    """What varies a picture whose variation is drawn already."""
     return variation

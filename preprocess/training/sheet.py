@@ -20,6 +20,7 @@ from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.geometry import Boxes, Size, mapping
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.augmentation import Augmentation
+from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.augmenting.mixing import Pictures
 from onestream.preprocess.training.base_loader import Bad, Seen, SeenPart
 from onestream.preprocess.training.collages import CollageMaker, Mixing
@@ -71,12 +72,16 @@ def contact_sheet(
     A picture's number is its sample's index, so that a loader over these pictures draws the same; what is mixed with it
     are the others. ``cell`` is the longest side of a picture on the sheet, in pixels; none is enlarged. Boxes,
     keypoints and masks are drawn where they come to lie, in the colours of their classes. Raises ``BadSample`` naming a
-    picture that cannot be used, and ``CannotCompile``, for an operation that cannot vary pictures, too, or masks where
-    a picture has one.
+    picture that cannot be used, and ``CannotCompile``, for an operation that cannot vary pictures, too, or the boxes or
+    masks that one has.
     """
-    if any(subject.mask is not None for subject in subjects):
-        augmentation.check("masks")
-    else:
+    targets: dict[Use, bool] = {
+        "boxes": any(len(subject.boxes) for subject in subjects),
+        "masks": any(subject.mask is not None for subject in subjects),
+    }
+    for use in (use for use, given in targets.items() if given):
+        augmentation.check(use)
+    if not any(targets.values()):
         augmentation.check("classes", "boxes")
     limits, pixels = limits or Limits(), definition.pixels()
     shown = ShownPictures(definition, augmentation, subjects, seed)

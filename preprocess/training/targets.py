@@ -56,7 +56,10 @@ def visible_points(points: npt.NDArray[np.float32], located: Located) -> tuple[n
     height, width = located.canvas_hw
     with np.errstate(invalid="ignore"):
         inside = ((moved >= 0) & (moved <= (width, height))).all(axis=1)
-    return moved.astype(np.float32), inside
+    points = moved.astype(np.float32)
+    # One on the far border belongs to the last pixel: a map of the canvas's size has a place for it.
+    points[inside] = np.minimum(points[inside], np.nextafter(np.array((width, height), np.float32), np.float32(0)))
+    return points, inside
 
 
 def visible_keypoints(

@@ -23,7 +23,7 @@ from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.base_loader import Bad, Made, Seen, SeenPart, WorkerBatch, bad_of
-from onestream.preprocess.training.collages import CollageMaker, Mixing
+from onestream.preprocess.training.collages import CollageMaker, Mixing, given
 from onestream.preprocess.training.makers import MakerT, MakerThreads
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.samples import Pictures
@@ -31,9 +31,9 @@ from onestream.preprocess.variation import Variation, Vary
 
 Draw = Callable[[int, int, tuple[int, int]], Variation]
 """Draws the variation of an epoch, a sample's index and an image's (height, width)."""
-See = Callable[[int, int, tuple[int, int]], SeenPart]
-"""Says of an epoch, a sample's index and an image's (height, width) what is seen of the image. Raises ``OSError``,
-``BadImage`` or ``BadSample`` where the sample cannot be used."""
+See = Callable[[int, int, tuple[int, int]], tuple[SeenPart, Variation | None]]
+"""Says of an epoch, a sample's index and an image's (height, width) what is seen of the image, and the variation that
+was drawn for that, if any. Raises ``OSError``, ``BadImage`` or ``BadSample`` where the sample cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,7 @@ class PictureMaker:
         """Read the files of samples."""
         config = self._config
         images: list[Encoded] = []
+        varies: list[Vary] = []
         bad: dict[int, Bad] = {}
         seen: dict[int, Seen] = {}
         found = (map if self._pool is None else self._pool.map)(partial(self._one, epoch), slots)
@@ -162,24 +163,24 @@ class PictureMaker:
             if isinstance(one, Bad):
                 bad[place] = one
                 continue
-            image, part = one
+            image, vary, part = one
             images.append(image)
+            if vary is not None:
+                varies.append(vary)
             if part is not None:
                 seen[place] = (part,)
         places = [place for place in range(len(slots)) if place not in bad]
-        varies: list[Vary] | None = None
-        if config.vary is not None:
-            varies = [partial(config.vary, epoch, slots[place].index) for place in places]
-        return Read(images, varies, places, bad, seen)
+        return Read(images, None if config.vary is None else varies, places, bad, seen)
 
-    def _one(self, epoch: int, slot: Slot) -> tuple[Encoded, SeenPart | None] | Bad:
-        """The file of a sample and what is seen of its picture, or why it is bad."""
+    def _one(self, epoch: int, slot: Slot) -> tuple[Encoded, Vary | None, SeenPart | None] | Bad:
+        """The file of a sample, what varies its picture and what is seen of it, or why it is bad."""
         config = self._config
         try:
             image = config.samples.read(slot.index)
             if config.see is None:
-                return image, None
-            return image, config.see(epoch, slot.index, config.limits.check(image).oriented_hw)
+                return image, None if config.vary is None else partial(config.vary, epoch, slot.index), None
+            part, variation = config.see(epoch, slot.index, config.limits.check(image).oriented_hw)
+            return image, None if variation is None else partial(given, variation), part
         except (OSError, BadSample, BadImage) as error:
             return bad_of(error)
 

@@ -134,6 +134,7 @@ def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
         (("--operation", "box", "--augmentation", "x.yaml"), 2, "exclude each other"),
         (("--augmentation", "missing.yaml"), 2, "missing.yaml: No such file or directory"),
         (("--boxes", "missing.json"), 2, "missing.json"),
+        (("--boxes", str(COCO), "--operation", "warp"), 2, "warp cannot vary boxes"),
         (("missing.jpg",), 1, "missing.jpg: No such file or directory"),
         (("--cost", "--lines", "lines.jsonl"), 2, "--cost is of pictures, not of --lines"),
         ((str(ROOT / "README.md"),), 1, "README.md: bad image"),

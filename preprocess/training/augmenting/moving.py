@@ -6,7 +6,7 @@ import math
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from onestream.preprocess.geometry import Size, Window, visible_share
 from onestream.preprocess.operations import MAX_SIDE_OF_OPERATION
@@ -23,6 +23,7 @@ from onestream.preprocess.training.augmenting.draft import (
     Share,
     Use,
     about_middle,
+    ordered,
 )
 
 _TRIES = 10
@@ -32,6 +33,7 @@ _Side = Annotated[int, Field(ge=1, le=MAX_SIDE_OF_OPERATION)]
 NOT_LINES: frozenset[Use] = frozenset({"classes", "boxes", "masks", "clips"})
 """What may be mirrored or cut: a line would show another text."""
 _Angle = Annotated[float, Field(gt=-90, lt=90)]
+_Angles = Annotated[tuple[_Angle, _Angle], AfterValidator(ordered)]
 
 
 class MovingOperation(AugmentationOperation):
@@ -137,8 +139,8 @@ class Affine(MovingOperation):
     degrees: Range = (0.0, 0.0)
     translate: tuple[Share, Share] = (0.0, 0.0)
     scale: PositiveRange = (1.0, 1.0)
-    shear_x: tuple[_Angle, _Angle] = (0.0, 0.0)
-    shear_y: tuple[_Angle, _Angle] = (0.0, 0.0)
+    shear_x: _Angles = (0.0, 0.0)
+    shear_y: _Angles = (0.0, 0.0)
 
     def _draw(self, draft: Draft) -> None:
         (height, width), random = draft.size_hw, draft.random

@@ -125,8 +125,9 @@ def _vary(
 
 def _see(
     definition: Definition, files: DetectionFiles, draw: Draw | None, epoch: int, index: int, size_hw: Size
-) -> SeenPart:
+) -> tuple[SeenPart, Variation | None]:
     files.objects(index, size_hw)
     if draw is None:
-        return SeenPart(index, mapping(definition, size_hw))
-    return SeenPart(index, variation_mapping(definition, draw(epoch, index, size_hw), size_hw))
+        return SeenPart(index, mapping(definition, size_hw)), None
+    variation = draw(epoch, index, size_hw)
+    return SeenPart(index, variation_mapping(definition, variation, size_hw)), variation

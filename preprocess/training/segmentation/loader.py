@@ -19,7 +19,7 @@ from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
 from onestream.preprocess.training.segmentation.files import IGNORE, SegmentationFiles
 from onestream.preprocess.training.targets import moved_mask
 from onestream.preprocess.training.workers import Draw, See
-from onestream.preprocess.variation import canvas_of, variation_mapping
+from onestream.preprocess.variation import Variation, canvas_of, variation_mapping
 
 
 class SegmentationBatch(NamedTuple):
@@ -73,10 +73,10 @@ class SegmentationLoader(PictureLoader[SegmentationBatch, SegmentationFiles]):
 
 def _see(
     definition: Definition, files: SegmentationFiles, draw: Draw | None, epoch: int, index: int, size_hw: Size
-) -> SeenPart:
+) -> tuple[SeenPart, Variation | None]:
     mask = files.mask(index, size_hw)
     if draw is None:
-        return SeenPart(index, mapping(definition, size_hw), mask=moved_mask(mask, definition, border=IGNORE))
+        return SeenPart(index, mapping(definition, size_hw), mask=moved_mask(mask, definition, border=IGNORE)), None
     variation = draw(epoch, index, size_hw)
     located = variation_mapping(definition, variation, size_hw)
-    return SeenPart(index, located, mask=moved_mask(mask, definition, variation, border=IGNORE))
+    return SeenPart(index, located, mask=moved_mask(mask, definition, variation, border=IGNORE)), variation

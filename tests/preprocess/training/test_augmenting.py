@@ -122,6 +122,7 @@ def test_an_augmentation_is_written_and_read() -> None:
     "wrong",
     [
         {"op": "rotation", "degrees": [10, -10]},
+        {"op": "affine", "shear_x": [10, -10]},
         {"op": "perspective", "distortion": 0.7},
         {"op": "blur", "sigma": [0, 2]},
         {"op": "jpeg", "quality": [0, 90]},

@@ -214,3 +214,13 @@ def test_without_augmentation_masks_and_quads_follow_the_definition_too() -> Non
     moved, kept = visible_quads(quads, located, min_visible=0.25)
     assert kept.tolist() == [False, True]
     np.testing.assert_allclose(moved[0], quads[1] - (70, 10), atol=1e-3)
+
+
+def test_a_point_on_the_far_border_has_a_place_on_the_canvas() -> None:
+    output = Output(layout="NHWC", dtype="uint8")
+    located = mapping(Definition(operations=[Decode(), CenterCrop(size=(100, 100)), output]), (200, 200))
+    marked = np.array([[150, 150], [50, 50], [150.01, 100]], np.float32)
+    points, inside = visible_points(marked, located)
+    assert inside.tolist() == [True, True, False]
+    assert np.floor(points[inside]).tolist() == [[99, 99], [0, 0]]
+    np.testing.assert_allclose(points[0], 100, atol=1e-4)
