@@ -8,16 +8,15 @@ disturb each other.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from onestream.preprocess.cuda.device import GpuKind
 from onestream.serving.engine import library
 from onestream.serving.engine.plan import Capability, PlanOptions, build_plan
 from onestream.serving.errors import BadPlan
+from onestream.serving.file_lock import locked
 
 _RECIPE = 1
 """To be raised when other plans of the same network are made: ``to_float16``, ``cast_first``, ``build_plan``."""
@@ -97,7 +97,9 @@ def ensure_plan(
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / "build.lock", progress):
+        with locked(
+            folder / "build.lock", waiting=partial(progress, "waiting for another process that builds a TensorRT plan")
+        ):
             # Another process may have built it while this one waited.
             if not _holds(path, key):
                 _build(path, key, model, options, gpu.compute_capability, progress)
@@ -210,15 +212,3 @@ def _write(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def _locked(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock among processes and threads; the system releases it when its holder ends, however it ends."""
-    with path.open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("waiting for another process that builds a TensorRT plan")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

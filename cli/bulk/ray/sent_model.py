@@ -17,6 +17,7 @@ from onestream.serving.building.stamp import check_same
 from onestream.serving.building.triton_config import Device
 from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
 from onestream.serving.errors import BadPipeline
+from onestream.serving.file_lock import locked
 from onestream.serving.models.in_process import fused_config
 from onestream.serving.networks.package_files import default_cache_dir
 from onestream.serving.pipeline import Pipeline
@@ -43,9 +44,13 @@ class SentModel:
 
     def folder_here(self) -> Path:
         """A folder of this machine with the model's files, and no others. Raises OSError."""
-        folder = default_cache_dir() / _FOLDER / self.digest / self.name
-        if not folder.is_dir() or digest_of(_read(folder)) != self.digest:
-            _write(ray.get(self.files), folder)
+        place = default_cache_dir() / _FOLDER / self.digest
+        place.mkdir(parents=True, exist_ok=True)
+        folder = place / self.name
+        # The workers of a machine begin together: what one has put there, another must not put there again.
+        with locked(place / "lock"):
+            if not folder.is_dir() or digest_of(_read(folder)) != self.digest:
+                _write(ray.get(self.files), folder)
         return folder
 
 
@@ -74,8 +79,7 @@ def _read(folder: Path) -> dict[str, bytes]:
 
 
 def _write(files: Mapping[str, bytes], folder: Path) -> None:
-    """Put files where others of this machine may do the same at this moment."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    """Put files in the place of what is there, all of them or none."""
     temporary = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
         for name, content in files.items():
@@ -83,12 +87,7 @@ def _write(files: Mapping[str, bytes], folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            os.rename(temporary, folder)
-        except OSError:
-            # Another worker was first, with the same files.
-            if digest_of(_read(folder)) != digest_of(files):
-                raise
+        os.rename(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ pytest.importorskip("ray")
 import ray
 
 from onestream.cli.bulk.ray.run import NoRoom, Workers
-from onestream.cli.bulk.ray.sent_model import built_model
+from onestream.cli.bulk.ray.sent_model import SentModel, built_model, digest_of, files_of
 
 HEAD = {"CPU": 0.0}
 SMALL = {"CPU": 8.0, "memory": 1e9}
@@ -106,3 +108,27 @@ def test_a_pipeline_that_is_built_for_cpus_alone_is_no_worker_s_on_a_gpu(tmp_pat
     for pipeline in ("things", tmp_path / "things.yaml"):
         with pytest.raises(BadPipeline, match="things_fused is built for CPUs alone"):
             built_model(pipeline, tmp_path / "models", "gpu")
+
+
+def test_workers_that_begin_together_find_the_model_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = {"1/model.onnx": b"network" * 1000, "definition.json": b"{}"}
+    monkeypatch.setenv("ONESTREAM_CACHE", str(tmp_path))
+    asked: list[int] = []
+
+    def slowly(_: object) -> dict[str, bytes]:
+        asked.append(1)
+        time.sleep(0.2)  # so that all others come meanwhile
+        return files
+
+    monkeypatch.setattr(ray, "get", slowly)
+    model: Any = SentModel("classify_fused", digest_of(files), None)  # type: ignore[arg-type]
+
+    def begin(_: int) -> dict[str, bytes]:
+        return files_of(model.folder_here())
+
+    with ThreadPoolExecutor(8) as workers:
+        assert list(workers.map(begin, range(8))) == [files] * 8
+    assert len(asked) == 1
+    # One that lacks a file, as after a crash of the machine, is put there anew.
+    (model.folder_here() / "definition.json").unlink()
+    assert begin(0) == files
