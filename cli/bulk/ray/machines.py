@@ -78,6 +78,8 @@ def check_all() -> None:
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, WrongMachine):
                 raise error.cause from None
-            raise WrongMachine(f"machine {machine} cannot run onestream: {str(error.cause).splitlines()[0]}") from None
-        except (ray.exceptions.GetTimeoutError, ray.exceptions.NodeDiedError) as error:
+            why = str(error.cause).partition("\n")[0] or type(error.cause).__name__
+            raise WrongMachine(f"machine {machine} cannot run onestream: {why}") from None
+        # Of any kind, where a machine is lost while it is asked.
+        except ray.exceptions.RayError as error:
             raise WrongMachine(f"machine {machine} did not answer: {type(error).__name__}") from None
