@@ -133,6 +133,11 @@ Vary = Callable[[Size], Variation]
 """Gives the variation of an image of (height, width) pixels, which is known once its header was read."""
 
 
+def given(variation: Variation, _size_hw: Size) -> Variation:
+    """What a ``Vary`` gives whose variation is drawn already; for ``functools.partial``."""
+    return variation
+
+
 class Timing(BaseModel):
     """When the frames of a clip are taken: a frozen value, equal by content, that is written as JSON.
 

@@ -18,7 +18,7 @@ from onestream.preprocess.training.augmenting.mixing import Pictures
 from onestream.preprocess.training.base_loader import Bad, Made, Seen, SeenPart, bad_of
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.samples import Pictures as Files
-from onestream.preprocess.variation import Variation, canvas_of, variation_mapping
+from onestream.preprocess.variation import Variation, canvas_of, given, variation_mapping
 
 DrawCollage = Callable[[int, int, Pictures], Collage]
 """Draws the collage of an epoch and a sample's index."""
@@ -167,8 +167,3 @@ class _Read:
 class _Drawn:
     collage: Collage
     read: _Read
-
-
-def given(variation: Variation, _size_hw: Size) -> Variation:
-    """What varies a picture whose variation is drawn already."""
-    return variation

@@ -23,11 +23,11 @@ from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.base_loader import Bad, Made, Seen, SeenPart, WorkerBatch, bad_of
-from onestream.preprocess.training.collages import CollageMaker, Mixing, given
+from onestream.preprocess.training.collages import CollageMaker, Mixing
 from onestream.preprocess.training.makers import MakerT, MakerThreads
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.samples import Pictures
-from onestream.preprocess.variation import Variation, Vary
+from onestream.preprocess.variation import Variation, Vary, given
 
 Draw = Callable[[int, int, tuple[int, int]], Variation]
 """Draws the variation of an epoch, a sample's index and an image's (height, width)."""

@@ -129,7 +129,7 @@ class _Mattes(Judge):
         differences = np.concatenate([np.abs(one - other).ravel() for one, other in pairs]) / 255
         return _measured(
             "what either matte shows and both do, sum of minima by sum of maxima",
-            # None where there is nothing to compare, as of objects.
+            # Where neither shows anything nothing agrees, as of objects.
             common / either if either else 0.0,
             differences,
         )

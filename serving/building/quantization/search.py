@@ -204,7 +204,7 @@ class _Referee:
                 "there is nothing to compare int8 with: check the names and classes in the file of labels"
             )
         itself = self._judge.compare(self._expected, self._expected)
-        # Not what is below 1: a share that is no number is not.
+        # A share that is not a number is not below 1 either.
         if not itself.share >= 1:
             raise BadPipeline(
                 f"float32 finds nothing in the {len(self._held_out)} pictures that are held out, so there is nothing "
