@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 Factors = npt.NDArray[np.float32]
 Recolor = Callable[[Pixels, Factors], Pixels]
+Apply = Callable[[Pixels, "AnyChange"], Pixels]
 _OnImage = Callable[[Image.Image], Image.Image]
 _Rgb = tuple[Level, Level, Level]
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -367,6 +368,21 @@ AnyChange = Annotated[
 ]
 
 
+ByLevel = Brightness | Posterize | Solarize | Invert
+BY_LEVEL = (Brightness, Posterize, Solarize, Invert)
+"""What maps each level by itself, whatever the picture."""
+
+
+def level_map(change: ByLevel) -> Pixels:
+    """What becomes of the levels 0 to 255 by one of ``BY_LEVEL``, uint8 (256,)."""
+    return change.apply(np.arange(256, dtype=np.uint8)[None, :, None]).reshape(256)
+
+
+def applied(pixels: Pixels, change: AnyChange) -> Pixels:
+    """``pixels`` with a change made to them: the specification, by Pillow and NumPy."""
+    return change.apply(pixels)
+
+
 def recolored(pixels: Pixels, factors: Factors) -> Pixels:
     """``pixels`` (height, width, channels) with the factors of ``Linear`` applied: the specification in NumPy."""
     channels = pixels.shape[2]
@@ -381,18 +397,26 @@ def recolored(pixels: Pixels, factors: Factors) -> Pixels:
     return out
 
 
-def changed(pixels: Pixels, changes: Sequence[AnyChange], *, color: Color, recolor: Recolor = recolored) -> Pixels:
+def changed(
+    pixels: Pixels,
+    changes: Sequence[AnyChange],
+    *,
+    color: Color,
+    recolor: Recolor = recolored,
+    apply: Apply = applied,
+) -> Pixels:
     """Pixels in the definition's ``color`` with changes made to them, one after the other.
 
-    ``recolor`` executes ``Linear``, whose factors are in the definition's order; the others work in RGB or gray.
+    ``recolor`` executes ``Linear``, whose factors are in the definition's order; ``apply`` the others, which work in
+    RGB or gray.
     """
     for change in changes:
         if isinstance(change, Linear):
             pixels = recolor(pixels, change.array)
         elif color == "bgr":
-            pixels = change.apply(np.ascontiguousarray(pixels[:, :, ::-1]))[:, :, ::-1]
+            pixels = apply(np.ascontiguousarray(pixels[:, :, ::-1]), change)[:, :, ::-1]
         else:
-            pixels = change.apply(pixels)
+            pixels = apply(pixels, change)
     return pixels
 
 
