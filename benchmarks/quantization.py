@@ -29,7 +29,7 @@ _PARTS, _SEED = 64, 7
 def pictures(pipeline: str, folder: Path) -> list[Path]:
     """The files that a pipeline is calibrated with, written below ``folder``."""
     if pipeline == "read":
-        contents = ten_lines("640x480", _PHOTOS).contents
+        contents = list(ten_lines("640x480", _PHOTOS).contents)
     else:
         sources = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
         threads = len(os.sched_getaffinity(0))

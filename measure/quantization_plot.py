@@ -51,8 +51,9 @@ def draw(quantizations: Mapping[str, Quantization], path: Path) -> None:
 
 def _height(tried: Tried) -> float:
     agreement = tried.agreement
-    has_finer = agreement.all_share is not None and agreement.accuracy is None
-    return agreement.all_share if has_finer else agreement.share
+    if agreement.all_share is None or agreement.accuracy is not None:
+        return agreement.share
+    return agreement.all_share
 
 
 def _short(tried: Tried) -> str:
