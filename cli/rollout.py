@@ -122,7 +122,7 @@ def _roll(
         if definition.exists():
             preprocess = version_steps(repository, pipeline, version)[0]
             shown = Shown(preprocess, Definition.from_json(definition.read_text(encoding="utf-8")))
-        config = repository / version_forms(pipeline, version)[1] / CONFIG_FOR["cpu"]
+        config = repository / f"{version_name(pipeline, version)}_fused" / CONFIG_FOR["cpu"]
         return Side(
             version,
             (name, fused),
