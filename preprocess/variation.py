@@ -271,6 +271,16 @@ def part_of_variation(definition: Definition, variation: Variation, source_hw: S
 def variation_mapping(definition: Definition, variation: Variation, size_hw: Size) -> Located:
     """Where the points of an image of ``size_hw`` come to lie on the canvas of a variation.
 
+    Raises as ``canvas_of``, and ``ValueError`` for a variation with a warp: nothing but masks follows one.
+    """
+    if variation.warp is not None:
+        raise ValueError(f"points cannot follow a {variation.warp}; only masks do (moved_mask)")
+    return variation_transform(definition, variation, size_hw)
+
+
+def variation_transform(definition: Definition, variation: Variation, size_hw: Size) -> Located:
+    """The same but for a warp, which displaces the canvas's pixels before they are looked up by this transform.
+
     Raises as ``canvas_of``.
     """
     canvas, box = variation.canvas(definition), variation.box
