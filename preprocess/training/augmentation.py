@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from onestream.preprocess.collage import Collage, Layer
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import CannotCompile
+from onestream.preprocess.errors import CannotVary
 from onestream.preprocess.geometry import Boxes, Size, fill_values
 from onestream.preprocess.operations import Level
 from onestream.preprocess.plain_yaml import read_plain_yaml
@@ -198,13 +198,11 @@ class Augmentation(BaseModel):
         return any(operation.mixes for operation in self.operations)
 
     def check(self, *uses: Use) -> Augmentation:
-        """Return the augmentation, or raise ``CannotCompile`` naming the operations that vary none of ``uses``."""
+        """Return the augmentation, or raise ``CannotVary`` naming the operations that vary none of ``uses``."""
         varied = {one.op: ", ".join(sorted(one.uses)) for one in self.operations if not one.uses & set(uses)}
         if varied:
             asked = " or ".join(uses)
-            raise CannotCompile(
-                "; ".join(f"{name} cannot vary {asked}, only {other}" for name, other in varied.items())
-            )
+            raise CannotVary("; ".join(f"{name} cannot vary {asked}, only {other}" for name, other in varied.items()))
         return self
 
     @property
@@ -242,7 +240,7 @@ class Augmentation(BaseModel):
         ``definition`` gives the canvas, its colour and the border; without it the canvas has the image's own size, in
         RGB. ``objects``: the boxes of what is to be seen in the image, float32 (n, 4). Raises ``ValueError`` where the
         definition's output size depends on the image or the augmentation mixes samples, ``BadImage`` where it cannot
-        be applied, and ``CannotCompile`` where it varies a clip's times, which a picture has not.
+        be applied, and ``CannotVary`` where it varies a clip's times, which a picture has not.
         """
         self.check(*_PICTURES)
         if self.mixes:

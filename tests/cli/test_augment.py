@@ -92,6 +92,42 @@ def test_keypoints_are_drawn(tmp_path: Path) -> None:
     assert 8 < len(rows) < 50
 
 
+def test_keypoints_that_cannot_be_read_are_told_of_and_the_boxes_drawn(tmp_path: Path) -> None:
+    content = json.loads(COCO.read_text())
+    content["categories"][0]["keypoints"], content["categories"][1]["keypoints"] = ["nose"], ["tail"]
+    (tmp_path / "marked.json").write_text(json.dumps(content))
+    sheets = []
+    for file in (COCO, tmp_path / "marked.json"):
+        done = run(CLASSIFY, PHOTOS / "cat.jpg", "--boxes", file, "--epochs", 1, "--out", tmp_path / "sheet.png")
+        assert done.exit_code == 0, done.output
+        sheets.append(np.asarray(Image.open(tmp_path / "sheet.png")))
+    assert "keypoints are not drawn: " in done.stderr
+    assert "have other keypoints each" in done.stderr
+    np.testing.assert_array_equal(*sheets)
+
+
+def test_photos_in_folders_below_are_found_by_the_path_that_the_file_names(tmp_path: Path) -> None:
+    content = json.loads(COCO.read_text())
+    for image in content["images"]:
+        image["file_name"] = f"train/{image['file_name']}"
+    (tmp_path / "below.json").write_text(json.dumps(content))
+    (tmp_path / "photos" / "train").mkdir(parents=True)
+    shutil.copy(PHOTOS / "cat.jpg", tmp_path / "photos" / "train")
+    sheets = []
+    for photos, file in ((PHOTOS / "cat.jpg", COCO), (tmp_path / "photos", tmp_path / "below.json")):
+        done = run(CLASSIFY, photos, "--boxes", file, "--epochs", 1, "--out", tmp_path / "sheet.png")
+        assert done.exit_code == 0, done.output
+        sheets.append(np.asarray(Image.open(tmp_path / "sheet.png")))
+    np.testing.assert_array_equal(*sheets)
+    none = run(CLASSIFY, PHOTOS / "cat.jpg", "--boxes", tmp_path / "below.json", "--out", tmp_path / "sheet.png")
+    assert none.exit_code == 2
+    assert "below.json lists none of the photos" in none.output
+    Image.new("RGB", (20, 30)).save(tmp_path / "photos" / "train" / "cat.jpg")
+    other = run(CLASSIFY, tmp_path / "photos", "--boxes", tmp_path / "below.json", "--out", tmp_path / "sheet.png")
+    assert other.exit_code == 1
+    assert "cat.jpg: the picture has 20x30 pixels after its EXIF orientation" in other.output
+
+
 def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
     mask = np.zeros((300, 451), np.uint8)
     mask[:, 225:] = IGNORE
@@ -134,7 +170,7 @@ def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
         (("--operation", "box", "--augmentation", "x.yaml"), 2, "exclude each other"),
         (("--augmentation", "missing.yaml"), 2, "missing.yaml: No such file or directory"),
         (("--boxes", "missing.json"), 2, "missing.json"),
-        (("--boxes", str(COCO), "--operation", "warp"), 2, "warp cannot vary boxes"),
+        (("--boxes", str(COCO), "--operation", "warp"), 2, "--operation: warp cannot vary boxes"),
         (("missing.jpg",), 1, "missing.jpg: No such file or directory"),
         (("--cost", "--lines", "lines.jsonl"), 2, "--cost is of pictures, not of --lines"),
         ((str(ROOT / "README.md"),), 1, "README.md: bad image"),
