@@ -136,6 +136,26 @@ def test_what_is_moved_in_comes_from_the_picture_around_the_line(tmp_path: Path)
         assert sample[24, 60].tolist() == [0, 0, 255]
 
 
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+def test_beyond_the_picture_is_the_fill_or_its_border_repeated(tmp_path: Path, backend: Any) -> None:
+    """A line that fills a red picture with a blue border: turned, its corners lie beyond the picture."""
+    picture = np.zeros((40, 100, 3), np.uint8)
+    picture[:, :, 2] = 255
+    picture[4:-4, 4:-4] = (255, 0, 0)
+    Image.fromarray(picture).save(tmp_path / "a.png")
+    (tmp_path / "lines.jsonl").write_text('{"path": "a.png", "lines": [{"box": [0, 0, 100, 40], "text": "a"}]}\n')
+    lines = read_text_lines(tmp_path / "lines.jsonl")
+    definition = READ.model_copy(update={"operations": (READ.operations[0], READ.operations[1])}).pixels()
+    for fill, expected in ((99, [99, 99, 99]), (0, [0, 0, 0]), (None, [255, 0, 0])):
+        chain = Augmentation([{"op": "rotation", "degrees": [20, 20]}], fill=fill)
+        options: dict[str, Any] = {**OPTIONS, "augmentation": chain, "backend": backend}
+        with TextLoader(definition, lines, batch_size=1, **options) as loader:
+            ((sample, _),) = collect(loader).values()
+        # Blue first: the definition's order.
+        assert sample[0, 0].tolist() == expected
+        assert sample[24, 60].tolist() == [0, 0, 255]
+
+
 @pytest.mark.parametrize("name", ["flip", "box", "scale_jitter", "mosaic", "mixup", "cutmix"])
 def test_what_would_make_another_text_is_refused_by_name(files: TextFiles, name: str) -> None:
     with pytest.raises(CannotCompile, match=f"{name} cannot vary lines"):
