@@ -57,7 +57,8 @@ def augment(
     lines: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="JSON lines of text in the photos (docs/training.md): shows each line, as it is read."
+            metavar="FILE",
+            help="JSON lines of text in the photos (docs/training.md): shows each line, as it is read, and its text.",
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, max=100, help="How many variations of each photo.")] = 6,
@@ -108,7 +109,7 @@ def augment(
         else:
             definition, listed = _reading(pipeline), _lines(paths, lines)
             sheet = line_sheet(definition, chain, listed, epochs=epochs, seed=seed, cell=cell, backend=backend)
-            shown = [line.name for line in listed]
+            shown = [f"{line.name} {line.text!r}" for line in listed]
     except (BadPipeline, BadDataset) as error:
         fail(str(error), EXIT_CANNOT_START)
     except BadSample as error:

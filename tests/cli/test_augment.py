@@ -269,13 +269,31 @@ def test_samples_are_mixed_with_the_other_photos_as_a_loader_mixes_them(tmp_path
             loader.reset()
 
 
+def test_the_text_of_a_line_stands_below_each_of_its_pictures(tmp_path: Path) -> None:
+    sheets = []
+    shutil.copy(ROOT / "docs" / "augmentation" / "line.png", tmp_path)
+    for text in ("Every draw", "Ein\nanderer Text"):
+        line = {"path": "line.png", "lines": [{"box": [16, 24, 345, 71], "text": text}]}
+        (tmp_path / "lines.jsonl").write_text(json.dumps(line))
+        options = ("--lines", tmp_path / "lines.jsonl", "--epochs", 2, "--operation", "warp")
+        done = run(ROOT / "pipelines" / "read.yaml", tmp_path / "line.png", *options, "--out", tmp_path / "sheet.png")
+        assert done.exit_code == 0, done.output
+        assert len(done.stdout.splitlines()) == 2
+        sheets.append(np.asarray(Image.open(tmp_path / "sheet.png")))
+    one, other = sheets
+    rows, columns = (one != other).any(axis=2).nonzero()
+    assert rows.min() > len(one) / 2
+    third = one.shape[1] / 3
+    assert {int(column // third) for column in columns.tolist()} == {0, 1, 2}
+
+
 def test_lines_of_text_are_shown_by_the_stage_that_reads_them(tmp_path: Path) -> None:
     line, listed = ROOT / "docs" / "augmentation" / "line.png", ROOT / "docs" / "augmentation" / "line.jsonl"
     out = tmp_path / "sheet.png"
     read = (ROOT / "pipelines" / "read.yaml", line, "--lines", listed, "--out", out)
     done = run(*read, "--operation", "warp", "--epochs", 2)
     assert done.exit_code == 0, done.output
-    assert re.search(r"line\.jsonl.*, epoch 1: corners .*; warp of \d+x2 points", done.stdout)
+    assert re.search(r"line\.jsonl.* 'Every draw is a value', epoch 1: corners .*; warp of \d+x2 points", done.stdout)
     for more, code, message in (
         (("--operation", "flip"), 2, "flip cannot vary lines"),
         (("--boxes", COCO), 2, "--boxes and --lines exclude each other"),
