@@ -80,8 +80,6 @@ def seen(quads: Quads, located: Projection) -> tuple[Boxes, npt.NDArray[np.float
     window = np.array(located.corners)
     if located.mirrored:
         window = window[::-1]
-    if not _area(window):
-        return boxes, shares
     height, width = located.canvas_hw
     for number, quad in enumerate(quads.astype(np.float64)):
         kept = _clipped(quad, window)

@@ -47,7 +47,9 @@ def visible_quads(quads: Quads, located: Located, *, min_visible: float) -> tupl
 
     Those that are partly seen reach beyond the canvas.
     """
-    kept = _enough(seen(quads, _projection(located))[1], min_visible)
+    shows_any = all(low < high for low, high in located.spans)
+    shares = seen(quads, _projection(located))[1] if shows_any else np.zeros(len(quads))
+    kept = _enough(shares, min_visible)
     return located.quads_to_canvas(quads[kept]), kept
 
 
