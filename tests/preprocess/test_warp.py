@@ -103,7 +103,7 @@ def test_a_warp_is_a_smooth_move_and_folds_nothing() -> None:
 
 def test_points_that_would_have_to_follow_a_warp_are_refused_by_name() -> None:
     variation = Augmentation([{"op": "warp"}]).draw((60, 90), seed=0, epoch=0, index=0, definition=DEFINITION)
-    with pytest.raises(ValueError, match=r"points cannot follow a warp of 3x2 points by up to .* px; only masks do"):
+    with pytest.raises(ValueError, match=r"points cannot follow a warp of 2x2 points by up to .* px; only masks do"):
         variation_mapping(DEFINITION, variation, (60, 90))
 
 
