@@ -12,6 +12,7 @@ from box_sets import Drawn, write_coco
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from image_files import png_of
+from mask_sets import mapped
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Output, Pad, Resize, compile
 from onestream.preprocess.backends.base import BackendName, Compiled
@@ -219,7 +220,7 @@ def test_without_augmentation_masks_and_quads_follow_the_definition_too() -> Non
 
 @given(st.data())
 def test_what_a_crop_cuts_off_does_not_come_back_where_a_pad_follows(data: st.DataObject) -> None:
-    """Boxes, quads and points of what is served are where its mask is."""
+    """Boxes, quads, points and masks of what is served are where pixels come to lie by whole numbers."""
     height, width, rows, columns = (data.draw(st.integers(20, 90)) for _ in range(4))
     resizes = data.draw(st.sampled_from([[], [Resize(mode="exact", size=(60, 70))]]))
     padded = rows + data.draw(st.integers(0, 60)), columns + data.draw(st.integers(0, 60))
@@ -231,7 +232,8 @@ def test_what_a_crop_cuts_off_does_not_come_back_where_a_pad_follows(data: st.Da
     x1, y1 = data.draw(st.integers(x0 + 1, width)), data.draw(st.integers(y0 + 1, height))
     mask = np.zeros((height, width), np.uint8)
     mask[y0:y1, x0:x1] = 1
-    seen = moved_mask(mask, definition, border=255)
+    seen = mapped(mask, definition)
+    np.testing.assert_array_equal(moved_mask(mask, definition, border=255), seen)
     located, boxes = mapping(definition, (height, width)), np.array([[x0, y0, x1, y1]], np.float32)
     kept, which = visible_boxes(boxes, located, min_visible=0)
     if (seen == 1).any():
