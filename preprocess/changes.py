@@ -27,7 +27,7 @@ Recolor = Callable[[Pixels, Factors], Pixels]
 Apply = Callable[[Pixels, "AnyChange"], Pixels]
 _OnImage = Callable[[Image.Image], Image.Image]
 _Rgb = tuple[Level, Level, Level]
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+LUMA = (0.299, 0.587, 0.114)
 """Of RGB (ITU-R 601)."""
 
 
@@ -157,6 +157,10 @@ class Blur(_Change):
 
     op: Literal["blur"] = "blur"
     sigma: float = Field(ge=0)
+
+    def cut(self, offset: tuple[float, float], scale: float, size_hw: Size) -> Self:  # noqa: ARG002 (it has no place)
+        """See ``_Change.cut``: as wide as what is seen."""
+        return self.model_copy(update={"sigma": self.sigma * scale})
 
     def apply(self, pixels: Pixels) -> Pixels:
         """The border is repeated outwards."""
@@ -333,7 +337,7 @@ class Background(_Change):
         top, bottom = one + (two - one) * across, four + (three - four) * across
         tint = top + (bottom - top) * down[:, None]
         if is_gray:
-            tint = (tint * _LUMA).sum(axis=2, keepdims=True)
+            tint = (tint * np.array(LUMA, np.float32)).sum(axis=2, keepdims=True)
         tint = (
             tint * np.float32(letters / 255) if letters > ground else 255 - (255 - tint) * np.float32(1 - letters / 255)
         )

@@ -131,7 +131,7 @@ class CpuFinish:
             to_bgr=self._to_bgr,
         )
 
-    def _sampled(self, cut: Pixels, sampling: Sampling, canvas_hw: Size, fill: int) -> Pixels:
+    def _sampled(self, cut: Pixels, sampling: Sampling, canvas_hw: Size, fill: int | None) -> Pixels:
         size_hw, channels = (cut.shape[0], cut.shape[1]), cut.shape[2]
         if sampling.shrunk_hw != size_hw:
             # By Pillow's own arithmetic, so that every bit is the reference's.
