@@ -1,7 +1,8 @@
 """Changes of a picture's levels that augmentation draws: values that say what happens, and Pillow and NumPy that do it.
 
-Every backend on a CPU runs this code, so that equal pixels stay equal. Pixels are uint8 (height, width, channels), RGB
-or gray. *Pillow's* means that the arithmetic is what torchvision runs on PIL images.
+The reference runs this code, DALI on a CPU compiled loops of the same arithmetic where ``cpu.levels`` has them, so that
+equal pixels stay equal. Pixels are uint8 (height, width, channels), RGB or gray. *Pillow's* means that the arithmetic
+is what torchvision runs on PIL images.
 """
 
 from __future__ import annotations

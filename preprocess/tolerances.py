@@ -190,7 +190,14 @@ VARIED: tuple[VariedTolerance, ...] = (
         "the same whole numbers, and Pillow's own arithmetic where it shrinks",
     ),
     VariedTolerance("dali", "box", 1, 0.5, "a box, with *bilinear*", "as the definition's resize"),
-    VariedTolerance("dali", "changes", 0, 0, "a change of levels, or a mixture, of equal pixels", "the same code"),
+    VariedTolerance(
+        "dali",
+        "changes",
+        0,
+        0,
+        "a change of levels, or a mixture, of equal pixels",
+        "the same arithmetic, by Pillow or by compiled loops",
+    ),
     VariedTolerance(
         "dali", "colours", 4, 0.2, "a box, and brightness, contrast and saturation of up to 1.4, with a turn of hue",
         "the level of the resize times 1.4 twice, and what the hue adds, which is rounded again",
