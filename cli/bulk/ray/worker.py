@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from onestream.cli.bulk.journal import JournalError
 from onestream.cli.bulk.outputs import write_json_lines, write_parquet
 from onestream.cli.bulk.ray.answering import Answering
-from onestream.cli.bulk.ray.folder import ABOUT, OutputFolder
+from onestream.cli.bulk.ray.folder import OutputFolder
 from onestream.cli.bulk.ray.machines import Installed, WrongMachine, check_same, here
 from onestream.cli.bulk.ray.options import Format, RayOptions
 from onestream.cli.bulk.ray.parts import Counts, Part, number_in, parts
@@ -76,13 +77,11 @@ class Work:
         if missing:
             raise WrongMachine(f"machine {here()} does not see {missing[0]}; take a folder that all machines share")
         try:
-            why_not = "" if ABOUT in self.out.names() else f"no {ABOUT} is there"
-        except OSError as error:
-            why_not = str(error)
-        if why_not:
+            self.out.check_run()
+        except (JournalError, OSError) as error:
             raise WrongMachine(
-                f"machine {here()} does not see {self.out.place} ({why_not}); take a folder that all machines share"
-            )
+                f"machine {here()} does not see {self.out.place} ({error}); take a folder that all machines share"
+            ) from None
 
 
 def list_parts(_: Batch, *, work: Work, finished: frozenset[str]) -> Iterator[Batch]:
