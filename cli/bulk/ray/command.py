@@ -70,6 +70,7 @@ def bulk_on_ray(options: RayOptions) -> None:
             workers.most()
             check_all()
             answering, about = _answering(options, workers)
+            stack.enter_context(work.out.held())
             work.out.begin(about, anew=options.overwrite)
         except (*_OF_NO_IMAGE, OnestreamError, ValueError, ImportError, OSError) as error:
             fail(str(error), EXIT_CANNOT_START)

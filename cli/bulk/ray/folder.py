@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,6 +19,7 @@ ABOUT = "_run.json"
 """Says what the run is about, from its beginning on."""
 _RUN_ID = "run_id"
 """In ``ABOUT``: other folders of the same name, on machines that do not share this one, have another."""
+_LOCK = "_lock"
 COMPLETE = "_SUCCESS"
 """Is there when the output is complete, as of Spark and Hadoop; readers of Parquet pass over names with ``_``."""
 
@@ -32,6 +35,26 @@ class OutputFolder:
         # Workers have folders of their own that names would be relative to.
         self.place = place.rstrip("/") if self._is_remote else os.path.abspath(remote.local_path(place))
         self.run_id = ""
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs out of a folder of this machine, which is made; a store knows no locks.
+
+        Raises JournalError where one is at work there; OSError.
+        """
+        if self._is_remote:
+            yield
+            return
+        os.makedirs(self.place, exist_ok=True)
+        with Path(self.place, _LOCK).open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise JournalError(f"another run writes {self.place}") from None
+            except OSError:
+                # Some mounts have no locks.
+                pass
+            yield
 
     def begin(self, about: Mapping[str, Any], *, anew: bool) -> None:
         """Make the folder for a run ``about`` these JSON values; ``anew`` deletes what earlier runs have written.

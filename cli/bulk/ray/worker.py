@@ -154,6 +154,8 @@ class Worker:
             write_parquet(file, counted, like=self._maker.example, top=self._work.top)
         else:
             write_json_lines(file, counted)
+        # Where another run began anew meanwhile, of which a store tells nobody.
+        self._work.out.check_run()
         self._work.out.write(part.file_name(self._work.file_format), file.getvalue())
         return Counts(counted.rows, counted.failed, names.passed_over)
 
