@@ -21,7 +21,7 @@ from onestream.cli.bulk.ray.options import RayOptions
 from onestream.cli.bulk.ray.parts import Counts
 from onestream.cli.bulk.ray.run import NoRoom, Workers, connected, finished, rest, standard_input
 from onestream.cli.bulk.ray.sent_model import SentModel, built_model
-from onestream.cli.bulk.ray.worker import SourcesChanged, Work
+from onestream.cli.bulk.ray.worker import SourcesChanged, Work, WorkerFailed
 from onestream.cli.bulk.sources import counter
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.client import OnestreamError
@@ -78,7 +78,7 @@ def bulk_on_ray(options: RayOptions) -> None:
             rate = _run(work, answering, workers, options, tally)
         except _OF_NO_IMAGE as error:
             fail(f"{work.out.place}: {error}", EXIT_CANNOT_START)
-        except (OnestreamError, OSError, MemoryError, RuntimeError, ray.exceptions.RayError) as error:
+        except (OnestreamError, OSError, MemoryError, RuntimeError, WorkerFailed, ray.exceptions.RayError) as error:
             code = EXIT_FAILED if tally.done > tally.earlier else EXIT_CANNOT_START
             fail(f"stopped after {tally.done} images: {error}{_kept(work)}", code)
         except KeyboardInterrupt:

@@ -18,6 +18,7 @@ import ray.data
 
 from onestream.cli.bulk.outputs import rows_in
 from onestream.cli.bulk.ray.answering import Answering
+from onestream.cli.bulk.ray.attempts import Attempts
 from onestream.cli.bulk.ray.machines import here, installed
 from onestream.cli.bulk.ray.parts import Counts, number_in
 from onestream.cli.bulk.ray.worker import Work, Worker, items_of, list_parts
@@ -141,7 +142,8 @@ def finished(work: Work) -> Iterator[tuple[str, Counts]]:
 def rest(work: Work, answering: Answering, workers: Workers, *, finished: frozenset[str]) -> Iterator[Counts]:
     """Do the parts that are not ``finished``; the counts of each as its file is complete, in any order.
 
-    Raises ``NoRoom``, what a worker met, as ``WrongMachine``, ``SourcesChanged`` and OSError, and Ray's own errors.
+    Raises ``NoRoom``, what a worker met, as ``WrongMachine``, ``SourcesChanged`` and OSError, ``WorkerFailed`` where a
+    part ended its workers, and Ray's own errors.
     """
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -157,7 +159,12 @@ def rest(work: Work, answering: Answering, workers: Workers, *, finished: frozen
     )
     reports = parts.map_batches(
         Worker,
-        fn_constructor_kwargs={"work": work, "answering": answering, "asked_by": installed()},
+        fn_constructor_kwargs={
+            "work": work,
+            "answering": answering,
+            "asked_by": installed(),
+            "attempts": Attempts(),
+        },
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=workers.most()),
         num_cpus=workers.cpus,

@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import ray
 
 from onestream.cli.bulk.journal import JournalError
 from onestream.cli.bulk.outputs import write_json_lines, write_parquet
 from onestream.cli.bulk.ray.answering import Answering
+from onestream.cli.bulk.ray.attempts import MOST_ATTEMPTS, Attempts
 from onestream.cli.bulk.ray.folder import OutputFolder
 from onestream.cli.bulk.ray.machines import Installed, WrongMachine, check_same, here
 from onestream.cli.bulk.ray.options import Format, RayOptions
 from onestream.cli.bulk.ray.parts import Counts, Part, number_in, parts
 from onestream.cli.bulk.rows import Row
-from onestream.cli.bulk.sources import is_address, local_path, samples_of, units
+from onestream.cli.bulk.sources import Sample, is_address, local_path, samples_of, units
 from onestream.measure.image_files import ImageNames
 from onestream.serving.models.in_process import GpuFailed
 
@@ -31,6 +33,10 @@ Batch = dict[str, npt.NDArray[Any]]
 
 class SourcesChanged(Exception):
     """The sources do not have the images in a place that an earlier run found there."""
+
+
+class WorkerFailed(Exception):
+    """What ended a worker, or what one met that no other kind of error tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +125,17 @@ class Worker:
     It takes and gives ``items``: of each part ``Counts`` when its file is complete, or the error that ends the run.
     """
 
-    def __init__(self, *, work: Work, answering: Answering, asked_by: Installed) -> None:
-        self._work = work
+    def __init__(self, *, work: Work, answering: Answering, asked_by: Installed, attempts: Attempts) -> None:
+        self._work, self._attempts = work, attempts
         self._failure: Exception | None = None
         try:
             check_same(asked_by, machine=here())
             work.enter()
+            # Ray starts an actor again under its old id.
+            opening = f"opening the pipeline on machine {here()} in actor {ray.get_runtime_context().get_actor_id()}"
+            self._begin(opening)
             self._maker = answering.open()
+            attempts.end(opening)
         except Exception as error:  # as above
             self._failure = portable(error)
 
@@ -146,9 +156,11 @@ class Worker:
             return portable(error)
 
     def _write(self, part: Part) -> Counts:
+        doing = f"part {part.number}, from {part.units[0].name!r} on,"
+        was_begun = self._begin(doing)
         names = ImageNames(every_file=self._work.every_file)
         samples = (sample for unit in part.units for sample in samples_of(unit, names, self._work.column))
-        counted = _Counted(self._maker.rows(samples))
+        counted = _Counted(self._one_by_one(samples, doing) if was_begun else self._maker.rows(samples))
         file = io.BytesIO()
         if self._work.file_format == "parquet":
             write_parquet(file, counted, like=self._maker.example, top=self._work.top)
@@ -157,7 +169,22 @@ class Worker:
         # Where another run began anew meanwhile, of which a store tells nobody.
         self._work.out.check_run()
         self._work.out.write(part.file_name(self._work.file_format), file.getvalue())
+        self._attempts.end(doing)
         return Counts(counted.rows, counted.failed, names.passed_over)
+
+    def _begin(self, doing: str) -> bool:
+        """Whether others began it and were killed. Raises ``WorkerFailed`` where there were too many of them."""
+        earlier, reached = self._attempts.begin(doing)
+        if earlier >= MOST_ATTEMPTS:
+            last = f"; replace the last image that was begun by an empty one to go on without it: {reached}"
+            raise WorkerFailed(f"{doing} lost its process {earlier} times{last if reached else ''}")
+        return earlier > 0
+
+    def _one_by_one(self, samples: Iterator[Sample], doing: str) -> Iterator[Row]:
+        """The same rows, each image told before it is begun: so the one that ends its process is known."""
+        for sample in samples:
+            self._attempts.reach(doing, repr(f"{sample.path} {sample.key}".rstrip()))
+            yield from self._maker.rows(iter([sample]))
 
 
 def portable(error: Exception) -> Exception:
