@@ -7,7 +7,7 @@ import os
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,12 +43,11 @@ class WorkerFailed(Exception):
 class Work:
     """What is to be done, the same for every process.
 
-    ``folder`` is that of the one that asks, to which names are relative; ``needed`` are the sources that every machine
-    must see. ``listed`` is the file that holds standard input.
+    ``folder`` is that of the one that asks, to which names are relative. ``listed`` is the file that holds standard
+    input.
     """
 
     folder: str
-    needed: tuple[str, ...]
     sources: tuple[str, ...]
     listed: str | None
     every_file: bool
@@ -61,11 +60,9 @@ class Work:
     @classmethod
     def of(cls, options: RayOptions, out: OutputFolder) -> Work:
         """What a command was asked for."""
-        sources = tuple(map(local_path, options.sources))
         return cls(
             folder=os.getcwd(),
-            needed=tuple(source for source in sources if not is_address(source) and os.path.exists(source)),
-            sources=sources,
+            sources=tuple(map(local_path, options.sources)),
             listed=None,
             every_file=options.every_file,
             column=options.column,
@@ -79,9 +76,6 @@ class Work:
         """Let names mean here what they mean to the one that asks. Raises ``WrongMachine`` where they cannot."""
         if os.path.isdir(self.folder):
             os.chdir(self.folder)
-        missing = [name for name in self.needed if not os.path.exists(name)]
-        if missing:
-            raise WrongMachine(f"machine {here()} does not see {missing[0]}; take a folder that all machines share")
         try:
             self.out.check_run()
         except (JournalError, OSError) as error:
@@ -103,7 +97,7 @@ def list_parts(_: Batch, *, work: Work, finished: frozenset[str]) -> Iterator[Ba
             for part in parts(units(work.sources, listed, names=names), most_files=work.files_per_part):
                 earlier = done.pop(part.number, None)
                 if earlier is None:
-                    yield items([part])
+                    yield items([replace(part, seen=_is_here(part.units[0].name))])
                 elif earlier != part.file_name(work.file_format):
                     raise SourcesChanged(
                         f"part {part.number} of the sources, from {part.units[0].name!r} on, has other files than an "
@@ -158,6 +152,7 @@ class Worker:
     def _write(self, part: Part) -> Counts:
         doing = f"part {part.number}, from {part.units[0].name!r} on,"
         was_begun = self._begin(doing)
+        _check_sees(part)
         names = ImageNames(every_file=self._work.every_file)
         samples = (sample for unit in part.units for sample in samples_of(unit, names, self._work.column))
         counted = _Counted(self._one_by_one(samples, doing) if was_begun else self._maker.rows(samples))
@@ -185,6 +180,23 @@ class Worker:
         for sample in samples:
             self._attempts.reach(doing, repr(f"{sample.path} {sample.key}".rstrip()))
             yield from self._maker.rows(iter([sample]))
+
+
+def _is_here(name: str) -> bool:
+    return not is_address(name) and os.path.exists(name)
+
+
+def _check_sees(part: Part) -> None:
+    """Raise ``WrongMachine`` where the part's files are on the one that lists them, and their folder is not here.
+
+    A folder on which nothing is mounted is there, and empty.
+    """
+    name = part.units[0].name
+    if not part.seen or os.path.exists(name):
+        return
+    folder = os.path.dirname(name) or os.curdir
+    if not os.path.isdir(folder) or not os.listdir(folder):
+        raise WrongMachine(f"machine {here()} does not see {name}; take a folder that all machines share")
 
 
 def portable(error: Exception) -> Exception:

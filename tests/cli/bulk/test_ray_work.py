@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +16,15 @@ import pytest
 pytest.importorskip("ray")
 
 from onestream.cli.bulk.ray import worker as worker_module
+from onestream.cli.bulk.ray.attempts import AttemptCounts
 from onestream.cli.bulk.ray.folder import OutputFolder
-from onestream.cli.bulk.ray.machines import WrongMachine
+from onestream.cli.bulk.ray.machines import WrongMachine, installed
 from onestream.cli.bulk.ray.options import RayOptions
-from onestream.cli.bulk.ray.worker import Work
+from onestream.cli.bulk.ray.parts import Counts, Part
+from onestream.cli.bulk.ray.worker import Work, Worker, WorkerFailed, items, items_of, list_parts
+from onestream.cli.bulk.rows import Answer, Row
+from onestream.cli.bulk.sources import Sample
+from onestream.client import Classification
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +66,63 @@ def begun(folder: Path, *sources: str, **changed: Any) -> Work:
     return sent
 
 
+class Reads:
+    """A row for each image that can be read, and for each that cannot; ``meets`` is told its name before."""
+
+    example: Answer = Classification((), model="", request_id="", latency_ms=0)
+
+    def __init__(self, meets: Callable[[str], object] = lambda _: None) -> None:
+        self._meets = meets
+
+    def open(self) -> Reads:
+        return self
+
+    def rows(self, samples: Iterator[Sample]) -> Iterator[Row]:
+        for sample in samples:
+            self._meets(sample.path)
+            if os.path.exists(sample.path):
+                yield Row(sample.path, sample.key, self.example)
+            else:
+                yield Row(sample.path, sample.key, error="unreadable_input", reason="gone")
+
+
+def listed_parts(work: Work) -> list[Any]:
+    return [item for batch in list_parts({}, work=work, finished=frozenset()) for item in items_of(batch)]
+
+
+def done(work: Work, parts: list[Any], reads: Reads | None = None, attempts: Any = None) -> list[Any]:
+    """What a worker gives for parts."""
+    worker = Worker(work=work, answering=reads or Reads(), asked_by=installed(), attempts=attempts or AttemptCounts())
+    return items_of(worker(items(parts)))
+
+
+@pytest.mark.parametrize("sources", ["folder", "pattern", "list"])
+@pytest.mark.parametrize("mount_point", ["missing", "empty"])
+def test_a_machine_without_the_mount_of_the_sources_is_refused(tmp_path: Path, sources: str, mount_point: str) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    for name in "abc":
+        (mount / f"{name}.jpg").write_bytes(b"photo")
+    (tmp_path / "list").write_text(f"{mount}/a.jpg\n{mount}/b.jpg\n{mount}/c.jpg\n")
+    source = {"folder": "mount", "pattern": "mount/*.jpg", "list": "-"}[sources]
+    work = replace(begun(tmp_path, source), listed=str(tmp_path / "list"))
+    parts = listed_parts(work)
+    (mount / "c.jpg").unlink()
+    # One file alone that is gone meanwhile is a row.
+    assert done(work, parts) == [Counts(2), Counts(1, 1)]
+    shutil.rmtree(mount)
+    if mount_point == "empty":
+        mount.mkdir()
+    for error in done(work, parts):
+        assert isinstance(error, WrongMachine)
+        assert re.search(r"10\.0\.0\.7 does not see \S*mount/[ac]\.jpg; take a folder that all", str(error))
+
+
+def test_what_the_one_that_asks_does_not_see_either_is_a_row(tmp_path: Path) -> None:
+    work = begun(tmp_path, "nowhere/a.jpg", "nowhere/b.jpg")
+    assert done(work, listed_parts(work)) == [Counts(2, 2)]
+
+
 def test_a_folder_of_the_same_name_that_is_no_shared_one_is_refused(tmp_path: Path) -> None:
     """Each machine has run the same command alone before, so each has the file that says what the run is about."""
     first = begun(tmp_path)
@@ -70,3 +137,35 @@ def test_a_folder_of_the_same_name_that_is_no_shared_one_is_refused(tmp_path: Pa
     # The same command goes on where it began, also there.
     begun(tmp_path).enter()
     second.enter()
+
+
+def test_what_ended_its_process_too_often_is_not_begun_again(tmp_path: Path) -> None:
+    """Killed as by an exception that nothing here catches; from the second attempt on, image by image."""
+    work = begun(tmp_path, "a.jpg", "b.jpg")
+    (part,) = listed_parts(work)
+    attempts, met = AttemptCounts(), list[str]()
+
+    class Killed(BaseException):
+        pass
+
+    def dies(name: str) -> None:
+        met.append(name)
+        if name == "b.jpg":
+            raise Killed
+
+    for _ in range(5):
+        with pytest.raises(Killed):
+            done(work, [part], Reads(dies), attempts)
+    (error,) = done(work, [part], Reads(dies), attempts)
+    assert isinstance(error, WorkerFailed)
+    assert str(error) == (
+        "part 0, from 'a.jpg' on, lost its process 5 times; replace the last image that was begun by an empty one to "
+        "go on without it: 'b.jpg'"
+    )
+    assert met == ["a.jpg", "b.jpg"] * 5
+    # Others are still done, and what was killed four times alone is done and forgotten.
+    other = Part(1, part.units[:1])
+    for _ in range(4):
+        attempts.begin("part 1, from 'a.jpg' on,")
+    for _ in range(2):
+        assert done(work, [other], Reads(dies), attempts) == [Counts(1, 1)]
