@@ -15,7 +15,7 @@ import numpy.typing as npt
 import ray
 
 from onestream.cli.bulk.journal import JournalError
-from onestream.cli.bulk.outputs import write_json_lines, write_parquet
+from onestream.cli.bulk.outputs import Unwritable, write_json_lines, write_parquet
 from onestream.cli.bulk.ray.answering import Answering
 from onestream.cli.bulk.ray.attempts import MOST_ATTEMPTS, Attempts
 from onestream.cli.bulk.ray.folder import OutputFolder
@@ -24,7 +24,10 @@ from onestream.cli.bulk.ray.options import Format, RayOptions
 from onestream.cli.bulk.ray.parts import Counts, Part, number_in, parts
 from onestream.cli.bulk.rows import Row
 from onestream.cli.bulk.sources import Sample, is_address, local_path, samples_of, units
+from onestream.client import OnestreamError
 from onestream.measure.image_files import ImageNames
+from onestream.preprocess import PreprocessError
+from onestream.serving.errors import ServingError
 from onestream.serving.models.in_process import GpuFailed
 
 Batch = dict[str, npt.NDArray[Any]]
@@ -37,6 +40,13 @@ class SourcesChanged(Exception):
 
 class WorkerFailed(Exception):
     """What ended a worker, or what one met that no other kind of error tells."""
+
+
+OF_NO_IMAGE = (JournalError, PreprocessError, ServingError, SourcesChanged, Unwritable, WrongMachine)
+"""What another run of the same command would meet again."""
+OF_THE_MOMENT = (OnestreamError, OSError, GpuFailed, WorkerFailed)
+"""What the same command may go on after."""
+_TOLD = OF_NO_IMAGE + OF_THE_MOMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +210,14 @@ def _check_sees(part: Part) -> None:
 
 
 def portable(error: Exception) -> Exception:
-    """The error, or one with its text where it cannot go to another process."""
+    """The error, or ``WorkerFailed`` with its text where it is of no kind that users are told of, or cannot be sent."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # what an error's own arguments raise is of any kind
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+        is_sent = False
+    else:
+        is_sent = isinstance(error, _TOLD)
+    return error if is_sent else WorkerFailed(f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
 def items(values: Sequence[Part | Counts | Exception]) -> Batch:

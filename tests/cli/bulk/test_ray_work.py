@@ -7,21 +7,38 @@ import pickle
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from onestream.cli.bulk.journal import JournalError
+from onestream.cli.main import app
 
 pytest.importorskip("ray")
 
+import ray
+
+from onestream.cli.bulk.ray import command
 from onestream.cli.bulk.ray import worker as worker_module
 from onestream.cli.bulk.ray.attempts import AttemptCounts
 from onestream.cli.bulk.ray.folder import OutputFolder
 from onestream.cli.bulk.ray.machines import WrongMachine, installed
 from onestream.cli.bulk.ray.options import RayOptions
 from onestream.cli.bulk.ray.parts import Counts, Part
-from onestream.cli.bulk.ray.worker import Work, Worker, WorkerFailed, items, items_of, list_parts
+from onestream.cli.bulk.ray.worker import (
+    OF_NO_IMAGE,
+    OF_THE_MOMENT,
+    Work,
+    Worker,
+    WorkerFailed,
+    items,
+    items_of,
+    list_parts,
+)
 from onestream.cli.bulk.rows import Answer, Row
 from onestream.cli.bulk.sources import Sample
 from onestream.client import Classification
@@ -169,3 +186,46 @@ def test_what_ended_its_process_too_often_is_not_begun_again(tmp_path: Path) -> 
         attempts.begin("part 1, from 'a.jpg' on,")
     for _ in range(2):
         assert done(work, [other], Reads(dies), attempts) == [Counts(1, 1)]
+
+
+class Unsendable(Exception):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+@pytest.mark.parametrize(
+    ("met", "expected"),
+    [
+        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device"),
+        (JournalError("another run"), "JournalError: another run"),
+        (KeyError("boxes"), "WorkerFailed: KeyError: 'boxes'"),
+        (ValueError("no such column"), "WorkerFailed: ValueError: no such column"),
+        (MemoryError(), "WorkerFailed: MemoryError"),
+        (Unsendable("one", "two"), "WorkerFailed: Unsendable: one and two"),
+    ],
+)
+def test_whatever_a_worker_meets_comes_back_as_an_error_that_users_are_told(
+    tmp_path: Path, met: Exception, expected: str
+) -> None:
+    def meets(_: str) -> None:
+        raise met
+
+    work = begun(tmp_path, "a.jpg")
+    (error,) = done(work, listed_parts(work), Reads(meets))
+    assert f"{type(error).__name__}: {error}" == expected
+    assert isinstance(error, OF_NO_IMAGE + OF_THE_MOMENT)
+
+
+def test_a_cluster_that_fails_at_the_beginning_is_told_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        raise ray.exceptions.GetTimeoutError("no answer\n(and where)")
+
+    monkeypatch.setattr(command, "connected", lambda _: nullcontext())
+    monkeypatch.setattr(command, "check_all", fail)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 1.0}}])
+    said = CliRunner().invoke(app, ["bulk", "a.jpg", "--ray", "--to", str(tmp_path / "out")], catch_exceptions=False)
+    assert said.exit_code == 2
+    assert "GetTimeoutError: no answer" in said.output
+    assert "and where" not in said.output
