@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bulk_fakes import Bulk, labels
 from typer.testing import CliRunner
 
 from onestream.cli.bulk.journal import JournalError
@@ -24,6 +25,7 @@ import ray
 
 from onestream.cli.bulk.ray import command
 from onestream.cli.bulk.ray import worker as worker_module
+from onestream.cli.bulk.ray.answering import ByServer
 from onestream.cli.bulk.ray.attempts import AttemptCounts
 from onestream.cli.bulk.ray.folder import OutputFolder
 from onestream.cli.bulk.ray.machines import WrongMachine, installed
@@ -41,7 +43,8 @@ from onestream.cli.bulk.ray.worker import (
 )
 from onestream.cli.bulk.rows import Answer, Row
 from onestream.cli.bulk.sources import Sample
-from onestream.client import Classification
+from onestream.client import BadImage, Classification
+from onestream.client._transports.base import Tensors
 
 
 @pytest.fixture(autouse=True)
@@ -229,3 +232,20 @@ def test_a_cluster_that_fails_at_the_beginning_is_told_without_a_traceback(
     assert said.exit_code == 2
     assert "GetTimeoutError: no answer" in said.output
     assert "and where" not in said.output
+
+
+@pytest.mark.parametrize("takes", [b"\x89PNG", b"BM", b"RIFF"])
+def test_a_server_that_refuses_the_photos_of_the_package_is_asked_with_others(bulk: Bulk, takes: bytes) -> None:
+    def answer(data: bytes) -> Tensors:
+        if not data.startswith(takes):
+            raise BadImage("unsupported_format", "another one")
+        return labels(b"taken")
+
+    bulk.transport.answer = answer
+    asked = ByServer("fake", None, "classify", top=1, in_flight=1, timeout_s=None, priority="low")
+    example = asked.open().example
+    assert isinstance(example, Classification)
+    assert example.labels[0].label == "taken"
+    bulk.transport.answer = lambda _: labels(b"bad")
+    with pytest.raises(BadImage, match="the file ends, early"):
+        asked.open()
