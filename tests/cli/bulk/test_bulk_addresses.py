@@ -81,6 +81,10 @@ def test_names_that_look_like_options_are_no_other_place(store: str) -> None:
         (f"{store}/questions/photos?region=x", "", "UnreadableInput"),
         (f"{store}/questions/who?region=x.jpg", "", "UnreadableInput"),
     ]
+    assert read(f"{store}/questions/*.jpg") == [
+        (f"{store}/questions/b.jpg", "", b"asked"),
+        (f"{store}/questions/who?region=x.jpg", "", "UnreadableInput"),
+    ]
 
 
 def test_shards_behind_an_address_are_patterns_and_braces(store: str) -> None:
