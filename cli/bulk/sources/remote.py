@@ -15,7 +15,7 @@ _ADDRESS = re.compile(r"(?P<root>(?P<scheme>[a-z][a-z0-9+.-]+)://[^/?]*)(?P<path
 _OF_THE_WEB = ("http", "https")
 _WHOLE_OR_NOT_AT_ALL = ("s3", "gcs", "abfs")
 """Object stores, in which a file appears when all of it was written."""
-_READ_AT_ONCE = 4 << 20
+READ_AT_ONCE = 4 << 20
 """Bytes that are asked for where a file is read in small pieces: a store answers each question after a while."""
 
 
@@ -95,7 +95,7 @@ def open_stream(address: str, *, in_small_pieces: bool = False) -> BinaryIO:
     files, path = _opened(address)
     # Not unpacked by its ending: what that means is the reader's business, as it is of local files.
     return files.open_input_stream(  # type: ignore[no-any-return]
-        path, compression=None, buffer_size=_READ_AT_ONCE if in_small_pieces else None
+        path, compression=None, buffer_size=READ_AT_ONCE if in_small_pieces else None
     )
 
 

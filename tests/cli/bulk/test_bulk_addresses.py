@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import uuid
 from collections.abc import Iterator
@@ -168,3 +169,15 @@ def test_parquet_is_counted_by_its_footer_and_a_damaged_file_is_one_row(tmp_path
     assert count() == len(read(str(path))) == 1000
     path.write_bytes(path.read_bytes()[:-10])
     assert [image for _, _, image in read(str(path))] == ["UnreadableInput"]
+
+
+def test_a_large_row_group_is_not_held_whole(tmp_path: Path) -> None:
+    images = [os.urandom(100_000) for _ in range(640)]
+    parquet.write_table(pa.table({"image": pa.array(images, pa.binary())}), tmp_path / "rows.parquet")
+    held = []
+    before = pa.total_allocated_bytes()
+    for sample, image in zip(samples([str(tmp_path / "rows.parquet")]), images, strict=True):
+        held.append(pa.total_allocated_bytes() - before)
+        assert loaded(sample, 1_000_000) == image
+    # A few times the 64 rows that are asked for at once; the row group has 64 MB.
+    assert max(held) < 32_000_000

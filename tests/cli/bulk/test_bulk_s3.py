@@ -139,6 +139,15 @@ def test_a_shard_is_asked_for_in_large_pieces(s3: S3Server) -> None:
     assert len(s3.requests) <= 4
 
 
+def test_a_parquet_file_is_asked_for_in_large_pieces(s3: S3Server) -> None:
+    images = [os.urandom(100_000) for _ in range(200)]
+    bucket = s3.bucket({"rows.parquet": table(images)})
+    s3.requests.clear()
+    assert [image for _, _, image in read(f"{bucket}/rows.parquet")] == images
+    # Five pieces of 4 MiB, the footer, and what its length is.
+    assert len(s3.requests) <= 8
+
+
 def test_the_command_reads_s3(bulk: Bulk, s3: S3Server, tmp_path: Path) -> None:
     bucket = s3.bucket({"photos/a.jpg": b"a", "photos/bad.jpg": b"bad", "shard.tar": shard({"1.jpg": b"1"})})
     for out in (tmp_path / "out.parquet", tmp_path / "out.jsonl"):
