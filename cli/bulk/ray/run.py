@@ -29,6 +29,7 @@ _LOCAL_STORE_BYTES = 1 << 30
 _READERS = 16
 _ROUNDING = 1e-9
 _ANSWERS_WITHIN_S = 10.0
+_RAY_CLIENT = "ray://"
 
 
 class NoRoom(Exception):
@@ -88,8 +89,13 @@ def _named(cpus: float, gpus: float) -> str:
 def connected(address: str | None) -> Iterator[None]:
     """Be connected with the cluster at ``address``; None starts a Ray of this machine, which ends with the block.
 
-    A process that is connected already stays so. Raises ConnectionError.
+    A process that is connected already stays so. Raises ConnectionError, ``ValueError`` for an address of Ray Client.
     """
+    if address is not None and address.startswith(_RAY_CLIENT):
+        raise ValueError(
+            f"--ray-address {address} is for Ray Client, whose program is on no machine of the cluster; on one of them "
+            "give HOST:PORT of the head, such as HEAD:6379, or auto"
+        )
     if ray.is_initialized():
         yield
         return

@@ -102,6 +102,15 @@ def test_a_server_has_its_gpus_itself(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_an_address_of_ray_client_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    options = ["--ray-address", "ray://head:10001"]
+    done = CliRunner().invoke(app, ["bulk", "cat.jpg", "--to", str(tmp_path / "out"), *options], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "--ray-address ray://head:10001 is for Ray Client" in done.output
+    assert "give HOST:PORT of the head" in done.output
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_pipeline_that_is_built_for_cpus_alone_is_no_worker_s_on_a_gpu(tmp_path: Path) -> None:
     build(tmp_path / "things.yaml", folder=tmp_path / "models", onnx_files=cascades.write_things(tmp_path))
     assert built_model("things", tmp_path / "models").name == "things_fused"
