@@ -1,7 +1,7 @@
 """The commands of docs/scale.md run, on a cluster that they start themselves.
 
-Its program runs in test_ray_datasets. Of what is marked *text* nothing can run here: the command for GPUs needs one, and
-the image needs Docker; the page says of both that they never ran.
+Its program runs in test_ray_datasets. Of what is marked *text* nothing can run here: the command for GPUs needs one,
+and the image needs Docker; the page says of both that they never ran.
 """
 
 from __future__ import annotations
