@@ -66,10 +66,10 @@ def bulk_on_ray(options: RayOptions) -> None:
             answering, about = _answering(options, workers)
             stack.enter_context(work.out.held())
             work.out.begin(about, anew=options.overwrite)
-        except (*OF_NO_IMAGE, NoRoom, OnestreamError, ValueError, ImportError, OSError) as error:
-            fail(str(error), EXIT_CANNOT_START)
         except RayError as error:
             fail(_without_trace(error), EXIT_CANNOT_START)
+        except (*OF_NO_IMAGE, NoRoom, OnestreamError, ValueError, ImportError, OSError) as error:
+            fail(str(error), EXIT_CANNOT_START)
         try:
             rate = _run(work, answering, workers, options, tally)
         except (*OF_NO_IMAGE, NoRoom) as error:

@@ -173,7 +173,10 @@ def test_parquet_is_counted_by_its_footer_and_a_damaged_file_is_one_row(tmp_path
 
 def test_a_large_row_group_is_not_held_whole(tmp_path: Path) -> None:
     images = [os.urandom(100_000) for _ in range(640)]
-    parquet.write_table(pa.table({"image": pa.array(images, pa.binary())}), tmp_path / "rows.parquet")
+    # A page is held whole, and has by default up to 1,024 rows.
+    parquet.write_table(
+        pa.table({"image": pa.array(images, pa.binary())}), tmp_path / "rows.parquet", write_batch_size=16
+    )
     held = []
     before = pa.total_allocated_bytes()
     for sample, image in zip(samples([str(tmp_path / "rows.parquet")]), images, strict=True):
