@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,8 @@ def test_the_four_commands_run_with_a_token_and_a_machine_that_joins(repository:
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "RAY_AUTH_MODE": "token",
+        # Then Ray listens on all addresses, but to nobody without the token.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
         # The token is written into it.
         "HOME": str(tmp_path),
         "ONESTREAM_CACHE": str(default_cache_dir()),
@@ -81,16 +84,18 @@ def test_the_four_commands_run_with_a_token_and_a_machine_that_joins(repository:
     assert len(lines) == 4
     build, alone, head, together = lines
     assert head.startswith("ray start --head")
-    small = f"--object-store-memory {100 << 20} --node-ip-address 127.0.0.1"
+    # Other loopback addresses than 127.0.0.1, with which Ray refuses to make a cluster of several machines.
+    small = f"--object-store-memory {100 << 20} --node-ip-address 127.0.0"
+    joins = in_text("ray start --address").replace("HEAD:6379", f"127.0.0.2:{port}")
     lines = [
         in_text("ray get-auth-token"),
         build,
         alone,
         # All work is that of the machine that joins.
-        f"{head.replace('6379', str(port))} {small} --num-cpus 0 --temp-dir {session}",
-        f"{in_text('ray start --address').replace('HEAD:6379', f'127.0.0.1:{port}')} {small} --num-cpus 1",
+        f"{head.replace('6379', str(port))} {small}.2 --num-cpus 0 --temp-dir {session}",
+        f"{joins} {small}.3 --num-cpus 1",
         # There may be other clusters here, one of which auto would find.
-        together.replace("auto", f"127.0.0.1:{port}"),
+        together.replace("auto", f"127.0.0.2:{port}"),
     ]
     try:
         for line in lines:
@@ -109,13 +114,16 @@ def stop_own(session: Path) -> None:
     """End the processes of this cluster alone; ``ray stop`` ends every Ray of this machine."""
     import psutil
 
-    own = [
+    own = {
         process
         for process in psutil.process_iter(["cmdline"])
         if str(session) in " ".join(process.info["cmdline"] or [])
-    ]
+    }
+    # Its agents have other names, and outlive it.
+    own |= {child for process in own for child in process.children(recursive=True)}
     for process in own:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(own, timeout=30)
     shutil.rmtree(session, ignore_errors=True)
 
