@@ -97,9 +97,12 @@ def path_in(folder: Path | None, slug: str, name: str) -> Path:
 
 
 def read(folder: Path, name: str, kind: type[_Kind]) -> list[_Kind]:
-    """The content of all files with this name below a folder, by path. Raises ``ValueError`` for one that is none."""
+    """The content of all files with this name below a folder, by path. Raises ``ValueError`` for one that is none.
+
+    ``folder`` may be that of one machine.
+    """
     adapter = TypeAdapter(kind)
-    return [adapter.validate_json(path.read_bytes()) for path in sorted(folder.glob(f"*/{name}"))]
+    return [adapter.validate_json(path.read_bytes()) for path in sorted(folder.rglob(name))]
 
 
 def write(path: Path, results: BaseModel | Raw) -> None:

@@ -9,6 +9,7 @@ from onestream.measure.tables import markdown
 
 FILE_NAME = "scale-out.json"
 IN_PROCESS, ON_RAY, BULK = "in process", "bulk --ray", "bulk"
+KILLS = "kills"
 
 
 def rates(results: Raw) -> dict[str, dict[int, float]]:
@@ -17,7 +18,7 @@ def rates(results: Raw) -> dict[str, dict[int, float]]:
 
 
 def table(results: Raw) -> str:
-    """Images/s of each way, of Ray's divided by the others', and the command's memory by the length of its list."""
+    """Images/s of each way, of Ray's divided by the others', the command's memory by its list's length, and kills."""
     of_ways = rates(results)
     about = (
         f"Scale out: `classify` over {results['images']} photos of {title(results['size'])}, "
@@ -35,4 +36,18 @@ def table(results: Raw) -> str:
         rows.append([says[name], Spread.of(list(of_way.values())).text(1), against.text(2) if against else ""])
     counts = [f"{held / 1e6:.0f} MB with {int(count):,}" for count, held in results["memory_bytes"].items()]
     held = f"The command of `--ray` holds at most {' and '.join(counts)} names in its list."
-    return f"{about}\n\n{markdown(['way', 'images/s', '`--ray` ÷ it'], rows)}\n{held}\n"
+    return f"{about}\n\n{markdown(['way', 'images/s', '`--ray` ÷ it'], rows)}\n{held}\n{_of_kills(results)}"
+
+
+def _of_kills(results: Raw) -> str:
+    """Rows lost and doubled where something was killed; empty where that was not counted."""
+    if KILLS not in results:
+        return ""
+    kills = results[KILLS]
+    says = {"worker": "a worker", "node": "a node", "driver": "the command, which is then given again"}
+    rows = [[says[kind], *(str(kills[kind][name]) for name in ("runs", "lost", "doubled"))] for kind in says]
+    about = (
+        f"Killed with SIGKILL in the middle of a run of `bulk --ray` on two nodes of one machine; "
+        f"{kills['started_utc'][:10]}, commit {kills['commit'][:12]}."
+    )
+    return f"\n{about}\n\n{markdown(['killed', 'runs', 'rows lost', 'rows doubled'], rows)}\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import boxes_table, network_time, scale_out_table, streams_table, video_table
+from benchmarks import boxes_table, network_time, quantization_table, scale_out_table, streams_table, video_table
 from benchmarks.boxes_time import SCORE_THRESHOLD
 from benchmarks.competitors import CONTESTS
 from benchmarks.gpu import results as gpu
@@ -306,6 +306,7 @@ def _page(folder: Path) -> str:
             overload_table.with_plot(one, link_to=_LINK)
             for one in read(folder, overload.FILE_NAME, overload.OverloadResults)
         ),
+        *map(quantization_table.table, read(folder, quantization_table.FILE_NAME, Raw)),
         *map(scale_out_table.table, read(folder, scale_out_table.FILE_NAME, Raw)),
         gpu_table.summaries(read(folder, gpu.FILE_NAME, gpu.GpuResults)),
     ]

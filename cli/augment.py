@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from onestream.preprocess.definition import Definition
     from onestream.preprocess.training.augmentation import Augmentation
     from onestream.preprocess.training.cost import Cost
-    from onestream.preprocess.training.detection.files import DetectionFiles, DetectionSample
+    from onestream.preprocess.training.detection.coco import CocoFile
+    from onestream.preprocess.training.detection.files import DetectionSample
     from onestream.preprocess.training.segmentation.files import Mask
     from onestream.preprocess.training.sheet import Subject
     from onestream.preprocess.training.text.files import TextLine
@@ -56,7 +57,8 @@ def augment(
     lines: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="JSON lines of text in the photos (docs/training.md): shows each line, as it is read."
+            metavar="FILE",
+            help="JSON lines of text in the photos (docs/training.md): shows each line, as it is read, and its text.",
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, max=100, help="How many variations of each photo.")] = 6,
@@ -80,7 +82,7 @@ def augment(
             fail(f"{option} and --lines exclude each other", EXIT_CANNOT_START)
     if cost and lines is not None:
         fail("--cost is of pictures, not of --lines", EXIT_CANNOT_START)
-    from onestream.preprocess.errors import BackendMissing, BadDataset, BadSample, PreprocessError
+    from onestream.preprocess.errors import BackendMissing, BadDataset, BadSample, CannotVary, PreprocessError
 
     try:
         from onestream.preprocess.training.cost import chain_cost
@@ -107,11 +109,13 @@ def augment(
         else:
             definition, listed = _reading(pipeline), _lines(paths, lines)
             sheet = line_sheet(definition, chain, listed, epochs=epochs, seed=seed, cell=cell, backend=backend)
-            shown = [line.name for line in listed]
+            shown = [f"{line.name} {line.text!r}" for line in listed]
     except (BadPipeline, BadDataset) as error:
         fail(str(error), EXIT_CANNOT_START)
     except BadSample as error:
         fail(str(error), EXIT_FAILED)
+    except CannotVary as error:
+        fail(f"{augmentation or '--operation'}: {error}", EXIT_CANNOT_START)
     except PreprocessError as error:
         fail(f"{pipeline}: {error}", EXIT_CANNOT_START)
     try:
@@ -157,39 +161,55 @@ def _show(cost: Cost) -> None:
 
 
 def _subjects(paths: list[Path], boxes: Path | None, masks: Path | None) -> list[Subject]:
-    """Raises ``BadSample`` for a file that cannot be read, and ``BadDataset`` for boxes that are no COCO file."""
-    from onestream.preprocess.errors import BadSample
+    """Raises ``BadSample`` for a file that cannot be read, and ``BadDataset`` for boxes that are no COCO file of it."""
+    from onestream.preprocess.errors import BadDataset, BadSample
     from onestream.preprocess.training.sheet import Subject
 
-    known: dict[Path, DetectionSample] = {}
-    if boxes is not None:
-        for folder in {path.parent for path in paths}:
-            known |= {one.path.resolve(): one for one in _objects(boxes, folder).samples}
-    subjects = []
+    listed = None if boxes is None else _coco(boxes)
+    subjects, any_listed = [], False
     for path in paths:
         try:
             data = path.read_bytes()
         except OSError as error:
             raise BadSample(f"{path}: {error.strerror or error}") from None
-        sample = known.get(path.resolve())
         shown = Subject(str(path), data, mask=None if masks is None else _mask(path, data, masks))
+        sample = None if listed is None else _sample(path, data, listed)
         if sample is not None:
-            if sample.problem:
-                raise BadSample(f"{path}: {sample.problem}")
             shown = replace(shown, boxes=sample.boxes, class_ids=sample.class_ids, keypoints=sample.keypoints)
+            any_listed = True
         subjects.append(shown)
+    if listed is not None and not any_listed:
+        raise BadDataset(f"{boxes} lists none of the photos")
     return subjects
 
 
-def _objects(boxes: Path, folder: Path) -> DetectionFiles:
-    """With their keypoints, where the categories have the same. Raises ``BadDataset``."""
+def _coco(boxes: Path) -> CocoFile:
+    """With its keypoints; where they cannot be read it says so and leaves them out. Raises ``BadDataset``."""
     from onestream.preprocess.errors import BadDataset
-    from onestream.preprocess.training.detection.coco import read_coco
+    from onestream.preprocess.training.detection.coco import CocoFile
 
     try:
-        return read_coco(boxes, images=folder, flip_pairs=())
-    except BadDataset:
-        return read_coco(boxes, images=folder)
+        return CocoFile(boxes, keypoints=True)
+    except BadDataset as error:
+        read = CocoFile(boxes)
+        typer.echo(f"keypoints are not drawn: {error}", err=True)
+        return read
+
+
+def _sample(path: Path, data: bytes, listed: CocoFile) -> DetectionSample | None:
+    """The objects of a photo. Raises ``BadSample`` naming it where they cannot be used, or are of another size."""
+    from onestream.preprocess.errors import BadImage, BadSample
+    from onestream.preprocess.limits import Limits
+
+    sample = listed.picture(path)
+    if sample is None:
+        return None
+    try:
+        if sample.problem:
+            raise BadSample(sample.problem)
+        return sample.refuse_other_size(Limits().check(data).oriented_hw)
+    except (BadImage, BadSample) as error:
+        raise BadSample(f"{path}: {error}") from None
 
 
 def _mask(path: Path, data: bytes, folder: Path) -> Mask:

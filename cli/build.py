@@ -11,7 +11,7 @@ from rich.console import Console
 from onestream.cli.exit_codes import EXIT_FAILED, fail
 from onestream.cli.onnx_option import HELP, by_stage
 from onestream.cli.plot_option import check_plot
-from onestream.measure.image_files import expand
+from onestream.measure.image_files import ImageNames, expand
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
@@ -118,5 +118,9 @@ def _calibration(pictures: list[str] | None, labels: Path | None, min_agreement:
 
     if pictures is None:
         return None
+    names = ImageNames()
+    files = expand(pictures, names)
+    if not files:
+        fail(f"cannot build: {names.none_in(pictures)}", EXIT_FAILED)
     least = MIN_AGREEMENT if min_agreement is None else min_agreement
-    return Calibration(pictures=expand(pictures), labels=labels, min_agreement=least)
+    return Calibration(pictures=files, labels=labels, min_agreement=least)

@@ -110,6 +110,7 @@ def _roll(
 ) -> None:
     from onestream.cli.rollout_checks import Shown, Side, compare
     from onestream.preprocess import Definition
+    from onestream.serving.building.triton_config import CONFIG_FOR, from_text, precision_of
     from onestream.serving.building.versions import version_forms, version_name, version_steps
     from onestream.serving.errors import ServingError
 
@@ -121,7 +122,13 @@ def _roll(
         if definition.exists():
             preprocess = version_steps(repository, pipeline, version)[0]
             shown = Shown(preprocess, Definition.from_json(definition.read_text(encoding="utf-8")))
-        return Side(version, (name, fused), shown)
+        config = repository / f"{version_name(pipeline, version)}_fused" / CONFIG_FOR["cpu"]
+        return Side(
+            version,
+            (name, fused),
+            shown,
+            precision_of([fused], lambda _: from_text(config.read_text(encoding="utf-8"))),
+        )
 
     began = time.monotonic()
     session.ask("load", target)
@@ -130,7 +137,7 @@ def _roll(
     if photos:
         old, new = side(serving, [pipeline, f"{pipeline}_fused"]), side(target, version_forms(pipeline, target))
         comparison = compare(client, old, new, photos)
-        _show(comparison, serving, target)
+        _show(comparison, serving, target, [old.precision, new.precision])
         failures = comparison.failures(least_top1=least_top1)
         if failures:
             raise ServingError(f"{'; '.join(failures[:3])}. Version {serving} stays served")
@@ -164,10 +171,12 @@ def _watch(client: Client, pipeline: str, comparison: Comparison, watch_s: float
         time.sleep(0.1)
 
 
-def _show(comparison: Comparison, serving: int, target: int) -> None:
+def _show(comparison: Comparison, serving: int, target: int, precisions: Sequence[str]) -> None:
     table = Table("check", f"version {serving} → {target}", box=None)
     refused = f" ({comparison.refused} refused)" if comparison.refused else ""
     table.add_row("photos", f"{comparison.photos}{refused}")
+    if any(one != "float32" for one in precisions):
+        table.add_row("network on a CPU", " → ".join(precisions))
     if comparison.kept is None:
         table.add_row("same best class", "no classes")
     else:

@@ -29,11 +29,14 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two: its version, the names of its forms, and what shows its pixels; None of a cascade."""
+    """One of the two: its version, the names of its forms, what shows its pixels; None of a cascade; and what a CPU
+    runs its network in.
+    """
 
     version: int
     forms: tuple[str, str]
     shown: Shown | None
+    precision: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)

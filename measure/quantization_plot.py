@@ -14,13 +14,15 @@ from matplotlib import pyplot as plt
 from onestream.serving.building.quantization.price import Quantization, Tried
 
 _MARKERS = {"per_channel": "o", "per_tensor": "s"}
-_COLORS = plt.get_cmap("tab10").colors
+_COLORS = plt.get_cmap("tab20").colors
+"""A search tries 20 settings at most: six, the ends in float32, and the parts of the layers."""
 
 
 def draw(quantizations: Mapping[str, Quantization], path: Path) -> None:
     """Write a PNG (or what the suffix says) with a part for each network, under its name.
 
-    A dot is a setting: its agreement on the pictures that were held out, and milliseconds of one run beside float32's.
+    A dot is a setting: its agreement on the pictures that were held out, or its accuracy by float32's where there are
+    labels, and milliseconds of one run beside float32's.
     """
     figure, parts = plt.subplots(
         1, len(quantizations), figsize=(7.6 * len(quantizations), 4.2), layout="constrained", squeeze=False
@@ -35,7 +37,8 @@ def draw(quantizations: Mapping[str, Quantization], path: Path) -> None:
                 axes.plot(*at, "o", markersize=14, fillstyle="none", color="black", linestyle="none", label="chosen")
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("ms an image (less is better)")
-        axes.set_ylabel("agreement with float32, of all predictions")
+        by_labels = found.agreement.accuracy is not None
+        axes.set_ylabel(found.agreement.measure if by_labels else "agreement with float32, of all predictions")
         axes.set_xlim(0, 1.15 * max([found.speed.float32_ms, *(tried.ms for tried in found.tried)]))
         lowest = min(_height(tried) for tried in found.tried)
         axes.set_ylim(lowest - 0.05, 1.02)
@@ -48,7 +51,9 @@ def draw(quantizations: Mapping[str, Quantization], path: Path) -> None:
 
 def _height(tried: Tried) -> float:
     agreement = tried.agreement
-    return agreement.share if agreement.all_share is None else agreement.all_share
+    if agreement.all_share is None or agreement.accuracy is not None:
+        return agreement.share
+    return agreement.all_share
 
 
 def _short(tried: Tried) -> str:

@@ -17,7 +17,7 @@ from PIL import Image
 
 from onestream.postprocess.matte.stretch import Steps, mixed
 from onestream.preprocess import Definition
-from onestream.preprocess.geometry import Size, mapping, visible
+from onestream.preprocess.geometry import Size, mapping
 
 UNKNOWN = 255
 """The level of a pixel that the network did not see, in a mask of classes."""
@@ -66,11 +66,11 @@ class Place:
 
     def __init__(self, definition: Definition, size_hw: Size, grid_hw: Size) -> None:
         self.size_hw = size_hw
-        placed, seen_hw = mapping(definition, size_hw), visible(definition, size_hw)
+        placed = mapping(definition, size_hw)
         axes = []
         for axis in (0, 1):
             on_canvas = (np.arange(size_hw[axis]) + 0.5) * placed.scale[axis] + placed.offset[axis] + _TIE
-            low, high = seen_hw[axis]
+            low, high = placed.spans[axis]
             cells = grid_hw[axis] / placed.canvas_hw[axis]
             first = min(int(low * cells + _TIE), grid_hw[axis] - 1)
             last = max(first, math.ceil(high * cells - _TIE) - 1)

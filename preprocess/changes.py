@@ -1,7 +1,8 @@
 """Changes of a picture's levels that augmentation draws: values that say what happens, and Pillow and NumPy that do it.
 
-Every backend on a CPU runs this code, so that equal pixels stay equal. Pixels are uint8 (height, width, channels), RGB
-or gray. *Pillow's* means that the arithmetic is what torchvision runs on PIL images.
+The reference runs this code, DALI on a CPU compiled loops of the same arithmetic where ``cpu.levels`` has them, so that
+equal pixels stay equal. Pixels are uint8 (height, width, channels), RGB or gray. *Pillow's* means that the arithmetic
+is what torchvision runs on PIL images.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 Factors = npt.NDArray[np.float32]
 Recolor = Callable[[Pixels, Factors], Pixels]
+Apply = Callable[[Pixels, "AnyChange"], Pixels]
 _OnImage = Callable[[Image.Image], Image.Image]
 _Rgb = tuple[Level, Level, Level]
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+LUMA = (0.299, 0.587, 0.114)
 """Of RGB (ITU-R 601)."""
 
 
@@ -156,6 +158,10 @@ class Blur(_Change):
 
     op: Literal["blur"] = "blur"
     sigma: float = Field(ge=0)
+
+    def cut(self, offset: tuple[float, float], scale: float, size_hw: Size) -> Self:  # noqa: ARG002 (it has no place)
+        """See ``_Change.cut``: as wide as what is seen."""
+        return self.model_copy(update={"sigma": self.sigma * scale})
 
     def apply(self, pixels: Pixels) -> Pixels:
         """The border is repeated outwards."""
@@ -332,7 +338,7 @@ class Background(_Change):
         top, bottom = one + (two - one) * across, four + (three - four) * across
         tint = top + (bottom - top) * down[:, None]
         if is_gray:
-            tint = (tint * _LUMA).sum(axis=2, keepdims=True)
+            tint = (tint * np.array(LUMA, np.float32)).sum(axis=2, keepdims=True)
         tint = (
             tint * np.float32(letters / 255) if letters > ground else 255 - (255 - tint) * np.float32(1 - letters / 255)
         )
@@ -367,6 +373,21 @@ AnyChange = Annotated[
 ]
 
 
+ByLevel = Brightness | Posterize | Solarize | Invert
+BY_LEVEL = (Brightness, Posterize, Solarize, Invert)
+"""What maps each level by itself, whatever the picture."""
+
+
+def level_map(change: ByLevel) -> Pixels:
+    """What becomes of the levels 0 to 255 by one of ``BY_LEVEL``, uint8 (256,)."""
+    return change.apply(np.arange(256, dtype=np.uint8)[None, :, None]).reshape(256)
+
+
+def applied(pixels: Pixels, change: AnyChange) -> Pixels:
+    """``pixels`` with a change made to them: the specification, by Pillow and NumPy."""
+    return change.apply(pixels)
+
+
 def recolored(pixels: Pixels, factors: Factors) -> Pixels:
     """``pixels`` (height, width, channels) with the factors of ``Linear`` applied: the specification in NumPy."""
     channels = pixels.shape[2]
@@ -381,18 +402,26 @@ def recolored(pixels: Pixels, factors: Factors) -> Pixels:
     return out
 
 
-def changed(pixels: Pixels, changes: Sequence[AnyChange], *, color: Color, recolor: Recolor = recolored) -> Pixels:
+def changed(
+    pixels: Pixels,
+    changes: Sequence[AnyChange],
+    *,
+    color: Color,
+    recolor: Recolor = recolored,
+    apply: Apply = applied,
+) -> Pixels:
     """Pixels in the definition's ``color`` with changes made to them, one after the other.
 
-    ``recolor`` executes ``Linear``, whose factors are in the definition's order; the others work in RGB or gray.
+    ``recolor`` executes ``Linear``, whose factors are in the definition's order; ``apply`` the others, which work in
+    RGB or gray.
     """
     for change in changes:
         if isinstance(change, Linear):
             pixels = recolor(pixels, change.array)
         elif color == "bgr":
-            pixels = change.apply(np.ascontiguousarray(pixels[:, :, ::-1]))[:, :, ::-1]
+            pixels = apply(np.ascontiguousarray(pixels[:, :, ::-1]), change)[:, :, ::-1]
         else:
-            pixels = change.apply(pixels)
+            pixels = apply(pixels, change)
     return pixels
 
 

@@ -6,6 +6,7 @@
     ├── BadImage          this image cannot be processed; its batch-mates are not affected
     │   └── OutOfMemory   not for a fault of its own: there is too little memory now, and it may be tried again
     ├── CannotCompile     a backend cannot execute a definition exactly
+    │   └── CannotVary    an augmentation has an operation that cannot vary what it is given
     ├── BackendMissing    a backend's package is not installed; the message names the command
     ├── CannotImport      other preprocessing that a definition cannot state exactly, or that is not there
     ├── BadDataset        there is nothing to train on where a source points, or it is malformed
@@ -69,6 +70,10 @@ class OutOfMemory(BadImage):
 
 class CannotCompile(PreprocessError):
     """A backend refuses a definition that it cannot execute exactly."""
+
+
+class CannotVary(CannotCompile):
+    """An augmentation has an operation that cannot vary what it is given."""
 
 
 class BackendMissing(PreprocessError):

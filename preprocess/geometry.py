@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,13 @@ from onestream.preprocess.errors import BadImage
 from onestream.preprocess.operations import CenterCrop, Geometric, Pad, Resize
 
 Size = tuple[int, int]
+Spans = tuple[tuple[float, float], tuple[float, float]]
+"""Along y and along x: from and to, in pixels from the outer corner of the first; the same number twice is nothing."""
 Boxes = npt.NDArray[np.float32]
 """Rectangles, float32 (n, 4): x0, y0, x1, y1 in pixels from the outer corner of the first; a pixel is 1 wide."""
 Quads = npt.NDArray[np.float32]
 """Corners of quadrilaterals, float32 (n, 4, 2): x and y likewise, clockwise from the top left one of what is inside."""
+_Floats = TypeVar("_Floats", bound=np.floating[Any])
 
 
 def resized_size(operation: Resize, size_hw: Size) -> Size:
@@ -75,6 +79,11 @@ class Window:
     left: int
     height: int
     width: int
+
+    @property
+    def spans(self) -> Spans:
+        """From and to, along y and x."""
+        return (self.top, self.top + self.height), (self.left, self.left + self.width)
 
 
 def crop_window(operation: CenterCrop | Pad, size_hw: Size) -> Window:
@@ -188,13 +197,20 @@ class Mapping:
 
     ``scale`` and ``offset`` are (y, x), in pixels from the outer corner of the first; a negative ``scale`` mirrors. The
     two scales differ even where the aspect ratio is kept, since sides are whole pixels. ``source_hw`` is the image
-    after its EXIF orientation.
+    after its EXIF orientation. ``shown`` is where the canvas shows the image, in its pixels, and None where it shows it
+    everywhere: beside it a crop or a pad has filled it, also where a crop has cut points of the image off before.
     """
 
     source_hw: Size
     canvas_hw: Size
     scale: tuple[float, float]
     offset: tuple[float, float]
+    shown: Spans | None = None
+
+    @property
+    def spans(self) -> Spans:
+        """Where the canvas shows the image, in its pixels."""
+        return self.shown or Window(0, 0, *self.canvas_hw).spans
 
     @property
     def mirrored(self) -> bool:
@@ -249,57 +265,42 @@ def mapping(definition: Definition, size_hw: Size) -> Mapping:
     """
     current = size_hw
     scale, offset = [1.0, 1.0], [0.0, 0.0]
+    shown = [(0.0, float(side)) for side in size_hw]
     for operation in definition.geometry:
         if isinstance(operation, Resize):
             resized = resized_size(operation, current)
             for axis in (0, 1):
                 ratio = resized[axis] / current[axis]
                 scale[axis], offset[axis] = scale[axis] * ratio, offset[axis] * ratio
-            current = resized
-        else:
-            window = crop_window(operation, current)
-            offset = [offset[0] - window.top, offset[1] - window.left]
-            current = (window.height, window.width)
-    return Mapping(size_hw, current, (scale[0], scale[1]), (offset[0], offset[1]))
-
-
-def visible(definition: Definition, size_hw: Size) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Where on the canvas of ``definition`` an image of ``size_hw`` is seen, in pixels: from and to, along y and x.
-
-    Whatever is beside it was filled by a crop or a pad. From and to are the same number where nothing of the image is
-    left. Raises ``BadImage`` (too_many_pixels) where a pad would have to cut.
-    """
-    current, spans = size_hw, [(0.0, float(side)) for side in size_hw]
-    for operation in definition.geometry:
-        if isinstance(operation, Resize):
-            resized = resized_size(operation, current)
-            spans = [
-                (low * after / before, high * after / before)
-                for (low, high), before, after in zip(spans, current, resized, strict=True)
-            ]
+                low, high = shown[axis]
+                shown[axis] = low * resized[axis] / current[axis], high * resized[axis] / current[axis]
             current = resized
         else:
             window = crop_window(operation, current)
             current = (window.height, window.width)
-            spans = [
-                (min(max(low - start, 0.0), side), min(max(high - start, 0.0), side))
-                for (low, high), start, side in zip(spans, (window.top, window.left), current, strict=True)
-            ]
-    return spans[0], spans[1]
+            for axis, first in enumerate((window.top, window.left)):
+                offset[axis] -= first
+                low, high = (min(max(edge - first, 0.0), float(current[axis])) for edge in shown[axis])
+                shown[axis] = low, high
+    return Mapping(size_hw, current, (scale[0], scale[1]), (offset[0], offset[1]), (shown[0], shown[1]))
 
 
 def clipped(boxes: Boxes, size_hw: Size) -> Boxes:
     """Boxes cut at the borders of an image of ``size_hw``."""
-    height, width = size_hw
-    return np.clip(boxes, 0, np.array([width, height, width, height], np.float32))
+    return within(boxes, Window(0, 0, *size_hw).spans)
 
 
-def visible_share(boxes: Boxes, window: Window) -> npt.NDArray[np.float64]:
-    """The share of each box's area that lies in a window, 0 to 1, float64 (n,); 0 of a box without area."""
+def within(boxes: npt.NDArray[_Floats], spans: Spans) -> npt.NDArray[_Floats]:
+    """Boxes cut at the edges of a rectangle."""
+    first, last = np.array(spans, boxes.dtype).T[:, ::-1]
+    cut: npt.NDArray[_Floats] = np.clip(boxes, np.tile(first, 2), np.tile(last, 2))
+    return cut
+
+
+def visible_share(boxes: Boxes, spans: Spans) -> npt.NDArray[np.float64]:
+    """The share of each box's area that lies in a rectangle, 0 to 1, float64 (n,); 0 of a box without area."""
     corners = boxes.astype(np.float64)
-    first, last = [window.left, window.top], [window.left + window.width, window.top + window.height]
-    inside = np.clip(corners, [*first, *first], [*last, *last])
-    areas, left = ((one[:, 2] - one[:, 0]) * (one[:, 3] - one[:, 1]) for one in (corners, inside))
+    areas, left = ((one[:, 2] - one[:, 0]) * (one[:, 3] - one[:, 1]) for one in (corners, within(corners, spans)))
     return np.divide(left, areas, out=np.zeros(len(boxes)), where=areas > 0)
 
 

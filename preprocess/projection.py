@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size
+from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, Spans, Window
 from onestream.preprocess.quads import bounding_boxes, homographies, quads_of
 
 Points = npt.NDArray[np.float64]
@@ -25,6 +25,11 @@ class Projection:
     source_hw: Size
     canvas_hw: Size
     corners: Corners
+
+    @property
+    def spans(self) -> Spans:
+        """Where the canvas shows what it has of the image, in its pixels: everywhere."""
+        return Window(0, 0, *self.canvas_hw).spans
 
     @property
     def mirrored(self) -> bool:

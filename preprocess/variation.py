@@ -41,15 +41,15 @@ class Variation(BaseModel):
     ``corners`` are the points of the upright image, (x, y) in its pixels from the outer corner, that come to lie at the
     canvas's top left, top right, bottom right and bottom left corner; they are rounded to 2^-16 pixels and make a
     convex quadrilateral, mirrored or not. What the canvas shows beyond the image has the level ``fill`` in every
-    channel. ``changes`` are made to the canvas's levels, one after the other. ``canvas_hw`` is the canvas's (height,
-    width) where that is a rectangle of a collage; None is the definition's output. ``warp`` displaces the pixels of the
-    canvas before the transform. Raises ``ValidationError``.
+    channel; None repeats the border outwards. ``changes`` are made to the canvas's levels, one after the other.
+    ``canvas_hw`` is the canvas's (height, width) where that is a rectangle of a collage; None is the definition's
+    output. ``warp`` displaces the pixels of the canvas before the transform. Raises ``ValidationError``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     corners: Corners
-    fill: Level = 0
+    fill: Level | None = 0
     changes: tuple[AnyChange, ...] = ()
     canvas_hw: tuple[Side, Side] | None = None
     warp: Warp | None = None
@@ -270,6 +270,16 @@ def part_of_variation(definition: Definition, variation: Variation, source_hw: S
 
 def variation_mapping(definition: Definition, variation: Variation, size_hw: Size) -> Located:
     """Where the points of an image of ``size_hw`` come to lie on the canvas of a variation.
+
+    Raises as ``canvas_of``, and ``ValueError`` for a variation with a warp: nothing but masks follows one.
+    """
+    if variation.warp is not None:
+        raise ValueError(f"points cannot follow a {variation.warp}; only masks do (moved_mask)")
+    return variation_transform(definition, variation, size_hw)
+
+
+def variation_transform(definition: Definition, variation: Variation, size_hw: Size) -> Located:
+    """The same but for a warp, which displaces the canvas's pixels before they are looked up by this transform.
 
     Raises as ``canvas_of``.
     """

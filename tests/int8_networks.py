@@ -110,3 +110,12 @@ def in_int8(
     file, own = pipeline_file(folder, network or color_network(), **(serving or {}))
     calibration = Calibration(pictures=pictures(folder / "pictures"), **options)
     return build(file, folder=folder / "repository", onnx_file=own, precision="int8", calibration=calibration)
+
+
+def in_both(folder: Path) -> tuple[Path, Path, Built]:
+    """Repositories of the same pipeline in float32 and in int8, and the second build."""
+    # A folder of one name: the files say which pipeline file they were made from.
+    file, own = pipeline_file(folder / "float32" / "own", color_network())
+    build(file, folder=folder / "float32" / "repository", onnx_file=own)
+    built = in_int8(folder / "int8" / "own")
+    return folder / "float32" / "repository", built.folder, built

@@ -77,6 +77,20 @@ def test_the_client_imports_nothing_but_the_wire(imports: dict[str, set[str]]) -
     assert reached == {"client", "wire"}
 
 
+def test_tests_find_their_helpers_when_their_folder_runs_alone(pytestconfig: pytest.Config) -> None:
+    """In their own folder, or in one that pytest is told of: what another folder's conftest adds is not there then."""
+    files = list((ROOT / "tests").rglob("*.py"))
+    helpers = {path.stem: path for path in files if not path.stem.startswith("test_") and path.stem != "conftest"}
+    told = {ROOT / folder for folder in pytestconfig.getini("pythonpath")}
+    missed = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in files
+        for name in set(imported(path, helpers))
+        if helpers[name].parent not in {path.parent, *told}
+    ]
+    assert missed == []
+
+
 @pytest.mark.slow
 def test_the_wheel_needs_no_name_but_onestream(tmp_path: Path) -> None:
     """In a fresh environment, beside a user's own files with the names of our rooms."""

@@ -11,7 +11,7 @@ from onestream.measure.tables import NOT_MEASURED, markdown
 _LATE_WORTH_TELLING = 0.01
 _HEAD = (
     *("served", "queues", "offered ÷ capacity", "answered in time ÷ capacity", "p99 of these, ms", "refused /s"),
-    *("p50 of refusals, ms", "too late /s"),
+    *("p50 of refusals, ms", "p99 of refusals, ms", "too late /s"),
 )
 _NAMES: dict[Variant, str] = {"bounded": "as generated", "unbounded": "`max_queue_size: 0`"}
 
@@ -67,6 +67,7 @@ def _row(form: str, variant: Variant, share: float, rounds: list[OfferedLoad]) -
         _spread(rounds, lambda one: one.p99_ms, 0),
         _spread(rounds, lambda one: one.refused_per_s, 0),
         _spread(rounds, lambda one: one.refused_p50_ms, 1),
+        _spread(rounds, lambda one: one.refused_p99_ms, 1),
         _spread(rounds, lambda one: one.expired_per_s, 0),
     ]
 

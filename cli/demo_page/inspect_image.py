@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,19 +25,21 @@ from onestream.measure.parity.library_baselines import usual_code
 from onestream.measure.parity.photos import source_of
 from onestream.measure.parity.subject import Photo, Refused, Subject
 from onestream.postprocess.same_objects import Found, compare
-from onestream.preprocess import BackendMissing, BadImage, Definition, PreprocessError, compile
+from onestream.preprocess import BackendMissing, BadImage, CannotVary, Definition, PreprocessError, compile
+from onestream.preprocess import Region as RegionSource
 from onestream.preprocess.backends.reference import picture
 from onestream.wire.box_style import color_of
 from onestream.wire.tensor_names import MATTE
 
 if TYPE_CHECKING:
     from onestream.preprocess.training import Augmentation
+    from onestream.preprocess.training.sheet import Sheet
 
 Json = dict[str, Any]
 Pixels = npt.NDArray[np.uint8]
 
 _JPEG_QUALITY = 90
-_EPOCHS = 5
+_EPOCHS, _LINES = 5, 4
 _LEGEND_WIDTH, _LEGEND_LEVELS = 256, (0, 1, 4, 8, 16, 32)
 _USUAL = {"OpenCV": "cv2.resize: no antialiasing", "Pillow": "Image.resize with its default filter"}
 _STEPS = {
@@ -60,7 +65,7 @@ def look(served: Served, form: Form, image: bytes, chain: Augmentation | str) ->
         "seen": _seen(form, seen, reference),
         "answer": _answer(form, image, answer),
         "time": _time(form, answer),
-        "training": _training(form, image, chain),
+        "training": _training(form, image, answer, chain),
         "parity": _parity(served, form, image, answer, seen, reference),
     }
 
@@ -196,20 +201,45 @@ def _time(form: Form, answer: Answer) -> Json:
     return {"total_ms": answer.latency_ms, "parts": parts, "requests": spent.success.count, "precision": form.precision}
 
 
-def _training(form: Form, image: bytes, chain: Augmentation | str) -> Json:
-    """The picture as served and as epochs of training would see it; of a cascade for its first network."""
+def _training(form: Form, image: bytes, answer: Answer, chain: Augmentation | str) -> Json:
+    """The picture as served and as epochs of training would see it, with the objects that were found.
+
+    Of a cascade that reads they are the first lines that it read, of another one it is for its first network.
+    """
     nothing: Json = {"image": None, "variations": []}
     if isinstance(chain, str):
         return {**nothing, "why": chain}
     from onestream.preprocess.training.sheet import Subject, contact_sheet
 
+    result, subject = _result(form, answer.outputs), Subject("this picture", image)
+    if isinstance(result, Detections):
+        subject = replace(subject, boxes=result.boxes, class_ids=result.class_ids.astype(np.int64))
     try:
-        sheet = contact_sheet(
-            form.definition, chain, [Subject("this picture", image)], epochs=_EPOCHS, limits=form.limits
-        )
+        if isinstance(result, Reading) and len(result):
+            sheet = _lines_of(form, image, result, chain)
+        else:
+            sheet = contact_sheet(form.definition, chain, [subject], epochs=_EPOCHS, limits=form.limits)
+    except CannotVary as error:
+        return {**nothing, "why": f"Not shown: {error}. Start the page with another --augmentation."}
     except PreprocessError as error:
         return {**nothing, "why": f"Not shown: {error}"}
-    return {"image": _png(np.asarray(sheet.image)), "variations": [str(one) for one in sheet.drawn[0]]}
+    return {"image": _png(np.asarray(sheet.image)), "variations": [str(one) for row in sheet.drawn for one in row]}
+
+
+def _lines_of(form: Form, image: bytes, read: Reading, chain: Augmentation) -> Sheet:
+    """The sheet of the first lines that were read, by the stage that reads."""
+    from onestream.preprocess.training.sheet import line_sheet
+    from onestream.preprocess.training.text.files import TextLine
+
+    definition = [one for one in form.stages.values() if isinstance(one.source, RegionSource)][-1]
+    with NamedTemporaryFile() as file:
+        file.write(image)
+        file.flush()
+        lines = [
+            TextLine(Path(file.name), f"line {number}", read.image_size, quad, text)
+            for number, (quad, text) in enumerate(zip(read.quads, read.texts, strict=True), start=1)
+        ]
+        return line_sheet(definition, chain, lines[:_LINES], epochs=_EPOCHS, limits=form.limits)
 
 
 def _parity(

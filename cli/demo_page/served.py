@@ -19,9 +19,9 @@ from onestream.client._transports.grpc_calls import channel_options, failure
 from onestream.client.calls import positive
 from onestream.postprocess.options import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
-from onestream.serving.building.triton_config import PRECISION_PARAMETER
+from onestream.serving.building.triton_config import precision_of
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
-from onestream.serving.pipeline import GpuOptions, Precision, describe
+from onestream.serving.pipeline import describe
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import IMAGE, IMAGE_SIZE, PIXELS
 
@@ -29,7 +29,6 @@ _TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
 _COUNTED_WITHIN_S = 0.5
 _COUNTED_PAUSE_S = 0.005
-_ON_GPU: dict[Precision, str] = {"fp32": "float32", "tf32": "TF32", "fp16": "float16", "int8": "int8"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,17 +206,13 @@ def _form(name: str, configs: Mapping[str, Any]) -> Form:
     stated = parameter(STAGES_PARAMETER, name)
     stages = {stage.name: stage.definition for stage in SERVED_STAGES.validate_json(stated)} if stated else {}
     definition = parameter("definition", name)
-    # After a rollout a form is an ensemble of one model.
-    asked = [name, *(step for step in steps if step in configs)]
-    on_gpu = parameter("gpu", *asked)
-    precision = GpuOptions.model_validate_json(on_gpu).network_precision if on_gpu else None
     return Form(
         name=name,
         definition=next(iter(stages.values())) if stages else Definition.from_json(definition),
         limits=checked,
         max_body_bytes=int(max_body_bytes) if max_body_bytes.isdecimal() else checked.max_body_bytes,
         timeout_s=int(timeout_s) if timeout_s.isdecimal() else 0,
-        precision=_ON_GPU[precision] if precision else parameter(PRECISION_PARAMETER, *asked) or "float32",
+        precision=precision_of([name], configs.get),
         postprocess=read_postprocess(postprocess) if postprocess else None,
         preprocess_model=preprocess_model,
         network_model=role("_model"),

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tritonclient.grpc as triton
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from onestream.measure.parity.subject import Observation, Outputs, Photo, Refused, Subject
 from onestream.preprocess.definition import PreprocessingStage
+from onestream.serving.building.triton_config import precision_of
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
 from onestream.serving.server.triton.load_failures import one_line
 from onestream.wire.tensor_names import IMAGE, PIXELS
@@ -34,7 +36,7 @@ class ServedModels:
     def __init__(self, address: str, models: Sequence[str]) -> None:
         self.client = triton.InferenceServerClient(address.removeprefix("grpc://"))
         try:
-            self.ready = {name for name in models if self.client.is_model_ready(name, client_timeout=_TIMEOUT_S)}
+            self.ready = {name for name in models if self._is_ready(name)}
         except InferenceServerException as error:
             raise NotServed(
                 f"no Triton answers at {address} by gRPC ({one_line(error.message())}); start one with "
@@ -58,6 +60,12 @@ class ServedModels:
             if stages
         }
 
+    @property
+    def title(self) -> str:
+        """*server*, with the precision of the network where that is not float32, such as *server (int8)*."""
+        found = precision_of(sorted(self.ready), lambda name: self._config(name) if self._is_ready(name) else None)
+        return "server" if found == "float32" else f"server ({found})"
+
     def ask(self, model: str, name: str, value: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
         """A model's outputs for its one input. Raises ``Refused``."""
         tensor = triton.InferInput(name, list(value.shape), "UINT8")
@@ -69,9 +77,14 @@ class ServedModels:
         # A postprocessing may write into what it is given, and an answer's memory is read-only.
         return {output.name: np.array(result.as_numpy(output.name)) for output in result.get_response().outputs}
 
+    def _is_ready(self, model: str) -> bool:
+        return bool(self.client.is_model_ready(model, client_timeout=_TIMEOUT_S))
+
+    def _config(self, model: str) -> ModelConfig:
+        return self.client.get_model_config(model, client_timeout=_TIMEOUT_S).config
+
     def _parameter(self, model: str, name: str) -> str:
-        config = self.client.get_model_config(model, client_timeout=_TIMEOUT_S).config
-        return str(config.parameters[name].string_value)
+        return str(self._config(model).parameters[name].string_value)
 
     def close(self) -> None:
         """Close the connection."""
@@ -99,7 +112,7 @@ class Served(Subject[Photo]):
         self._pipeline = pipeline
         roles = (f"{pipeline}_preprocess", f"{pipeline}_model", pipeline, f"{pipeline}_fused")
         self._served = ServedModels(address, roles)
-        self._models = self._served.ready
+        self.name, self._models = self._served.title, self._served.ready
 
     @property
     def digests(self) -> dict[str, str]:

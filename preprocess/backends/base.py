@@ -136,7 +136,8 @@ class FromPicture(ABC):
         """A region, of which the transform is given, as a variation moves it."""
         to_region = Projection(size_hw, size_hw, variation.corners).matrix
         moved = None if variation.warp is None else variation.warp.displacements(size_hw)
-        return self._rectified(picture, np.ascontiguousarray(transform @ to_region), size_hw, moved)
+        to_picture = np.ascontiguousarray(transform @ to_region)
+        return self._rectified(picture, to_picture, size_hw, fill=variation.fill, moved=moved)
 
     @abstractmethod
     def _rectified(
@@ -144,6 +145,8 @@ class FromPicture(ABC):
         picture: Pixels,
         transform: npt.NDArray[np.float64],
         size_hw: Size,
+        *,
+        fill: int | None = None,
         moved: npt.NDArray[np.float64] | None = None,
     ) -> Pixels:
         """The rectangle of ``size_hw`` that a transform takes from a picture; see ``rectified.rectified``."""

@@ -37,6 +37,8 @@ class CpuFromPicture(FromPicture):
         picture: Pixels,
         transform: npt.NDArray[np.float64],
         size_hw: Size,
+        *,
+        fill: int | None = None,
         moved: npt.NDArray[np.float64] | None = None,
     ) -> Pixels:
-        return rectify(picture, transform, size_hw, moved=moved)
+        return rectify(picture, transform, size_hw, fill=fill, moved=moved)

@@ -46,7 +46,7 @@ class Queued:
 
 
 class CvCuda(Compiled):
-    """Decoding and resizing on one stream. Belongs to the thread that makes it.
+    """Decoding and resizing on one stream, for one thread at a time.
 
     ``output``, uint8 (max_batch_size, height, width, channels), takes the samples of a definition that ends in uint8
     NHWC, such as a network's input; without it the backend allocates its own. All memory for samples of a fixed size is

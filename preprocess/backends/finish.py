@@ -111,8 +111,12 @@ class CpuFinish:
 
     def change(self, canvas: Pixels, changes: Sequence[AnyChange]) -> Sample:
         """The network's input of a canvas, (height, width, channels) uint8, with changes made to it."""
-        placed = changed(canvas, changes, color=self._definition.color, recolor=_recolored)
-        return self._to_network(np.require(placed, requirements=("C", "W")))
+        if changes:
+            # Serving changes no levels, and to load these loops takes a moment.
+            from onestream.preprocess.cpu.levels import apply
+
+            canvas = changed(canvas, changes, color=self._definition.color, recolor=_recolored, apply=apply)
+        return self._to_network(np.require(canvas, requirements=("C", "W")))
 
     def _resized(self, cut: Pixels, canvas_hw: Size) -> Pixels:
         size_hw = (cut.shape[0], cut.shape[1])
@@ -127,7 +131,7 @@ class CpuFinish:
             to_bgr=self._to_bgr,
         )
 
-    def _sampled(self, cut: Pixels, sampling: Sampling, canvas_hw: Size, fill: int) -> Pixels:
+    def _sampled(self, cut: Pixels, sampling: Sampling, canvas_hw: Size, fill: int | None) -> Pixels:
         size_hw, channels = (cut.shape[0], cut.shape[1]), cut.shape[2]
         if sampling.shrunk_hw != size_hw:
             # By Pillow's own arithmetic, so that every bit is the reference's.

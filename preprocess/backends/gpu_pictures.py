@@ -28,7 +28,7 @@ from onestream.preprocess.quads import checked_cuts, homographies
 
 
 class GpuFromPicture:
-    """``FromPicture`` on one stream; belongs to the thread that makes it. Nothing waits.
+    """``FromPicture`` on one stream, for one thread at a time, which enters the device. Nothing waits.
 
     Samples of one size lie side by side in memory, in pieces of at most ``side_by_side``, so that a network takes them
     as a batch. Raises ``CannotCompile`` naming what it cannot do exactly.

@@ -27,7 +27,7 @@ _KEPT_BYTES = 512 * 1024 * 1024
 
 
 class ImageDecoder:
-    """Decodes batches to RGB, 8 bit, oriented, interleaved. Belongs to one thread.
+    """Decodes batches to RGB, 8 bit, oriented, interleaved, for one thread at a time.
 
     With a ``stream`` the images are on its GPU, ordered on it, and valid until the next ``decode``; without one they
     are on the host, and only the CPU decodes. What the CPU decoded stays on the GPU until later images of the CPU are

@@ -24,6 +24,8 @@ class ReferenceFromPicture(FromPicture):
         picture: Pixels,
         transform: npt.NDArray[np.float64],
         size_hw: Size,
+        *,
+        fill: int | None = None,
         moved: npt.NDArray[np.float64] | None = None,
     ) -> Pixels:
-        return rectified(picture, transform, size_hw, moved=moved)
+        return rectified(picture, transform, size_hw, fill=fill, moved=moved)

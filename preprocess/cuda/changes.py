@@ -9,19 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.changes import (
+    BY_LEVEL,
     AnyChange,
     AutoContrast,
-    Brightness,
+    ByLevel,
     Contrast,
     Equalize,
     Erase,
     Hue,
-    Invert,
     Linear,
-    Posterize,
     Saturation,
     Sharpness,
-    Solarize,
+    level_map,
 )
 from onestream.preprocess.cuda.change_kernels import CHANGE, CHANGE_KERNELS
 from onestream.preprocess.cuda.device import DeviceArray, Stream
@@ -29,8 +28,6 @@ from onestream.preprocess.cuda.picture_kernels import PictureKernels
 from onestream.preprocess.cuda.staging import Staging
 from onestream.preprocess.errors import CannotCompile
 
-_BY_LEVEL = (Brightness, Posterize, Solarize, Invert)
-"""What maps each level by itself, whatever the picture."""
 _BY_COUNTS = {Contrast: "contrast_table", AutoContrast: "autocontrast_table", Equalize: "equalize_table"}
 """What maps each level by how often the picture has which, and the kernel that makes the table."""
 CHANGES_ON_GPU = (
@@ -81,7 +78,7 @@ class LevelChanges:
         every = [(canvas, change) for canvas, changes in items for change in changes]
         if not every:
             return
-        known = self._uploaded([(canvas, change) for canvas, change in every if isinstance(change, _BY_LEVEL)])
+        known = self._uploaded([(canvas, change) for canvas, change in every if isinstance(change, BY_LEVEL)])
         counted = [canvas.shape[2] for canvas, change in every if type(change) in _BY_COUNTS]
         # Of luma, too; the table has a row less.
         counts = self._stream.allocate((len(counted), max(counted, default=0) + 1, _LEVELS), np.uint32)
@@ -93,12 +90,11 @@ class LevelChanges:
         ]
         self._kernels.launch(list(_in_turns(steps)))
 
-    def _uploaded(self, changes: Sequence[tuple[DeviceArray, AnyChange]]) -> list[DeviceArray]:
+    def _uploaded(self, changes: Sequence[tuple[DeviceArray, ByLevel]]) -> list[DeviceArray]:
         """The tables of changes that map each level by itself."""
         if not changes:
             return []
-        ramp = np.arange(_LEVELS, dtype=np.uint8)[None, :, None]
-        rows = np.stack([change.apply(ramp).reshape(_LEVELS) for _, change in changes])
+        rows = np.stack([level_map(change) for _, change in changes])
         values = np.repeat(rows[:, None], max(canvas.shape[2] for canvas, _ in changes), axis=1)
         there = self._stream.allocate(values.shape, np.uint8)
         self._staging.upload(values, there)
@@ -110,7 +106,7 @@ class LevelChanges:
             factors = np.zeros(12, np.float32)
             factors[: change.array.size] = change.array.reshape(-1)
             return [("recolor", work._replace(factors=factors))]
-        if isinstance(change, _BY_LEVEL):
+        if isinstance(change, BY_LEVEL):
             return [("by_table", work._replace(table=next(tables.known).pointer))]
         if isinstance(change, Erase):
             return self._erasure(canvas, change)

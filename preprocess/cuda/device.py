@@ -144,7 +144,7 @@ class Event:
 
 
 class Stream:
-    """One CUDA stream with its own memory. Belongs to the thread that opened it."""
+    """One CUDA stream with its own memory, for one thread at a time, which enters the device (``Device.enter``)."""
 
     def __init__(self, device: Device, stream: cuda.core.Stream) -> None:
         self.device = device

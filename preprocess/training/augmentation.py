@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from onestream.preprocess.collage import Collage, Layer
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import CannotCompile
+from onestream.preprocess.errors import CannotVary
 from onestream.preprocess.geometry import Boxes, Size, fill_values
 from onestream.preprocess.operations import Level
 from onestream.preprocess.plain_yaml import read_plain_yaml
@@ -112,7 +112,8 @@ class Augmentation(BaseModel):
     What they draw makes one transform from the picture to the canvas, which is sampled once, and then changes of
     levels in their order. Where no operation fills the canvas (``RandomBox``, ``ScaleJitter``), the definition's own
     geometry brings the picture there. What the canvas shows beyond the picture has the level ``fill`` in every channel;
-    without it that of the definition's pad, or 0.
+    without it that of the definition's pad, or 0. Of lines of text, whose canvas shows the picture around them, the
+    picture's border is repeated without it, as it is where a region that does not vary reaches beyond.
 
     Without operations they are a random box, a horizontal flip and, where a strength is given, a linear change of
     colour: ``area`` and ``ratio`` are those of ``RandomBox``, ``flip`` is the probability of ``Flip``, and
@@ -198,13 +199,11 @@ class Augmentation(BaseModel):
         return any(operation.mixes for operation in self.operations)
 
     def check(self, *uses: Use) -> Augmentation:
-        """Return the augmentation, or raise ``CannotCompile`` naming the operations that vary none of ``uses``."""
+        """Return the augmentation, or raise ``CannotVary`` naming the operations that vary none of ``uses``."""
         varied = {one.op: ", ".join(sorted(one.uses)) for one in self.operations if not one.uses & set(uses)}
         if varied:
             asked = " or ".join(uses)
-            raise CannotCompile(
-                "; ".join(f"{name} cannot vary {asked}, only {other}" for name, other in varied.items())
-            )
+            raise CannotVary("; ".join(f"{name} cannot vary {asked}, only {other}" for name, other in varied.items()))
         return self
 
     @property
@@ -240,9 +239,10 @@ class Augmentation(BaseModel):
         """The variation of sample ``index`` in ``epoch``, for an image of ``size_hw`` = (height, width) pixels.
 
         ``definition`` gives the canvas, its colour and the border; without it the canvas has the image's own size, in
-        RGB. ``objects``: the boxes of what is to be seen in the image, float32 (n, 4). Raises ``ValueError`` where the
-        definition's output size depends on the image or the augmentation mixes samples, ``BadImage`` where it cannot
-        be applied, and ``CannotCompile`` where it varies a clip's times, which a picture has not.
+        RGB, and without ``fill`` the image's border repeated. ``objects``: the boxes of what is to be seen in the
+        image, float32 (n, 4). Raises ``ValueError`` where the definition's output size depends on the image or the
+        augmentation mixes samples, ``BadImage`` where it cannot be applied, and ``CannotVary`` where it varies a clip's
+        times, which a picture has not.
         """
         self.check(*_PICTURES)
         if self.mixes:
@@ -297,12 +297,10 @@ class Augmentation(BaseModel):
         )
         for operation in operations:
             operation.draw(draft)
-        return draft.variation(definition, self._fill(definition))
+        return draft.variation(definition, self.fill if definition is None else self._fill(definition))
 
-    def _fill(self, definition: Definition | None) -> int:
-        if self.fill is not None:
-            return self.fill
-        return 0 if definition is None else next(iter(reversed(fill_values(definition))), 0)
+    def _fill(self, definition: Definition) -> int:
+        return next(iter(reversed(fill_values(definition))), 0) if self.fill is None else self.fill
 
 
 def _layer(mixing: Sequence[AugmentationOperation], index: int, table: Table) -> Layer:

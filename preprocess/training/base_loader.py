@@ -48,8 +48,9 @@ class Batch(NamedTuple):
 class SeenPart:
     """A picture that is seen in a sample, maybe one of several: its index in the dataset, and where its points lie.
 
-    ``located`` is on its part of the canvas, whose top left corner is ``corner``, (y, x) in pixels. ``share`` is what
-    it gives to the sample, 0 to 1. ``mask`` is its mask on the canvas, uint8 (height, width), if it has one.
+    ``located`` is on its part of the canvas, whose top left corner is ``corner``, (y, x) in pixels, but for a warp,
+    which masks alone follow. ``share`` is what it gives to the sample, 0 to 1. ``mask`` is its mask on the canvas,
+    uint8 (height, width), if it has one.
     """
 
     index: int

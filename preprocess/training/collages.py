@@ -18,7 +18,7 @@ from onestream.preprocess.training.augmenting.mixing import Pictures
 from onestream.preprocess.training.base_loader import Bad, Made, Seen, SeenPart, bad_of
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.samples import Pictures as Files
-from onestream.preprocess.variation import Variation, canvas_of, given, variation_mapping
+from onestream.preprocess.variation import Variation, canvas_of, given, variation_transform
 
 DrawCollage = Callable[[int, int, Pictures], Collage]
 """Draws the collage of an epoch and a sample's index."""
@@ -113,7 +113,7 @@ class CollageMaker:
         return tuple(
             SeenPart(
                 part.sample,
-                variation_mapping(self._definition, part.variation, read.known_size(part.sample)),
+                variation_transform(self._definition, part.variation, read.known_size(part.sample)),
                 (part.top, part.left),
                 share,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from onestream.preprocess.backends.base import Sample
 from onestream.preprocess.backends.reference import picture
@@ -132,7 +133,7 @@ def line_sheet(
     backend: Literal["dali", "reference"] = "reference",
     limits: Limits | None = None,
 ) -> Sheet:
-    """The same of lines of text, by a definition that begins with ``region``: a row a line.
+    """The same of lines of text, by a definition that begins with ``region``: a row a line, with the text below each.
 
     Raises ``BadSample`` naming a line that cannot be used, and ``CannotCompile``, for an operation that cannot vary
     lines, too.
@@ -148,7 +149,8 @@ def line_sheet(
             varies = [partial(_kept, draw, variations) for draw in draws]
             samples = maker.make(line.path, [line])
             samples += maker.make(line.path, [line] * epochs, varies)
-            rows.append([_small(image, cell) for image in _shown(samples, line.name, definition)])
+            images = _shown(samples, line.name, definition)
+            rows.append([_captioned(_small(image, cell), line.text, cell) for image in images])
             drawn.append(tuple(variations))
     finally:
         maker.close()
@@ -240,6 +242,18 @@ def _small(image: Image.Image, cell: int) -> Image.Image:
     shown = image.convert("RGB")
     shown.thumbnail((cell, cell))
     return shown
+
+
+def _captioned(image: Image.Image, text: str, cell: int) -> Image.Image:
+    """A picture with a text below it, cut where a cell ends. Pillow's own font lacks what is not Latin."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    font = ImageFont.load_default(max(10, cell // 16))
+    # All texts are equally high, whatever their letters.
+    height, width = math.ceil(font.getbbox("Äg")[3]) + _GAP, math.ceil(font.getlength(shown))
+    captioned = Image.new("RGB", (max(image.width, min(width, cell)), image.height + height), _WHITE)
+    captioned.paste(image, (0, 0))
+    ImageDraw.Draw(captioned).text((0, image.height), shown, fill=(0, 0, 0), font=font)
+    return captioned
 
 
 def _pasted(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:

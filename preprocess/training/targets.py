@@ -1,7 +1,8 @@
 """What belongs to a picture, moved as it is: boxes, quads, keypoints and masks, and what of them is no longer seen.
 
 The rule is the same for all: of a target its share of area is what counts that is seen on the canvas. One of which less
-than ``min_visible``, or nothing, is seen is no target any more. What an ``erase`` hides counts as seen.
+than ``min_visible``, or nothing, is seen is no target any more. What an ``erase`` hides counts as seen, and what a crop
+of the definition cuts off is not seen where a pad follows.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, Window, clipped, mapping, visible, visible_share
+from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, mapping, visible_share, within
 from onestream.preprocess.projection import Located, Projection, seen
 from onestream.preprocess.quads import quads_of
-from onestream.preprocess.variation import Variation, variation_mapping
+from onestream.preprocess.variation import Variation, variation_transform
 from onestream.preprocess.warp import Warp
 
 _Kept = npt.NDArray[np.bool_]
@@ -34,8 +35,8 @@ def visible_boxes(boxes: Boxes, located: Located, *, min_visible: float) -> tupl
     """
     if isinstance(located, Mapping):
         moved = located.to_canvas(boxes)
-        kept = _enough(visible_share(moved, Window(0, 0, *located.canvas_hw)), min_visible)
-        return clipped(moved[kept], located.canvas_hw), kept
+        kept = _enough(visible_share(moved, located.spans), min_visible)
+        return within(moved[kept], located.spans), kept
     around, shares = seen(quads_of(boxes), located)
     kept = _enough(shares, min_visible)
     return around[kept], kept
@@ -46,19 +47,22 @@ def visible_quads(quads: Quads, located: Located, *, min_visible: float) -> tupl
 
     Those that are partly seen reach beyond the canvas.
     """
-    kept = _enough(seen(quads, _projection(located))[1], min_visible)
+    shows_any = all(low < high for low, high in located.spans)
+    shares = seen(quads, _projection(located))[1] if shows_any else np.zeros(len(quads))
+    kept = _enough(shares, min_visible)
     return located.quads_to_canvas(quads[kept]), kept
 
 
 def visible_points(points: npt.NDArray[np.float32], located: Located) -> tuple[npt.NDArray[np.float32], _Kept]:
     """Points (n, 2), x and y in a picture, on the canvas, and which of them are seen there, (n,)."""
     moved = located.points_to_canvas(points.astype(np.float64))
-    height, width = located.canvas_hw
+    first, last = np.array(located.spans).T[:, ::-1]
     with np.errstate(invalid="ignore"):
-        inside = ((moved >= 0) & (moved <= (width, height))).all(axis=1)
+        inside = ((moved >= first - _TIE) & (moved <= last + _TIE) & (first < last)).all(axis=1)
     points = moved.astype(np.float32)
     # One on the far border belongs to the last pixel: a map of the canvas's size has a place for it.
-    points[inside] = np.minimum(points[inside], np.nextafter(np.array((width, height), np.float32), np.float32(0)))
+    far = np.nextafter(last.astype(np.float32), np.float32(0))
+    points[inside] = np.clip(points[inside], first.astype(np.float32), far)
     return points, inside
 
 
@@ -93,19 +97,16 @@ def moved_mask(
     size_hw: Size = (mask.shape[0], mask.shape[1])
     located: Located
     if variation is not None:
-        located = variation_mapping(definition, variation, size_hw)
+        located = variation_transform(definition, variation, size_hw)
         x, y = _in_picture(located, variation.warp)
-        seen = _inside(x, y, size_hw)
     else:
         located = mapping(definition, size_hw)
         x, y = _in_picture(located, None)
-        # What a crop has taken away does not come back where a later step pads.
-        centres_hw = [np.arange(side) + (0.5 + _TIE) for side in located.canvas_hw]
-        rows, columns = (
-            (low <= centres) & (centres < high)
-            for centres, (low, high) in zip(centres_hw, visible(definition, size_hw), strict=True)
-        )
-        seen = _inside(x, y, size_hw) & rows[:, None] & columns
+    centres_hw = [np.arange(side) + (0.5 + _TIE) for side in located.canvas_hw]
+    rows, columns = (
+        (low <= centres) & (centres < high) for centres, (low, high) in zip(centres_hw, located.spans, strict=True)
+    )
+    seen = _inside(x, y, size_hw) & rows[:, None] & columns
     moved = np.full(located.canvas_hw, border, mask.dtype)
     np.copyto(moved, mask[y.clip(0, size_hw[0] - 1), x.clip(0, size_hw[1] - 1)], where=seen)
     return moved
@@ -144,10 +145,10 @@ def _enough(shares: npt.NDArray[np.float64], min_visible: float) -> _Kept:
 
 
 def _projection(located: Located) -> Projection:
-    """A mapping along the axes as the transform that it is."""
+    """A mapping along the axes as the transform of what it shows of the picture."""
     if isinstance(located, Projection):
         return located
-    height, width = located.canvas_hw
-    corners = np.array([(0, 0), (width, 0), (width, height), (0, height)], np.float64)
+    (top, bottom), (left, right) = located.spans
+    corners = np.array([(left, top), (right, top), (right, bottom), (left, bottom)])
     one, two, three, four = ((x, y) for x, y in located.points_to_source(corners).tolist())
     return Projection(located.source_hw, located.canvas_hw, (one, two, three, four))

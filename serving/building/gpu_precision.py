@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onestream.serving.building.network_source import ServedNetwork
+from onestream.serving.building.quantization.price import Quantization
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.pipeline import Pipeline, Precision, ServingOptions
 
@@ -28,29 +29,39 @@ def has_plans(pipeline: Pipeline) -> bool:
 def decided(pipeline: Pipeline, served: ServedNetwork) -> tuple[Pipeline, list[str]]:
     """The pipeline with the precision that a GPU runs it in, and of one in int8 a line that says it.
 
-    Raises ``BadNetwork`` or ``BadPipeline`` where the file asks for int8 and there is no network for that.
+    Raises ``BadNetwork`` where the file asks for int8 and there is no network for that.
     """
     asked, price = pipeline.serving.gpu.precision, served.quantization
     if asked not in ("auto", "int8"):
         return pipeline, []
-    tried = price.tensorrt if price is not None and has_plans(pipeline) else None
-    if tried is not None and served.for_tensorrt is not None:
-        note = f"on a GPU TensorRT runs it in int8: {tried.agreement}, as ONNX Runtime computes it"
+    if price is None:
+        return _in_precision(pipeline, "fp32"), []
+    if price.tensorrt is not None and served.for_tensorrt is not None and has_plans(pipeline):
+        note = f"on a GPU TensorRT runs it in int8: {price.tensorrt.agreement}, as ONNX Runtime computes it"
         return _in_precision(pipeline, "int8"), [note]
-    if price is not None and tried is not None and tried.agreement.share < price.min_agreement:
-        too_much = (
-            f"int8 for TensorRT would cost too much: {tried.agreement}, and min_agreement is {price.min_agreement:g}. "
-            f"The nearest setting was {tried.settings}"
-        )
-        if asked == "int8":
-            raise BadNetwork(f"{too_much}. Nothing was installed; leave serving.gpu.precision out, or take fp16")
-        return _in_precision(pipeline, "fp32"), [f"on a GPU it runs in float32: {too_much}"]
+    reason = _why_not(pipeline, price)
     if asked == "int8":
-        raise BadPipeline(
-            f"serving.gpu.precision of {pipeline.name} is int8, and there is no network for it: a plan of TensorRT "
-            "takes pictures of one size, and its network is calibrated for it: --calibrate PHOTOS"
+        raise BadNetwork(
+            f"serving.gpu.precision of {pipeline.name} is int8, and there is no network for it: {reason}. Nothing was "
+            "installed; leave serving.gpu.precision out, or take fp16"
         )
-    return _in_precision(pipeline, "fp32"), []
+    return _in_precision(pipeline, "fp32"), [f"on a GPU it runs in float32: {reason}"]
+
+
+def _why_not(pipeline: Pipeline, price: Quantization) -> str:
+    """Why a pipeline whose network is in int8 on a CPU has none in int8 for a GPU."""
+    if pipeline.serving.gpu.engine != "tensorrt":
+        return f"int8 there is for engine tensorrt, and serving.gpu.engine is {pipeline.serving.gpu.engine}"
+    if not has_plans(pipeline):
+        return "a plan of TensorRT takes pictures of one size"
+    if price.why_no_tensorrt:
+        return price.why_no_tensorrt
+    if price.tensorrt is None:
+        return "it was calibrated when serving.gpu.engine was another; calibrate it for TensorRT: --calibrate PHOTOS"
+    return (
+        f"int8 for TensorRT would cost too much: {price.tensorrt.agreement}, and min_agreement is "
+        f"{price.min_agreement:g}. The nearest setting was {price.tensorrt.settings}"
+    )
 
 
 def _in_precision(pipeline: Pipeline, precision: Precision) -> Pipeline:

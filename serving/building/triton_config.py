@@ -5,6 +5,7 @@ Field names and meanings: Triton's ``model_config.proto``, in the version that t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as proto
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from onestream.serving.pipeline import GpuOptions, Precision
 from onestream.wire.priority import PRIORITIES
 
 Device = Literal["cpu", "gpu"]
@@ -29,6 +31,7 @@ QUEUE_PARAMETER = "cpu_queue"
 PRECISION_PARAMETER = "precision"
 """Parameter that says what a CPU runs the network in, where that is not float32; for a GPU the parameter *gpu* does."""
 
+_ON_GPU: dict[Precision, str] = {"fp32": "float32", "tf32": "TF32", "fp16": "float16", "int8": "int8"}
 _QUEUE_PER_CORE = 32
 """Images of which a core does 100 in a second wait a third of a second in a full queue."""
 
@@ -216,6 +219,24 @@ def to_text(config: ModelConfig, *, source: str) -> str:
 def from_text(text: str) -> ModelConfig:
     """Read a ``config.pbtxt``."""
     return text_format.Parse(text, proto.ModelConfig())
+
+
+def precision_of(models: Sequence[str], config_of: Callable[[str], ModelConfig | None]) -> str:
+    """What a server runs a network in, such as *int8*, as the first of ``models`` or of their steps says it.
+
+    *float32* where none says it. ``config_of`` gives a model's configuration, None of one that is not there.
+    """
+    configs = [config for model in models if (config := config_of(model)) is not None]
+    # After a rollout a form is an ensemble of one model.
+    steps = [step.model_name for config in configs for step in config.ensemble_scheduling.step]
+    configs += [config for step in steps if (config := config_of(step)) is not None]
+
+    def stated(parameter: str) -> str:
+        return next(filter(None, (config.parameters[parameter].string_value for config in configs)), "")
+
+    if on_gpu := stated("gpu"):
+        return _ON_GPU[GpuOptions.model_validate_json(on_gpu).network_precision]
+    return stated(PRECISION_PARAMETER) or "float32"
 
 
 def _add_warmup(config: ModelConfig, warmup: Warmup) -> None:

@@ -37,7 +37,7 @@ _REGIONS_AT_ONCE = 4096
 
 
 class CascadeStream:
-    """A cascade on one stream of a GPU. Belongs to the thread that makes it; several in a process overlap.
+    """A cascade on one stream of a GPU, for one thread at a time, which enters the device. Several overlap.
 
     ``open_session`` loads the network of a stage on the stream. ``told`` is called with a step's name and its GPU time
     in ms, ``timed`` counts the time of the host's own steps, ``looked_at`` is that of ``Stages``. Raises

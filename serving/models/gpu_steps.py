@@ -19,7 +19,7 @@ from onestream.serving.pipeline import GpuOptions
 
 @dataclass(frozen=True, slots=True)
 class GpuSteps:
-    """A pipeline on one stream of a GPU, and what of its postprocessing is the host's. For the stream's thread.
+    """A pipeline on one stream of a GPU, and what of its postprocessing is the host's. For one thread at a time.
 
     ``told`` is called with a step's name and its GPU time in ms.
     """

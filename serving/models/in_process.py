@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, Definition, 
 from onestream.preprocess.cuda.device import Device as Gpu
 from onestream.preprocess.cuda.device import open_device, usable
 from onestream.preprocess.headers.reader import Encoded
+from onestream.serving.building.quantization import here
 from onestream.serving.building.triton_config import CONFIG_FOR, Device, from_text
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -58,7 +60,8 @@ class InProcess:
 
         Raises ``BadPipeline`` where the folder holds no fused model that is built for the device,
         ``onestream.preprocess.StampMismatch`` where its parts do not belong together, what ``compile`` raises, and for
-        a GPU what ``open_device`` and ``onestream.serving.engine.open_engine`` raise.
+        a GPU what ``open_device`` and ``onestream.serving.engine.open_engine`` raise. Warns where a network in int8
+        was built on another processor and gains nothing on this one.
         """
         config = fused_config(folder, device)
         self._folder, self._engine = folder, engine
@@ -167,7 +170,11 @@ class InProcess:
         path = self._folder / "1" / file
         if not path.is_file():
             raise BadPipeline(f"{self._folder.name} holds no {file}; build it with onestream build")
-        return open_network(path, definition, threads=self._threads, model=self.name, engine=self._engine)
+        opened = open_network(path, definition, threads=self._threads, model=self.name, engine=self._engine)
+        price = opened.quantization
+        if price is not None and (slower := here.warning(path, price, threads=self._threads)):
+            warnings.warn(f"model {self.name}: {slower}", stacklevel=2)
+        return opened
 
 
 def fused_config(folder: Path, device: Device) -> ModelConfig:

@@ -34,7 +34,7 @@ class BatchResult:
 
 
 class OneStream:
-    """A pipeline on one stream of a GPU. Belongs to the thread that makes it; several in a process overlap.
+    """A pipeline on one stream of a GPU, for one thread at a time, which enters the device. Several overlap.
 
     ``engine`` holds the network with its postprocessing (``onestream.serving.building.onnx_postprocess``) and takes a
     definition's pixels.

@@ -31,7 +31,7 @@ class Filled:
 
 
 class PixelSource(ABC):
-    """Brings encoded images to a network's input, queued on a stream. Belongs to one thread."""
+    """Brings encoded images to a network's input, queued on a stream. For one thread at a time."""
 
     @abstractmethod
     def fill(self, images: Sequence[Encoded]) -> Filled:

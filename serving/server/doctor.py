@@ -433,16 +433,20 @@ def _parity(repository: Path) -> Check:
 def _precision(repository: Path) -> Check:
     """Networks in int8 beside the same ones in float32, timed here: whether int8 gains depends on the processor."""
     # These import NumPy, and the doctor must also run where that is missing.
-    from onestream.serving.building import certificate
-    from onestream.serving.building.quantization.here import Here
+    from onestream.serving.building.quantization.here import Here, price_of
     from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
+    from onestream.serving.errors import BadNetwork
 
     timed: dict[str, Here] = {}
     for network in sorted(repository.glob(f"*_model/*/{NETWORK_FILE}")):
-        model = network.parent.parent
-        found = certificate.read(model)
-        if found is not None and found.quantization is not None and float_beside(network).exists():
-            timed[model.name] = Here.measured(network, found.quantization, threads=found.quantization.speed.threads)
+        if not float_beside(network).exists():
+            continue
+        model = network.parent.parent.name
+        try:
+            price = price_of(network)
+            timed[model] = Here.measured(network, price, threads=price.speed.threads)
+        except BadNetwork as error:
+            return Check(name="precision", status="problem", found=f"{model}: {error}", fix="onestream build PIPELINE")
     if not timed:
         return Check(name="precision", status="ok", found="every network is in float32")
     slower = [model for model, here in timed.items() if not here.gains]

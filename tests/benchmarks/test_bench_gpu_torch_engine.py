@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "gpu"))
-
 from gpu_network import fused
 from host_gpu import HostDevice, view
 

@@ -92,6 +92,42 @@ def test_keypoints_are_drawn(tmp_path: Path) -> None:
     assert 8 < len(rows) < 50
 
 
+def test_keypoints_that_cannot_be_read_are_told_of_and_the_boxes_drawn(tmp_path: Path) -> None:
+    content = json.loads(COCO.read_text())
+    content["categories"][0]["keypoints"], content["categories"][1]["keypoints"] = ["nose"], ["tail"]
+    (tmp_path / "marked.json").write_text(json.dumps(content))
+    sheets = []
+    for file in (COCO, tmp_path / "marked.json"):
+        done = run(CLASSIFY, PHOTOS / "cat.jpg", "--boxes", file, "--epochs", 1, "--out", tmp_path / "sheet.png")
+        assert done.exit_code == 0, done.output
+        sheets.append(np.asarray(Image.open(tmp_path / "sheet.png")))
+    assert "keypoints are not drawn: " in done.stderr
+    assert "have other keypoints each" in done.stderr
+    np.testing.assert_array_equal(*sheets)
+
+
+def test_photos_in_folders_below_are_found_by_the_path_that_the_file_names(tmp_path: Path) -> None:
+    content = json.loads(COCO.read_text())
+    for image in content["images"]:
+        image["file_name"] = f"train/{image['file_name']}"
+    (tmp_path / "below.json").write_text(json.dumps(content))
+    (tmp_path / "photos" / "train").mkdir(parents=True)
+    shutil.copy(PHOTOS / "cat.jpg", tmp_path / "photos" / "train")
+    sheets = []
+    for photos, file in ((PHOTOS / "cat.jpg", COCO), (tmp_path / "photos", tmp_path / "below.json")):
+        done = run(CLASSIFY, photos, "--boxes", file, "--epochs", 1, "--out", tmp_path / "sheet.png")
+        assert done.exit_code == 0, done.output
+        sheets.append(np.asarray(Image.open(tmp_path / "sheet.png")))
+    np.testing.assert_array_equal(*sheets)
+    none = run(CLASSIFY, PHOTOS / "cat.jpg", "--boxes", tmp_path / "below.json", "--out", tmp_path / "sheet.png")
+    assert none.exit_code == 2
+    assert "below.json lists none of the photos" in none.output
+    Image.new("RGB", (20, 30)).save(tmp_path / "photos" / "train" / "cat.jpg")
+    other = run(CLASSIFY, tmp_path / "photos", "--boxes", tmp_path / "below.json", "--out", tmp_path / "sheet.png")
+    assert other.exit_code == 1
+    assert "cat.jpg: the picture has 20x30 pixels after its EXIF orientation" in other.output
+
+
 def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
     mask = np.zeros((300, 451), np.uint8)
     mask[:, 225:] = IGNORE
@@ -134,7 +170,7 @@ def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
         (("--operation", "box", "--augmentation", "x.yaml"), 2, "exclude each other"),
         (("--augmentation", "missing.yaml"), 2, "missing.yaml: No such file or directory"),
         (("--boxes", "missing.json"), 2, "missing.json"),
-        (("--boxes", str(COCO), "--operation", "warp"), 2, "warp cannot vary boxes"),
+        (("--boxes", str(COCO), "--operation", "warp"), 2, "--operation: warp cannot vary boxes"),
         (("missing.jpg",), 1, "missing.jpg: No such file or directory"),
         (("--cost", "--lines", "lines.jsonl"), 2, "--cost is of pictures, not of --lines"),
         ((str(ROOT / "README.md"),), 1, "README.md: bad image"),
@@ -233,13 +269,31 @@ def test_samples_are_mixed_with_the_other_photos_as_a_loader_mixes_them(tmp_path
             loader.reset()
 
 
+def test_the_text_of_a_line_stands_below_each_of_its_pictures(tmp_path: Path) -> None:
+    sheets = []
+    shutil.copy(ROOT / "docs" / "augmentation" / "line.png", tmp_path)
+    for text in ("Every draw", "Ein\nanderer Text"):
+        line = {"path": "line.png", "lines": [{"box": [16, 24, 345, 71], "text": text}]}
+        (tmp_path / "lines.jsonl").write_text(json.dumps(line))
+        options = ("--lines", tmp_path / "lines.jsonl", "--epochs", 2, "--operation", "warp")
+        done = run(ROOT / "pipelines" / "read.yaml", tmp_path / "line.png", *options, "--out", tmp_path / "sheet.png")
+        assert done.exit_code == 0, done.output
+        assert len(done.stdout.splitlines()) == 2
+        sheets.append(np.asarray(Image.open(tmp_path / "sheet.png")))
+    one, other = sheets
+    rows, columns = (one != other).any(axis=2).nonzero()
+    assert rows.min() > len(one) / 2
+    third = one.shape[1] / 3
+    assert {int(column // third) for column in columns.tolist()} == {0, 1, 2}
+
+
 def test_lines_of_text_are_shown_by_the_stage_that_reads_them(tmp_path: Path) -> None:
     line, listed = ROOT / "docs" / "augmentation" / "line.png", ROOT / "docs" / "augmentation" / "line.jsonl"
     out = tmp_path / "sheet.png"
     read = (ROOT / "pipelines" / "read.yaml", line, "--lines", listed, "--out", out)
     done = run(*read, "--operation", "warp", "--epochs", 2)
     assert done.exit_code == 0, done.output
-    assert re.search(r"line\.jsonl.*, epoch 1: corners .*; warp of \d+x2 points", done.stdout)
+    assert re.search(r"line\.jsonl.* 'Every draw is a value', epoch 1: corners .*; warp of \d+x2 points", done.stdout)
     for more, code, message in (
         (("--operation", "flip"), 2, "flip cannot vary lines"),
         (("--boxes", COCO), 2, "--boxes and --lines exclude each other"),

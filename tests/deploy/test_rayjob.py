@@ -16,6 +16,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from onestream.cli.bulk.sources import is_address
 from onestream.cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +84,15 @@ def test_its_command_exists_with_its_options() -> None:
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).stdout
     for option in (one for one in arguments if one.startswith("--")):
         assert re.search(rf"(?<![\w-]){option}(?![\w-])", shown), option
+
+
+def test_a_command_that_is_killed_goes_on_where_it_was() -> None:
+    spec = manifest()["spec"]
+    assert spec["backoffLimit"] > 0
+    assert "--overwrite" not in shlex.split(spec["entrypoint"])
+    # In the folder that the killed one wrote, which is of no machine of the cluster that is gone.
+    arguments = shlex.split(spec["entrypoint"])
+    assert is_address(arguments[arguments.index("--to") + 1])
 
 
 def test_its_ray_is_the_locked_one() -> None:

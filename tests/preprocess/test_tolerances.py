@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from onestream.preprocess import Decode, Definition, Normalize, Output
-from onestream.preprocess.tolerances import TOLERANCES, Source, compare, tolerance
+from onestream.preprocess.tolerances import TOLERANCES, VARIED, Source, compare, tolerance, varied_tolerance
 
 PIXELS = Definition(operations=[Decode(), Output(layout="NHWC", dtype="uint8")])
 LEVELS = np.random.default_rng(0).integers(10, 240, (40, 50, 3)).astype(np.uint8)
@@ -28,6 +29,34 @@ def test_every_backend_stage_and_source_has_one_entry_with_a_reason() -> None:
         tolerance("cvcuda", "decode")
     with pytest.raises(KeyError, match=r"dali.*'hq'"):
         tolerance("dali", "decode", device="gpu", hq=True)
+
+
+def test_the_page_of_augmentations_shows_the_bounds_of_varied_pixels_and_their_reasons() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "augmentation.md").read_text(encoding="utf-8")
+    for device, heading in (("cpu", "| what | allowed | why |"), ("gpu", "| backend | what | allowed | why |")):
+        table = page[page.index(heading) :].partition("\n\n")[0].strip().split("\n")[2:]
+        entries = [entry for entry in VARIED if entry.device == device]
+        rows = [f"| {entry.what} | {entry.text} | {entry.reason} |" for entry in entries]
+        if device == "gpu":
+            rows = [f"| {entry.backend} {row}" for entry, row in zip(entries, rows, strict=True)]
+        assert table == rows
+        assert [entry.measured for entry in entries] == [device == "cpu"] * len(entries)
+    with pytest.raises(KeyError, match="'cvcuda' on 'cpu' and 'box'"):
+        varied_tolerance("cvcuda", "box")
+
+
+def test_varied_pixels_are_judged_by_their_largest_mean_and_share() -> None:
+    other = LEVELS.copy()
+    other[0, :10] += 4
+    allowed = varied_tolerance("dali", "colours")
+    assert allowed.allows(other, LEVELS)
+    other[0, 0, 0] += 1
+    assert not allowed.allows(other, LEVELS)
+    assert varied_tolerance("dali", "thresholds").allows(other, LEVELS)
+    other[:, :1] += 5
+    assert not varied_tolerance("dali", "thresholds").allows(other, LEVELS)
+    assert not varied_tolerance("dali", "box").allows(LEVELS[:, :1] + 1, LEVELS[:, :1])
+    assert varied_tolerance("dali", "transform").allows(LEVELS, LEVELS)
 
 
 def test_equal_samples_differ_by_nothing() -> None:

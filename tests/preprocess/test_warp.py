@@ -18,7 +18,7 @@ from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cpu.rectify_weights import step_weights
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.training import Augmentation, moved_mask
-from onestream.preprocess.variation import Variation
+from onestream.preprocess.variation import Variation, variation_mapping
 from onestream.preprocess.warp import Warp
 
 DEFINITION = Definition(
@@ -99,6 +99,12 @@ def test_a_warp_is_a_smooth_move_and_folds_nothing() -> None:
         np.testing.assert_array_equal(mask[inside], found[inside])
     assert whole.keeps((60, 90))
     assert not variation.keeps((60, 90))
+
+
+def test_points_that_would_have_to_follow_a_warp_are_refused_by_name() -> None:
+    variation = Augmentation([{"op": "warp"}]).draw((60, 90), seed=0, epoch=0, index=0, definition=DEFINITION)
+    with pytest.raises(ValueError, match=r"points cannot follow a warp of 2x2 points by up to .* px; only masks do"):
+        variation_mapping(DEFINITION, variation, (60, 90))
 
 
 def test_points_are_at_least_their_spacing_apart_and_settings_that_fold_are_refused() -> None:

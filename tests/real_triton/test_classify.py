@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from onestream.client import BadImage, Client, InvalidRequest, ServerRefused
 from onestream.serving.server.server import Server
+from onestream.serving.server.triton.model_processes import find_model_processes
 
 pytestmark = pytest.mark.needs_triton
 ROOT = Path(__file__).parents[2]
@@ -200,3 +202,17 @@ def _memory_mib(server: Server) -> float:
 
     triton = psutil.Process(server.pid)
     return sum(process.memory_info().rss for process in (triton, *triton.children(recursive=True))) / 2**20
+
+
+def test_who_makes_pixels_and_who_runs_the_network_in_one_process_gives_way(server: Server) -> None:
+    """Above capacity Triton's own threads, and the ensemble's network, get a core first."""
+    nice: dict[str, set[int]] = {}
+    for process in find_model_processes(server.pid).running:
+        threads = [int(thread) for thread in os.listdir(f"/proc/{process.pid}/task")]
+        nice.setdefault(process.model, set()).update(os.getpriority(os.PRIO_PROCESS, thread) for thread in threads)
+    usual = os.getpriority(os.PRIO_PROCESS, server.pid)
+    later = min(usual + 10, 19)
+    assert nice["classify_model"] == nice["classify_postprocess"] == {usual}
+    # Those that wait for large pictures are nicer by themselves.
+    for model in ("classify_preprocess", "classify_fused"):
+        assert {usual, later} <= nice[model]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from onestream.client import BadImage, Client, OnestreamError, ServerFailed, ans
 from onestream.client.images import encode
 from onestream.client.ordered import map_in_order
 from onestream.preprocess import BadImage as Refused
-from onestream.preprocess import Limits
+from onestream.preprocess.headers.reader import FORMATS
 from onestream.serving.building.certificate import bundled_photos
 from onestream.serving.building.triton_config import Device
 from onestream.serving.models.in_process import InProcess, Outcome
@@ -89,8 +89,7 @@ class InProcessRows:
 
     def __init__(self, model: InProcess, *, top: int) -> None:
         self._model, self._top = model, top
-        (outcome,) = model([_example_picture(model.limits)])
-        self.example = self._answer(outcome, 0.0)
+        self.example = _example(lambda picture: self._answer(model([picture])[0], 0.0))
 
     @property
     def max_body_bytes(self) -> int:
@@ -148,17 +147,26 @@ class InProcessRows:
         return as_answer(answers.result(self._model.name, outcome, "", latency_ms), self._model.name)
 
 
-def _example_picture(limits: Limits) -> bytes:
-    """A photo of the package, in a format and of a size that a pipeline takes."""
+def _example(answer: Callable[[bytes], Answer]) -> Answer:
+    """The answer to a photo of the package, small and in another format where a pipeline refuses it as it is.
+
+    Raises BadImage where it refuses all of them.
+    """
     photo = next(iter(bundled_photos().values()))
     try:
-        limits.check(photo)
-    except Refused:
+        return answer(photo)
+    except BadImage as refused:
+        error = refused
+    with Image.open(io.BytesIO(photo)) as opened_photo:
+        small = opened_photo.resize((8, 8))
+    for image_format in FORMATS:
         file = io.BytesIO()
-        with Image.open(io.BytesIO(photo)) as opened_photo:
-            opened_photo.resize((32, 32)).save(file, limits.formats[0])
-        return file.getvalue()
-    return photo
+        small.save(file, image_format)
+        try:
+            return answer(file.getvalue())
+        except BadImage as refused:
+            error = refused
+    raise error
 
 
 class _ServerRows:
@@ -166,10 +174,12 @@ class _ServerRows:
 
     def __init__(self, client: Client, by: ByServer) -> None:
         self._client, self._by = client, by
-        photo = next(iter(bundled_photos().values()))
         self._timeout_s = timeout_for(client, by.pipeline, by.timeout_s)
-        result = client.predict(photo, pipeline=by.pipeline, timeout_s=self._timeout_s)
-        self.example = as_answer(result, by.pipeline)
+        self.example = _example(
+            lambda picture: as_answer(
+                client.predict(picture, pipeline=by.pipeline, timeout_s=self._timeout_s), by.pipeline
+            )
+        )
 
     def rows(self, samples: Iterator[Sample]) -> Iterator[Row]:
         """See ``RowMaker.rows``."""

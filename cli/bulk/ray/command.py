@@ -8,29 +8,23 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-import ray
 import typer
+from ray.exceptions import RayError, RayTaskError
 
-from onestream.cli.bulk.journal import JournalError
-from onestream.cli.bulk.outputs import Unwritable
 from onestream.cli.bulk.progress import progress_bar
 from onestream.cli.bulk.ray.answering import Answering, ByServer, ByThisProcess
 from onestream.cli.bulk.ray.folder import OutputFolder
-from onestream.cli.bulk.ray.machines import WrongMachine, check_all
+from onestream.cli.bulk.ray.machines import check_all
 from onestream.cli.bulk.ray.options import RayOptions
 from onestream.cli.bulk.ray.parts import Counts
 from onestream.cli.bulk.ray.run import NoRoom, Workers, connected, finished, rest, standard_input
 from onestream.cli.bulk.ray.sent_model import SentModel, built_model
-from onestream.cli.bulk.ray.worker import SourcesChanged, Work
+from onestream.cli.bulk.ray.worker import OF_NO_IMAGE, OF_THE_MOMENT, Work
 from onestream.cli.bulk.sources import counter
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.client import OnestreamError
 from onestream.measure.image_files import ImageNames
-from onestream.preprocess import PreprocessError
-from onestream.serving.errors import ServingError
 
-_OF_NO_IMAGE = (JournalError, NoRoom, PreprocessError, ServingError, SourcesChanged, Unwritable, WrongMachine)
-"""What another run of the same command would meet again."""
 _NOTES_SHOWN = 3
 
 
@@ -70,16 +64,20 @@ def bulk_on_ray(options: RayOptions) -> None:
             workers.most()
             check_all()
             answering, about = _answering(options, workers)
+            stack.enter_context(work.out.held())
             work.out.begin(about, anew=options.overwrite)
-        except (*_OF_NO_IMAGE, OnestreamError, ValueError, ImportError, OSError) as error:
+        except RayError as error:
+            fail(_without_trace(error), EXIT_CANNOT_START)
+        except (*OF_NO_IMAGE, NoRoom, OnestreamError, ValueError, ImportError, OSError) as error:
             fail(str(error), EXIT_CANNOT_START)
         try:
             rate = _run(work, answering, workers, options, tally)
-        except _OF_NO_IMAGE as error:
+        except (*OF_NO_IMAGE, NoRoom) as error:
             fail(f"{work.out.place}: {error}", EXIT_CANNOT_START)
-        except (OnestreamError, OSError, MemoryError, RuntimeError, ray.exceptions.RayError) as error:
+        except (*OF_THE_MOMENT, MemoryError, RuntimeError, RayError) as error:
             code = EXIT_FAILED if tally.done > tally.earlier else EXIT_CANNOT_START
-            fail(f"stopped after {tally.done} images: {error}{_kept(work)}", code)
+            why = _without_trace(error) if isinstance(error, RayError) else str(error) or type(error).__name__
+            fail(f"stopped after {tally.done} images: {why}{_kept(work)}", code)
         except KeyboardInterrupt:
             fail(f"interrupted after {tally.done} images{_kept(work)}", EXIT_INTERRUPTED)
     if not tally.done:
@@ -141,6 +139,12 @@ def _answering(options: RayOptions, workers: Workers) -> tuple[Answering, dict[s
     )
     by.check()
     return by, about
+
+
+def _without_trace(error: RayError) -> str:
+    """What Ray says in its first line; of an error in another process its own, and not where that was."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
 
 
 def _kept(work: Work) -> str:

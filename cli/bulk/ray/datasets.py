@@ -10,6 +10,7 @@ import ray.data
 
 from onestream.cli.bulk.outputs import arrow_columns
 from onestream.cli.bulk.ray.answering import ByThisProcess, InProcessRows
+from onestream.cli.bulk.ray.attempts import MOST_ATTEMPTS
 from onestream.cli.bulk.ray.machines import Installed, check_all, check_same, here, installed
 from onestream.cli.bulk.ray.run import Workers
 from onestream.cli.bulk.ray.sent_model import SentModel, built_model
@@ -37,7 +38,8 @@ def predict(
 
     The columns are those of ``onestream bulk --to out.parquet`` without ``path`` and ``key``: such as ``label``,
     ``class_id`` and ``score``, then ``latency_ms``, ``error`` and ``reason``. A bad picture is a row with its reason.
-    Rows keep their columns. Nothing runs before the dataset is consumed.
+    Rows keep their columns. Nothing runs before the dataset is consumed. A picture that ends its worker's process, five
+    times, ends the dataset with Ray's error; what is lost for another reason Ray does again.
 
     Args:
         dataset: with a column of encoded pictures: bytes, or records with a field ``bytes``.
@@ -72,6 +74,7 @@ def predict(
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=most),
         num_cpus=each.cpus,
         num_gpus=each.gpus,
+        max_task_retries=MOST_ATTEMPTS - 1,
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,17 +17,44 @@ from onestream.cli.bulk.sources import remote
 
 ABOUT = "_run.json"
 """Says what the run is about, from its beginning on."""
+_RUN_ID = "run_id"
+"""In ``ABOUT``: other folders of the same name, on machines that do not share this one, have another."""
+_LOCK = "_lock"
 COMPLETE = "_SUCCESS"
 """Is there when the output is complete, as of Spark and Hadoop; readers of Parquet pass over names with ``_``."""
 
 
 class OutputFolder:
-    """``OUT`` of a run. Nothing is held, so that it goes to any process."""
+    """``OUT`` of a run. Nothing is held, so that it goes to any process.
+
+    ``run_id`` is that of the run, from ``begin`` on; empty where the folder is of a version that knew none.
+    """
 
     def __init__(self, place: str) -> None:
         self._is_remote = remote.is_address(place)
         # Workers have folders of their own that names would be relative to.
         self.place = place.rstrip("/") if self._is_remote else os.path.abspath(remote.local_path(place))
+        self.run_id = ""
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs out of a folder of this machine, which is made; a store knows no locks.
+
+        Raises JournalError where one is at work there; OSError.
+        """
+        if self._is_remote:
+            yield
+            return
+        os.makedirs(self.place, exist_ok=True)
+        with Path(self.place, _LOCK).open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise JournalError(f"another run writes {self.place}") from None
+            except OSError:
+                # Some mounts have no locks.
+                pass
+            yield
 
     def begin(self, about: Mapping[str, Any], *, anew: bool) -> None:
         """Make the folder for a run ``about`` these JSON values; ``anew`` deletes what earlier runs have written.
@@ -44,11 +73,19 @@ class OutputFolder:
         elif COMPLETE in names:
             raise FileExistsError(f"{self.place} is complete already; --overwrite begins anew")
         elif ABOUT in names:
-            check_same_run(self.place, json.loads(self.read(ABOUT)), dict(about))
+            begun = self._begun()
+            self.run_id = begun.pop(_RUN_ID, "")
+            check_same_run(self.place, begun, dict(about))
             return
         elif any(number_in(name) is not None for name in names):
             raise JournalError(f"{self.place} has parts of a run and no {ABOUT}; --overwrite begins anew")
-        self.write(ABOUT, json.dumps(dict(about)).encode())
+        self.run_id = uuid4().hex
+        self.write(ABOUT, json.dumps({**about, _RUN_ID: self.run_id}).encode())
+
+    def check_run(self) -> None:
+        """Raise JournalError where this process does not find the run that was begun; OSError."""
+        if self._begun().get(_RUN_ID, "") != self.run_id:
+            raise JournalError(f"the {ABOUT} there is of another run")
 
     def names(self) -> set[str]:
         """The names of complete files."""
@@ -85,6 +122,17 @@ class OutputFolder:
             if name.startswith(".part-") and name.endswith(".tmp"):
                 self._remove(name)
         self.write(COMPLETE, json.dumps(dict(summary)).encode() + b"\n")
+
+    def _begun(self) -> dict[str, Any]:
+        try:
+            begun = json.loads(self.read(ABOUT))
+        except FileNotFoundError:
+            raise JournalError(f"no {ABOUT} is there") from None
+        except ValueError:
+            begun = None
+        if not isinstance(begun, dict):
+            raise JournalError(f"the {ABOUT} there is none of onestream bulk; --overwrite begins anew")
+        return begun
 
     def _remove(self, name: str) -> None:
         if self._is_remote:

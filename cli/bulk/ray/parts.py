@@ -16,10 +16,14 @@ _NAME = re.compile(r"part-(?P<number>\d{8})-(?P<digest>[0-9a-f]{16})\.(parquet|j
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Units that follow each other in the sources: some images' files, or one file that holds many."""
+    """Units that follow each other in the sources: some images' files, or one file that holds many.
+
+    ``seen`` says that the first of them is a file of the machine that lists the sources.
+    """
 
     number: int
     units: tuple[Unit, ...]
+    seen: bool = False
 
     @property
     def digest(self) -> str:

@@ -18,6 +18,7 @@ import ray.data
 
 from onestream.cli.bulk.outputs import rows_in
 from onestream.cli.bulk.ray.answering import Answering
+from onestream.cli.bulk.ray.attempts import Attempts
 from onestream.cli.bulk.ray.machines import here, installed
 from onestream.cli.bulk.ray.parts import Counts, number_in
 from onestream.cli.bulk.ray.worker import Work, Worker, items_of, list_parts
@@ -28,6 +29,7 @@ _LOCAL_STORE_BYTES = 1 << 30
 _READERS = 16
 _ROUNDING = 1e-9
 _ANSWERS_WITHIN_S = 10.0
+_RAY_CLIENT = "ray://"
 
 
 class NoRoom(Exception):
@@ -87,8 +89,13 @@ def _named(cpus: float, gpus: float) -> str:
 def connected(address: str | None) -> Iterator[None]:
     """Be connected with the cluster at ``address``; None starts a Ray of this machine, which ends with the block.
 
-    A process that is connected already stays so. Raises ConnectionError.
+    A process that is connected already stays so. Raises ConnectionError, ``ValueError`` for an address of Ray Client.
     """
+    if address is not None and address.startswith(_RAY_CLIENT):
+        raise ValueError(
+            f"--ray-address {address} is for Ray Client, whose program is on no machine of the cluster; on one of them "
+            "give HOST:PORT of the head, such as HEAD:6379, or auto"
+        )
     if ray.is_initialized():
         yield
         return
@@ -141,7 +148,8 @@ def finished(work: Work) -> Iterator[tuple[str, Counts]]:
 def rest(work: Work, answering: Answering, workers: Workers, *, finished: frozenset[str]) -> Iterator[Counts]:
     """Do the parts that are not ``finished``; the counts of each as its file is complete, in any order.
 
-    Raises ``NoRoom``, what a worker met, as ``WrongMachine``, ``SourcesChanged`` and OSError, and Ray's own errors.
+    Raises ``NoRoom``, what a worker met, as ``WrongMachine``, ``SourcesChanged`` and OSError, ``WorkerFailed`` where a
+    part ended its workers, and Ray's own errors.
     """
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -157,7 +165,12 @@ def rest(work: Work, answering: Answering, workers: Workers, *, finished: frozen
     )
     reports = parts.map_batches(
         Worker,
-        fn_constructor_kwargs={"work": work, "answering": answering, "asked_by": installed()},
+        fn_constructor_kwargs={
+            "work": work,
+            "answering": answering,
+            "asked_by": installed(),
+            "attempts": Attempts(),
+        },
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=workers.most()),
         num_cpus=workers.cpus,

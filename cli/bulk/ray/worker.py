@@ -7,21 +7,27 @@ import os
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import ray
 
-from onestream.cli.bulk.outputs import write_json_lines, write_parquet
+from onestream.cli.bulk.journal import JournalError
+from onestream.cli.bulk.outputs import Unwritable, write_json_lines, write_parquet
 from onestream.cli.bulk.ray.answering import Answering
-from onestream.cli.bulk.ray.folder import ABOUT, OutputFolder
+from onestream.cli.bulk.ray.attempts import MOST_ATTEMPTS, Attempts
+from onestream.cli.bulk.ray.folder import OutputFolder
 from onestream.cli.bulk.ray.machines import Installed, WrongMachine, check_same, here
 from onestream.cli.bulk.ray.options import Format, RayOptions
 from onestream.cli.bulk.ray.parts import Counts, Part, number_in, parts
 from onestream.cli.bulk.rows import Row
-from onestream.cli.bulk.sources import is_address, local_path, samples_of, units
+from onestream.cli.bulk.sources import Sample, is_address, local_path, samples_of, units
+from onestream.client import OnestreamError
 from onestream.measure.image_files import ImageNames
+from onestream.preprocess import PreprocessError
+from onestream.serving.errors import ServingError
 from onestream.serving.models.in_process import GpuFailed
 
 Batch = dict[str, npt.NDArray[Any]]
@@ -32,16 +38,26 @@ class SourcesChanged(Exception):
     """The sources do not have the images in a place that an earlier run found there."""
 
 
+class WorkerFailed(Exception):
+    """What ended a worker, or what one met that no other kind of error tells."""
+
+
+OF_NO_IMAGE = (JournalError, PreprocessError, ServingError, SourcesChanged, Unwritable, WrongMachine)
+"""What another run of the same command would meet again."""
+OF_THE_MOMENT = (OnestreamError, OSError, GpuFailed, WorkerFailed)
+"""What the same command may go on after."""
+_TOLD = OF_NO_IMAGE + OF_THE_MOMENT
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What is to be done, the same for every process.
 
-    ``folder`` is that of the one that asks, to which names are relative; ``needed`` are the sources that every machine
-    must see. ``listed`` is the file that holds standard input.
+    ``folder`` is that of the one that asks, to which names are relative. ``listed`` is the file that holds standard
+    input.
     """
 
     folder: str
-    needed: tuple[str, ...]
     sources: tuple[str, ...]
     listed: str | None
     every_file: bool
@@ -54,11 +70,9 @@ class Work:
     @classmethod
     def of(cls, options: RayOptions, out: OutputFolder) -> Work:
         """What a command was asked for."""
-        sources = tuple(map(local_path, options.sources))
         return cls(
             folder=os.getcwd(),
-            needed=tuple(source for source in sources if not is_address(source) and os.path.exists(source)),
-            sources=sources,
+            sources=tuple(map(local_path, options.sources)),
             listed=None,
             every_file=options.every_file,
             column=options.column,
@@ -72,17 +86,12 @@ class Work:
         """Let names mean here what they mean to the one that asks. Raises ``WrongMachine`` where they cannot."""
         if os.path.isdir(self.folder):
             os.chdir(self.folder)
-        missing = [name for name in self.needed if not os.path.exists(name)]
-        if missing:
-            raise WrongMachine(f"machine {here()} does not see {missing[0]}; take a folder that all machines share")
         try:
-            why_not = "" if ABOUT in self.out.names() else f"no {ABOUT} is there"
-        except OSError as error:
-            why_not = str(error)
-        if why_not:
+            self.out.check_run()
+        except (JournalError, OSError) as error:
             raise WrongMachine(
-                f"machine {here()} does not see {self.out.place} ({why_not}); take a folder that all machines share"
-            )
+                f"machine {here()} does not see {self.out.place} ({error}); take a folder that all machines share"
+            ) from None
 
 
 def list_parts(_: Batch, *, work: Work, finished: frozenset[str]) -> Iterator[Batch]:
@@ -98,7 +107,7 @@ def list_parts(_: Batch, *, work: Work, finished: frozenset[str]) -> Iterator[Ba
             for part in parts(units(work.sources, listed, names=names), most_files=work.files_per_part):
                 earlier = done.pop(part.number, None)
                 if earlier is None:
-                    yield items([part])
+                    yield items([replace(part, seen=_is_here(part.units[0].name))])
                 elif earlier != part.file_name(work.file_format):
                     raise SourcesChanged(
                         f"part {part.number} of the sources, from {part.units[0].name!r} on, has other files than an "
@@ -120,13 +129,17 @@ class Worker:
     It takes and gives ``items``: of each part ``Counts`` when its file is complete, or the error that ends the run.
     """
 
-    def __init__(self, *, work: Work, answering: Answering, asked_by: Installed) -> None:
-        self._work = work
+    def __init__(self, *, work: Work, answering: Answering, asked_by: Installed, attempts: Attempts) -> None:
+        self._work, self._attempts = work, attempts
         self._failure: Exception | None = None
         try:
             check_same(asked_by, machine=here())
             work.enter()
+            # Ray starts an actor again under its old id.
+            opening = f"opening the pipeline on machine {here()} in actor {ray.get_runtime_context().get_actor_id()}"
+            self._begin(opening)
             self._maker = answering.open()
+            attempts.end(opening)
         except Exception as error:  # as above
             self._failure = portable(error)
 
@@ -147,25 +160,64 @@ class Worker:
             return portable(error)
 
     def _write(self, part: Part) -> Counts:
+        doing = f"part {part.number}, from {part.units[0].name!r} on,"
+        was_begun = self._begin(doing)
+        _check_sees(part)
         names = ImageNames(every_file=self._work.every_file)
         samples = (sample for unit in part.units for sample in samples_of(unit, names, self._work.column))
-        counted = _Counted(self._maker.rows(samples))
+        counted = _Counted(self._one_by_one(samples, doing) if was_begun else self._maker.rows(samples))
         file = io.BytesIO()
         if self._work.file_format == "parquet":
             write_parquet(file, counted, like=self._maker.example, top=self._work.top)
         else:
             write_json_lines(file, counted)
+        # Where another run began anew meanwhile, of which a store tells nobody.
+        self._work.out.check_run()
         self._work.out.write(part.file_name(self._work.file_format), file.getvalue())
+        self._attempts.end(doing)
         return Counts(counted.rows, counted.failed, names.passed_over)
+
+    def _begin(self, doing: str) -> bool:
+        """Whether others began it and were killed. Raises ``WorkerFailed`` where there were too many of them."""
+        earlier, reached = self._attempts.begin(doing)
+        if earlier >= MOST_ATTEMPTS:
+            last = f"; replace the last image that was begun by an empty one to go on without it: {reached}"
+            raise WorkerFailed(f"{doing} lost its process {earlier} times{last if reached else ''}")
+        return earlier > 0
+
+    def _one_by_one(self, samples: Iterator[Sample], doing: str) -> Iterator[Row]:
+        """The same rows, each image told before it is begun: so the one that ends its process is known."""
+        for sample in samples:
+            self._attempts.reach(doing, repr(f"{sample.path} {sample.key}".rstrip()))
+            yield from self._maker.rows(iter([sample]))
+
+
+def _is_here(name: str) -> bool:
+    return not is_address(name) and os.path.exists(name)
+
+
+def _check_sees(part: Part) -> None:
+    """Raise ``WrongMachine`` where the part's files are on the one that lists them, and their folder is not here.
+
+    A folder on which nothing is mounted is there, and empty.
+    """
+    name = part.units[0].name
+    if not part.seen or os.path.exists(name):
+        return
+    folder = os.path.dirname(name) or os.curdir
+    if not os.path.isdir(folder) or not os.listdir(folder):
+        raise WrongMachine(f"machine {here()} does not see {name}; take a folder that all machines share")
 
 
 def portable(error: Exception) -> Exception:
-    """The error, or one with its text where it cannot go to another process."""
+    """The error, or ``WorkerFailed`` with its text where it is of no kind that users are told of, or cannot be sent."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # what an error's own arguments raise is of any kind
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+        is_sent = False
+    else:
+        is_sent = isinstance(error, _TOLD)
+    return error if is_sent else WorkerFailed(f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
 def items(values: Sequence[Part | Counts | Exception]) -> Batch:

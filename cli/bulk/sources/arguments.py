@@ -46,8 +46,7 @@ def units(arguments: Iterable[str], listed: Iterable[str] = (), *, names: ImageN
                 if name := line.rstrip("\r\n"):
                     yield from _units_of(name, names)
         else:
-            for name in _expand(argument):
-                yield from _units_of(name, names)
+            yield from _units_of_argument(argument, names)
 
 
 def samples(
@@ -78,13 +77,21 @@ def samples_of(unit: Unit, names: ImageNames, column: str | None = None) -> Iter
         yield from in_tar(unit.name, names)
 
 
-def _expand(argument: str) -> Iterator[str]:
+def _units_of_argument(argument: str, names: ImageNames) -> Iterator[Unit]:
     argument = remote.local_path(argument)
-    if remote.is_address(argument):
-        for name in expand_braces(argument):
-            # As the shell does: a pattern that matches nothing stays as it is, and is reported as missing.
-            yield from _matching_addresses(name) or [name]
+    if not remote.is_address(argument):
+        for name in _matching_paths(argument):
+            yield from _units_of(name, names)
         return
+    for name in expand_braces(argument):
+        if matches := _matching_entries(name):
+            yield from map(_unit_of_entry, matches)
+        else:
+            # As the shell does: a pattern that matches nothing stays as it is, and is reported as missing.
+            yield from _units_of(name, names)
+
+
+def _matching_paths(argument: str) -> Iterator[str]:
     if os.path.lexists(argument):
         yield argument
         return
@@ -93,13 +100,17 @@ def _expand(argument: str) -> Iterator[str]:
         yield from matches or [name]
 
 
-def _matching_addresses(name: str) -> list[str]:
+def _matching_entries(name: str) -> list[remote.Entry]:
     if "*" not in remote.without_options(name):
         return []
     try:
         return remote.matches(name)
     except OSError:
         return []
+
+
+def _unit_of_entry(entry: remote.Entry) -> Unit:
+    return Unit.named(entry.address) if entry.error is None else Unit(entry.address, error=entry.error)
 
 
 def _units_of(name: str, names: ImageNames) -> Iterator[Unit]:
@@ -136,13 +147,10 @@ def _units_in(folder: str, names: ImageNames) -> Iterator[Unit]:
         for entry in remote.entries(folder):
             if not entry.is_folder and not names.takes(entry.name, folder=remote.without_options(folder)):
                 continue
-            if "?" in entry.name:
-                # As an address it would be another place, with options.
-                yield Unit(entry.address, error=OSError(f"{entry.name}: an address cannot hold a name with ?"))
-            elif entry.is_folder:
+            if entry.is_folder and entry.error is None:
                 yield from _units_in(entry.address, names)
             else:
-                yield Unit(entry.address)
+                yield Unit(entry.address, error=entry.error)
     except OSError as error:
         yield Unit(folder, error=error)
 

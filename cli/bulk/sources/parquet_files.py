@@ -51,7 +51,10 @@ def _opened(name: str) -> Any:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise ImportError(f"reading Parquet needs pyarrow: {install_command('bulk')} ({error})") from None
-    return ParquetFile(remote.open_file(name) if remote.is_address(name) else name)
+    # By default a row group is read whole before its first row is there.
+    return ParquetFile(
+        remote.open_file(name) if remote.is_address(name) else name, pre_buffer=False, buffer_size=remote.READ_AT_ONCE
+    )
 
 
 def _column(schema: Any, wanted: str | None) -> str:

@@ -15,17 +15,25 @@ _ADDRESS = re.compile(r"(?P<root>(?P<scheme>[a-z][a-z0-9+.-]+)://[^/?]*)(?P<path
 _OF_THE_WEB = ("http", "https")
 _WHOLE_OR_NOT_AT_ALL = ("s3", "gcs", "abfs")
 """Object stores, in which a file appears when all of it was written."""
-_READ_AT_ONCE = 4 << 20
+READ_AT_ONCE = 4 << 20
 """Bytes that are asked for where a file is read in small pieces: a store answers each question after a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file or a folder behind an address."""
+    """A file or a folder behind an address; ``error`` is why its address does not lead to it."""
 
     address: str
     name: str
     is_folder: bool
+    error: OSError | None = None
+
+    @classmethod
+    def of(cls, folder: str, name: str, *, is_folder: bool) -> Entry:
+        """What is called ``name`` in the folder at an address."""
+        # As an address it would be another place, with options.
+        error = OSError(f"{name}: an address cannot hold a name with ?") if "?" in name else None
+        return cls(inside(folder, name), name, is_folder, error)
 
 
 def is_address(name: str) -> bool:
@@ -59,7 +67,7 @@ def entries(address: str) -> list[Entry]:
 
     files, path = _opened(address)
     found = [
-        Entry(inside(address, info.base_name), info.base_name, info.type == FileType.Directory)
+        Entry.of(address, info.base_name, is_folder=info.type == FileType.Directory)
         for info in files.get_file_info(FileSelector(path))
         if info.base_name
     ]
@@ -74,12 +82,12 @@ def is_folder(address: str) -> bool:
     return bool(files.get_file_info(path).type == FileType.Directory)
 
 
-def matches(pattern: str) -> list[str]:
+def matches(pattern: str) -> list[Entry]:
     """The files that an address with ``*`` in its last part stands for, sorted. Raises OSError."""
     before, mark, options = pattern.partition("?")
     folder, _, last = before.rpartition("/")
     found = entries(f"{folder}{mark}{options}")
-    return [one.address for one in found if not one.is_folder and fnmatchcase(one.name, last)]
+    return [one for one in found if not one.is_folder and fnmatchcase(one.name, last)]
 
 
 def open_stream(address: str, *, in_small_pieces: bool = False) -> BinaryIO:
@@ -87,7 +95,7 @@ def open_stream(address: str, *, in_small_pieces: bool = False) -> BinaryIO:
     files, path = _opened(address)
     # Not unpacked by its ending: what that means is the reader's business, as it is of local files.
     return files.open_input_stream(  # type: ignore[no-any-return]
-        path, compression=None, buffer_size=_READ_AT_ONCE if in_small_pieces else None
+        path, compression=None, buffer_size=READ_AT_ONCE if in_small_pieces else None
     )
 
 

@@ -14,6 +14,7 @@ class ServedNetwork(Subject[Item]):
         super().__init__("server", judged=True)
         self._model, self._reference = model, reference
         self._served = ServedModels(address, [model])
+        self.name = self._served.title
 
     @property
     def digests(self) -> dict[str, str]:

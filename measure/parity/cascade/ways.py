@@ -121,6 +121,8 @@ class _OpenCvFromPicture(FromPicture):
         picture: Pixels,
         transform: npt.NDArray[np.float64],
         size_hw: Size,
-        moved: npt.NDArray[np.float64] | None = None,  # noqa: ARG002 (nothing varies here)
+        *,
+        fill: int | None = None,  # noqa: ARG002 (nothing varies here)
+        moved: npt.NDArray[np.float64] | None = None,  # noqa: ARG002
     ) -> Pixels:
         return self._library.rectified(picture, transform, size_hw)

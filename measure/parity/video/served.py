@@ -24,7 +24,7 @@ class ServedVideo(ClipReader):
         super().__init__("server", judged=True)
         self._pipeline, self._model, self._on_problem = pipeline, f"{pipeline.name}_video", on_problem
         with ServedModels(address, [self._model]) as served:
-            self.digests = served.digests
+            self.digests, self.name = served.digests, served.title
         self._client = Client(address)
 
     def read(self, clip: ComparedClip) -> Sequence[Observation]:

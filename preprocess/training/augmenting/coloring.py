@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pydantic import AfterValidator, Field
 
 from onestream.preprocess.changes import (
+    LUMA,
     AnyChange,
     AutoContrast,
     Blur,
@@ -40,7 +41,7 @@ from onestream.preprocess.training.augmenting.draft import (
 )
 
 _MIDDLE_LEVEL = 128.0
-_YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
+_YIQ = np.array([LUMA, [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
 """RGB to YIQ (NTSC, FCC 1953): a hue is an angle and a saturation a length in its I and Q."""
 _TRIES = 10
 _Strength = Annotated[float, Field(ge=0)]
@@ -204,7 +205,7 @@ class RandomErasing(AugmentationOperation):
         (height, width), random = draft.canvas_hw, draft.random
         fill = self.fill
         if draft.color == "gray" and not isinstance(fill, int):
-            fill = round(float(_YIQ[0] @ fill))
+            fill = round(float(np.dot(LUMA, fill)))
         low, high = (math.log(value) for value in self.ratio)
         for _ in range(_TRIES):
             area = height * width * random.uniform(*self.area)

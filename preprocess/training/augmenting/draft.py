@@ -90,7 +90,7 @@ class Draft:
         corners = _corners(_combined(self._moves), self.size_hw)
         return None if corners is None else Projection(self.source_hw, self.size_hw, corners).to_canvas(self.objects)
 
-    def variation(self, definition: Definition | None, fill: int) -> Variation:
+    def variation(self, definition: Definition | None, fill: int | None) -> Variation:
         """What was drawn. The definition's geometry brings the picture to the canvas, where no operation filled it.
 
         Where the canvas would show the transform's horizon, or come near it, the operations that are not affine are

@@ -78,7 +78,7 @@ class RandomBox(MovingOperation):
                 top = int(random.integers(0, height - box_height + 1))
                 left = int(random.integers(0, width - box_width + 1))
                 box = Window(top, left, box_height, box_width)
-                if objects is None or visible_share(objects, box).max() >= draft.min_visible:
+                if objects is None or visible_share(objects, box.spans).max() >= draft.min_visible:
                     return box
         if objects is not None:
             return Window(0, 0, height, width)

@@ -6,10 +6,10 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Annotated, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError, ValidationInfo
 
 from onestream.preprocess.errors import BadDataset, BadSample
 from onestream.preprocess.training.annotations import first_problem, inside, read_bounded
@@ -17,6 +17,11 @@ from onestream.preprocess.training.detection.files import DetectionFiles, Detect
 
 MAX_BYTES = 2 * 1024**3
 """COCO's largest file, instances_train2017.json, has 0.45 GB; LVIS's and Objects365's about 1.2 GB."""
+
+
+def _if_read(keypoints: object, info: ValidationInfo) -> object:
+    """Keypoints that nobody reads may be anything; the context says whether they are read."""
+    return keypoints if info.context else None
 
 
 @dataclass(slots=True)
@@ -34,14 +39,14 @@ class _Annotation:
     bbox: tuple[float, float, float, float]
     id: int | None = None
     iscrowd: int = 0
-    keypoints: list[float] | None = None
+    keypoints: Annotated[list[float] | None, BeforeValidator(_if_read)] = None
 
 
 @dataclass(slots=True)
 class _Category:
     id: int
     name: str
-    keypoints: list[str] | None = None
+    keypoints: Annotated[list[str] | None, BeforeValidator(_if_read)] = None
 
 
 @dataclass(slots=True)
@@ -57,6 +62,62 @@ _COCO = TypeAdapter(_Coco)
 _EntryT = TypeVar("_EntryT", _Image, _Category)
 _MIDDLE = 0.5
 """Of a pixel. COCO counts the pixels that are keypoints, in whole numbers from 0; its boxes are in edges of pixels."""
+
+
+class CocoFile:
+    """A COCO JSON file that was read; see ``read_coco``. ``keypoints``: whether they are read, too."""
+
+    def __init__(self, path: Path, *, keypoints: bool = False) -> None:
+        self._path = path
+        try:
+            self._content = content = _COCO.validate_json(read_bounded(path, MAX_BYTES), context=keypoints)
+        except BadSample as error:
+            raise BadDataset(f"{path}: {error}") from None
+        except ValidationError as error:
+            raise BadDataset(f"{path} is no COCO file: {first_problem(error)}") from None
+        self._categories = sorted(content.categories, key=lambda category: category.id)
+        listed = _by_id(path, "image", content.images)
+        _by_id(path, "category", self._categories)
+        self._by_image: dict[int, list[tuple[int, _Annotation]]] = defaultdict(list)
+        for position, annotation in enumerate(content.annotations):
+            if annotation.image_id not in listed:
+                raise BadDataset(
+                    f"{path}: annotation {_name(position, annotation)} is of image {annotation.image_id}, "
+                    f"which is none of its {len(listed)} images"
+                )
+            self._by_image[annotation.image_id].append((position, annotation))
+        self._by_name = {PurePosixPath(image.file_name).parts: image for image in content.images}
+        self._class_ids = {category.id: place for place, category in enumerate(self._categories)}
+        self._keypoints = _keypoints(path, self._categories)
+
+    def pictures(self, folder: Path, flip_pairs: Iterable[tuple[str, str]] = ()) -> DetectionFiles:
+        """All pictures, in a folder. Raises ``BadDataset`` where there is none, or for pairs of other keypoints."""
+        return DetectionFiles(
+            [self._sample(folder, image) for image in self._content.images],
+            [category.name for category in self._categories],
+            [category.id for category in self._categories],
+            keypoints=self._keypoints,
+            flip_pairs=flip_pairs,
+        )
+
+    def picture(self, path: Path) -> DetectionSample | None:
+        """The picture of which the file names the end of this path, the longest there is; None where it names none."""
+        parts = path.absolute().parts
+        for count in range(len(parts) - 1, 0, -1):
+            image = self._by_name.get(parts[-count:])
+            if image is not None:
+                return self._sample(Path(*parts[:-count]), image)
+        return None
+
+    def _sample(self, folder: Path, image: _Image) -> DetectionSample:
+        picture = folder
+        try:
+            picture = inside(folder, image.file_name)
+            objects = _objects(self._path, self._by_image[image.id], self._class_ids, self._keypoints)
+            size_hw = image.height, image.width
+            return DetectionSample.of(picture, size_hw, objects, image_id=image.id, keypoints=self._keypoints)
+        except BadSample as error:
+            return DetectionSample(picture, image_id=image.id, problem=str(error))
 
 
 def read_coco(
@@ -80,33 +141,7 @@ def read_coco(
     path, folder = Path(file), Path(images)
     if not folder.is_dir():
         raise BadDataset(f"{folder} is not a folder; expected that of the pictures of {path.name}")
-    try:
-        content = _COCO.validate_json(read_bounded(path, MAX_BYTES))
-    except BadSample as error:
-        raise BadDataset(f"{path}: {error}") from None
-    except ValidationError as error:
-        raise BadDataset(f"{path} is no COCO file: {first_problem(error)}") from None
-    categories = sorted(content.categories, key=lambda category: category.id)
-    listed = _by_id(path, "image", content.images)
-    _by_id(path, "category", categories)
-    by_image: dict[int, list[tuple[int, _Annotation]]] = defaultdict(list)
-    for position, annotation in enumerate(content.annotations):
-        if annotation.image_id not in listed:
-            raise BadDataset(
-                f"{path}: annotation {_name(position, annotation)} is of image {annotation.image_id}, "
-                f"which is none of its {len(listed)} images"
-            )
-        by_image[annotation.image_id].append((position, annotation))
-    class_ids = {category.id: place for place, category in enumerate(categories)}
-    names = () if flip_pairs is None else _keypoints(path, categories)
-    samples = [_sample(path, folder, image, by_image[image.id], class_ids, names) for image in content.images]
-    return DetectionFiles(
-        samples,
-        [category.name for category in categories],
-        [category.id for category in categories],
-        keypoints=names,
-        flip_pairs=flip_pairs or (),
-    )
+    return CocoFile(path, keypoints=flip_pairs is not None).pictures(folder, flip_pairs or ())
 
 
 def _keypoints(path: Path, categories: Sequence[_Category]) -> tuple[str, ...]:
@@ -117,23 +152,6 @@ def _keypoints(path: Path, categories: Sequence[_Category]) -> tuple[str, ...]:
             f"{path}: the categories {', '.join(named.values())} have other keypoints each; expected the same of all"
         )
     return next(iter(named), ())
-
-
-def _sample(
-    path: Path,
-    folder: Path,
-    image: _Image,
-    annotations: list[tuple[int, _Annotation]],
-    class_ids: dict[int, int],
-    names: tuple[str, ...],
-) -> DetectionSample:
-    picture = folder
-    try:
-        picture = inside(folder, image.file_name)
-        objects = _objects(path, annotations, class_ids, names)
-        return DetectionSample.of(picture, (image.height, image.width), objects, image_id=image.id, keypoints=names)
-    except BadSample as error:
-        return DetectionSample(picture, image_id=image.id, problem=str(error))
 
 
 def _objects(

@@ -73,6 +73,15 @@ class DetectionSample:
         class_ids = np.array([one.class_id for one in found], np.int64)
         return cls(path, size_hw, corners, class_ids, image_id, keypoints=_keypoints(found, keypoints, size_hw))
 
+    def refuse_other_size(self, size_hw: Size) -> DetectionSample:
+        """Return the sample, or raise ``BadSample`` where its picture, of ``size_hw`` upright, has another size."""
+        if self.size_hw != size_hw:
+            raise BadSample(
+                f"the picture has {size_hw[1]}x{size_hw[0]} pixels after its EXIF orientation; "
+                f"its boxes are given for {self.size_hw[1]}x{self.size_hw[0]}"
+            )
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class FoundObject:
@@ -143,13 +152,7 @@ class DetectionFiles(ListedFiles[DetectionSample]):
 
     def objects(self, index: int, size_hw: Size) -> Boxes:
         """The boxes of a picture that has ``size_hw`` upright. Raises ``BadSample`` where they are for another size."""
-        given = self.samples[index].size_hw
-        if given != size_hw:
-            raise BadSample(
-                f"the picture has {size_hw[1]}x{size_hw[0]} pixels after its EXIF orientation; "
-                f"its boxes are given for {given[1]}x{given[0]}"
-            )
-        return self.samples[index].boxes
+        return self.samples[index].refuse_other_size(size_hw).boxes
 
 
 def _numbers(flip_pairs: Iterable[tuple[str, str]], names: Sequence[str]) -> tuple[tuple[int, int], ...]:

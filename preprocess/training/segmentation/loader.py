@@ -19,7 +19,7 @@ from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
 from onestream.preprocess.training.segmentation.files import IGNORE, SegmentationFiles
 from onestream.preprocess.training.targets import moved_mask
 from onestream.preprocess.training.workers import Draw, See
-from onestream.preprocess.variation import Variation, canvas_of, variation_mapping
+from onestream.preprocess.variation import Variation, canvas_of, variation_transform
 
 
 class SegmentationBatch(NamedTuple):
@@ -78,5 +78,5 @@ def _see(
     if draw is None:
         return SeenPart(index, mapping(definition, size_hw), mask=moved_mask(mask, definition, border=IGNORE)), None
     variation = draw(epoch, index, size_hw)
-    located = variation_mapping(definition, variation, size_hw)
+    located = variation_transform(definition, variation, size_hw)
     return SeenPart(index, located, mask=moved_mask(mask, definition, variation, border=IGNORE)), variation

@@ -67,7 +67,8 @@ class TextLoader(BaseLoader[TextBatch]):
     Serving never does that: there every line has its own width, ``widths``.
 
     ``augmentation``: how lines vary; texts and widths stay. Its canvas is the region, in pixels of its picture, before
-    the definition's operations, so that what is moved in comes from the picture around the line. Operations that would
+    the definition's operations, so that what is moved in comes from the picture around the line; beyond the picture is
+    the augmentation's ``fill``, without it the picture's border repeated. Operations that would
     make another text of it (``flip``) are refused with ``CannotCompile``.
 
     ``shuffle``: whole pictures come in a random order, and within windows of some ``window`` lines batches are of

@@ -12,6 +12,7 @@ from onestream.serving.building.quantization.price import Quantization
 from onestream.serving.building.quantization.processor import this_processor
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.network_files import float_beside
+from onestream.serving.errors import BadNetwork
 
 _BUDGET_S = 1.0
 
@@ -25,11 +26,20 @@ class Here:
 
     @classmethod
     def measured(cls, network: Path, quantization: Quantization, *, threads: int) -> Here:
-        """Run a network in int8 and the one in float32 beside it by turns, for about a second."""
+        """Run a network in int8 and the one in float32 beside it by turns, for about a second.
+
+        Raises ``BadNetwork`` where one of them does not run.
+        """
         # Noise will do: the time of a run does not depend on what the pixels show.
         pixels = np.random.default_rng(0).integers(0, 256, (1, *quantization.speed.pixels), dtype=np.uint8)
-        engines = [OnnxRuntimeEngine(file, threads=threads) for file in (network, float_beside(network))]
-        return cls(*medians_ms(engines, pixels, budget_s=_BUDGET_S))
+        try:
+            engines = [OnnxRuntimeEngine(file, threads=threads) for file in (network, float_beside(network))]
+            return cls(*medians_ms(engines, pixels, budget_s=_BUDGET_S))
+        except Exception as error:  # ONNX Runtime's exceptions share no public base class
+            raise BadNetwork(
+                f"{network.name} and {float_beside(network).name} cannot be timed here, so nobody knows whether int8 "
+                f"gains on this processor: {type(error).__name__}. Build them again: onestream build"
+            ) from None
 
     @property
     def gains(self) -> bool:
@@ -40,11 +50,31 @@ class Here:
         return f"int8 takes {self.int8_ms:.2f} ms an image here, float32 {self.float32_ms:.2f} ms"
 
 
+def price_of(network: Path) -> Quantization:
+    """What a network in int8 carries. Raises ``BadNetwork`` where that, or the file, cannot be read."""
+    try:
+        found = OnnxRuntimeEngine(network, threads=1).quantization
+    except Exception as error:  # ONNX Runtime's exceptions share no public base class
+        raise BadNetwork(f"{network.name} cannot be read: {type(error).__name__}") from None
+    if found is None:
+        raise BadNetwork(
+            f"{network.name} lies beside a network in float32, and does not say what int8 costs; an onestream of "
+            "another version built it"
+        )
+    return found
+
+
 def warning(network: Path, quantization: Quantization, *, threads: int) -> str:
-    """What to say where another processor timed a network and int8 gains nothing on this one; empty elsewhere."""
+    """What to say where another processor timed a network and int8 gains nothing on this one; empty elsewhere.
+
+    A network that cannot be timed is said too: what is served is the one in int8, which does not need the other.
+    """
     if this_processor() == quantization.speed.processor or not float_beside(network).exists():
         return ""
-    here = Here.measured(network, quantization, threads=threads)
+    try:
+        here = Here.measured(network, quantization, threads=threads)
+    except BadNetwork as error:
+        return str(error)
     if here.gains:
         return ""
     built = quantization.speed

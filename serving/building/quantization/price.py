@@ -140,7 +140,8 @@ class Quantization(BaseModel):
             normalization is in the weights of the first convolution; *float32*: the definition's arithmetic.
         onnxruntime: the version that quantized it.
         min_agreement: below which it would have been refused.
-        tensorrt: the network for TensorRT, which below ``min_agreement`` is not kept; None where no plan can be served.
+        tensorrt: the network for TensorRT, which below ``min_agreement`` is not kept; None where there is none.
+        why_no_tensorrt: what ONNX Runtime's tools said where it was asked for and could not be made.
         tried: every setting that was measured.
     """
 
@@ -157,6 +158,7 @@ class Quantization(BaseModel):
     speed: Speed
     tried: tuple[Tried, ...]
     tensorrt: ForTensorRt | None = None
+    why_no_tensorrt: str = ""
 
     def summary(self) -> str:
         """What it costs and gains, in one line."""

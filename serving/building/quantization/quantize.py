@@ -121,7 +121,7 @@ class Quantizable:
         options: Mapping[str, Any] = MappingProxyType({}),
     ) -> onnx.ModelProto:
         ours = [node.name for node in network.graph.node if _is_ours(node)]
-        with _told_as_bad_network("be quantized"):
+        with told_as_bad_network("be quantized"):
             ranges = self._ranges_by(settings.ranges)
             # The quantizer changes what it is given.
             quantizer = QDQQuantizer(
@@ -140,10 +140,11 @@ class Quantizable:
             return quantizer.model.model
 
     def _finished(self, made: onnx.ModelProto) -> onnx.ModelProto:
-        ONNXModel(made).topological_sort()
-        _put_door_first(made.graph)
-        helper.set_model_props(made, {entry.key: entry.value for entry in self._network.metadata_props})
-        onnx.checker.check_model(made)
+        with told_as_bad_network("be quantized"):
+            ONNXModel(made).topological_sort()
+            _put_door_first(made.graph)
+            helper.set_model_props(made, {entry.key: entry.value for entry in self._network.metadata_props})
+            onnx.checker.check_model(made)
         return made
 
     def _ranges_by(self, method: Ranges) -> TensorsData:
@@ -181,7 +182,7 @@ class _OnePicture(CalibrationDataReader):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def _told_as_bad_network(what: str) -> Iterator[None]:
+def told_as_bad_network(what: str) -> Iterator[None]:
     """Whatever the library raises is a ``BadNetwork``; what it prints and logs is not shown."""
     root = logging.getLogger()
     level = root.level
@@ -209,7 +210,7 @@ def _copy(network: onnx.ModelProto) -> onnx.ModelProto:
 def _in_opset(served: onnx.ModelProto) -> onnx.ModelProto:
     if opset(served) >= _OPSET:
         return _copy(served)
-    with _told_as_bad_network(f"be converted from opset {opset(served)} to {_OPSET}, the oldest for int8"):
+    with told_as_bad_network(f"be converted from opset {opset(served)} to {_OPSET}, the oldest for int8"):
         changed = version_converter.convert_version(served, _OPSET)
     helper.set_model_props(changed, {entry.key: entry.value for entry in served.metadata_props})
     return changed

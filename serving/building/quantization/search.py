@@ -30,7 +30,7 @@ from onestream.serving.building.quantization.price import (
     Weights,
 )
 from onestream.serving.building.quantization.processor import this_processor
-from onestream.serving.building.quantization.quantize import Quantizable
+from onestream.serving.building.quantization.quantize import Quantizable, told_as_bad_network
 from onestream.serving.building.quantization.truth import Truth
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
@@ -86,7 +86,7 @@ def quantize(
     chosen = search.candidates[best]
     if chosen.agreement.share < calibration.min_agreement:
         raise BadNetwork(_refusal(chosen, calibration.min_agreement, len(search.candidates)))
-    signed = _for_tensorrt(network, referee, calibration, progress) if for_tensorrt else None
+    signed, why_not = _for_tensorrt(network, referee, calibration, progress) if for_tensorrt else (None, "")
     described = Quantization(
         settings=chosen.settings,
         door=network.door,
@@ -107,6 +107,7 @@ def quantize(
             for one, ms in zip(search.candidates, times, strict=True)
         ),
         tensorrt=None if signed is None else ForTensorRt(settings=signed.settings, agreement=signed.agreement),
+        why_no_tensorrt=why_not,
     )
     agrees = signed is not None and signed.agreement.share >= calibration.min_agreement
     made = InInt8(chosen.network, signed.network if signed is not None and agrees else None)
@@ -118,11 +119,17 @@ def quantize(
 
 def _for_tensorrt(
     network: Quantizable, referee: _Referee, calibration: Calibration, progress: Callable[[str], None]
-) -> _Candidate:
-    """The network for TensorRT that agrees best, as ONNX Runtime computes it; how fast it is, only a GPU can say."""
+) -> tuple[_Candidate | None, str]:
+    """The network for TensorRT that agrees best, as ONNX Runtime computes it; how fast it is, only a GPU can say.
+
+    Or None and the reason, which is none to do without int8 on a CPU.
+    """
     search = _Search(network, network.for_tensorrt, referee, lambda line: progress(f"{line}, for TensorRT"))
-    search.run(_TENSORRT_WEIGHTS, calibration.min_agreement)
-    return search.best
+    try:
+        search.run(_TENSORRT_WEIGHTS, calibration.min_agreement)
+    except BadNetwork as error:
+        return None, str(error)
+    return search.best, ""
 
 
 def _best(agreements: Sequence[Agreement], times_ms: Sequence[float]) -> int:
@@ -163,9 +170,14 @@ class _Referee:
         """As the server runs it."""
         return OnnxRuntimeEngine(network.SerializeToString(), threads=self._threads)
 
-    def agreement(self, engine: OnnxRuntimeEngine) -> Agreement:
-        """Of a network in int8."""
-        got = self._answers(engine)
+    def candidate(self, settings: Settings, network: onnx.ModelProto) -> _Candidate:
+        """A network in int8, with its agreement. Raises ``BadNetwork`` where ONNX Runtime cannot run it."""
+        with told_as_bad_network("be run in int8"):
+            engine = self.open(network)
+            got = self._answers(engine)
+        return _Candidate(settings, network, engine, self._agreement(got))
+
+    def _agreement(self, got: Sequence[Tensors]) -> Agreement:
         found = self._judge.compare(self._expected, got)
         if self._truth is None:
             return found
@@ -235,11 +247,14 @@ class _Search:
         self._network, self._quantized = network, quantized
         self._referee, self._progress = referee, progress
         self.candidates: list[_Candidate] = []
+        self._failure: BadNetwork | None = None
 
     def run(self, weights: Sequence[Weights], min_agreement: float) -> None:
-        """Fill ``candidates``."""
+        """Fill ``candidates``. Raises ``BadNetwork`` where no setting makes a network that runs."""
         for ranges, scales in product(_RANGES, weights):
             self._try(Settings(weights=scales, ranges=ranges))
+        if not self.candidates and self._failure is not None:
+            raise self._failure
         if self.best.agreement.share == 1:
             return
         base = self.best.settings
@@ -255,11 +270,10 @@ class _Search:
         size = -(-len(layers) // _PARTS)
         parts = [(first, layers[first : first + size]) for first in range(0, len(layers), size)]
         alone = [self._try(_keeping(base, _numbered([part], len(layers)), part[1])) for part in parts]
-        best_first = sorted(
-            zip(parts, alone, strict=True), key=lambda one: (*one[1].agreement.rank, -one[1].agreement.mean_change)
-        )[::-1]
+        made = [(part, one.agreement) for part, one in zip(parts, alone, strict=True) if one is not None]
+        best_first = sorted(made, key=lambda one: (*one[1].rank, -one[1].mean_change))[::-1]
         for count in _TOGETHER:
-            if self.best.agreement.share >= min_agreement or count >= len(parts):
+            if self.best.agreement.share >= min_agreement or count >= len(made):
                 return
             chosen = sorted(part for part, _ in best_first[:count])
             together = [layer for _, part in chosen for layer in part]
@@ -270,11 +284,14 @@ class _Search:
         """The one that agrees best, of equal ones the first."""
         return max(self.candidates, key=lambda candidate: candidate.agreement.rank)
 
-    def _try(self, settings: Settings) -> _Candidate:
+    def _try(self, settings: Settings) -> _Candidate | None:
+        """One more candidate, or None: a setting that does not work for a network ends none of the others."""
         self._progress(f"trying int8: {settings}")
-        network = self._quantized(settings)
-        engine = self._referee.open(network)
-        candidate = _Candidate(settings, network, engine, self._referee.agreement(engine))
+        try:
+            candidate = self._referee.candidate(settings, self._quantized(settings))
+        except BadNetwork as error:
+            self._failure = error
+            return None
         self.candidates.append(candidate)
         return candidate
 

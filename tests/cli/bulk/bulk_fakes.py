@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -153,6 +155,27 @@ def photos(folder: Path, files: Mapping[str, bytes]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return folder
+
+
+def shard(files: Mapping[str, bytes]) -> bytes:
+    """A tar file with these files."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+def table(images: Sequence[bytes]) -> bytes:
+    """A Parquet file with these images."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    file = io.BytesIO()
+    parquet.write_table(pa.table({"image": pa.array(images, pa.binary())}), file)
+    return file.getvalue()
 
 
 @pytest.fixture

@@ -1,5 +1,37 @@
-"""The command on a fake server, for the tests of this folder."""
+"""The command on a fake server, and a real server of S3, for the tests of this folder."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from bulk_fakes import bulk
 
+if TYPE_CHECKING:
+    from s3_server import S3Server
+
 __all__ = ["bulk"]
+
+
+@pytest.fixture(scope="module")
+def server_of_s3() -> Iterator[S3Server]:
+    pytest.importorskip("moto", reason="moto is missing, a server of S3's protocol")
+    from s3_server import S3Server
+
+    made = S3Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def s3(server_of_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The server, as the environment's variables say."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in server_of_s3.variables.items():
+        monkeypatch.setenv(name, value)
+    server_of_s3.requests.clear()
+    server_of_s3.most_reads = 0
+    return server_of_s3

@@ -3,51 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.dataset
 
+from benchmarks.small_clusters import add_node, cluster, workers_of
+
+__all__ = ["ROOT", "add_node", "begin", "cluster", "command", "rows", "run", "workers_of"]
+
 ROOT = Path(__file__).parents[3]
-STORE_BYTES = 100 * 1024 * 1024
 OF_THE_RUN = ("latency_ms",)
 """Columns that say nothing of the image."""
-
-# Ray would take the address by which other machines see this one, and they could then run what they like here.
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-
-
-@contextmanager
-def cluster(*, nodes: int) -> Iterator[Any]:
-    """A ``ray.cluster_utils.Cluster`` with a head that has no CPU for workers, and nodes with one each."""
-    from ray.cluster_utils import Cluster
-
-    options = {"object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1", "include_dashboard": False}
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, **options})
-    try:
-        for _ in range(nodes):
-            add_node(made)
-        yield made
-    finally:
-        made.shutdown()
-
-
-def add_node(made: Any, *, cpus: int = 1, gpus: int = 0, **variables: str) -> Any:
-    """One node more, with so many CPUs and GPUs, which are only declared, and these variables in its environment."""
-    return made.add_node(
-        num_cpus=cpus,
-        num_gpus=gpus,
-        object_store_memory=STORE_BYTES,
-        node_ip_address="127.0.0.1",
-        env_vars=variables or None,
-    )
 
 
 def command(*arguments: object) -> list[str]:
@@ -63,13 +32,6 @@ def begin(nodes: Any, *arguments: object) -> subprocess.Popen[str]:
     """The command on a cluster, in small parts of JSON lines."""
     options = ["--ray-address", nodes.address, "--files-per-part", 10, "--format", "jsonl"]
     return subprocess.Popen(command(*arguments, *options), cwd=ROOT, stderr=subprocess.PIPE, text=True)
-
-
-def workers_of(node: Any) -> list[psutil.Process]:
-    """The processes of a node that run our workers."""
-    (raylet,) = (info.process for info in node.all_processes["raylet"])
-    children = psutil.Process(raylet.pid).children(recursive=True)
-    return [child for child in children if "MapWorker" in " ".join(child.cmdline())]
 
 
 def rows(out: Path) -> list[dict[str, Any]]:

@@ -6,11 +6,12 @@ import json
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from ray_clusters import ROOT, rows, run
+from ray_clusters import ROOT, add_node, cluster, rows, run
 
 from onestream.serving.server.server import Server
 
@@ -44,18 +45,35 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(folder / "photos"), str(folder / "shard.tar"), str(folder / "rows.parquet"), str(folder / "gone.jpg")]
 
 
+@pytest.fixture(scope="module")
+def asked(server: Server, sources: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The rows of ``onestream bulk`` on a server."""
+    out = tmp_path_factory.mktemp("asked") / "asked.parquet"
+    done = run(*sources, "--to", out, "--url", server.grpc_address, "--pipeline", "classify_fused")
+    assert done.returncode == 1, done.stderr
+    found = rows(out)
+    assert len(found) == 2001
+    return found
+
+
 @pytest.mark.needs_triton
-def test_the_rows_are_those_of_bulk(server: Server, sources: list[str], repository: Path, tmp_path: Path) -> None:
-    asked = run(
-        *sources, "--to", tmp_path / "asked.parquet", "--url", server.grpc_address, "--pipeline", "classify_fused"
-    )
-    assert asked.returncode == 1, asked.stderr
-    done = run(*sources, "--to", tmp_path / "out", "--ray", "--repository", repository, "--files-per-part", 300)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_rows_are_those_of_bulk(
+    asked: list[dict[str, Any]], sources: list[str], repository: Path, tmp_path: Path, nodes: int
+) -> None:
+    options = ["--to", tmp_path / "out", "--repository", repository, "--files-per-part", 300]
+    if nodes == 1:
+        done = run(*sources, *options, "--ray")
+    else:
+        with cluster(nodes=0) as made:
+            for number in range(nodes):
+                add_node(made, ONESTREAM_CACHE=str(tmp_path / f"node-{number}"))
+            done = run(*sources, *options, "--ray-address", made.address)
+        # Each had a worker, for which the model was put there.
+        assert len(list(tmp_path.glob("node-*/ray-models/*/classify_fused"))) == nodes
     assert done.returncode == 1, done.stderr
     assert "2001 images, " in done.stderr
-    expected = rows(tmp_path / "asked.parquet")
-    assert len(expected) == 2001
-    assert rows(tmp_path / "out") == expected
+    assert rows(tmp_path / "out") == asked
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert len([name for name in names if name.startswith("part-")]) == 10
     assert {"_run.json", "_SUCCESS"} < names

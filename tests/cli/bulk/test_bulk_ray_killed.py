@@ -2,21 +2,65 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import wait_until
+from patience import NEVER_S, wait_until
 from ray_clusters import ROOT, add_node, begin, cluster, rows, run, workers_of
 
 pytest.importorskip("ray")
 
 PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
 COPIES = 60
+
+CRASHES = """
+import os
+import signal
+import sys
+
+
+class Finder:
+    is_waiting = True
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == "onestream.cli.bulk.ray.answering" and cls.is_waiting:
+            cls.is_waiting = False
+            from onestream.client import images
+
+            encode = images.encode
+
+            def crash_or_encode(image, **options):
+                encoded = encode(image, **options)
+                if encoded.to_bytes() == b"deadly":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return encoded
+
+            images.encode = crash_or_encode
+
+
+sys.meta_path.insert(0, Finder)
+"""
+"""A module of Python's start, in whose processes a picture does what a bug of a library would."""
+
+PREDICT = """
+import sys
+import pyarrow as pa
+import ray
+import onestream.ray
+
+ray.init(sys.argv[1], log_to_driver=False)
+data = ray.data.from_arrow(pa.table({"bytes": pa.array([b"deadly"], pa.binary())}))
+onestream.ray.predict(data, "classify", repository=sys.argv[2], workers=1).take_all()
+"""
 
 pytestmark = [pytest.mark.slow]
 
@@ -92,6 +136,50 @@ def test_the_same_command_goes_on_after_the_one_that_asks_is_killed(
     assert process.returncode == 0, complaints
     assert "images of an earlier run" in complaints
     check_all_there(out, photos)
+
+
+@pytest.fixture
+def crashing(tmp_path: Path) -> Iterator[Any]:
+    """A cluster of one machine with two CPUs, on which a picture of these bytes ends the process that reads it."""
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(CRASHES)
+    with cluster(nodes=0) as nodes:
+        add_node(nodes, cpus=2, PYTHONPATH=f"{hooks}{os.pathsep}{ROOT}")
+        yield nodes
+
+
+def test_a_picture_that_ends_its_worker_each_time_is_named_and_can_be_left_out(
+    crashing: Any, repository: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for photo in PHOTOS:
+        (folder / photo.name).write_bytes(photo.read_bytes())
+    deadly = folder / PHOTOS[3].name
+    deadly.write_bytes(b"deadly")
+    command = [folder, "--to", tmp_path / "out", "--repository", repository, "--ray-address", crashing.address]
+    command += ["--files-per-part", 2, "--workers", 1]
+    stopped = run(*command, timeout_s=NEVER_S)
+    assert stopped.returncode == 1, stopped.stderr
+    assert f"part 1, from {str(folder / PHOTOS[2].name)!r} on, lost its process 5 times; replace the" in stopped.stderr
+    assert f"to go on without it: {str(deadly)!r}; " in stopped.stderr
+    assert "the same command goes on" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    deadly.write_bytes(b"")
+    done = run(*command)
+    assert done.returncode == 1, done.stderr
+    assert "images of an earlier run" in done.stderr
+    found = rows(tmp_path / "out")
+    assert [row["path"] for row in found] == [str(folder / photo.name) for photo in PHOTOS]
+    assert [row["path"] for row in found if row["error"]] == [str(deadly)]
+
+
+def test_a_picture_that_ends_its_worker_each_time_ends_a_dataset(crashing: Any, repository: Path) -> None:
+    command = [sys.executable, "-c", PREDICT, crashing.address, str(repository)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=NEVER_S, check=False)
+    assert done.returncode == 1
+    assert re.search(r"Actor(Died|Unavailable)Error", done.stderr), done.stderr
 
 
 def test_a_machine_with_another_onestream_is_refused_by_name(photos: Path, repository: Path, tmp_path: Path) -> None:

@@ -68,6 +68,26 @@ def test_a_run_goes_on_and_is_refused_when_it_is_another_or_complete(place: str)
     assert again.names() == {ABOUT}
 
 
+def test_a_folder_in_which_a_run_is_at_work_is_no_other_s(tmp_path: Path) -> None:
+    out = OutputFolder(str(tmp_path / "out"))
+    with out.held():
+        out.begin({}, anew=False)
+        with pytest.raises(JournalError, match=r"another run writes \S+/out"), OutputFolder(out.place).held():
+            pytest.fail("two runs were let in")
+    with OutputFolder(out.place).held():
+        pass
+
+
+def test_a_run_is_told_that_another_began_anew_in_its_place(place: str) -> None:
+    first, second = OutputFolder(place), OutputFolder(place)
+    first.begin({}, anew=False)
+    first.check_run()
+    second.begin({}, anew=True)
+    second.check_run()
+    with pytest.raises(JournalError, match=r"the _run\.json there is of another run"):
+        first.check_run()
+
+
 def test_parts_of_no_known_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "part-00000000-0123456789abcdef.parquet").write_bytes(b"rows")
     with pytest.raises(JournalError, match=r"has parts of a run and no _run\.json"):

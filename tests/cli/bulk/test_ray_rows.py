@@ -14,13 +14,13 @@ import pyarrow.parquet as parquet
 import pytest
 import yaml
 from networks import mean_color
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from onestream.cli.bulk.outputs import write_parquet
 from onestream.cli.bulk.rows import Row
 from onestream.cli.bulk.run import Run
 from onestream.cli.bulk.sources import samples
-from onestream.client import Classification, Client, Detections, Embedding, Outputs, Regions
+from onestream.client import Classification, Client, Detections, Embedding, Outputs, Reading, Regions
 from onestream.serving.building.build import build
 from onestream.serving.models.in_process import InProcess
 from onestream.serving.server.server import Server
@@ -30,7 +30,14 @@ pytest.importorskip("ray")
 from onestream.cli.bulk.ray.answering import InProcessRows
 
 ROOT = Path(__file__).parents[3]
-KINDS = {"finder": Detections, "things": Regions, "vectors": Embedding, "outputs": Outputs, "classes": Classification}
+KINDS = {
+    "finder": Detections,
+    "things": Regions,
+    "read": Reading,
+    "vectors": Embedding,
+    "outputs": Outputs,
+    "classes": Classification,
+}
 OPERATIONS = [
     {"op": "decode"},
     {"op": "resize", "mode": "exact", "size": [32, 32]},
@@ -46,6 +53,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     detectors.level_detector(folder / "finder.onnx")
     build(folder / "finder.yaml", folder=folder / "models", onnx_file=folder / "finder.onnx")
     build(folder / "things.yaml", folder=folder / "models", onnx_files=cascades.write_things(folder))
+    build(ROOT / "pipelines" / "read.yaml", folder=folder / "models")
     onnx.save(mean_color(), str(folder / "colors.onnx"))
     for name, kind in (("vectors", "embedding"), ("outputs", "raw"), ("classes", "classification")):
         fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": kind}}
@@ -63,8 +71,12 @@ def kinds_server(models: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Photos, one without any object for a finder of bright cells, and files that cannot be used."""
+    """Photos, lines of text, nothing to be found, and files that cannot be used."""
     folder = tmp_path_factory.mktemp("photos")
+    page = Image.new("RGB", (420, 180), "white")
+    for number, line in enumerate(("Hello 12", "rows of Ray")):
+        ImageDraw.Draw(page).text((30, 25 + 70 * number), line, "black", ImageFont.load_default(40))
+    page.save(folder / "page.png")
     Image.new("RGB", (64, 48)).save(folder / "black.png")
     Image.new("RGB", (80, 60), "white").save(folder / "white.png")
     (folder / "cut.jpg").write_bytes((ROOT / "examples" / "photos" / "cat.jpg").read_bytes()[:3000])
@@ -94,6 +106,7 @@ def test_rows_are_those_of_a_server(kinds_server: Server, models: Path, photos: 
     assert here == there
     assert sum('"error"' in row for row in here) == 4
     assert type(maker.example) is KINDS[name]
+    assert name != "read" or any("rows of Ray" in row for row in here)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +12,8 @@ from typing import Any
 
 import cascades
 import pytest
+from patience import PATIENCE_S
+from ray_clusters import ROOT
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -99,6 +104,32 @@ def test_a_server_has_its_gpus_itself(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["bulk", "cat.jpg", "--to", str(tmp_path / "out"), *options])
     assert done.exit_code == 2
     assert "--gpus-per-worker is for the pipeline in the workers; with --url the server has it" in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_ray_a_program_and_the_command_name_the_extras(tmp_path: Path) -> None:
+    """``ray`` alone is not enough, since the pipeline runs in the workers."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['ray'] = None\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    for program in (["-c", "import onestream.ray"], ["-m", "onestream", "bulk", "cat.jpg", "--ray", "--to", "out"]):
+        done = subprocess.run(
+            [sys.executable, *program],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode in (1, 2)
+        assert "pip install '.[cpu,ray]'" in " ".join(done.stderr.split())
+
+
+def test_an_address_of_ray_client_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    options = ["--ray-address", "ray://head:10001"]
+    done = CliRunner().invoke(app, ["bulk", "cat.jpg", "--to", str(tmp_path / "out"), *options], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "--ray-address ray://head:10001 is for Ray Client" in done.output
+    assert "give HOST:PORT of the head" in done.output
     assert not (tmp_path / "out").exists()
 
 

@@ -1,23 +1,34 @@
-"""The commands of docs/scale.md run, on a cluster that they start themselves."""
+"""The commands of docs/scale.md run, on a cluster that they start themselves.
+
+Its program runs in test_ray_datasets. Of what is marked *text* nothing can run here: the command for GPUs needs one,
+and the image needs Docker; the page says of both that they never ran.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from ray_clusters import ROOT, rows
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+from onestream.serving.networks.package_files import default_cache_dir
 
 pytest.importorskip("ray")
 
 PAGE = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+ALL_BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+BLOCKS = [block for language, block in ALL_BLOCKS if language == "bash"]
 
 
 def free_port() -> int:
@@ -26,8 +37,28 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
+def test_every_block_is_known_here() -> None:
+    """A new one is to be run, or to be told why not."""
+    assert [language for language, _ in ALL_BLOCKS] == ["bash", "text", "python", "text", "bash", "bash"]
+    on_gpus, image = (block for language, block in ALL_BLOCKS if language == "text")
+    assert "**Not measured on a GPU**: nothing of this section was run on one." in PAGE
+    program, name, *arguments = shlex.split(on_gpus)
+    assert program == "onestream"
+    shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).stdout
+    for option in (one for one in arguments if one.startswith("--")):
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", shown), option
+    assert image.startswith("FROM onestream:cpu\n")
+    assert "Never run: a cluster of Kubernetes, and the image." in " ".join(PAGE.split())
+
+
+def in_text(pattern: str) -> str:
+    """The one command in the page's sentences that begins so."""
+    (found,) = {one for one in re.findall(r"`([^`\n]+)`", PAGE) if one.startswith(pattern)}
+    return str(found)
+
+
 @pytest.mark.slow
-def test_the_four_commands_run(repository: Path, tmp_path: Path) -> None:
+def test_the_four_commands_run_with_a_token_and_a_machine_that_joins(repository: Path, tmp_path: Path) -> None:
     del repository
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -43,13 +74,29 @@ def test_the_four_commands_run(repository: Path, tmp_path: Path) -> None:
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "RAY_AUTH_MODE": "token",
+        # Then Ray listens on all addresses, but to nobody without the token.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
+        # The token is written into it.
+        "HOME": str(tmp_path),
+        "ONESTREAM_CACHE": str(default_cache_dir()),
     }
-    lines = [line for line in BLOCKS[0].replace("6379", str(port)).splitlines() if line]
+    lines = [line for line in BLOCKS[0].splitlines() if line]
     assert len(lines) == 4
-    assert lines[2].startswith("ray start --head")
-    # There may be other clusters here, one of which auto would find.
-    lines[3] = lines[3].replace("auto", f"127.0.0.1:{port}")
-    lines[2] += f" --num-cpus 1 --object-store-memory {100 << 20} --node-ip-address 127.0.0.1 --temp-dir {session}"
+    build, alone, head, together = lines
+    assert head.startswith("ray start --head")
+    # Other loopback addresses than 127.0.0.1, with which Ray refuses to make a cluster of several machines.
+    small = f"--object-store-memory {100 << 20} --node-ip-address 127.0.0"
+    joins = in_text("ray start --address").replace("HEAD:6379", f"127.0.0.2:{port}")
+    lines = [
+        in_text("ray get-auth-token"),
+        build,
+        alone,
+        # All work is that of the machine that joins.
+        f"{head.replace('6379', str(port))} {small}.2 --num-cpus 0 --temp-dir {session}",
+        f"{joins} {small}.3 --num-cpus 1",
+        # There may be other clusters here, one of which auto would find.
+        together.replace("auto", f"127.0.0.2:{port}"),
+    ]
     try:
         for line in lines:
             done = subprocess.run(
@@ -58,6 +105,7 @@ def test_the_four_commands_run(repository: Path, tmp_path: Path) -> None:
             assert done.returncode == 0, done.stderr
     finally:
         stop_own(session)
+    assert (tmp_path / ".ray" / "auth_token").read_text()
     assert len(rows(tmp_path / "labels")) == 6
     assert rows(tmp_path / "labels") == rows(tmp_path / "labels-of-cluster")
 
@@ -66,13 +114,16 @@ def stop_own(session: Path) -> None:
     """End the processes of this cluster alone; ``ray stop`` ends every Ray of this machine."""
     import psutil
 
-    own = [
+    own = {
         process
         for process in psutil.process_iter(["cmdline"])
         if str(session) in " ".join(process.info["cmdline"] or [])
-    ]
+    }
+    # Its agents have other names, and outlive it.
+    own |= {child for process in own for child in process.children(recursive=True)}
     for process in own:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(own, timeout=30)
     shutil.rmtree(session, ignore_errors=True)
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,9 @@ from onestream.cli.demo_page.inspect_image import look
 from onestream.cli.demo_page.served import Served
 from onestream.postprocess.options import Classification, Detection
 from onestream.preprocess import Decode, Definition, Normalize, Region, Resize, compile
+from onestream.preprocess.training import Augmentation
+from onestream.preprocess.training.sheet import line_sheet
+from onestream.preprocess.training.text.files import TextLine
 from onestream.serving.cascade import SERVED_STAGES, ServedStage
 from onestream.serving.pipeline import GpuOptions
 
@@ -97,6 +101,25 @@ def started() -> Iterator[tuple[FakeTriton, PageProcess]]:
 @pytest.fixture
 def page(started: tuple[FakeTriton, PageProcess]) -> PageProcess:
     return started[1]
+
+
+def test_what_training_sees_of_a_cascade_that_reads_are_its_lines(picture: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(picture)
+    chain = Augmentation([{"op": "warp"}])
+    lines = [
+        TextLine(tmp_path / "a.png", "", (HEIGHT, WIDTH), np.array(SIGN, np.float32), one)
+        for one in ("EXIT", "<b>7 km")
+    ]
+    with serving(models()) as (address, _), contextlib.closing(Served(address)) as served:
+        form = served.offer().forms["read"]
+        shown = look(served, form, picture, chain)["training"]
+        refused = look(served, form, picture, Augmentation())["training"]
+    sheet = line_sheet(NAME, chain, lines, epochs=5)
+    np.testing.assert_array_equal(pixels_of(shown["image"]), np.asarray(sheet.image))
+    assert shown["variations"] == [str(one) for row in sheet.drawn for one in row]
+    assert refused["image"] is None
+    assert refused["why"].startswith("Not shown: box cannot vary lines, only")
+    assert refused["why"].endswith("Start the page with another --augmentation.")
 
 
 @pytest.mark.parametrize(

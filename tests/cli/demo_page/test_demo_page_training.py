@@ -14,13 +14,14 @@ from onestream.preprocess.training import Augmentation
 from onestream.preprocess.training.sheet import Subject, contact_sheet
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.server import Server
+from onestream.wire.box_style import color_of
 
 CHAIN = "operations:\n- {op: scale_jitter}\n- {op: rotation, degrees: [20, 30]}\nfill: 200\n"
 
 
-def assert_is_the_sheet(shown: dict[str, object], augmentation: Augmentation, pipeline: str, photo: bytes) -> None:
+def assert_is_the_sheet(shown: dict[str, object], augmentation: Augmentation, pipeline: str, subject: Subject) -> None:
     definition = Pipeline.from_file(ROOT / "pipelines" / f"{pipeline}.yaml").preprocess
-    sheet = contact_sheet(definition, augmentation, [Subject("photo", photo)], epochs=5)
+    sheet = contact_sheet(definition, augmentation, [subject], epochs=5)
     np.testing.assert_array_equal(pixels_of(str(shown["image"])), np.asarray(sheet.image))
     assert shown["variations"] == [str(one) for one in sheet.drawn[0]]
     assert "why" not in shown
@@ -29,7 +30,8 @@ def assert_is_the_sheet(shown: dict[str, object], augmentation: Augmentation, pi
 @pytest.mark.needs_triton
 def test_it_is_shown_with_a_box_and_a_flip(page: PageProcess, photos: dict[str, bytes]) -> None:
     for form in ("classify", "classify_fused"):
-        assert_is_the_sheet(page.look(form, photos["coffee"])["training"], Augmentation(), "classify", photos["coffee"])
+        shown, subject = page.look(form, photos["coffee"])["training"], Subject("photo", photos["coffee"])
+        assert_is_the_sheet(shown, Augmentation(), "classify", subject)
 
 
 @pytest.mark.needs_triton
@@ -37,8 +39,18 @@ def test_the_page_can_be_started_with_an_augmentation(served: Server, photos: di
     (tmp_path / "chain.yaml").write_text(CHAIN)
     arguments = ("--url", served.grpc_address, "--port", "0", "--augmentation", str(tmp_path / "chain.yaml"))
     with PageProcess(*arguments) as page:
-        shown = page.look("detect", photos["cat"])["training"]
-    assert_is_the_sheet(shown, Augmentation.from_yaml(CHAIN), "detect", photos["cat"])
+        seen = page.look("detect", photos["cat"])
+    # With the boxes of what the server found.
+    objects = seen["answer"]["objects"]
+    classes = {f"rgb{color_of(class_id)}": class_id for class_id in range(100)}
+    subject = Subject(
+        "photo",
+        photos["cat"],
+        np.array([[*one["quad"][0], *one["quad"][2]] for one in objects], np.float32),
+        np.array([classes[one["color"]] for one in objects], np.int64),
+    )
+    assert len(objects) > 0
+    assert_is_the_sheet(seen["training"], Augmentation.from_yaml(CHAIN), "detect", subject)
 
 
 @pytest.mark.needs_triton

@@ -25,6 +25,7 @@ from onestream.preprocess.backends.exactness import ON_GPU
 from onestream.preprocess.changes import AnyChange, Erase, Linear, Posterize, Saturation, Solarize
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.projection import Projection
+from onestream.preprocess.tolerances import varied_tolerance
 from onestream.preprocess.training import Augmentation, ImageLoader
 from onestream.preprocess.training.augmentation import AnyAugmentationOperation
 from onestream.preprocess.variation import Variation
@@ -427,17 +428,14 @@ def test_draws_depend_on_seed_epoch_and_sample_only(photos: Path) -> None:
 
 
 def test_backends_agree_on_what_a_chain_makes(photos: Path) -> None:
-    """A level of the resize may end on the other side of a threshold (posterize, solarize, equalize): few values."""
     pixels = {}
     for backend in ("dali", "reference"):
         with ImageLoader(
             DEFINITION.pixels(), photos, batch_size=6, train=True, augmentation=EVERYTHING, seed=2, shuffle=False,
             backend=backend,  # type: ignore[arg-type]
         ) as loader:  # fmt: skip
-            pixels[backend] = np.concatenate([batch.images.numpy() for batch in loader]).astype(int)
-    difference = np.abs(pixels["dali"] - pixels["reference"])
-    assert (difference > 4).mean() < 0.01
-    assert difference.mean() < 0.5
+            pixels[backend] = np.concatenate([batch.images.numpy() for batch in loader])
+    assert varied_tolerance("dali", "thresholds").allows(pixels["dali"], pixels["reference"])
 
 
 def test_a_gpu_refuses_what_its_backend_lacks_by_name(photos: Path) -> None:

@@ -11,6 +11,7 @@ import torchvision_alone
 from mixing_sets import BOXED, MIXED_CLASSES, SQUARE, Known
 from PIL import Image
 from pydantic import ValidationError
+from sample_images import photo
 
 from onestream.preprocess import (
     Decode,
@@ -19,9 +20,10 @@ from onestream.preprocess import (
     Resize,
     compile,
 )
-from onestream.preprocess.changes import Erase, Invert
+from onestream.preprocess.changes import Blur, Erase, Invert
 from onestream.preprocess.collage import Collage, Layer, Part, blended, cut
 from onestream.preprocess.geometry import Window
+from onestream.preprocess.tolerances import varied_tolerance
 from onestream.preprocess.training import Augmentation
 from onestream.preprocess.variation import Variation
 
@@ -135,6 +137,25 @@ def test_what_a_window_shows_of_a_canvas_is_that_part_of_it() -> None:
     assert cut(upright, (90, 120), (180, 240), Window(0, 0, 20, 120)).changes == (Invert(),)
 
 
+@pytest.mark.parametrize("scale", [0.5, 1.5])
+def test_a_blur_goes_with_the_size_of_its_picture(scale: float) -> None:
+    """A cut is checked against the whole canvas, blurred and then brought to the size that the picture has."""
+    image = photo("coffee")
+    size_hw = image.height, image.width
+    definition = Definition(
+        operations=[Decode(), Resize(mode="exact", size=(90, 120)), Output(layout="NHWC", dtype="uint8")]
+    )
+    variation = Variation.of_box(Window(0, 0, *size_hw), changes=(Blur(sigma=4),))
+    whole = Image.fromarray(varied(definition, variation, np.asarray(image)))
+    expected = np.asarray(whole.resize((int(120 * scale), int(90 * scale)), Image.Resampling.BICUBIC))
+    window = Window(0, 0, int(60 * scale), int(80 * scale))
+    seen = varied(definition, cut(variation, (90, 120), size_hw, window, scale=scale), np.asarray(image))
+    # Where the cut's own border, which is repeated, reaches no more: five standard deviations from it.
+    rows, columns = int(40 * scale), int(60 * scale)
+    difference = np.abs(np.subtract(seen[:rows, :columns], expected[:rows, :columns], dtype=np.int16))
+    assert difference.mean() < 1.5
+
+
 def varied(definition: Definition, variation: Variation, pixels: np.ndarray) -> np.ndarray:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
@@ -143,8 +164,7 @@ def varied(definition: Definition, variation: Variation, pixels: np.ndarray) -> 
         (made,) = compile(definition, backend=backend, varied=True).run([file.getvalue()], [lambda _: variation])  # type: ignore[arg-type]
         assert isinstance(made, np.ndarray)
         seen.append(made)
-    # The dali backend's resize is within a level of Pillow's.
-    assert np.abs(np.subtract(*seen, dtype=np.int16)).max() <= 1
+    assert varied_tolerance("dali", "box").allows(*seen)
     return seen[0]
 
 

@@ -188,7 +188,7 @@ def test_a_drawn_box_keeps_an_object(data: st.DataObject, height: int, width: in
         np.float32,
     )
     box = Augmentation(min_visible=share).draw((height, width), seed=0, epoch=0, index=index, objects=objects).box
-    assert visible_share(objects, box).max() >= share
+    assert visible_share(objects, box.spans).max() >= share
     assert box.top >= 0
     assert box.left >= 0
     assert box.top + box.height <= height

@@ -24,6 +24,7 @@ from onestream.preprocess import (
     Resize,
     compile,
 )
+from onestream.preprocess.tolerances import varied_tolerance
 from onestream.preprocess.training import NO_LABEL, PADDING_LABEL, Augmentation, Batch, Files, ImageLoader
 
 GRAY = Definition(
@@ -125,12 +126,8 @@ def test_backends_agree_on_augmented_images(photos: Path) -> None:
             augmentation=STRONG,
             backend=backend,  # type: ignore[arg-type]
         ) as loader:
-            pixels[backend] = collect(loader)[0].astype(int)
-    difference = np.abs(pixels["dali"] - pixels["reference"])
-    # One level of the resize, times the brightest and strongest colour, 1.4 x 1.4 and what a turn of hue adds.
-    assert difference.max() <= 4
-    assert (difference > 1).mean() < 0.02
-    assert difference.mean() < 0.2
+            pixels[backend] = collect(loader)[0]
+    assert varied_tolerance("dali", "colours").allows(pixels["dali"], pixels["reference"])
 
 
 def test_each_loop_is_an_epoch_in_another_order(photos: Path) -> None:

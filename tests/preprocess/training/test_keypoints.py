@@ -183,6 +183,17 @@ def test_objects_that_are_dropped_take_their_keypoints_along(tmp_path: Path) -> 
     assert batch.keypoints[0].tolist() == [[[0, 0, 0]] * 3]
 
 
+def test_keypoints_that_nobody_asks_for_may_be_anything(tmp_path: Path) -> None:
+    content = write_people(tmp_path, count=2)
+    content["categories"][0]["keypoints"] = 17
+    content["annotations"][1]["keypoints"] = {"left_hand": [3, 4]}
+    files = read(tmp_path, content, flip_pairs=None)
+    assert files.keypoints == ()
+    assert [sample.problem for sample in files.samples] == ["", ""]
+    with pytest.raises(BadDataset, match=r"people\.json is no COCO file: annotations\.1\.keypoints: "):
+        read(tmp_path, content, flip_pairs=())
+
+
 def test_draws_are_equal_in_any_shard_and_batch(people: DetectionFiles) -> None:
     def epoch(**options: Any) -> dict[int, np.ndarray]:
         chain = Augmentation(MOVES)

@@ -12,11 +12,13 @@ from box_sets import Drawn, write_coco
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from image_files import png_of
+from mask_sets import mapped
 
-from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Output, Resize, compile
+from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Output, Pad, Resize, compile
 from onestream.preprocess.backends.base import BackendName, Compiled
 from onestream.preprocess.geometry import mapping
 from onestream.preprocess.projection import Projection
+from onestream.preprocess.quads import quads_of
 from onestream.preprocess.training import (
     Augmentation,
     DetectionLoader,
@@ -214,6 +216,40 @@ def test_without_augmentation_masks_and_quads_follow_the_definition_too() -> Non
     moved, kept = visible_quads(quads, located, min_visible=0.25)
     assert kept.tolist() == [False, True]
     np.testing.assert_allclose(moved[0], quads[1] - (70, 10), atol=1e-3)
+
+
+@given(st.data())
+def test_what_a_crop_cuts_off_does_not_come_back_where_a_pad_follows(data: st.DataObject) -> None:
+    """Boxes, quads, points and masks of what is served are where pixels come to lie by whole numbers."""
+    height, width, rows, columns = (data.draw(st.integers(20, 90)) for _ in range(4))
+    resizes = data.draw(st.sampled_from([[], [Resize(mode="exact", size=(60, 70))]]))
+    padded = rows + data.draw(st.integers(0, 60)), columns + data.draw(st.integers(0, 60))
+    align = data.draw(st.sampled_from(["center", "top_left"]))
+    definition = Definition(
+        operations=[Decode(), *resizes, CenterCrop(size=(rows, columns)), Pad(size=padded, align=align)]
+    )
+    x0, y0 = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
+    x1, y1 = data.draw(st.integers(x0 + 1, width)), data.draw(st.integers(y0 + 1, height))
+    mask = np.zeros((height, width), np.uint8)
+    mask[y0:y1, x0:x1] = 1
+    seen = mapped(mask, definition)
+    np.testing.assert_array_equal(moved_mask(mask, definition, border=255), seen)
+    located, boxes = mapping(definition, (height, width)), np.array([[x0, y0, x1, y1]], np.float32)
+    kept, which = visible_boxes(boxes, located, min_visible=0)
+    if (seen == 1).any():
+        found = extent(np.repeat((seen == 1)[:, :, None] * 255, 3, axis=2), 0)
+        # A pixel of the mask is that in which its centre lies, so a box of a resized picture may end half a pixel off.
+        assert np.abs(kept[0] - found).max() <= (0.501 if resizes else 0)
+    elif not resizes:
+        assert not which[0]
+    for share in (0.05, 0.5):
+        of_quads = visible_quads(quads_of(boxes), located, min_visible=share)[1]
+        assert of_quads.tolist() == visible_boxes(boxes, located, min_visible=share)[1].tolist()
+    middles = np.array([[x0 + 0.5, y0 + 0.5], [x1 - 0.5, y1 - 0.5]], np.float32)
+    points, inside = visible_points(middles, located)
+    for (column, row), is_inside in zip(np.floor(points).astype(int).tolist(), inside.tolist(), strict=True):
+        on_canvas = 0 <= row < padded[0] and 0 <= column < padded[1]
+        assert is_inside == (on_canvas and seen[row, column] != 255)
 
 
 def test_a_point_on_the_far_border_has_a_place_on_the_canvas() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from int8_networks import COLORS, HALVES, SIDE, color_network, in_int8, pictures, pipeline_file
+from int8_networks import COLORS, HALVES, SIDE, color_network, in_both, in_int8, pictures, pipeline_file
 from onnx import helper
 from typer.testing import CliRunner
 
@@ -20,15 +20,12 @@ from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building import certificate
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.onnx_graph import prepare
-from onestream.serving.building.quantization import here
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.price import Settings
-from onestream.serving.building.quantization.processor import Processor
 from onestream.serving.building.quantization.quantize import Quantizable
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.server.doctor import Check, run_checks
 
 NETWORKS = ("colors_model/1/model.onnx", "colors_fused/1/model.onnx")
 FLOATS = ("colors_model/1/model.float32.onnx", "colors_fused/1/model.float32.onnx")
@@ -45,12 +42,7 @@ def files(repository: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Built]:
     """Repositories of the same pipeline in float32 and in int8."""
-    folder = tmp_path_factory.mktemp("both")
-    # A folder of one name: the files say which pipeline file they were made from.
-    file, own = pipeline_file(folder / "float32" / "own", color_network())
-    build(file, folder=folder / "float32" / "repository", onnx_file=own)
-    built = in_int8(folder / "int8" / "own")
-    return folder / "float32" / "repository", built.folder, built
+    return in_both(tmp_path_factory.mktemp("both"))
 
 
 def test_only_the_network_changes_and_the_float_one_stays_beside_it(both: tuple[Path, Path, Built]) -> None:
@@ -283,40 +275,6 @@ def test_int8_answers_what_float32_answers(both: tuple[Path, Path, Built]) -> No
         one, other = (engine.run(pixels)["logits"][0] for engine in engines)
         assert one.argmax() == other.argmax() == color
         assert np.abs(one - other).max() < 0.05 * np.ptp(one)
-
-
-def on_another_processor(monkeypatch: pytest.MonkeyPatch, *, int8_ms: float) -> None:
-    """This machine has another processor than the one that built, and takes so long."""
-    monkeypatch.setattr(here, "this_processor", lambda: Processor(name="Old One", instruction_sets=("avx2",)))
-    monkeypatch.setattr(here, "medians_ms", lambda engines, *_args, **_options: [int8_ms, 2.0][: len(engines)])
-
-
-def test_the_load_warns_where_int8_gains_nothing_on_this_processor(
-    both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network, price = both[1] / NETWORKS[0], both[2].quantizations["colors"]
-    assert here.warning(network, price, threads=1) == "", "the build's own"
-    on_another_processor(monkeypatch, int8_ms=1.5)
-    assert here.warning(network, price, threads=1) == ""
-    on_another_processor(monkeypatch, int8_ms=3.0)
-    said = here.warning(network, price, threads=1)
-    assert said.startswith("int8 takes 3.00 ms an image here, float32 2.00 ms on Old One (avx2); it was built on ")
-    assert str(price.speed.processor) in said
-
-
-def test_the_doctor_times_both_here(both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(repository: Path) -> Check:
-        (check,) = run_checks(repository=repository, ports=(0,), only={"precision"})
-        return check
-
-    assert look(both[0]).found == "every network is in float32"
-    assert "colors_model: int8 takes " in look(both[1]).found
-    on_another_processor(monkeypatch, int8_ms=3.0)
-    check = look(both[1])
-    assert (check.status, check.fix) == ("optional", "onestream build PIPELINE --precision float32")
-    assert "int8 takes 3.00 ms an image here, float32 2.00 ms, so int8 gains nothing" in check.found
-    on_another_processor(monkeypatch, int8_ms=1.0)
-    assert look(both[1]).status == "ok"
 
 
 def test_parity_judges_by_the_network_in_float32(both: tuple[Path, Path, Built]) -> None:

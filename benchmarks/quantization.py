@@ -1,0 +1,92 @@
+"""``python -m benchmarks.quantization``: what int8 costs and gains, network by network, by the certificates of builds.
+
+Every pipeline file in pipelines/ is built in int8, in float32's place, into a folder that is thrown away. The pictures
+are 64 random parts of the photos in examples/photos (500×375), for *read* its contest's 20 with ten lines each. Where a
+build refuses, it is repeated without a bound, for the figures of all of a cascade's stages; what it said is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from benchmarks.gpu.photos import make_photos
+from benchmarks.quantization_table import FILE_NAME, table
+from benchmarks.reading.pictures import ten_lines
+from benchmarks.result_files import ROOT, Raw, add_out, commit, path_in, this_machine, versions, write
+from onestream.serving.building.build import Built, build
+from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.errors import BadNetwork, BadPipeline
+
+_PHOTOS = Path(".cache", "benchmarks", "photos")
+_PARTS, _SEED = 64, 7
+
+
+def pictures(pipeline: str, folder: Path) -> list[Path]:
+    """The files that a pipeline is calibrated with, written below ``folder``."""
+    if pipeline == "read":
+        contents = list(ten_lines("640x480", _PHOTOS).contents)
+    else:
+        sources = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
+        threads = len(os.sched_getaffinity(0))
+        contents = make_photos("500x375", _PARTS, sources=sources, seed=_SEED, threads=threads)
+    folder.mkdir()
+    files = [folder / f"{number:03}.jpg" for number in range(len(contents))]
+    for file, content in zip(files, contents, strict=True):
+        file.write_bytes(content)
+    return files
+
+
+def networks(file: Path, folder: Path) -> list[Raw]:
+    """A row for each network of a pipeline file: its name, its ``Quantization``, and why int8 was refused."""
+    shown = pictures(file.stem, folder / file.stem)
+
+    def built(name: str, calibration: Calibration) -> Built:
+        return build(file, folder=folder / name / file.stem, precision="int8", calibration=calibration)
+
+    refused = ""
+    try:
+        found = built("models", Calibration(pictures=shown))
+    except (BadNetwork, BadPipeline) as error:
+        refused = str(error)
+        found = built("unbounded", Calibration(pictures=shown, min_agreement=0))
+    return [
+        {
+            "network": name if name == file.stem else f"{file.stem}: {name}",
+            "quantization": price.model_dump(mode="json"),
+            "refused": refused if f"stage {name}:" in refused or len(found.quantizations) == 1 else "",
+        }
+        for name, price in found.quantizations.items()
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quantization", description=__doc__)
+    add_out(parser)
+    options = parser.parse_args(arguments)
+    started, machine, rows = datetime.now(timezone.utc), this_machine(), []
+    with tempfile.TemporaryDirectory(prefix="onestream-int8-") as folder:
+        for file in sorted((ROOT / "pipelines").glob("*.yaml")):
+            print(file.stem, flush=True)
+            rows += networks(file, Path(folder))
+    results: Raw = {
+        "started_utc": started.isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine.model_dump(),
+        "versions": versions(("onnxruntime", "onnx", "numpy", "pillow")),
+        "networks": rows,
+    }
+    path = path_in(options.out, machine.slug, FILE_NAME)
+    write(path, results)
+    print(table(results))
+    print(f"written to {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

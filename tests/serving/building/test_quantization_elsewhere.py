@@ -1,0 +1,95 @@
+"""A network in int8 on another processor than the one that built it: what the load, workers and the doctor tell."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from int8_networks import in_both, pictures
+
+from onestream.serving.building import certificate
+from onestream.serving.building.build import Built
+from onestream.serving.building.quantization import here
+from onestream.serving.building.quantization.processor import Processor
+from onestream.serving.models.in_process import InProcess
+from onestream.serving.server.doctor import Check, run_checks
+
+NETWORK = "colors_model/1/model.onnx"
+FLOATS = ("colors_model/1/model.float32.onnx", "colors_fused/1/model.float32.onnx")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Built]:
+    """Repositories of the same pipeline in float32 and in int8."""
+    return in_both(tmp_path_factory.mktemp("both"))
+
+
+def on_another_processor(monkeypatch: pytest.MonkeyPatch, *, int8_ms: float) -> None:
+    """This machine has another processor than the one that built, and takes so long."""
+    monkeypatch.setattr(here, "this_processor", lambda: Processor(name="Old One", instruction_sets=("avx2",)))
+    monkeypatch.setattr(here, "medians_ms", lambda engines, *_args, **_options: [int8_ms, 2.0][: len(engines)])
+
+
+def test_the_load_warns_where_int8_gains_nothing_on_this_processor(
+    both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, price = both[1] / NETWORK, both[2].quantizations["colors"]
+    assert here.warning(network, price, threads=1) == "", "the build's own"
+    on_another_processor(monkeypatch, int8_ms=1.5)
+    assert here.warning(network, price, threads=1) == ""
+    on_another_processor(monkeypatch, int8_ms=3.0)
+    said = here.warning(network, price, threads=1)
+    assert said.startswith("int8 takes 3.00 ms an image here, float32 2.00 ms on Old One (avx2); it was built on ")
+    assert str(price.speed.processor) in said
+
+
+def test_the_doctor_times_both_here(both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(repository: Path) -> Check:
+        (check,) = run_checks(repository=repository, ports=(0,), only={"precision"})
+        return check
+
+    assert look(both[0]).found == "every network is in float32"
+    assert "colors_model: int8 takes " in look(both[1]).found
+    on_another_processor(monkeypatch, int8_ms=3.0)
+    check = look(both[1])
+    assert (check.status, check.fix) == ("optional", "onestream build PIPELINE --precision float32")
+    assert "int8 takes 3.00 ms an image here, float32 2.00 ms, so int8 gains nothing" in check.found
+    on_another_processor(monkeypatch, int8_ms=1.0)
+    assert look(both[1]).status == "ok"
+
+
+def broken(both: tuple[Path, Path, Built], folder: Path) -> Path:
+    """The repository in int8, in which the networks in float32 were cut off."""
+    repository = Path(shutil.copytree(both[1], folder / "broken"))
+    for name in FLOATS:
+        (repository / name).write_bytes((repository / name).read_bytes()[:100])
+    return repository
+
+
+def test_a_broken_network_beside_it_is_told_and_hinders_none(
+    both: tuple[Path, Path, Built], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = broken(both, tmp_path)
+    monkeypatch.setattr(here, "this_processor", lambda: Processor(name="Old One", instruction_sets=("avx2",)))
+    with pytest.warns(UserWarning, match=r"model colors_fused: .* cannot be timed here.*Build them again"):
+        model = InProcess(repository / "colors_fused")
+    (answer,) = model([pictures(tmp_path / "pictures")[0].read_bytes()])
+    assert isinstance(answer, dict)
+    (check,) = run_checks(repository=repository, ports=(0,), only={"precision"})
+    assert (check.status, check.fix) == ("problem", "onestream build PIPELINE")
+    assert check.found.startswith("colors_model: model.onnx and model.float32.onnx cannot be timed here")
+
+
+def test_the_doctor_needs_no_certificate(both: tuple[Path, Path, Built], tmp_path: Path) -> None:
+    repository = Path(shutil.copytree(both[1], tmp_path / "repository"))
+    for file in repository.rglob(certificate.FILE_NAME):
+        file.write_text("{}")
+    (check,) = run_checks(repository=repository, ports=(0,), only={"precision"})
+    assert check.found.startswith("colors_model: int8 takes ")
+
+
+def test_workers_without_triton_are_told_too(both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch) -> None:
+    on_another_processor(monkeypatch, int8_ms=3.0)
+    with pytest.warns(UserWarning, match=r"model colors_fused: int8 takes 3\.00 ms an image here"):
+        InProcess(both[1] / "colors_fused")
