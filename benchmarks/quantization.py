@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+import yaml
+
 from benchmarks.gpu.photos import make_photos
 from benchmarks.quantization_table import FILE_NAME, table
 from benchmarks.reading.pictures import ten_lines
@@ -48,9 +50,16 @@ def networks(file: Path, folder: Path) -> list[Raw]:
     ``build_s`` is how long the whole pipeline's calibration and search took, in seconds.
     """
     shown = pictures(file.stem, folder / file.stem)
+    fields = yaml.safe_load(file.read_text(encoding="utf-8"))
+    # Also of a stage that the file leaves in float32.
+    for stage in fields.get("stages", {}).values():
+        stage.pop("precision", None)
+    own = folder / file.name
+    own.write_text(yaml.safe_dump(fields, sort_keys=False), encoding="utf-8")
 
     def built(name: str, calibration: Calibration) -> Built:
-        return build(file, folder=folder / name / file.stem, precision="int8", calibration=calibration)
+        to = folder / name / file.stem
+        return build(own, folder=to, precision="int8", calibration=calibration, beside=file.parent)
 
     refused, began = False, time.monotonic()
     try:
