@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.result_files import short_commit
 from onestream.measure.parity.report import BoxFigures, Report, SubjectReport
 from onestream.measure.tables import markdown
 
@@ -17,8 +18,8 @@ def table(results: dict[str, Any]) -> str:
     counts = sorted({report.compared for report in reports})
     about = (
         f"Boxes against those of the reference pipeline, on {' to '.join(map(str, counts))} photos, 500×375 and "
-        f"1920×1080; {results['started_utc'][:10]}, commit {results['commit'][:12]}. Equal: the same class, and an IoU "
-        "of at least 0.99. AP: COCO's, with the reference's boxes as the truth."
+        f"1920×1080; {results['started_utc'][:10]}, commit {short_commit(results['commit'])}. Equal: the same "
+        "class, and an IoU of at least 0.99. AP: COCO's, with the reference's boxes as the truth."
     )
     rows = [_row(report, subject, subject.boxes) for report in reports for subject in report.subjects if subject.boxes]
     return f"{about}\n\n{markdown(_HEAD, rows)}"

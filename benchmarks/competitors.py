@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import yaml
 from onnx import numpy_helper
 
 from benchmarks.agreement import Agree, same_best_classes, same_boxes, same_texts
 from benchmarks.photos import SIZES, PhotoSet, Size, photo_set
-from benchmarks.plan import in_int8, int8_pipeline
+from benchmarks.plan import in_int8, int8_pipeline, unbounded, unbounded_pipeline, variants
 from benchmarks.reading import pictures
 from benchmarks.reading.readers import NETWORKS, SETTINGS
 from onestream.postprocess.detector_family import ANCHORS
@@ -74,8 +75,8 @@ class Contest:
 
     def models(self, settings: Iterable[PlainSetting]) -> list[str]:
         """The models that are asked, with the plain ones in these settings."""
-        own = [self.name, self.fused] if self.cascade else [self.name, self.fused, in_int8(self.name)]
-        return [*own, *(setting.name for setting in settings)]
+        own = () if self.cascade else variants(self.name)
+        return [self.name, self.fused, *own, *(setting.name for setting in settings)]
 
     def file(self, name: str) -> str:
         """The name of a file of results."""
@@ -83,9 +84,10 @@ class Contest:
 
     def batching_model(self, model: str) -> str:
         """The model whose batches tell how Triton batched for ``model``: that of its network."""
-        if self.cascade or model in (self.fused, in_int8(self.name)):
+        ensemble, fused = unbounded(self.name)
+        if self.cascade or model in (self.fused, in_int8(self.name), fused):
             return model
-        return f"{model}_model" if model == self.name else f"{model}_network"
+        return f"{model}_model" if model in (self.name, ensemble) else f"{model}_network"
 
 
 def _classifier() -> dict[str, bytes]:
@@ -176,30 +178,29 @@ def make_repository(
 ) -> None:
     """Write our pipeline and the plain models in each setting into ``folder``.
 
-    With the pictures to ``calibrate`` with, our pipeline in int8 too.
+    With the pictures to ``calibrate`` with, our pipeline in int8 and with queues without bounds, too.
     """
     build(contest.pipeline_file, folder=folder)
     if calibrate:
-        _build_in_int8(contest, folder, calibrate)
+        _build_variants(contest, folder, calibrate)
     files = contest.plain_files()
     for setting in settings:
         write_plain(contest.name, folder, setting, files)
 
 
-def _build_in_int8(contest: Contest, folder: Path, calibrate: Sequence[bytes]) -> None:
+def _build_variants(contest: Contest, folder: Path, calibrate: Sequence[bytes]) -> None:
+    fields = yaml.safe_load(contest.pipeline_file.read_text(encoding="utf-8"))
+    fields["serving"] = fields.get("serving", {}) | {"max_queue_size": 0}
     with tempfile.TemporaryDirectory() as own:
         pictures = [Path(own) / f"{number}.jpg" for number in range(len(calibrate))]
         for picture, content in zip(pictures, calibrate, strict=True):
             picture.write_bytes(content)
-        pipeline = Path(own) / f"{int8_pipeline(contest.name)}.yaml"
-        shutil.copyfile(contest.pipeline_file, pipeline)
-        build(
-            pipeline,
-            folder=folder,
-            precision="int8",
-            calibration=Calibration(pictures=pictures),
-            beside=contest.pipeline_file.parent,
-        )
+        quantized, without = (Path(own) / f"{name(contest.name)}.yaml" for name in (int8_pipeline, unbounded_pipeline))
+        shutil.copyfile(contest.pipeline_file, quantized)
+        without.write_text(yaml.safe_dump(fields), encoding="utf-8")
+        beside = contest.pipeline_file.parent
+        build(quantized, folder=folder, precision="int8", calibration=Calibration(pictures=pictures), beside=beside)
+        build(without, folder=folder, beside=beside)
 
 
 def write_plain(name: str, folder: Path, setting: PlainSetting, files: Mapping[str, bytes]) -> None:

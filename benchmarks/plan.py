@@ -51,9 +51,24 @@ def in_int8(pipeline: str) -> Competitor:
     return f"{int8_pipeline(pipeline)}_fused"
 
 
+def unbounded_pipeline(pipeline: str) -> str:
+    """The name of the same pipeline with queues without bounds, ``max_queue_size: 0``."""
+    return f"{pipeline}_unbounded"
+
+
+def unbounded(pipeline: str) -> tuple[Competitor, Competitor]:
+    """Both forms of that one."""
+    return unbounded_pipeline(pipeline), f"{unbounded_pipeline(pipeline)}_fused"
+
+
+def variants(pipeline: str) -> tuple[Competitor, ...]:
+    """What is ours beside both forms as they are generated."""
+    return (in_int8(pipeline), *unbounded(pipeline))
+
+
 def at_main_load(pipeline: str, *, cascade: bool = False) -> tuple[Competitor, ...]:
-    """What is measured at concurrency 8 by gRPC; a cascade not in int8."""
-    return ("plain_default", *competitors(pipeline), *(() if cascade else (in_int8(pipeline),)))
+    """What is measured at concurrency 8 by gRPC; a cascade only as it is generated."""
+    return ("plain_default", *competitors(pipeline), *(() if cascade else variants(pipeline)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.result_files import Raw
+from benchmarks.result_files import Raw, short_commit
 from onestream.measure.tables import markdown
 from onestream.serving.building.quantization.price import Quantization
 
 FILE_NAME = "quantization.json"
 _HEAD = (
     *("network", "agreement on pictures that were held out", "largest change", "ms in float32", "ms in int8", "ratio"),
-    *("door", "setting", "`onestream build`"),
+    *("door", "setting", "s of the pipeline's build", "`onestream build`"),
 )
 
 
@@ -17,7 +17,7 @@ def table(results: Raw) -> str:
     """A row for each network: its price, how it was quantized, and whether a build takes it."""
     about = (
         f"Int8, network by network: {results['machine']['cpu']}, one run with one picture in one thread; "
-        f"{results['started_utc'][:10]}, commit {results['commit'][:12]}, "
+        f"{results['started_utc'][:10]}, commit {short_commit(results['commit'])}, "
         f"onnxruntime {results['versions']['onnxruntime']}. What the columns mean is in "
         "[quantization.md](quantization.md#what-the-certificate-says)."
     )
@@ -36,5 +36,6 @@ def _row(one: Raw) -> list[str]:
         f"{speed.float32_ms / speed.int8_ms:.2f}",
         price.door,
         str(price.settings),
+        f"{one['build_s']:.0f}",
         "refuses it" if one["refused"] else "takes it",
     ]

@@ -86,6 +86,11 @@ def commit() -> str:
         return "unknown"
 
 
+def short_commit(name: str) -> str:
+    """A commit as tables name it: its first 12 digits, and ``+changes`` where files differed from it."""
+    return name[:12] + ("+changes" if name.endswith("+changes") else "")
+
+
 def add_out(parser: argparse.ArgumentParser, *, else_where: str = "benchmarks/results") -> None:
     """The option for another folder of results."""
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"where to write; without it {else_where}")

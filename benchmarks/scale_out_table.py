@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.photos import title
-from benchmarks.result_files import Raw
+from benchmarks.result_files import Raw, short_commit
 from onestream.measure.spread import Spread, ratio
 from onestream.measure.tables import markdown
 
@@ -22,8 +22,9 @@ def table(results: Raw) -> str:
     of_ways = rates(results)
     about = (
         f"Scale out: `classify` over {results['images']} photos of {title(results['size'])}, "
-        f"{results['machine']['cores']} cores; {results['started_utc'][:10]}, commit {results['commit'][:12]}, "
-        f"ray {results['versions']['ray']}. Median (quartiles) of {len(results['rounds'])} rounds."
+        f"{results['machine']['cores']} cores; {results['started_utc'][:10]}, "
+        f"commit {short_commit(results['commit'])}, ray {results['versions']['ray']}. "
+        f"Median (quartiles) of {len(results['rounds'])} rounds."
     )
     says = {
         IN_PROCESS: "the same operations in one process a core, without any engine",
@@ -48,6 +49,6 @@ def _of_kills(results: Raw) -> str:
     rows = [[says[kind], *(str(kills[kind][name]) for name in ("runs", "lost", "doubled"))] for kind in says]
     about = (
         f"Killed with SIGKILL in the middle of a run of `bulk --ray` on two nodes of one machine; "
-        f"{kills['started_utc'][:10]}, commit {kills['commit'][:12]}."
+        f"{kills['started_utc'][:10]}, commit {short_commit(kills['commit'])}."
     )
     return f"\n{about}\n\n{markdown(['killed', 'runs', 'rows lost', 'rows doubled'], rows)}\n"

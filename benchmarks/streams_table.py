@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.result_files import short_commit
 from onestream.measure.capacity.streams import OPENCV, OURS, Summary
 from onestream.measure.tables import NOT_MEASURED, markdown
 
@@ -21,7 +22,7 @@ def table(results: dict[str, Any]) -> str:
     if cases:
         first = next(iter(cases.values()))
         dates = sorted({one["started_utc"][:10] for one in cases.values()})
-        commits = sorted({one["commit"][:12] for one in cases.values()})
+        commits = sorted({short_commit(one["commit"]) for one in cases.values()})
         counts = sorted({len(one["rounds"]) for one in cases.values()})
         rounds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         about = (
@@ -62,8 +63,8 @@ def _ordinal(number: int) -> str:
 def _soak(soak: dict[str, Any]) -> str:
     return (
         f"{soak['clients']} clients for {soak['minutes']:g} minutes in mode `block`, while others were killed "
-        f"({soak['started_utc'][:10]}, commit {soak['commit'][:12]}): {soak['frames']:,} frames, {soak['lost']} lost, "
-        f"{soak['out_of_order']} out of order, {soak['wrong_times']} with a wrong time; "
+        f"({soak['started_utc'][:10]}, commit {short_commit(soak['commit'])}): {soak['frames']:,} frames, "
+        f"{soak['lost']} lost, {soak['out_of_order']} out of order, {soak['wrong_times']} with a wrong time; "
         f"{soak['mib_per_stream']:.0f} MiB of the server's memory for each open stream, "
         f"growth {soak['memory_growth']:+.1%}."
     )

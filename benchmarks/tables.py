@@ -17,9 +17,9 @@ from benchmarks.gpu import table as gpu_table
 from benchmarks.overload import results as overload
 from benchmarks.overload import table as overload_table
 from benchmarks.photos import Size, mean_kilobytes, title
-from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, at_main_load, in_int8
+from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, at_main_load, in_int8, unbounded
 from benchmarks.reading import results as reading
-from benchmarks.result_files import RESULTS, Raw, read
+from benchmarks.result_files import RESULTS, Raw, read, short_commit
 from benchmarks.results import FILE_NAME, Competitor, Part, Results, Served, Where
 from benchmarks.training import results as training
 from onestream.measure.load.perf_analyzer import Load, Transport
@@ -142,6 +142,10 @@ def ratios(results: Results) -> str:
                 against_plain(_throughput, quantized, plain="plain_default"),
             ),
         ]
+    for as_generated, without in zip((ours, fused), unbounded(ours), strict=True):
+        if any(one.competitor == without for one in results.served):
+            name = f"images/s: {as_generated} as generated ÷ with queues without bounds"
+            rows.append((name, "higher", against_plain(_throughput, as_generated, plain=without)))
     if any("boxes" in one.milliseconds for one in results.cpu_time):
         name = f"CPU ms an image: from outputs to boxes, score threshold {SCORE_THRESHOLD}"
         rows.append((name, "lower", lambda size: Spread.of(list(_after_network(results, size).values()))))
@@ -162,7 +166,7 @@ def _about(results: Results) -> str:
     )
     lines = [
         f"{machine.cpu}, {machine.cores} cores, {machine.memory_gib:.0f} GiB, {machine.system}; "
-        f"{results.started_utc[:10]}, commit {results.commit[:12]}. Photos: {sizes}. "
+        f"{results.started_utc[:10]}, commit {short_commit(results.commit)}. Photos: {sizes}. "
         f"Median (quartiles) of {results.rounds} rounds of {results.duration_s:g} s. {libraries}.",
     ]
     if results.quick:

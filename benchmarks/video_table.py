@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.result_files import short_commit
 from onestream.measure.spread import Spread, ratio
 from onestream.measure.tables import markdown
 
@@ -18,7 +19,7 @@ def table(results: dict[str, Any]) -> str:
     about = (
         f"Video loader, 1080p H.264, clips of {clip['frames']} frames, every {clip['stride']}th, resized to "
         f"{clip['size']}×{clip['size']}, {results['workers']} cores; {results['started_utc'][:10]}, commit "
-        f"{results['commit'][:12]}. Median (quartiles) of {len(rates['ours'])} rounds; "
+        f"{short_commit(results['commit'])}. Median (quartiles) of {len(rates['ours'])} rounds; "
         f"other programs used up to {others:.0%} of the machine."
     )
     rows = []

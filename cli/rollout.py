@@ -110,9 +110,10 @@ def _roll(
 ) -> None:
     from onestream.cli.rollout_checks import Shown, Side, compare
     from onestream.preprocess import Definition
-    from onestream.serving.building.triton_config import CONFIG_FOR, from_text, precision_of
+    from onestream.serving.building.triton_config import precision_of
     from onestream.serving.building.versions import version_forms, version_name, version_steps
     from onestream.serving.errors import ServingError
+    from onestream.serving.models.in_process import fused_config
 
     def side(version: int, forms: Sequence[str]) -> Side:
         name, fused = forms
@@ -122,13 +123,8 @@ def _roll(
         if definition.exists():
             preprocess = version_steps(repository, pipeline, version)[0]
             shown = Shown(preprocess, Definition.from_json(definition.read_text(encoding="utf-8")))
-        config = repository / f"{version_name(pipeline, version)}_fused" / CONFIG_FOR["cpu"]
-        return Side(
-            version,
-            (name, fused),
-            shown,
-            precision_of([fused], lambda _: from_text(config.read_text(encoding="utf-8"))),
-        )
+        config = fused_config(repository / f"{version_name(pipeline, version)}_fused", "cpu")
+        return Side(version, (name, fused), shown, precision_of([fused], lambda _: config))
 
     began = time.monotonic()
     session.ask("load", target)

@@ -197,8 +197,8 @@ class Mapping:
 
     ``scale`` and ``offset`` are (y, x), in pixels from the outer corner of the first; a negative ``scale`` mirrors. The
     two scales differ even where the aspect ratio is kept, since sides are whole pixels. ``source_hw`` is the image
-    after its EXIF orientation. ``shown`` is where the canvas shows the image, in its pixels, and None where it shows it
-    everywhere: beside it a crop or a pad has filled it, also where a crop has cut points of the image off before.
+    after its EXIF orientation. ``shown`` is where the canvas shows the image, in its pixels; None means everywhere.
+    Beside it a crop or a pad has filled the canvas, also where a crop has cut points of the image off before.
     """
 
     source_hw: Size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
@@ -44,13 +44,23 @@ class CascadeServingOptions(ServingOptions):
     )
 
 
+class CascadeStage(StageFields):
+    """A stage, with what it does otherwise than the cascade."""
+
+    precision: Literal["float32"] | None = Field(
+        default=None,
+        description="of this stage's network on a CPU where `serving.precision` is *int8*, for one that int8 would "
+        "cost too much",
+    )
+
+
 class Cascade(BaseModel):
     """Everything that ``onestream build`` needs, beside the networks' files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: PipelineName
-    stages: dict[str, StageFields] = Field(
+    stages: dict[str, CascadeStage] = Field(
         description="two or more, in their order, each under its name. The first takes the picture and finds regions; "
         "every later one begins with ``region`` and takes those of an earlier one"
     )
@@ -114,10 +124,13 @@ class Cascade(BaseModel):
     @property
     def pipelines(self) -> dict[str, Pipeline]:
         """Each stage as a pipeline of its own, called NAME_STAGE, by the stage's name."""
-        return {
-            name: Pipeline(**dict(stage), name=f"{self.name}_{name}", limits=self.limits, serving=self.serving)
-            for name, stage in self.stages.items()
-        }
+        found = {}
+        for name, stage in self.stages.items():
+            fields = {field: getattr(stage, field) for field in StageFields.model_fields}
+            precision = stage.precision or self.serving.precision
+            serving = self.serving.model_copy(update={"precision": precision})
+            found[name] = Pipeline(**fields, name=f"{self.name}_{name}", limits=self.limits, serving=serving)
+        return found
 
     @classmethod
     def from_file(cls, path: Path) -> Cascade:

@@ -143,7 +143,7 @@ class ServingOptions(BaseModel):
     cpu_instances: Literal["cores"] | Annotated[int, Field(ge=1)] = Field(
         default="cores",
         description="processes on a CPU; *cores* is one per core of the machine that serves, and one more of "
-        "`NAME_fused` where its queue is bounded, but of a cascade",
+        "`NAME_fused` where its queue is bounded, except a cascade's",
     )
     cpu_threads: int = Field(
         default=1,

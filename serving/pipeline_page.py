@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from onestream.serving.cascade import Cascade
+from onestream.serving.cascade import Cascade, CascadeStage
 from onestream.serving.pipeline import Pipeline
 
 _Schema = dict[str, Any]
@@ -39,6 +39,7 @@ above, and
 | field | values | default | meaning |
 |---|---|---|---|
 | `stages` | names, each with the [fields of a stage](#the-file) | required | {stages} |
+| `precision` of a stage | `float32` | the cascade's | {precision} |
 """
 
 
@@ -48,8 +49,9 @@ def page() -> str:
     # The fields of a stage come from a class that the pipeline's extends.
     schema["properties"] = {"name": schema["properties"].pop("name")} | schema["properties"]
     sections = "".join(_sections("The file", "", schema, schema["$defs"]))
-    cascade = Cascade.model_json_schema()["properties"]["stages"]["description"]
-    return _HEAD + sections + _CASCADE.format(stages=_text(cascade))
+    stages = Cascade.model_fields["stages"].description or ""
+    precision = CascadeStage.model_fields["precision"].description or ""
+    return _HEAD + sections + _CASCADE.format(stages=_text(stages), precision=_text(precision))
 
 
 def _sections(title: str, path: str, model: _Schema, models: dict[str, _Schema]) -> Iterator[str]:

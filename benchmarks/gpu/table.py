@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.gpu.results import FAMILIES, Agreement, GpuResults, Part, Rounds
 from benchmarks.photos import Size, title
+from benchmarks.result_files import short_commit
 from onestream.measure.spread import Spread, ratio
 from onestream.measure.tables import markdown
 
@@ -45,7 +46,7 @@ def _about(results: GpuResults) -> str:
     libraries = ", ".join(f"{name} {number}" for name, number in results.versions.items())
     return (
         f"{results.gpu}; {results.machine.cpu}, {results.cores} cores; {results.started_utc[:10]}, commit "
-        f"{results.commit[:12]}. Photos: {photos}. Median (quartiles) of {results.rounds_made} rounds of "
+        f"{short_commit(results.commit)}. Photos: {photos}. Median (quartiles) of {results.rounds_made} rounds of "
         f"{results.duration_s:g} s.{network} {libraries}."
     )
 

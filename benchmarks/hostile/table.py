@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.result_files import RESULTS, Machine, Raw, read, write
+from benchmarks.result_files import RESULTS, Machine, Raw, read, short_commit, write
 from onestream.measure.tables import NOT_MEASURED, markdown, rewrite
 
 FILE_NAME = "hostile.json"
@@ -34,7 +34,7 @@ def table(results: Raw) -> str:
     parts: dict[str, Raw] = results["parts"]
     machine = results["machine"]
     dates = sorted({part["started_utc"][:10] for part in parts.values()})
-    commits = sorted({part["commit"][:12] for part in parts.values()})
+    commits = sorted({short_commit(part["commit"]) for part in parts.values()})
     about = (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:.0f} GiB, {machine['system']}; "
         f"{', '.join(dates)}, commit {', '.join(commits)}."

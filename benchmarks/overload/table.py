@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.overload.results import VARIANTS, OfferedLoad, OverloadResults, Variant
+from benchmarks.result_files import short_commit
 from onestream.measure.spread import Spread
 from onestream.measure.tables import NOT_MEASURED, markdown
 
@@ -33,7 +34,7 @@ def table(results: OverloadResults) -> str:
     about = (
         f"Offered more than the server can do: requests by gRPC at random moments, whether earlier ones were answered "
         f"or not, each worth nothing after {results.deadline_s:g} s; {where}; {results.started_utc[:10]}, commit "
-        f"{results.commit[:12]}. {count} of {results.seconds:g} s.\n"
+        f"{short_commit(results.commit)}. {count} of {results.seconds:g} s.\n"
     )
     rows = [
         _row(form, variant, share, rounds)

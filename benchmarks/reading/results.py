@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from benchmarks.reading.lettering import FONTS, FontName
 from benchmarks.reading.pictures import HEIGHTS_PX
-from benchmarks.result_files import FROZEN, Machine
+from benchmarks.result_files import FROZEN, Machine, short_commit
 from onestream.measure.tables import NOT_MEASURED, markdown
 from onestream.postprocess.same_lines import edit_distance
 
@@ -92,7 +92,7 @@ def table(results: ReadingResults) -> str:
     """The tables of one run in docs/results.md."""
     lowest, highest = HEIGHTS_PX
     about = (
-        f"Text on {results.machine.cpu}; {results.started_utc[:10]}, commit {results.commit[:12]}. "
+        f"Text on {results.machine.cpu}; {results.started_utc[:10]}, commit {short_commit(results.commit)}. "
         f"{len(results.lines)} rendered lines, {lowest} to {highest} px high. Character error rate: edits that make "
         "the text of what was read, divided by its characters."
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 
 from benchmarks.photos import Size, title
-from benchmarks.result_files import FROZEN, Machine
+from benchmarks.result_files import FROZEN, Machine, short_commit
 from onestream.measure.spread import Spread, ratio
 from onestream.measure.tables import NOT_MEASURED, markdown
 
@@ -63,7 +63,7 @@ class LoaderResults(BaseModel):
         """The line above a table of ``what``."""
         return (
             f"{what}, {self.workers} threads against {self.workers} worker processes; "
-            f"{self.started_utc[:10]}, commit {self.commit[:12]}. Median (quartiles) of {self.rounds} rounds."
+            f"{self.started_utc[:10]}, commit {short_commit(self.commit)}. Median (quartiles) of {self.rounds} rounds."
         )
 
 

@@ -49,7 +49,7 @@ class _Images(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Both as text; no time where nothing foretells it."""
         per_s, remaining = self._rate.per_s, task.remaining
-        left = "-:--:--" if remaining is None or not per_s else str(timedelta(seconds=ceil(remaining / per_s)))
+        left = "-:--:--" if remaining is None or not per_s else str(timedelta(seconds=max(0, ceil(remaining / per_s))))
         return Text(f"{per_s:.{0 if per_s >= 10 else 1}f} images/s, {left} left")
 
 

@@ -190,6 +190,7 @@ def _build_cascade(
             pipeline, own_notes = _suited(_one_by_one(pipeline, served.network), served.network)
         except (BadNetwork, BadPipeline) as error:
             reason = str(error).replace("--onnx FILE", f"--onnx {name}=FILE")
+            reason = reason.replace("serve it in float32", "write precision: float32 in this stage")
             raise type(error)(f"stage {name}: {reason}") from None
         networks.append(served)
         notes += [f"stage {name}: {note}" for note in own_notes]

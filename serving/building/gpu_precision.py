@@ -56,8 +56,8 @@ def _why_not(pipeline: Pipeline, price: Quantization) -> str:
         return "a plan of TensorRT takes pictures of one size"
     if price.why_no_tensorrt:
         return price.why_no_tensorrt
-    if price.tensorrt is None:
-        return "it was calibrated when serving.gpu.engine was another; calibrate it for TensorRT: --calibrate PHOTOS"
+    if price.tensorrt is None or price.tensorrt.agreement.share >= price.min_agreement:
+        return "there is no network that was calibrated for TensorRT; calibrate again: --calibrate PHOTOS"
     return (
         f"int8 for TensorRT would cost too much: {price.tensorrt.agreement}, and min_agreement is "
         f"{price.min_agreement:g}. The nearest setting was {price.tensorrt.settings}"

@@ -437,6 +437,7 @@ def _precision(repository: Path) -> Check:
     from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
     from onestream.serving.errors import BadNetwork
 
+    again = "onestream build PIPELINE --precision int8 --calibrate PHOTOS"
     timed: dict[str, Here] = {}
     for network in sorted(repository.glob(f"*_model/*/{NETWORK_FILE}")):
         if not float_beside(network).exists():
@@ -446,7 +447,7 @@ def _precision(repository: Path) -> Check:
             price = price_of(network)
             timed[model] = Here.measured(network, price, threads=price.speed.threads)
         except BadNetwork as error:
-            return Check(name="precision", status="problem", found=f"{model}: {error}", fix="onestream build PIPELINE")
+            return Check(name="precision", status="problem", found=f"{model}: {error}", fix=again)
     if not timed:
         return Check(name="precision", status="ok", found="every network is in float32")
     slower = [model for model, here in timed.items() if not here.gains]

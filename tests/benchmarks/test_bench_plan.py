@@ -14,7 +14,8 @@ from onestream.measure.plan import rotated
 def test_every_load_is_put_on_every_competitor(pipeline: str) -> None:
     whole = [point for point in points(FULL, pipeline, rate=70) if point.part == "whole"]
     every, at_main_load_too = ("plain", pipeline, f"{pipeline}_fused"), at_main_load(pipeline)
-    assert at_main_load_too == ("plain_default", *every, f"{pipeline}_int8_fused")
+    ours = (f"{pipeline}_int8_fused", f"{pipeline}_unbounded", f"{pipeline}_unbounded_fused")
+    assert at_main_load_too == ("plain_default", *every, *ours)
     assert all(
         point.competitors == (at_main_load_too if point == whole[list(FULL.concurrencies).index(8)] else every)
         for point in whole
@@ -32,7 +33,8 @@ def test_preprocessing_is_measured_alone() -> None:
 def test_a_cascade_has_no_preprocessing_to_be_measured_alone() -> None:
     of_cascade = points(FULL, "read", rate=70, cascade=True)
     assert len(of_cascade) == len(FULL.concurrencies) + 3
-    assert not any("int8" in competitor for point in of_cascade for competitor in point.competitors)
+    measured = [competitor for point in of_cascade for competitor in point.competitors]
+    assert not any("int8" in competitor or "unbounded" in competitor for competitor in measured)
 
 
 def test_each_competitor_is_first_equally_often() -> None:

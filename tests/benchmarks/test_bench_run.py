@@ -108,6 +108,7 @@ def test_every_competitor_is_served_compared_and_measured(
     assert ("everything but the networks" in report) == (pipeline == "read")
     assert ("each alone" in report) == (pipeline != "read")
     assert (f"{pipeline}_int8_fused ÷ {pipeline}_fused" in report) == (pipeline != "read")
+    assert (f"{pipeline}_fused as generated ÷ with queues without bounds" in report) == (pipeline != "read")
     # Three plain settings beside the first, our two forms, and in process.
     compared = {"classify": 0, "detect": 6, "read": 6}[pipeline]
     assert len(agreed.least_overlap) == compared

@@ -38,8 +38,8 @@ def predict(
 
     The columns are those of ``onestream bulk --to out.parquet`` without ``path`` and ``key``: such as ``label``,
     ``class_id`` and ``score``, then ``latency_ms``, ``error`` and ``reason``. A bad picture is a row with its reason.
-    Rows keep their columns. Nothing runs before the dataset is consumed. A picture that ends its worker's process, five
-    times, ends the dataset with Ray's error; what is lost for another reason Ray does again.
+    Rows keep their columns. Nothing runs before the dataset is consumed. A batch that loses its worker's process five
+    times, by a picture or with the machine, ends the dataset with Ray's error.
 
     Args:
         dataset: with a column of encoded pictures: bytes, or records with a field ``bytes``.

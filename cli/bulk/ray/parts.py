@@ -18,12 +18,12 @@ _NAME = re.compile(r"part-(?P<number>\d{8})-(?P<digest>[0-9a-f]{16})\.(parquet|j
 class Part:
     """Units that follow each other in the sources: some images' files, or one file that holds many.
 
-    ``seen`` says that the first of them is a file of the machine that lists the sources.
+    ``seen`` is the name of the first that is there on the machine that lists the sources, empty where none is.
     """
 
     number: int
     units: tuple[Unit, ...]
-    seen: bool = False
+    seen: str = ""
 
     @property
     def digest(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -107,7 +108,7 @@ def list_parts(_: Batch, *, work: Work, finished: frozenset[str]) -> Iterator[Ba
             for part in parts(units(work.sources, listed, names=names), most_files=work.files_per_part):
                 earlier = done.pop(part.number, None)
                 if earlier is None:
-                    yield items([replace(part, seen=_is_here(part.units[0].name))])
+                    yield items([replace(part, seen=next(filter(_is_here, (unit.name for unit in part.units)), ""))])
                 elif earlier != part.file_name(work.file_format):
                     raise SourcesChanged(
                         f"part {part.number} of the sources, from {part.units[0].name!r} on, has other files than an "
@@ -132,13 +133,18 @@ class Worker:
     def __init__(self, *, work: Work, answering: Answering, asked_by: Installed, attempts: Attempts) -> None:
         self._work, self._attempts = work, attempts
         self._failure: Exception | None = None
+        self._notes: list[str] = []
         try:
             check_same(asked_by, machine=here())
             work.enter()
             # Ray starts an actor again under its old id.
             opening = f"opening the pipeline on machine {here()} in actor {ray.get_runtime_context().get_actor_id()}"
             self._begin(opening)
-            self._maker = answering.open()
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always", UserWarning)
+                self._maker = answering.open()
+            # For the first part's counts: nobody sees what a worker prints.
+            self._notes = [f"machine {here()}: {one.message}" for one in told if one.category is UserWarning]
             attempts.end(opening)
         except Exception as error:  # as above
             self._failure = portable(error)
@@ -162,7 +168,7 @@ class Worker:
     def _write(self, part: Part) -> Counts:
         doing = f"part {part.number}, from {part.units[0].name!r} on,"
         was_begun = self._begin(doing)
-        _check_sees(part)
+        self._check_sees(part)
         names = ImageNames(every_file=self._work.every_file)
         samples = (sample for unit in part.units for sample in samples_of(unit, names, self._work.column))
         counted = _Counted(self._one_by_one(samples, doing) if was_begun else self._maker.rows(samples))
@@ -175,15 +181,29 @@ class Worker:
         self._work.out.check_run()
         self._work.out.write(part.file_name(self._work.file_format), file.getvalue())
         self._attempts.end(doing)
-        return Counts(counted.rows, counted.failed, names.passed_over)
+        notes, self._notes = [*self._notes, *filter(None, [names.passed_over])], []
+        return Counts(counted.rows, counted.failed, "\n".join(notes))
 
     def _begin(self, doing: str) -> bool:
         """Whether others began it and were killed. Raises ``WorkerFailed`` where there were too many of them."""
         earlier, reached = self._attempts.begin(doing)
         if earlier >= MOST_ATTEMPTS:
             last = f"; replace the last image that was begun by an empty one to go on without it: {reached}"
-            raise WorkerFailed(f"{doing} lost its process {earlier} times{last if reached else ''}")
+            raise WorkerFailed(f"{doing} lost its process, or its machine, {earlier} times{last if reached else ''}")
         return earlier > 0
+
+    def _check_sees(self, part: Part) -> None:
+        """Raise ``WrongMachine`` where the part's files are on the one that lists them, and their folder is not here.
+
+        A folder on which nothing is mounted is there, and empty.
+        """
+        # Names are relative to a folder that this machine may lack.
+        name = os.path.join(self._work.folder, part.seen)
+        if not part.seen or os.path.exists(name):
+            return
+        folder = os.path.dirname(name)
+        if not os.path.isdir(folder) or not os.listdir(folder):
+            raise WrongMachine(f"machine {here()} does not see {name}; take a folder that all machines share")
 
     def _one_by_one(self, samples: Iterator[Sample], doing: str) -> Iterator[Row]:
         """The same rows, each image told before it is begun: so the one that ends its process is known."""
@@ -194,19 +214,6 @@ class Worker:
 
 def _is_here(name: str) -> bool:
     return not is_address(name) and os.path.exists(name)
-
-
-def _check_sees(part: Part) -> None:
-    """Raise ``WrongMachine`` where the part's files are on the one that lists them, and their folder is not here.
-
-    A folder on which nothing is mounted is there, and empty.
-    """
-    name = part.units[0].name
-    if not part.seen or os.path.exists(name):
-        return
-    folder = os.path.dirname(name) or os.curdir
-    if not os.path.isdir(folder) or not os.listdir(folder):
-        raise WrongMachine(f"machine {here()} does not see {name}; take a folder that all machines share")
 
 
 def portable(error: Exception) -> Exception:

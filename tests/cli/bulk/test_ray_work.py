@@ -179,8 +179,8 @@ def test_what_ended_its_process_too_often_is_not_begun_again(tmp_path: Path) -> 
     (error,) = done(work, [part], Reads(dies), attempts)
     assert isinstance(error, WorkerFailed)
     assert str(error) == (
-        "part 0, from 'a.jpg' on, lost its process 5 times; replace the last image that was begun by an empty one to "
-        "go on without it: 'b.jpg'"
+        "part 0, from 'a.jpg' on, lost its process, or its machine, 5 times; replace the last image that "
+        "was begun by an empty one to go on without it: 'b.jpg'"
     )
     assert met == ["a.jpg", "b.jpg"] * 5
     # Others are still done, and what was killed four times alone is done and forgotten.

@@ -254,6 +254,22 @@ def test_the_command_and_its_plot(tmp_path: Path) -> None:
         assert wrong in refused.output
 
 
+def test_the_precision_of_the_file_suffices_and_a_refusal_ends_the_command(tmp_path: Path) -> None:
+    pictures(tmp_path / "pictures")
+    for name, network, expected in (("good", color_network(), 0), ("ruined", color_network(layers=6, constant=3e4), 1)):
+        file, own = pipeline_file(tmp_path / name, network, precision="int8")
+        options = ["--onnx", own, "--repository", tmp_path / name / "repository", "--calibrate", tmp_path / "pictures"]
+        ended = CliRunner().invoke(app, [*map(str, ["build", file, *options])], env={"COLUMNS": "1000"})
+        assert ended.exit_code == expected, ended.output
+        said = "colors in int8: " if name == "good" else "cannot build: int8 would cost too much: "
+        assert said in ended.output
+    (tmp_path / "empty").mkdir()
+    options = ["--onnx", own, "--repository", tmp_path / "none", "--calibrate", tmp_path / "empty"]
+    ended = CliRunner().invoke(app, [*map(str, ["build", file, *options])], env={"COLUMNS": "1000"})
+    assert ended.exit_code == 1
+    assert "no images" in ended.output
+
+
 def test_serving_it_imports_neither_onnx_nor_what_quantizes() -> None:
     code = (
         "import sys\n"

@@ -16,13 +16,21 @@ from PIL import Image
 from onestream.serving.building import certificate
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.errors import BadPipeline
+from onestream.serving.building.triton_config import from_text, precision_of
+from onestream.serving.errors import BadNetwork, BadPipeline
 
 pytestmark = pytest.mark.slow
+LAYERS = ("Conv", "Gemm", "MatMul")
 
 
-def build_things(folder: Path, shown: list[Path] | None, **fields: object) -> Built:
-    """*find* takes pictures and finds what is red; *name* tells the colour of what was found."""
+def build_things(
+    folder: Path,
+    shown: list[Path] | None,
+    *,
+    network: onnx.ModelProto | None = None,
+    name_fields: dict[str, object] | None = None,
+) -> Built:
+    """*find* takes pictures and finds what is red; *name* tells the colour of what was found, by ``network``."""
     side = detectors.SIDE
     scaled = {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]}
     geometry = {"op": "resize", "mode": "exact", "size": [SIDE, SIDE]}
@@ -36,12 +44,13 @@ def build_things(folder: Path, shown: list[Path] | None, **fields: object) -> Bu
                 "operations": [{"op": "region", "of": "find"}, geometry, {"op": "normalize", **HALVES}],
             },
             "postprocess": {"kind": "classification", "top_k": 1, "labels": list(COLORS)},
+            **(name_fields or {}),
         },
     }
-    (folder / "things.yaml").write_text(yaml.safe_dump({"stages": stages} | fields, sort_keys=False))
+    (folder / "things.yaml").write_text(yaml.safe_dump({"stages": stages}, sort_keys=False))
     networks = {name: folder / f"{name}.onnx" for name in stages}
     detectors.level_detector(networks["find"])
-    onnx.save(color_network(), networks["name"])
+    onnx.save(network or color_network(), networks["name"])
     calibration = None if shown is None else Calibration(pictures=shown, min_agreement=0.9)
     return build(
         folder / "things.yaml",
@@ -72,6 +81,29 @@ def test_every_stage_is_calibrated_with_what_it_gets(tmp_path: Path) -> None:
     # They stay as they are, and a stage in int8 takes nothing from the others.
     again = build_things(tmp_path, None)
     assert again.written == []
+    # What comes after the last layer, and decodes boxes, is not rounded: only what that layer gives.
+    nodes = list(onnx.load(str(repository / "things_find_model" / "1" / "model.onnx")).graph.node)
+    made_by = {name: number for number, node in enumerate(nodes) for name in node.output}
+    last = max(number for number, node in enumerate(nodes) if node.op_type in LAYERS)
+    rounded = [made_by[node.input[0]] for node in nodes[last + 1 :] if node.op_type == "QuantizeLinear"]
+    assert set(rounded) <= {last}
+    assert len(nodes[last + 1 :]) > 4
+
+
+def test_a_stage_may_stay_in_float32(tmp_path: Path) -> None:
+    shown = pictures(tmp_path / "pictures")
+    ruined = color_network(layers=6, constant=3e4)
+    with pytest.raises(
+        BadNetwork, match=r"stage name: int8 would cost too much: .*write precision: float32 in this st"
+    ):
+        build_things(tmp_path, shown, network=ruined)
+    built = build_things(tmp_path, shown, network=ruined, name_fields={"precision": "float32"})
+    assert list(built.quantizations) == ["find"]
+    models = {stage: built.folder / f"things_{stage}_model" for stage in ("find", "name")}
+    assert certificate.read(models["name"]).quantization is None
+    assert not (models["name"] / "1" / "model.float32.onnx").exists()
+    said = {stage: from_text((model / "configs" / "cpu.pbtxt").read_text()) for stage, model in models.items()}
+    assert {stage: precision_of([stage], said.get) for stage in said} == {"find": "int8", "name": "float32"}
 
 
 def dark_pictures(folder: Path, *, red: int, count: int = 16) -> list[Path]:

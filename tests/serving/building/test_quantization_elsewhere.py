@@ -77,7 +77,7 @@ def test_a_broken_network_beside_it_is_told_and_hinders_none(
     (answer,) = model([pictures(tmp_path / "pictures")[0].read_bytes()])
     assert isinstance(answer, dict)
     (check,) = run_checks(repository=repository, ports=(0,), only={"precision"})
-    assert (check.status, check.fix) == ("problem", "onestream build PIPELINE")
+    assert (check.status, check.fix) == ("problem", "onestream build PIPELINE --precision int8 --calibrate PHOTOS")
     assert check.found.startswith("colors_model: model.onnx and model.float32.onnx cannot be timed here")
 
 

@@ -132,7 +132,18 @@ def test_a_gpu_that_runs_float32_is_told_why(tmp_path: Path) -> None:
     file, own = pipeline_file(tmp_path, color_network())
     again = build(file, folder=built.folder, onnx_file=own, precision="int8")
     assert len(again.notes) == 1
-    assert again.notes[0].endswith("calibrate it for TensorRT: --calibrate PHOTOS")
+    assert again.notes[0].endswith("no network that was calibrated for TensorRT; calibrate again: --calibrate PHOTOS")
+
+
+def test_a_lost_network_for_tensorrt_is_told(tmp_path: Path) -> None:
+    built = in_int8(tmp_path)
+    for file in built.folder.glob("*/1/model.tensorrt.onnx"):
+        file.unlink()
+    again = build(tmp_path / "colors.yaml", folder=built.folder, onnx_file=tmp_path / "colors.onnx", precision="int8")
+    assert again.notes == [
+        "on a GPU it runs in float32: there is no network that was calibrated for TensorRT; calibrate again: "
+        "--calibrate PHOTOS"
+    ]
 
 
 def test_the_setting_does_not_depend_on_the_order_of_the_pictures(tmp_path: Path) -> None:
