@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torchvision_alone
 from image_files import encode
-from image_sets import DEFINITION
+from image_sets import DEFINITION, EVERYTHING
 from PIL import Image
 from pydantic import ValidationError
 from sample_images import photo
@@ -56,24 +56,6 @@ KNOWN = {
         ],
     ),
 }
-EVERYTHING = Augmentation(
-    [
-        {"op": "box", "area": [0.3, 1.0]},
-        {"op": "flip"},
-        {"op": "flip", "axis": "vertical"},
-        {"op": "rotation", "degrees": [-40, 40], "probability": 0.5},
-        {"op": "affine", "translate": [0.1, 0.1], "scale": [0.8, 1.2], "shear_x": [-10, 10], "probability": 0.5},
-        {"op": "perspective"},
-        {"op": "padded_crop"},
-        {"op": "color_jitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1},
-        {"op": "trivial_augment"},
-        {"op": "rand_augment"},
-        {"op": "blur", "probability": 0.5},
-        {"op": "noise", "probability": 0.5},
-        {"op": "jpeg", "probability": 0.5},
-        {"op": "erase"},
-    ]
-)
 
 
 def draws(operation: dict[str, Any], count: int = 2000, size: tuple[int, int] = (100, 100)) -> list[Variation]:
@@ -401,31 +383,6 @@ def test_where_the_horizon_would_be_seen_what_is_not_affine_is_left_out() -> Non
     drawn = [chain.draw((80, 400), seed=0, epoch=0, index=index, definition=BOXED) for index in range(300)]
     plain = Augmentation([]).draw((80, 400), seed=0, epoch=0, index=0, definition=BOXED)
     assert 0 < sum(one == plain for one in drawn) < 300
-
-
-def test_draws_depend_on_seed_epoch_and_sample_only(photos: Path) -> None:
-    """Through loaders: shards 1, 2 and 8, batch sizes, threads and both backends."""
-
-    def epoch(number: int, **options: Any) -> dict[int, np.ndarray]:
-        found = {}
-        with ImageLoader(DEFINITION, photos, train=True, seed=9, augmentation=EVERYTHING, **options) as loader:
-            loader.set_epoch(number)
-            for batch in loader:
-                found.update(zip(batch.indices.tolist(), batch.images.numpy(), strict=True))
-        return found
-
-    first = epoch(0, batch_size=4, threads=1)
-    assert sorted(first) == list(range(23))
-    others = [epoch(0, batch_size=9, threads=3, shuffle=False)]
-    for shards in (2, 8):
-        parts = [epoch(0, batch_size=2, shard_id=shard, num_shards=shards, threads=1) for shard in range(shards)]
-        others.append({index: image for part in parts for index, image in part.items()})
-    for other in others:
-        assert sorted(index for index in other if index >= 0) == list(range(23))
-        for index, image in first.items():
-            np.testing.assert_array_equal(image, other[index])
-    again = epoch(1, batch_size=4, threads=1)
-    assert sum(np.array_equal(again[index], first[index]) for index in first) == 0
 
 
 def test_backends_agree_on_what_a_chain_makes(photos: Path) -> None:
