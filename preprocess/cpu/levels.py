@@ -26,7 +26,6 @@ from onestream.preprocess.changes import (
 from onestream.preprocess.cpu.loops import compiled
 
 _Counts = npt.NDArray[np.int64]
-_Floats = npt.NDArray[np.float32]
 _LEVELS = 256
 _ZERO, _HALF, _MOST = np.float32(0), np.float32(0.5), np.float32(255)
 _SIDE, _MIDDLE = np.float32(1 / 13), np.float32(5 / 13)
@@ -63,14 +62,14 @@ def count_levels(pixels: Pixels, counts: _Counts) -> None:
 
 @compiled("uint8(int32, int32, float32)")
 def mixed(first: np.int32, second: np.int32, share: np.float32) -> np.uint8:
-    """Pillow's mixture of two levels (Blend.c): cut to whole ones."""
+    """Pillow's mixture of two levels (Blend.c), of which ``share`` is the second's: 0 to 255, cut to a whole one."""
     level = np.float32(first) + share * np.float32(second - first)
     return np.uint8(min(max(level, _ZERO), _MOST))
 
 
 @compiled("void(uint8[:,:,::1], float32, uint8[:,:,::1])")
 def saturate(pixels: Pixels, factor: np.float32, out: Pixels) -> None:
-    """``Saturation`` of RGB."""
+    """``out`` (h, w, 3) = ``Saturation`` of ``pixels`` (h, w, 3), RGB."""
     height, width, _ = pixels.shape
     for y in range(height):
         for x in range(width):
@@ -81,9 +80,10 @@ def saturate(pixels: Pixels, factor: np.float32, out: Pixels) -> None:
 
 @compiled("void(uint8[:,::1], int64, float32, uint8[:,::1])")
 def sharpen(pixels: Pixels, channels: int, factor: np.float32, out: Pixels) -> None:
-    """``Sharpness`` of (h, w x c), whose outermost pixels are in ``out`` already: Pillow leaves them as they are.
+    """``out`` = ``Sharpness`` of ``pixels``, both (h, w x c).
 
-    Pillow's filter (Filter.c) goes from the row below to the one above.
+    The outermost pixels are there already: Pillow leaves them as they are. Its filter (Filter.c) goes from the row
+    below to the one above.
     """
     height, width = pixels.shape
     for y in range(1, height - 1):
@@ -99,7 +99,7 @@ def sharpen(pixels: Pixels, channels: int, factor: np.float32, out: Pixels) -> N
 
 
 def apply(pixels: Pixels, change: AnyChange) -> Pixels:
-    """``change.apply`` in every bit: by these loops where there is one, else by itself."""
+    """``change.apply`` of ``pixels`` (h, w, c), RGB or gray, in every bit: by these loops where there is one."""
     if isinstance(change, BY_LEVEL):
         return _mapped(pixels, _table(change, pixels.shape[2]))
     if isinstance(change, Contrast | AutoContrast | Equalize):

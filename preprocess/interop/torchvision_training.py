@@ -21,7 +21,6 @@ from onestream.preprocess.interop.training_order import TrainingOrder
 from onestream.preprocess.operations import Filter, Operation
 from onestream.preprocess.training.augmentation import Augmentation
 
-_WHOLE_PIXELS = "{name} draws whole pixels, and this fractions of them."
 _ROUNDED = "{name} fills with the levels {exact}; here they are whole: {rounded}."
 _SMALL_PICTURES = "A picture that is smaller than its RandomCrop, which torchvision refuses, lies within it."
 _PREFETCHER = (
@@ -174,7 +173,6 @@ class _Reader:
         jitter, self._jitter = self._jitter, None
         if size != pair(jitter.target_size, where="target_size") or padding or not whole:
             _refuse_jitter()
-        self._order.note(_WHOLE_PIXELS.format(name="ScaleJitter"))
         operation = {"op": "scale_jitter", "scale": tuple(jitter.scale_range)}
         self._order.fill_canvas(jitter, "ScaleJitter", size, operation)
 
@@ -203,9 +201,8 @@ class _Reader:
 
     def perspective(self, step: Any, name: str, probability: float) -> None:
         """RandomPerspective."""
-        operation = {"op": "perspective", "distortion": step.distortion_scale, "probability": probability * step.p}
-        self._order.move(step, name, operation)
-        self._order.note(_WHOLE_PIXELS.format(name=name))
+        operation = {"op": "perspective", "distortion": step.distortion_scale, "whole_pixels": True}
+        self._order.move(step, name, {**operation, "probability": probability * step.p})
 
     def policy(self, step: Any, name: str, probability: float) -> None:
         """RandAugment or TrivialAugmentWide."""

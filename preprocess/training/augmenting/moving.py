@@ -157,8 +157,9 @@ class Affine(MovingOperation):
 class Perspective(MovingOperation):
     """The picture seen from elsewhere: each corner comes towards the middle, by distances drawn uniformly.
 
-    They are up to ``distortion`` times half the width in x, and half the height in y. The distribution is that of
-    ``torchvision.transforms.RandomPerspective``, which draws whole pixels.
+    They are up to ``distortion`` times half the width in x, and half the height in y. With ``whole_pixels`` all is
+    ``torchvision.transforms.RandomPerspective``'s: the distances are whole, halves are rounded down, and the corners
+    are those of a picture without its last row and column. A low picture, such as a line of text, needs fractions.
     """
 
     NEEDS = ("transform",)
@@ -166,14 +167,24 @@ class Perspective(MovingOperation):
     op: Literal["perspective"] = "perspective"
     probability: Share = 0.5
     distortion: Annotated[float, Field(ge=0, le=_MOST_DISTORTION)] = 0.5
+    whole_pixels: bool = False
 
     def _draw(self, draft: Draft) -> None:
         height, width = draft.size_hw
-        moved = draft.random.uniform(0, self.distortion / 2, size=(4, 2))
+        if self.whole_pixels:
+            farthest = [self._whole(side) for side in (width, height)]
+            sides = np.array([max(1, width - 1), max(1, height - 1)])
+            distances = draft.random.integers(0, farthest, size=(4, 2), endpoint=True).astype(np.float64)
+        else:
+            sides = np.array([width, height])
+            distances = draft.random.uniform(0, self.distortion / 2, size=(4, 2)) * sides
         outer = np.array([(0, 0), (1, 0), (1, 1), (0, 1)], np.float64)
-        corners = np.abs(outer - moved) * np.array([width, height])
-        to_new = homographies(corners[None], np.array([draft.size_hw]))[0]
+        to_new = homographies(np.abs(outer * sides - distances)[None], sides[None, ::-1])[0]
         draft.move(inverse(to_new), affine=False)
+
+    def _whole(self, side: int) -> int:
+        # Torchvision's may lie on one line in pictures of 4 and of 10 pixels, where they reach a third of the side.
+        return max(0, min(int(self.distortion * (side // 2)), (side - 2) // 3))
 
 
 class PaddedCrop(MovingOperation):
@@ -202,10 +213,10 @@ class PaddedCrop(MovingOperation):
 class ScaleJitter(MovingOperation):
     """The picture fitted into the canvas, scaled by a factor, at a random place, in place of the definition's geometry.
 
-    The factor is drawn uniformly from ``scale``. A larger picture is cut, around a smaller one is fill; the place is
-    drawn uniformly. This is the large scale jitter of G. Ghiasi et al., *Simple Copy-Paste is a Strong Data
-    Augmentation Method for Instance Segmentation* (2021), with their range; in torchvision ``ScaleJitter`` with
-    ``FixedSizeCrop``.
+    The factor is drawn uniformly from ``scale``, and the sides are cut to whole pixels. A larger picture is cut, around
+    a smaller one is fill; the place is drawn uniformly, in whole pixels. This is the large scale jitter of G. Ghiasi et
+    al., *Simple Copy-Paste is a Strong Data Augmentation Method for Instance Segmentation* (2021), with their range;
+    in torchvision ``ScaleJitter`` and ``RandomCrop`` with ``pad_if_needed``, both of one square.
     """
 
     NEEDS = ("transform",)
@@ -216,10 +227,13 @@ class ScaleJitter(MovingOperation):
 
     def _draw(self, draft: Draft) -> None:
         (height, width), canvas, random = draft.size_hw, draft.canvas_hw, draft.random
-        scale = random.uniform(*self.scale) * min(canvas[0] / height, canvas[1] / width)
-        rooms = canvas[0] - scale * height, canvas[1] - scale * width
-        top, left = (random.uniform(min(0.0, room), max(0.0, room)) for room in rooms)
-        draft.fill_canvas(np.array([[1 / scale, 0, -left / scale], [0, 1 / scale, -top / scale], [0, 0, 1]]))
+        # As torchvision in float32: what of a constant scale is a whole number must not become the one below.
+        scale = np.float32(min(canvas[0] / height, canvas[1] / width)) * np.float32(random.uniform(*self.scale))
+        sides = [max(1, int(np.float32(side) * scale)) for side in (height, width)]
+        rooms = [outer - side for outer, side in zip(canvas, sides, strict=True)]
+        top, left = (int(random.integers(min(0, room), max(0, room) + 1)) for room in rooms)
+        down, across = height / sides[0], width / sides[1]
+        draft.fill_canvas(np.array([[across, 0, -left * across], [0, down, -top * down], [0, 0, 1]], np.float64))
 
 
 def turned_and_sheared(degrees: float, shear_x: float = 0.0, shear_y: float = 0.0) -> Matrix:

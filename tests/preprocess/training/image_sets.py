@@ -1,4 +1,4 @@
-"""Makes training sets of real photos, cut and scaled so that no two are alike."""
+"""Makes training sets of real photos, cut and scaled so that no two are alike, and a chain that varies them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Resize
+from onestream.preprocess.training import Augmentation
 
 ASSETS = Path(__file__).parents[2] / "assets"
 CLASSES = ("astronaut", "cat", "coffee")
@@ -20,6 +21,24 @@ DEFINITION = Definition(
         CenterCrop(size=(64, 56)),
         Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
     )
+)
+EVERYTHING = Augmentation(
+    [
+        {"op": "box", "area": [0.3, 1.0]},
+        {"op": "flip"},
+        {"op": "flip", "axis": "vertical"},
+        {"op": "rotation", "degrees": [-40, 40], "probability": 0.5},
+        {"op": "affine", "translate": [0.1, 0.1], "scale": [0.8, 1.2], "shear_x": [-10, 10], "probability": 0.5},
+        {"op": "perspective"},
+        {"op": "padded_crop"},
+        {"op": "color_jitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1},
+        {"op": "trivial_augment"},
+        {"op": "rand_augment"},
+        {"op": "blur", "probability": 0.5},
+        {"op": "noise", "probability": 0.5},
+        {"op": "jpeg", "probability": 0.5},
+        {"op": "erase"},
+    ]
 )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torchvision_alone
 from image_files import encode
-from image_sets import DEFINITION
+from image_sets import DEFINITION, EVERYTHING
 from PIL import Image
 from pydantic import ValidationError
 from sample_images import photo
@@ -56,24 +56,6 @@ KNOWN = {
         ],
     ),
 }
-EVERYTHING = Augmentation(
-    [
-        {"op": "box", "area": [0.3, 1.0]},
-        {"op": "flip"},
-        {"op": "flip", "axis": "vertical"},
-        {"op": "rotation", "degrees": [-40, 40], "probability": 0.5},
-        {"op": "affine", "translate": [0.1, 0.1], "scale": [0.8, 1.2], "shear_x": [-10, 10], "probability": 0.5},
-        {"op": "perspective"},
-        {"op": "padded_crop"},
-        {"op": "color_jitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1},
-        {"op": "trivial_augment"},
-        {"op": "rand_augment"},
-        {"op": "blur", "probability": 0.5},
-        {"op": "noise", "probability": 0.5},
-        {"op": "jpeg", "probability": 0.5},
-        {"op": "erase"},
-    ]
-)
 
 
 def draws(operation: dict[str, Any], count: int = 2000, size: tuple[int, int] = (100, 100)) -> list[Variation]:
@@ -256,19 +238,20 @@ def test_scale_jitter_fits_the_picture_into_the_canvas_and_keeps_its_shape() -> 
     found = []
     for variation in draws({"op": "scale_jitter", "scale": [0.5, 2.0]}, size=(50, 200)):
         (x0, y0), (x1, _), (_, y1), _ = variation.corners
-        # Source pixels of a canvas of 100 x 100, for which 200 pixels are fitted by a factor of 1/2.
-        assert x1 - x0 == pytest.approx(y1 - y0, abs=1e-3)
-        scale = 100 / (x1 - x0) / 0.5
-        found.append(scale)
+        # Of a canvas of 100 x 100, into which 200 pixels are fitted by a factor of 1/2; sides are cut to whole pixels.
+        width, height = 200 * 100 / (x1 - x0), 50 * 100 / (y1 - y0)
+        assert (width, height) == pytest.approx((round(width), round(height)), abs=1e-3)
+        assert round(width) // 4 == round(height)
+        found.append(width / 100)
         # The smaller of picture and canvas lies within the other, along each axis.
         for first, last, side in ((x0, x1, 200), (y0, y1, 50)):
             inside, around = first >= -1e-3 and last <= side + 1e-3, first <= 1e-3 and last >= side - 1e-3
             assert inside or around
     low, middle, high = spread(found)
-    assert 0.5 <= low < 0.51
+    assert 0.5 - 1e-5 <= low < 0.52
     # The median of 2000 uniform draws over 1.5 errs by 0.017.
     assert abs(middle - 1.25) < 0.07
-    assert 1.99 < high <= 2 + 1e-6
+    assert 1.98 < high <= 2 + 1e-5
 
 
 def test_erased_rectangles_have_torchvisions_areas_and_shapes() -> None:
@@ -400,31 +383,6 @@ def test_where_the_horizon_would_be_seen_what_is_not_affine_is_left_out() -> Non
     drawn = [chain.draw((80, 400), seed=0, epoch=0, index=index, definition=BOXED) for index in range(300)]
     plain = Augmentation([]).draw((80, 400), seed=0, epoch=0, index=0, definition=BOXED)
     assert 0 < sum(one == plain for one in drawn) < 300
-
-
-def test_draws_depend_on_seed_epoch_and_sample_only(photos: Path) -> None:
-    """Through loaders: shards 1, 2 and 8, batch sizes, threads and both backends."""
-
-    def epoch(number: int, **options: Any) -> dict[int, np.ndarray]:
-        found = {}
-        with ImageLoader(DEFINITION, photos, train=True, seed=9, augmentation=EVERYTHING, **options) as loader:
-            loader.set_epoch(number)
-            for batch in loader:
-                found.update(zip(batch.indices.tolist(), batch.images.numpy(), strict=True))
-        return found
-
-    first = epoch(0, batch_size=4, threads=1)
-    assert sorted(first) == list(range(23))
-    others = [epoch(0, batch_size=9, threads=3, shuffle=False)]
-    for shards in (2, 8):
-        parts = [epoch(0, batch_size=2, shard_id=shard, num_shards=shards, threads=1) for shard in range(shards)]
-        others.append({index: image for part in parts for index, image in part.items()})
-    for other in others:
-        assert sorted(index for index in other if index >= 0) == list(range(23))
-        for index, image in first.items():
-            np.testing.assert_array_equal(image, other[index])
-    again = epoch(1, batch_size=4, threads=1)
-    assert sum(np.array_equal(again[index], first[index]) for index in first) == 0
 
 
 def test_backends_agree_on_what_a_chain_makes(photos: Path) -> None:

@@ -66,7 +66,7 @@ def loader_of(
 def test_samples_depend_on_seed_epoch_and_index_only(
     photos: Path, files: DetectionFiles, kind: str, backend: Any
 ) -> None:
-    """Shards 1, 2 and 8, batch sizes, threads or processes, shuffled or not, normalized here or by PyTorch."""
+    """Shards 1, 2 and of threads 8, batch sizes, threads or processes, shuffled or not, normalized by either."""
 
     def epoch(number: int, **options: Any) -> dict[int, tuple[Any, ...]]:
         with loader_of(kind, photos, files, backend=backend, **options) as loader:

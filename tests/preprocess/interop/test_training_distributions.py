@@ -1,0 +1,193 @@
+"""What an imported augmentation draws against what its transform draws: one distribution, number by number."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from agreement import noise
+from timm.data.random_erasing import RandomErasing as TimmErasing
+from timm.data.transforms import RandomResizedCropAndInterpolation
+from torchvision.transforms import v2
+
+from onestream.preprocess import Decode, Definition, Output, Resize
+from onestream.preprocess.changes import Blur, Brightness, Erase, Hue, Jpeg
+from onestream.preprocess.interop.torchvision_training import augmentation_from_torchvision
+from onestream.preprocess.projection import Projection
+from onestream.preprocess.training import Augmentation
+from onestream.preprocess.variation import Variation
+
+BYTES = Output(layout="NHWC", dtype="uint8")
+CANVAS = Definition(operations=[Decode(), Resize(mode="exact", size=(90, 120)), BYTES])
+COUNT = 1500
+FARTHEST = 1.95 * (2 / COUNT) ** 0.5
+"""Two samples of one distribution are farther apart in one of a thousand cases (Kolmogorov and Smirnov)."""
+
+
+def augmentation_of(*steps: Any) -> Augmentation:
+    return augmentation_from_torchvision(v2.Compose(list(steps))).augmentation
+
+
+def drawn(augmentation: Augmentation) -> list[Variation]:
+    return [augmentation.draw((90, 120), seed=7, epoch=0, index=n, definition=CANVAS) for n in range(COUNT)]
+
+
+def by_torchvision(transform: Any) -> list[dict[str, Any]]:
+    torch.manual_seed(7)
+    picture = torch.zeros((3, 90, 120), dtype=torch.uint8)
+    return [transform.make_params([picture]) for _ in range(COUNT)]
+
+
+def assert_same_distribution(ours: list[float], theirs: list[float]) -> None:
+    assert len(ours) == len(theirs)
+    both = np.sort(np.concatenate([ours, theirs]))
+    shares = [np.searchsorted(np.sort(one), both, side="right") / len(one) for one in (ours, theirs)]
+    assert np.abs(shares[0] - shares[1]).max() < FARTHEST * (COUNT / len(ours)) ** 0.5
+
+
+def test_boxes_have_torchvisions_distribution() -> None:
+    transform = v2.RandomResizedCrop(64, scale=(0.2, 1.0), ratio=(0.6, 1.5))
+    boxes = [one.box for one in drawn(augmentation_of(transform))]
+    theirs = by_torchvision(transform)
+    for side in ("top", "left", "height", "width"):
+        assert_same_distribution([getattr(box, side) for box in boxes], [one[side] for one in theirs])
+    other = by_torchvision(v2.RandomResizedCrop(64, scale=(0.3, 1.0), ratio=(0.6, 1.5)))
+    with pytest.raises(AssertionError):
+        assert_same_distribution([box.height for box in boxes if box], [one["height"] for one in other])
+
+
+def test_boxes_of_timm_have_its_distribution() -> None:
+    transform = RandomResizedCropAndInterpolation(64, scale=(0.3, 0.9), ratio=(0.8, 1.25))
+    boxes = [one.box for one in drawn(augmentation_of(transform))]
+    random.seed(7)
+    theirs = [transform.get_params(noise(90, 120), transform.scale, transform.ratio) for _ in range(COUNT)]
+    for place, side in enumerate(("top", "left", "height", "width")):
+        assert_same_distribution([getattr(box, side) for box in boxes], [one[place] for one in theirs])
+
+
+@pytest.mark.parametrize("size", [100, (80, 140)])
+def test_padded_crops_have_torchvisions_distribution(size: Any) -> None:
+    """One is larger than the padded picture along an axis."""
+    transform = v2.RandomCrop(size, padding=3, pad_if_needed=True)
+    height, width = transform.size
+    definition = Definition(
+        operations=[Decode(), Resize(mode="exact", size=(height, width)), Output(layout="NHWC", dtype="uint8")]
+    )
+    chain, theirs = augmentation_of(transform), by_torchvision(transform)
+    ours = [chain.draw((90, 120), seed=7, epoch=0, index=n, definition=definition).box for n in range(COUNT)]
+    for side, before in (("top", 1), ("left", 0)):
+        assert_same_distribution(
+            [getattr(box, side) for box in ours], [one[side] - one["padding"][before] for one in theirs]
+        )
+
+
+def test_affine_transforms_have_torchvisions_distribution() -> None:
+    transform = v2.RandomAffine((-20, 40), translate=(0.2, 0.1), scale=(0.7, 1.4))
+    found = []
+    for variation in drawn(augmentation_of(transform)):
+        matrix = np.linalg.inv(Projection((90, 120), (90, 120), variation.corners).matrix)
+        matrix /= matrix[2, 2]
+        scale = float(np.sqrt(np.linalg.det(matrix[:2, :2])))
+        middle = matrix @ (60, 45, 1) - (60, 45, 1)
+        found.append((float(np.degrees(np.arctan2(matrix[1, 0], matrix[0, 0]))), scale, *middle[:2].tolist()))
+    angles, scales, across, down = (list(one) for one in zip(*found, strict=True))
+    theirs = by_torchvision(transform)
+    assert_same_distribution(angles, [one["angle"] for one in theirs])
+    assert_same_distribution(scales, [one["scale"] for one in theirs])
+    # Whole pixels, found again with the error of the corners.
+    assert_same_distribution([round(x) for x in across], [one["translate"][0] for one in theirs])
+    assert_same_distribution([round(y) for y in down], [one["translate"][1] for one in theirs])
+
+
+@pytest.mark.parametrize("distortion", [0.1, 0.6])
+def test_perspectives_have_torchvisions_distribution(distortion: float) -> None:
+    """Of up to 4 pixels an end that is missing shows; up to 36 are up to the largest distortion."""
+    transform = v2.RandomPerspective(distortion, p=1)
+    before = np.array([(0, 0), (119, 0), (119, 89), (0, 89)])
+    to_picture = [Projection((90, 120), (90, 120), one.corners).matrix for one in drawn(augmentation_of(transform))]
+    ours = np.array([_moved(before, np.linalg.inv(matrix)) for matrix in to_picture])
+    # Found again with the error of the corners, which are multiples of 2^-16 pixels.
+    np.testing.assert_allclose(ours, np.round(ours), atol=1e-3)
+    coefficients = [[*one["coefficients"], 1] for one in by_torchvision(transform)]
+    theirs = np.array([_moved(before, np.linalg.inv(np.reshape(one, (3, 3)))) for one in coefficients])
+    for corner in range(4):
+        for axis in range(2):
+            assert_same_distribution(
+                np.round(ours[:, corner, axis]).tolist(), np.round(theirs[:, corner, axis]).tolist()
+            )
+
+
+def _moved(points: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    places = np.column_stack([points, np.ones(len(points))]) @ matrix.T
+    found: np.ndarray = places[:, :2] / places[:, 2:]
+    return found
+
+
+@pytest.mark.parametrize("scale", [(0.1, 0.3), (0.5, 2.0), (1.0, 1.0)])
+def test_jittered_scales_have_torchvisions_distribution(scale: tuple[float, float]) -> None:
+    """Sides of few pixels show how they are rounded; so does one factor, by which the longer side fits exactly."""
+    jitter, crop = v2.ScaleJitter((43, 43), scale), v2.RandomCrop(43, pad_if_needed=True)
+    definition = Definition(operations=[Decode(), Resize(mode="exact", size=(43, 43)), BYTES])
+    chain, ours, theirs = augmentation_of(jitter, crop), [], []
+    for index in range(COUNT):
+        (x0, y0), (x1, _), (_, y1), _ = chain.draw(
+            (90, 120), seed=7, epoch=0, index=index, definition=definition
+        ).corners
+        height, width = 43 * 90 / (y1 - y0), 43 * 120 / (x1 - x0)
+        ours.append((height, width, -y0 * height / 90, -x0 * width / 120))
+    # Found again with the error of the corners, which are multiples of 2^-16 pixels.
+    np.testing.assert_allclose(ours, np.round(ours), atol=1e-3)
+    for drawn_size in by_torchvision(jitter):
+        height, width = drawn_size["size"]
+        place = crop.make_params([torch.zeros((3, height, width), dtype=torch.uint8)])
+        left, top, *_ = place["padding"]
+        theirs.append((height, width, top - place["top"], left - place["left"]))
+    for one, other in zip(np.round(ours).T.tolist(), np.array(theirs, float).T.tolist(), strict=True):
+        assert_same_distribution(one, other)
+
+
+def test_perspectives_of_the_smallest_pictures_are_possible() -> None:
+    """Where torchvision's corners may lie on one line: ours come less far."""
+    chain = augmentation_of(v2.RandomPerspective(0.6, p=1))
+    for height in (1, 2, 4, 5, 10):
+        for width in (1, 4, 10):
+            for index in range(200):
+                assert chain.draw((height, width), seed=0, epoch=0, index=index).corners
+
+
+def changes(transform: Any, kind: type[Any]) -> list[Any]:
+    found = [one for variation in drawn(augmentation_of(transform)) for one in variation.changes]
+    return [one for one in found if isinstance(one, kind)]
+
+
+def test_strengths_have_torchvisions_distribution() -> None:
+    jitter, blur, jpeg = v2.ColorJitter(0.7, hue=0.3), v2.GaussianBlur(23, (0.5, 3)), v2.JPEG((20, 60))
+    theirs = by_torchvision(jitter)
+    ours = changes(jitter, Brightness)
+    assert_same_distribution([one.factor for one in ours], [one["brightness_factor"] for one in theirs])
+    assert_same_distribution([one.turns for one in changes(jitter, Hue)], [one["hue_factor"] for one in theirs])
+    assert_same_distribution(
+        [one.sigma for one in changes(blur, Blur)], [one["sigma"][0] for one in by_torchvision(blur)]
+    )
+    assert_same_distribution(
+        [one.quality for one in changes(jpeg, Jpeg)], [one["quality"] for one in by_torchvision(jpeg)]
+    )
+
+
+def test_erased_rectangles_have_the_distribution_of_either_library() -> None:
+    transform = v2.RandomErasing(1, scale=(0.05, 0.5), ratio=(0.4, 2.5))
+    ours = changes(v2.Compose([v2.PILToTensor(), transform]), Erase)
+    theirs = by_torchvision(transform)
+    for side, name in (("top", "i"), ("left", "j"), ("height", "h"), ("width", "w")):
+        assert_same_distribution([getattr(one, side) for one in ours], [one[name] for one in theirs])
+
+    erasing = TimmErasing(1, min_area=0.05, max_area=0.5, device="cpu")
+    ours = changes(v2.Compose([v2.PILToTensor(), erasing]), Erase)
+    random.seed(7)
+    erased = [erasing(torch.ones((1, 90, 120)))[0] == 0 for _ in range(COUNT)]
+    rows = [int(one.any(dim=1).sum()) for one in erased]
+    assert_same_distribution([one.height for one in ours], [float(count) for count in rows])
+    assert_same_distribution([one.height * one.width for one in ours], [float(one.sum()) for one in erased])
