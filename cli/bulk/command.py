@@ -89,7 +89,11 @@ def bulk(
     ] = False,
     on_ray: Annotated[
         bool,
-        typer.Option("--ray", help="Run on Ray: the pipeline in worker processes, without a server unless --url."),
+        typer.Option(
+            "--ray",
+            help="Run on Ray: the pipeline in worker processes, without a server unless --url. "
+            "--ray-address names a cluster.",
+        ),
     ] = False,
     ray_address: Annotated[
         str | None,

@@ -39,8 +39,8 @@ class Rate:
         return (done - earlier) / max(self._now() - began_s, 1e-9)
 
 
-class _Images(ProgressColumn):
-    """Images a second, and the time that is left."""
+class RateAndTimeLeft(ProgressColumn):
+    """Images a second by ``rate``, and the time that is left; none where more are done than were counted."""
 
     def __init__(self, rate: Rate) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def progress_bar(*, done: int, failed: int, count: Callable[[], int] | None) -> 
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
-        _Images(rate),
+        RateAndTimeLeft(rate),
         TextColumn("{task.fields[failed]} failed"),
     )
     # Rich would otherwise take over stdout, which belongs to the results.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -17,6 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 from patience import PATIENCE_S, wait_until
+from terminals import on_terminal
 
 from onestream.serving.server.server import Server
 
@@ -129,26 +128,11 @@ def test_ctrl_c_ends_quickly_and_says_how_to_go_on(open_server: Server, sources:
 def test_a_terminal_shows_the_progress_and_the_output_stays_clean(
     server: Server, sources: list[str], tmp_path: Path
 ) -> None:
-    terminal, stderr = pty.openpty()
-    with (tmp_path / "out").open("w") as stdout:
-        process = subprocess.Popen(command(server, *sources), cwd=ROOT, stdout=stdout, stderr=stderr)
-    os.close(stderr)
-    shown = b""
-    # Read while it runs: a full terminal would stop it.
-    while True:
-        try:
-            part = os.read(terminal, 1 << 16)
-        except OSError:
-            break
-        if not part:
-            break
-        shown += part
-    os.close(terminal)
-    process.wait(60)
+    code, shown = on_terminal(command(server, *sources), cwd=ROOT, stdout=tmp_path / "out")
     out = (tmp_path / "out").read_text()
-    assert process.returncode == 1
+    assert code == 1
     assert len(out.splitlines()) == 241
     assert "\x1b" not in out
-    assert "/240" in shown.decode()
-    assert "images/s" in shown.decode()
-    assert "failed" in shown.decode()
+    assert "/240" in shown
+    assert "images/s" in shown
+    assert "failed" in shown

@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from ray_clusters import ROOT, add_node, cluster, rows, run
+from ray_clusters import ROOT, add_node, cluster, command, rows, run
+from ray_hooks import Hooks
+from terminals import on_terminal
 
 from onestream.serving.server.server import Server
 
@@ -101,6 +103,30 @@ def test_workers_may_call_a_server(server: Server, repository: Path, tmp_path: P
     alone = run(*PHOTOS, "--to", tmp_path / "alone", "--ray", "--repository", repository)
     assert alone.returncode == 0, alone.stderr
     assert rows(tmp_path / "asked") == rows(tmp_path / "alone")
+
+
+def test_workers_have_the_cpus_and_threads_that_they_are_given(repository: Path, tmp_path: Path) -> None:
+    hooks = Hooks(tmp_path, "ray_thread_counts", workers=2)
+    options = ["--to", tmp_path / "out", "--repository", repository, "--files-per-part", 1, "--cpus-per-worker", 2]
+    with cluster(nodes=0) as made:
+        add_node(made, cpus=4, **hooks.variables)
+        done = run(*PHOTOS, *options, "--ray-address", made.address)
+    assert done.returncode == 0, done.stderr
+    assert hooks.said() == ["2", "2"]
+    assert [row["path"] for row in rows(tmp_path / "out")] == [str(photo) for photo in PHOTOS]
+
+
+def test_a_terminal_shows_the_progress(repository: Path, tmp_path: Path) -> None:
+    photos, out = many(tmp_path / "photos", 40), tmp_path / "out"
+    options = ["--to", out, "--ray", "--repository", repository, "--files-per-part", 10]
+    code, shown = on_terminal(command(photos, *options), cwd=ROOT, stdout=tmp_path / "stdout")
+    assert code == 1, shown
+    assert "/40" in shown
+    assert "images/s" in shown
+    assert "6 failed" in shown
+    assert "Traceback" not in shown
+    assert "\x1b" not in (tmp_path / "stdout").read_text()
+    assert len(rows(out)) == 40
 
 
 def test_another_run_is_refused_and_a_complete_one(repository: Path, tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from onestream.cli.bulk.progress import Rate
+import pytest
+from rich.progress import Progress
+
+from onestream.cli.bulk.progress import Rate, RateAndTimeLeft
 
 
 class Clock:
@@ -40,3 +43,25 @@ def test_it_is_that_of_late() -> None:
     slow = [(100.0 + number, number) for number in range(1, 2001)]
     fast = [(2100 + number / 10, 2000 + number) for number in range(1, 2001)]
     assert round(rate_of(slow + fast, earlier=0, at_s=2300), 6) == 10
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"),
+    [
+        (1000, "5.0 images/s, 0:01:40 left"),
+        (501, "5.0 images/s, 0:00:01 left"),
+        (500, "5.0 images/s, 0:00:00 left"),
+        # Files that came while the run was at work were not counted.
+        (400, "5.0 images/s, 0:00:00 left"),
+        (None, "5.0 images/s, -:--:-- left"),
+    ],
+)
+def test_the_time_left_is_never_negative(total: int | None, expected: str) -> None:
+    clock = Clock()
+    rate = Rate(0, clock)
+    clock.now_s = 200
+    rate.reached(500)
+    column = RateAndTimeLeft(rate)
+    progress = Progress(column)
+    progress.add_task("", total=total, completed=500)
+    assert column.render(progress.tasks[0]).plain == expected

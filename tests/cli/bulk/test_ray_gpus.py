@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray_on_host_gpu
 from ray_clusters import ROOT, add_node, cluster, rows, run
+from ray_hooks import Hooks
 
 from onestream.postprocess import top_k
 from onestream.preprocess import compile
@@ -24,7 +23,6 @@ from onestream.serving.pipeline import Pipeline
 pytest.importorskip("ray")
 
 PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
-TESTS = ROOT / "tests"
 
 PREDICT = """
 import json
@@ -43,23 +41,13 @@ pytestmark = [pytest.mark.slow]
 
 
 @contextmanager
-def machines_with_gpus(folder: Path, *, gpus: tuple[int, ...], workers: int) -> Iterator[tuple[Any, Path]]:
-    """A cluster of machines with so many GPUs of host memory, and the folder in which its workers leave their files."""
-    hooks, seen = folder / "hooks", folder / "seen"
-    hooks.mkdir()
-    seen.mkdir()
-    paths = [str(TESTS), str(TESTS / "cli" / "bulk")]
-    (hooks / "sitecustomize.py").write_text(f"import sys\nsys.path += {paths!r}\nimport ray_on_host_gpu\n")
-    variables = {
-        "PYTHONPATH": os.pathsep.join([str(hooks), str(ROOT)]),
-        "OPENBLAS_NUM_THREADS": "1",
-        ray_on_host_gpu.FOLDER: str(seen),
-        ray_on_host_gpu.COUNT: str(workers),
-    }
+def machines_with_gpus(folder: Path, *, gpus: tuple[int, ...], workers: int) -> Iterator[tuple[Any, Hooks]]:
+    """A cluster of machines with so many GPUs of host memory, whose workers say which of them Ray showed them."""
+    hooks = Hooks(folder, "ray_on_host_gpu", workers=workers)
     with cluster(nodes=0) as made:
         for count in gpus:
-            add_node(made, cpus=4, gpus=count, **variables)
-        yield made, seen
+            add_node(made, cpus=4, gpus=count, OPENBLAS_NUM_THREADS="1", **hooks.variables)
+        yield made, hooks
 
 
 def check_by_reference(found: list[dict[str, Any]], repository: Path) -> None:
@@ -75,12 +63,11 @@ def check_by_reference(found: list[dict[str, Any]], repository: Path) -> None:
 
 def test_workers_share_the_gpus_that_machines_have(repository: Path, tmp_path: Path) -> None:
     """Two on each of three GPUs, all at once, and none more; a run on CPUs is another run."""
-    with machines_with_gpus(tmp_path, gpus=(1, 2), workers=6) as (made, seen):
+    with machines_with_gpus(tmp_path, gpus=(1, 2), workers=6) as (made, hooks):
         options = ["--ray-address", made.address, "--repository", repository, "--gpus-per-worker", 0.5]
         done = run(*PHOTOS, "--to", tmp_path / "out", "--files-per-part", 1, *options)
         assert done.returncode == 0, done.stderr
-        shown = sorted(path.read_text() for path in seen.iterdir())
-    assert shown == ["0", "0", "0", "0", "1", "1"]
+    assert hooks.said() == ["0", "0", "0", "0", "1", "1"]
     check_by_reference(rows(tmp_path / "out"), repository)
     (tmp_path / "out" / "_SUCCESS").unlink()
     other = run(*PHOTOS, "--to", tmp_path / "out", "--files-per-part", 1, "--ray", "--repository", repository)
@@ -89,11 +76,11 @@ def test_workers_share_the_gpus_that_machines_have(repository: Path, tmp_path: P
 
 
 def test_a_dataset_s_rows_are_made_on_a_gpu(repository: Path, tmp_path: Path) -> None:
-    with machines_with_gpus(tmp_path, gpus=(1,), workers=1) as (made, seen):
+    with machines_with_gpus(tmp_path, gpus=(1,), workers=1) as (made, hooks):
         command = [sys.executable, "-c", PREDICT, made.address, repository, *PHOTOS]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr
-        assert [path.read_text() for path in seen.iterdir()] == ["0"]
+    assert hooks.said() == ["0"]
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     check_by_reference(sorted(found, key=lambda row: str(row["path"])), repository)
 

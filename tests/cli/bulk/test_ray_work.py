@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -141,6 +142,50 @@ def test_a_machine_without_the_mount_of_the_sources_is_refused(tmp_path: Path, s
 def test_what_the_one_that_asks_does_not_see_either_is_a_row(tmp_path: Path) -> None:
     work = begun(tmp_path, "nowhere/a.jpg", "nowhere/b.jpg")
     assert done(work, listed_parts(work)) == [Counts(2, 2)]
+
+
+def test_a_name_without_a_folder_is_one_in_the_folder_of_the_one_that_asks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The worker's own folder has other files, and even one of that name."""
+    for folder in ("asker", "worker"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.jpg").write_bytes(b"photo")
+    monkeypatch.chdir(tmp_path / "asker")
+    work = begun(tmp_path, "a.jpg")
+    parts = listed_parts(work)
+    monkeypatch.chdir(tmp_path / "worker")
+    shutil.rmtree(tmp_path / "asker")
+    (error,) = done(work, parts)
+    assert isinstance(error, WrongMachine)
+    assert f"10.0.0.7 does not see {tmp_path}/asker/a.jpg; take a folder that all" in str(error)
+
+
+def test_a_part_whose_first_file_is_nowhere_is_refused_where_the_others_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "mount").mkdir()
+    (tmp_path / "mount" / "b.jpg").write_bytes(b"photo")
+    work = begun(tmp_path, "nowhere/a.jpg", "mount/b.jpg")
+    parts = listed_parts(work)
+    assert done(work, parts) == [Counts(2, 1)]
+    shutil.rmtree(tmp_path / "mount")
+    (error,) = done(work, parts)
+    assert isinstance(error, WrongMachine)
+    assert f"10.0.0.7 does not see {tmp_path}/mount/b.jpg; take a folder that all" in str(error)
+
+
+class Warns(Reads):
+    """Warns when it is opened."""
+
+    def open(self) -> Reads:
+        warnings.warn("int8 gains nothing here", stacklevel=2)
+        return self
+
+
+def test_what_opening_warns_of_is_told_once_with_the_machine(tmp_path: Path) -> None:
+    work = begun(tmp_path, "a.jpg", "b.jpg", "c.jpg")
+    first, second = done(work, listed_parts(work), Warns())
+    assert first == Counts(2, 2, "machine 10.0.0.7: int8 gains nothing here")
+    assert second == Counts(1, 1)
 
 
 def test_a_folder_of_the_same_name_that_is_no_shared_one_is_refused(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def free_port() -> int:
 
 def test_every_block_is_known_here() -> None:
     """A new one is to be run, or to be told why not."""
-    assert [language for language, _ in ALL_BLOCKS] == ["bash", "text", "python", "text", "bash", "bash"]
+    assert [language for language, _ in ALL_BLOCKS] == ["bash", "text", "python", "text", "bash", "bash", "bash"]
     on_gpus, image = (block for language, block in ALL_BLOCKS if language == "text")
     assert "**Not measured on a GPU**: nothing of this section was run on one." in PAGE
     program, name, *arguments = shlex.split(on_gpus)
@@ -128,22 +128,41 @@ def stop_own(session: Path) -> None:
     shutil.rmtree(session, ignore_errors=True)
 
 
-def test_the_command_that_computes_machines_runs() -> None:
-    line = BLOCKS[1].strip()
-    assert line.startswith("onestream bench scale ")
-    done = subprocess.run(
-        [sys.executable, "-m", *line.split()], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
+def in_line(command: str) -> list[str]:
+    return shlex.split(command.replace("\\\n", " "))
+
+
+@pytest.mark.parametrize(("place", "heading"), [(1, "## Machines and hours"), (2, "### On H100s")])
+def test_the_commands_that_compute_machines_print_the_page_s_tables(place: int, heading: str) -> None:
+    words = in_line(BLOCKS[place])
+    assert words[:3] == ["onestream", "bench", "scale"]
+    assert ("--gpus" in words) == ("H100" in heading)
+    done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
     printed = [" ".join(row.split()) for row in done.stdout.splitlines() if row.strip()]
+    section = PAGE.partition(f"\n{heading}\n")[2].partition("\n#")[0]
     # The page's rows under its heading and the line below that.
-    table = PAGE.partition("| machines | images/s | hours |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = section.partition("| machines | images/s | hours |")[2].partition("\n\n")[0].splitlines()[2:]
     assert [" ".join(row.replace("|", " ").split()) for row in table] == printed[1:]
+
+
+def test_what_is_said_of_h100s_is_marked_as_not_measured() -> None:
+    section = PAGE.partition("\n### On H100s\n")[2].partition("\n#")[0]
+    assert section.startswith("\n**Not measured on a GPU**: ")
+    # The sentence that the table is the same for every such rate.
+    (least,) = (int(rate.replace(",", "")) for rate in re.findall(r"every rate above ([\d,]+) gives", section))
+    rate = "--images-per-s-per-gpu"
+    words = in_line(BLOCKS[2])
+    slower = [*words[: words.index(rate) + 1], str(least + 1), *words[words.index(rate) + 2 :]]
+    given, other = (CliRunner().invoke(app, line[1:]).stdout for line in (words, slower))
+    assert given
+    assert given == other
 
 
 @pytest.mark.slow
 def test_two_launchers_train_together(tmp_path: Path) -> None:
     """Of the page's command one process a machine; here both machines are this one."""
-    line = BLOCKS[2].strip()
+    line = BLOCKS[3].strip()
     for label in ("a", "b"):
         (tmp_path / "photos" / label).mkdir(parents=True)
         for photo in sorted((ROOT / "examples" / "photos").glob("*.jpg")):

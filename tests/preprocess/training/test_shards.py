@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from image_sets import DEFINITION
 
+from onestream.preprocess.training import Augmentation, Batch, ImageLoader
 from onestream.preprocess.training.shards import this_shard
 
 ROOT = Path(__file__).parents[3]
@@ -17,18 +20,28 @@ ROOT = Path(__file__).parents[3]
 RANK = """
     import json, sys
     import torch.distributed as dist
-    from image_sets import DEFINITION
-    from onestream.preprocess.training import ImageLoader
+    from test_shards import epochs_of
 
     dist.init_process_group("gloo")
-    with ImageLoader(DEFINITION, sys.argv[1], batch_size=4, train=True, seed=5, threads=1) as loader:
-        epochs = [[batch.indices.tolist() for batch in loader] for _ in range(3)]
+    epochs = epochs_of(sys.argv[1])
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, epochs)
     if dist.get_rank() == 0:
         print(json.dumps(everyone))
     dist.destroy_process_group()
 """
+
+
+def epochs_of(photos: str) -> list[list[list[tuple[int, int, str]]]]:
+    """Index, label and digest of the varied pixels of each sample that this process sees, by epoch and batch."""
+    varied = Augmentation(brightness=0.4, hue=0.1)
+    with ImageLoader(DEFINITION, photos, batch_size=4, train=True, seed=5, threads=1, augmentation=varied) as loader:
+        return [[samples(batch) for batch in loader] for _ in range(3)]
+
+
+def samples(batch: Batch) -> list[tuple[int, int, str]]:
+    digests = [hashlib.sha256(image.numpy().tobytes()).hexdigest() for image in batch.images]
+    return list(zip(batch.indices.tolist(), batch.labels.tolist(), digests, strict=True))
 
 
 def torchrun(processes: int, *arguments: str) -> str:
@@ -48,10 +61,21 @@ def test_three_processes_share_every_epoch(photos: Path, tmp_path: Path) -> None
     for epoch in range(3):
         batches = [rank[epoch] for rank in everyone]
         assert {len(of_rank) for of_rank in batches} == {2}
-        order = [index for of_rank in batches for batch in of_rank for index in batch]
+        order = [index for of_rank in batches for batch in of_rank for index, _, _ in batch]
         assert sorted(order) == list(range(23))
         orders.append(order)
     assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.slow
+def test_the_samples_of_two_processes_are_those_of_one(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(textwrap.dedent(RANK))
+    together = json.loads(torchrun(2, str(tmp_path / "rank.py"), str(photos)))
+    assert len(together) == 2
+    for number, alone in enumerate(epochs_of(str(photos))):
+        shared = [tuple(sample) for rank in together for batch in rank[number] for sample in batch]
+        assert len(shared) == 23
+        assert sorted(shared) == sorted(sample for batch in alone for sample in batch)
 
 
 @pytest.mark.slow
