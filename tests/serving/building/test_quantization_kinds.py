@@ -29,7 +29,7 @@ def written(folder: Path, contents: list[bytes]) -> list[Path]:
 
 def test_a_matte_is_refused_unless_less_will_do(tmp_path: Path) -> None:
     sources = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
-    shown = written(tmp_path / "shown", make_photos("500x375", 24, sources=sources, seed=7, threads=2))
+    shown = written(tmp_path / "shown", make_photos("500x375", 16, sources=sources, seed=7, threads=2))
     repository = tmp_path / "repository"
     with pytest.raises(BadNetwork, match=r"int8 would cost too much: .*: 0\.[0-9]+, and min_agreement is 0\.97"):
         build(PIPELINES / "matte.yaml", folder=repository, precision="int8", calibration=Calibration(pictures=shown))
@@ -43,7 +43,7 @@ def test_a_matte_is_refused_unless_less_will_do(tmp_path: Path) -> None:
 
 
 def test_text_is_found_and_turned_in_int8_and_read_in_float32(tmp_path: Path) -> None:
-    shown = written(tmp_path / "shown", list(ten_lines("640x480", tmp_path / "photos").contents))
+    shown = written(tmp_path / "shown", list(ten_lines("640x480", tmp_path / "photos").contents[:16]))
     texts = []
     for name, calibration in (("float32", None), ("int8", Calibration(pictures=shown))):
         built = build(
