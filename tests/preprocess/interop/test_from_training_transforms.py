@@ -170,8 +170,8 @@ REFUSED: dict[str, tuple[list[Any], list[str]]] = {
     "expanded": ([v2.RandomRotation(9, expand=True)], ["RandomRotation has expand=True", "larger"]),
     "centre": ([v2.RandomAffine(9, center=[1, 2])], ["RandomAffine has center=[1, 2]"]),
     "strong perspective": (
-        [v2.RandomPerspective(0.8)],
-        ["RandomPerspective: distortion is 0.8", "less than or equal to 0.6"],
+        [v2.RandomPerspective(0.6)],
+        ["distortion_scale of RandomPerspective is 0.6", "exact is 0.5"],
     ),
     "one side": ([v2.RandomCrop(9, padding=[1, 2, 3, 4])], ["padding of RandomCrop", "all sides"]),
     "reflected": ([v2.RandomCrop(9, padding=2, padding_mode="reflect")], ["'reflect'", "'constant'"]),
@@ -256,6 +256,7 @@ def test_what_would_be_drawn_otherwise_is_refused_by_name(name: str) -> None:
         ([v2.ColorJitter(0.4), v2.RandomRotation(9)], "RandomRotation comes after ColorJitter"),
         ([v2.ToImage(), v2.RandomResizedCrop(9)], "After ToImage torchvision works on tensors"),
         ([v2.RandomRotation(9)], "sampled once"),
+        ([v2.RandomPerspective()], "Where RandomPerspective, with what else moves the picture, would show"),
         ([v2.RandomCrop(9)], "smaller than its RandomCrop"),
         ([v2.RandomHorizontalFlip(), v2.SanitizeBoundingBoxes()], "SanitizeBoundingBoxes is left out"),
     ],

@@ -207,15 +207,16 @@ def with_neighbours(mask: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("backend", ["dali", "reference"])
 def test_what_patches_change_in_a_mosaic_lies_in_their_boxes(tmp_path: Path, backend: BackendName) -> None:
-    """Of photos as they are, each with a patch of its own; samples are the same with and without."""
+    """Of photos of half their size, each with a patch of its own; samples are the same with and without."""
     random = np.random.default_rng(3)
     images, annotations = [], []
     for number, path in enumerate(sorted((ROOT / "examples" / "photos").glob("*.jpg"))):
-        plain = np.asarray(Image.open(path).convert("RGB"))
+        plain = np.asarray(Image.open(path).convert("RGB").reduce(2))
         height, width = plain.shape[:2]
         quad = drawn_quad(random, width, height)
-        marked = plain.copy()
-        marked[mask_of(quad, height, width)] = 255 * (number % 2)
+        mask, marked = mask_of(quad, height, width), plain.copy()
+        # Black on what is light and white on what is dark: patches of one canvas are judged by one difference.
+        marked[mask] = 255 if plain[mask].mean() < 128 else 0
         for kind, pixels in (("plain", plain), ("marked", marked)):
             (tmp_path / kind).mkdir(exist_ok=True)
             Image.fromarray(pixels).save(tmp_path / kind / f"{path.stem}.png")
@@ -231,18 +232,20 @@ def test_what_patches_change_in_a_mosaic_lies_in_their_boxes(tmp_path: Path, bac
         with DetectionLoader(
             DEFINITIONS[0], source, batch_size=3, train=True, augmentation=chain, backend=backend, threads=1
         ) as loader:
-            made[kind] = [batch for _ in range(6) for batch in loader]
-    shares = []
+            made[kind] = [batch for _ in range(4) for batch in loader]
+    compared, shares = 0, []
     for one, other in zip(made["plain"], made["marked"], strict=True):
         for image, same, boxes in zip(one.images.numpy(), other.images.numpy(), other.boxes, strict=True):
             seen = changed_most(image, same)
-            assert seen is not None
+            if seen is None:
+                continue
+            compared += 1
             y, x = seen.nonzero()
             outside = np.full(len(x), np.inf)
             for x0, y0, x1, y1 in boxes.tolist():
                 outside = np.minimum(outside, np.max([x0 - x, x + 1 - x1, y0 - y, y + 1 - y1], axis=0))
                 shares.append(seen[int(y0) : int(np.ceil(y1)), int(x0) : int(np.ceil(x1))].mean())
             assert outside.max() <= 1, boxes
-    # A quad within a turned box fills about half of it; of some patches little is seen against their photo.
-    assert len(shares) > 72
-    assert np.median(shares) > 0.3
+    # Of 24 canvases most show a patch, and a quad within a turned box fills about half of that.
+    assert compared > 18
+    assert np.median(shares) > 0.4
