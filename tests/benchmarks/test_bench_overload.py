@@ -232,10 +232,10 @@ def test_the_table_has_a_row_for_every_load_and_ratios_within_rounds() -> None:
     assert len(found) == 4
     # Capacity doubles between the rounds, and the ratio stays.
     assert found["classify", "as generated", "2"] == [
-        "1.00 (1.00–1.00)", "40 (40–40)", "150 (125–175)", "2.0 (2.0–2.0)", "0 (0–0)",
+        "1.00 (1.00–1.00)", "40 (40–40)", "150 (125–175)", "2.0 (2.0–2.0)", "3.0 (3.0–3.0)", "0 (0–0)",
     ]  # fmt: skip
     assert found["classify", "`max_queue_size: 0`", "2"] == [
-        "0.00 (0.00–0.00)", "–", "0 (0–0)", "–", "300 (250–350)",
+        "0.00 (0.00–0.00)", "–", "0 (0–0)", "–", "–", "300 (250–350)",
     ]  # fmt: skip
     for words in (
         "with bounds ÷ without: classify 0.95 (0.95–0.95)",

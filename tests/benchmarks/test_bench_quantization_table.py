@@ -14,6 +14,7 @@ from benchmarks import quantization, quantization_table
 from benchmarks.result_files import Raw, read
 
 
+@pytest.mark.slow
 def test_a_refused_network_is_shown_with_what_it_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = in_int8(tmp_path / "good").quantizations["colors"]
     file, own = pipeline_file(tmp_path / "ruined", color_network(layers=6, constant=3e4))

@@ -24,5 +24,6 @@ def test_every_section_and_field_of_the_models_is_on_the_page() -> None:
         for name in model["properties"].keys() - {"op", "kind"}:
             assert f"\n| `{name}` |" in text, name
             told += 1
-    assert "\n| `stages` |" in text
-    assert text.count("\n| `") == told + 1
+    for row in ("| `stages` |", "| `precision` of a stage |"):
+        assert f"\n{row}" in text
+    assert text.count("\n| `") == told + 2

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
+from bulk_terminals import on_terminal
 from patience import PATIENCE_S, wait_until
-from terminals import on_terminal
 
 from onestream.serving.server.server import Server
 

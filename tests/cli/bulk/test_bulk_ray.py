@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from bulk_terminals import on_terminal
 from ray_clusters import ROOT, add_node, cluster, command, rows, run
 from ray_hooks import Hooks
-from terminals import on_terminal
 
 from onestream.serving.server.server import Server
 

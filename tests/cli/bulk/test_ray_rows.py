@@ -109,6 +109,7 @@ def test_rows_are_those_of_a_server(kinds_server: Server, models: Path, photos: 
     assert name != "read" or any("rows of Ray" in row for row in here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_parts_have_the_same_columns_whatever_is_in_them(models: Path, photos: list[str], name: str) -> None:
     """Also one in which every image failed, or nothing was found, so that all are one table."""
@@ -122,6 +123,7 @@ def test_parts_have_the_same_columns_whatever_is_in_them(models: Path, photos: l
     assert schemas[0] == schemas[1] == schemas[2]
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_refuses_the_photos_of_the_package_has_an_example(models: Path, tmp_path: Path) -> None:
     fields = {
         "preprocess": {"operations": OPERATIONS},

@@ -44,7 +44,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> DetectionFiles:
 
 @pytest.mark.parametrize(
     ("kind", "chain"),
-    [("classes", EVERYTHING), ("boxes", EVERYTHING), ("classes", MIXED_CLASSES), ("boxes", MIXED_BOXES)],
+    [
+        ("classes", EVERYTHING),
+        *(
+            pytest.param(kind, chain, marks=pytest.mark.slow)
+            for kind, chain in (("boxes", EVERYTHING), ("classes", MIXED_CLASSES), ("boxes", MIXED_BOXES))
+        ),
+    ],
     ids=["classes", "boxes", "mixed classes", "mixed boxes"],
 )
 def test_draws_are_equal_across_shards_batches_and_backends(

@@ -40,6 +40,7 @@ DEFINITIONS = [
     Definition(operations=[Decode(), Resize(mode="exact", size=(150, 160)), BYTES]),
     Definition(operations=[Decode(), Letterbox(size=(140, 180)), BYTES]),
 ]
+BACKENDS = ["dali", pytest.param("reference", marks=pytest.mark.slow)]
 CHAINS: dict[str, list[dict[str, Any]]] = {
     "trivial augment": [{"op": "box", "area": [0.4, 1.0]}, {"op": "flip"}, {"op": "trivial_augment"}],
     "rand augment": [{"op": "flip"}, {"op": "rand_augment", "count": 3, "magnitude": 15}],
@@ -160,7 +161,7 @@ def check_seen(seen: np.ndarray | None, marked: Marked) -> float | None:
     return float(np.prod(found[2:] - found[:2]) / np.prod(box[2:] - box[:2]))
 
 
-@pytest.mark.parametrize("backend", ["dali", "reference"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CHAINS)
 def test_what_a_patch_changes_lies_in_its_box_and_its_quad(name: str, backend: BackendName) -> None:
     """Always, within a pixel. Changes of levels are left out: they move nothing."""
@@ -184,7 +185,7 @@ def test_changes_of_levels_move_nothing(name: str) -> None:
     assert compared > 15
 
 
-@pytest.mark.parametrize("backend", ["dali", "reference"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_what_a_patch_changes_lies_in_its_mask(backend: BackendName) -> None:
     """The mask's pixels and their neighbours, after a warp too."""
     shares = []
@@ -205,7 +206,7 @@ def with_neighbours(mask: np.ndarray) -> np.ndarray:
     return around
 
 
-@pytest.mark.parametrize("backend", ["dali", "reference"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_what_patches_change_in_a_mosaic_lies_in_their_boxes(tmp_path: Path, backend: BackendName) -> None:
     """Of photos of half their size, each with a patch of its own; samples are the same with and without."""
     random = np.random.default_rng(3)
