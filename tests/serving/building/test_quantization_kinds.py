@@ -42,7 +42,7 @@ def test_a_matte_is_refused_unless_less_will_do(tmp_path: Path) -> None:
     assert 0 <= answer[MATTE].min() <= answer[MATTE].max() <= 255
 
 
-def test_text_is_found_and_turned_in_int8_and_read_in_float32(tmp_path: Path) -> None:
+def test_text_is_found_in_int8_and_read_in_float32(tmp_path: Path) -> None:
     shown = written(tmp_path / "shown", list(ten_lines("640x480", tmp_path / "photos").contents[:16]))
     texts = []
     for name, calibration in (("float32", None), ("int8", Calibration(pictures=shown))):
@@ -52,7 +52,7 @@ def test_text_is_found_and_turned_in_int8_and_read_in_float32(tmp_path: Path) ->
             precision="int8" if calibration else None,
             calibration=calibration,
         )
-        assert set(built.quantizations) == ({"find", "turn"} if calibration else set())
+        assert set(built.quantizations) == ({"find"} if calibration else set())
         answers = InProcess(built.folder / "read_fused")([file.read_bytes() for file in shown[:4]])
         texts.append([text for answer in answers if isinstance(answer, dict) for text in answer[TEXTS].ravel()])
     before, after = (set(found) for found in texts)
