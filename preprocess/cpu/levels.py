@@ -24,22 +24,13 @@ from onestream.preprocess.changes import (
     level_map,
 )
 from onestream.preprocess.cpu.loops import compiled
+from onestream.preprocess.cuda.kernels import look_up_interleaved
 
 _Counts = npt.NDArray[np.int64]
 _LEVELS = 256
 _ZERO, _HALF, _MOST = np.float32(0), np.float32(0.5), np.float32(255)
 _SIDE, _MIDDLE = np.float32(1 / 13), np.float32(5 / 13)
 """The weights of Pillow's ``SMOOTH``: 5 for the pixel itself, 1 for each neighbour, of 13."""
-
-
-@compiled("void(uint8[:,:,::1], uint8[:,::1], uint8[:,:,::1])")
-def map_levels(pixels: Pixels, table: Pixels, out: Pixels) -> None:
-    """``out`` (h, w, c) = ``table`` (c, 256) at ``pixels`` (h, w, c)."""
-    height, width, channels = pixels.shape
-    for y in range(height):
-        for x in range(width):
-            for channel in range(channels):
-                out[y, x, channel] = table[channel, pixels[y, x, channel]]
 
 
 @compiled("int32(uint8, uint8, uint8)")
@@ -123,7 +114,7 @@ def apply(pixels: Pixels, change: AnyChange) -> Pixels:
 
 def _mapped(pixels: Pixels, table: Pixels) -> Pixels:
     out = np.empty(pixels.shape, np.uint8)
-    map_levels(_writable(pixels), table, out)
+    look_up_interleaved(_writable(pixels), table, out)
     return out
 
 

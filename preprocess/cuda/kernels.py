@@ -117,8 +117,10 @@ def look_up_planar(pixels: _Bytes, table: _Floats, out: _Floats) -> None:
                 out[channel, y, x] = table[channel, pixels[y, x, channel]]
 
 
-@compiled("void(uint8[:,:,::1], float32[:,::1], float32[:,:,::1])")
-def look_up_interleaved(pixels: _Bytes, table: _Floats, out: _Floats) -> None:
+@compiled(
+    "void(uint8[:,:,::1], float32[:,::1], float32[:,:,::1])", "void(uint8[:,:,::1], uint8[:,::1], uint8[:,:,::1])"
+)
+def look_up_interleaved(pixels: _Bytes, table: _Floats | _Bytes, out: _Floats | _Bytes) -> None:
     """``out`` (h, w, c) = ``table`` (c, 256) at ``pixels`` (h, w, c)."""
     height, width, channels = pixels.shape
     for y in range(height):

@@ -148,9 +148,8 @@ class Adapter(ABC):
         """A network's engine on the CPU, after its stamp was compared with its definition, by default the model's."""
         path, threads = self.version_folder / file, int(self.parameters["threads"])
         engine = open_network(path, definition or self.definition, threads=threads, model=self.name)
-        priced = engine.quantization
         # Once for all instances of the model.
-        if self._is_first and priced is not None and (slower := here.warning(path, priced, threads=threads)):
+        if self._is_first and (slower := here.warning(path, engine.quantization, threads=threads)):
             pb_utils.Logger.log_warn(f"model {self.name}: {slower}")
         return engine
 

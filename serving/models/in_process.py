@@ -171,8 +171,7 @@ class InProcess:
         if not path.is_file():
             raise BadPipeline(f"{self._folder.name} holds no {file}; build it with onestream build")
         opened = open_network(path, definition, threads=self._threads, model=self.name, engine=self._engine)
-        price = opened.quantization
-        if price is not None and (slower := here.warning(path, price, threads=self._threads)):
+        if slower := here.warning(path, opened.quantization, threads=self._threads):
             warnings.warn(f"model {self.name}: {slower}", stacklevel=2)
         return opened
 
