@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 from onestream.cli.bulk.journal import JournalError, check_same_run, replace_durably
 from onestream.cli.bulk.ray.parts import number_in
 from onestream.cli.bulk.sources import remote
+from onestream.serving.file_lock import locked
 
 ABOUT = "_run.json"
 """Says what the run is about, from its beginning on."""
@@ -46,14 +46,10 @@ class OutputFolder:
             yield
             return
         os.makedirs(self.place, exist_ok=True)
-        with Path(self.place, _LOCK).open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise JournalError(f"another run writes {self.place}") from None
-            except OSError:
-                # Some mounts have no locks.
-                pass
+        with ExitStack() as stack:
+            # Some mounts have no locks.
+            with suppress(OSError):
+                stack.enter_context(locked(Path(self.place, _LOCK), waiting=self._refuse))
             yield
 
     def begin(self, about: Mapping[str, Any], *, anew: bool) -> None:
@@ -122,6 +118,9 @@ class OutputFolder:
             if name.startswith(".part-") and name.endswith(".tmp"):
                 self._remove(name)
         self.write(COMPLETE, json.dumps(dict(summary)).encode() + b"\n")
+
+    def _refuse(self) -> NoReturn:
+        raise JournalError(f"another run writes {self.place}")
 
     def _begun(self) -> dict[str, Any]:
         try:
