@@ -24,25 +24,37 @@ class Knob:
     """One field of ``ServingOptions`` and the values to try.
 
     ``field`` is its name, with a dot where it is a field of a field: ``gpu.decode``. Of ``ordered`` values the search
-    tries neighbours of the best one; of others all.
+    tries neighbours of the best one; of others all. Among numbers the word *cores* has its place at ``cores_stands_for``.
     """
 
     field: str
     values: tuple[Value, ...]
     ordered: bool = True
+    cores_stands_for: int = 0
 
     def of(self, options: ServingOptions) -> Value:
         """The value in these options."""
         return value_of(options, self.field)
 
+    def rank(self, value: Value) -> int:
+        """A number to order values by."""
+        return value if isinstance(value, int) else self.cores_stands_for
+
 
 def knobs_for(
-    device: Device, *, cores: int, concurrency: int, ensemble: bool, has_int8: bool = False
+    device: Device,
+    *,
+    cores: int,
+    concurrency: int,
+    ensemble: bool,
+    one_more: bool = False,
+    has_int8: bool = False,
 ) -> tuple[Knob, ...]:
     """The knobs of a machine, the ones that usually matter most first.
 
     ``concurrency`` is the number of requests in flight: no batch can be larger. ``ensemble`` tells whether ``NAME`` is
-    tuned in place of ``NAME_fused``, ``has_int8`` whether the network was calibrated for a CPU.
+    tuned in place of ``NAME_fused``, ``one_more`` whether its ``cpu_instances: cores`` makes a process more than there
+    are cores, ``has_int8`` whether the network was calibrated for a CPU.
     """
     if device == "gpu":
         knobs = [
@@ -55,11 +67,12 @@ def knobs_for(
             knobs.append(Knob("gpu.batches_in_flight", (1, 2, 3, 4)))
     else:
         counts = sorted({1, max(1, cores // 2), cores, cores + 1})
-        instances = tuple("cores" if count == instances_for(cores) else count for count in counts)
+        meant = cores + 1 if one_more else instances_for(cores)
+        instances = tuple("cores" if count == meant else count for count in counts)
         threads = tuple(sorted({*_up_to(cores, (1, 2, 4, 8, 16)), cores}))
         knobs = [
             Knob("max_batch_size", _up_to(concurrency, _CPU_BATCHES)),
-            Knob("cpu_instances", instances),
+            Knob("cpu_instances", instances, cores_stands_for=meant),
             Knob("cpu_threads", threads),
         ]
         if concurrency < cores:
@@ -73,13 +86,14 @@ def sensible(options: ServingOptions, *, device: Device, cores: int) -> bool:
     """Whether a setting is worth a measurement: a CPU with twice as many busy threads as cores only switches."""
     if device == "gpu":
         return True
-    return _processes(options.cpu_instances, cores) * options.cpu_threads <= _MOST_THREADS_PER_CORE * cores
+    processes = cores if options.cpu_instances == "cores" else options.cpu_instances
+    return processes * options.cpu_threads <= _MOST_THREADS_PER_CORE * cores
 
 
-def neighbours(knob: Knob, options: ServingOptions, *, up: bool, cores: int) -> list[Value]:
+def neighbours(knob: Knob, options: ServingOptions, *, up: bool) -> list[Value]:
     """Of an ordered knob, the values above (or below) the one in ``options``, nearest first."""
-    current = _rank(knob.of(options), cores)
-    ranked = sorted((_rank(value, cores), value) for value in knob.values)
+    current = knob.rank(knob.of(options))
+    ranked = sorted((knob.rank(value), value) for value in knob.values)
     above = [value for rank, value in ranked if rank > current]
     below = [value for rank, value in ranked if rank < current]
     return above if up else below[::-1]
@@ -134,12 +148,3 @@ def _field(options: ServingOptions, name: str) -> object:
 
 def _up_to(most: int, values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(value for value in values if value <= most) or values[:1]
-
-
-def _processes(value: Value, cores: int) -> int:
-    return value if isinstance(value, int) else instances_for(cores)
-
-
-def _rank(value: Value, cores: int) -> int:
-    """A number to order values by; *cores* stands for what it means on this machine."""
-    return _processes(value, cores)

@@ -101,7 +101,12 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
         workshop.repository(start, progress=told.say)
         agreements = workshop.agreements(start) if device == "cpu" else {}
         knobs = knobs_for(
-            device, cores=cores, concurrency=concurrency, ensemble=options.ensemble, has_int8=bool(agreements)
+            device,
+            cores=cores,
+            concurrency=concurrency,
+            ensemble=options.ensemble,
+            one_more=not (options.ensemble or isinstance(pipeline, Cascade)) and start.max_queue_size != 0,
+            has_int8=bool(agreements),
         )
         with Servers(workshop, model=model, device=device) as servers:
             told.say("starting a server")

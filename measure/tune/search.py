@@ -171,7 +171,7 @@ class _Search:
     def _climb_along(self, knob: Knob) -> bool:
         for up in (True, False):
             moved = False
-            for value in neighbours(knob, self.outcome.best, up=up, cores=self._cores):
+            for value in neighbours(knob, self.outcome.best, up=up):
                 if not self._improves(knob, value):
                     break
                 moved = True

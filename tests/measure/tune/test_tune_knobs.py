@@ -63,11 +63,12 @@ def test_threads_come_first_where_fewer_requests_than_cores_are_in_flight() -> N
     cores=st.integers(1, 256),
     concurrency=st.integers(1, 1000),
     ensemble=st.booleans(),
+    one_more=st.booleans(),
 )
 def test_every_value_is_allowed_and_no_batch_is_larger_than_the_load(
-    device: Device, cores: int, concurrency: int, ensemble: bool
+    device: Device, cores: int, concurrency: int, ensemble: bool, one_more: bool
 ) -> None:
-    knobs = knobs_for(device, cores=cores, concurrency=concurrency, ensemble=ensemble)
+    knobs = knobs_for(device, cores=cores, concurrency=concurrency, ensemble=ensemble, one_more=one_more)
     for knob in knobs:
         assert len(set(knob.values)) == len(knob.values) > 1
         for value in knob.values:
@@ -80,16 +81,24 @@ def test_every_value_is_allowed_and_no_batch_is_larger_than_the_load(
 
 def test_cores_stands_among_the_numbers_where_it_belongs() -> None:
     instances = CPU[1]
-    assert neighbours(instances, ServingOptions(), up=True, cores=2) == [3]
-    assert neighbours(instances, ServingOptions(), up=False, cores=2) == [1]
-    assert neighbours(instances, ServingOptions(cpu_instances=1), up=True, cores=2) == ["cores", 3]
+    assert neighbours(instances, ServingOptions(), up=True) == [3]
+    assert neighbours(instances, ServingOptions(), up=False) == [1]
+    assert neighbours(instances, ServingOptions(cpu_instances=1), up=True) == ["cores", 3]
+
+
+def test_cores_is_tried_once_where_it_makes_one_process_more() -> None:
+    """A fused model with a bounded queue: the number of cores itself is another setting."""
+    _, instances, _ = knobs_for("cpu", cores=2, concurrency=8, ensemble=False, one_more=True)
+    assert instances.values == (1, 2, "cores")
+    assert neighbours(instances, ServingOptions(), up=True) == []
+    assert neighbours(instances, ServingOptions(), up=False) == [2, 1]
 
 
 def test_neighbours_of_a_value_that_is_not_listed() -> None:
     batches = CPU[0]
     odd = ServingOptions(max_batch_size=6)
-    assert neighbours(batches, odd, up=True, cores=2) == [8]
-    assert neighbours(batches, odd, up=False, cores=2) == [4, 2, 1]
+    assert neighbours(batches, odd, up=True) == [8]
+    assert neighbours(batches, odd, up=False) == [4, 2, 1]
 
 
 def test_a_cpu_is_not_given_more_than_twice_as_many_threads_as_cores() -> None:
