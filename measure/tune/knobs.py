@@ -24,7 +24,7 @@ class Knob:
     """One field of ``ServingOptions`` and the values to try.
 
     ``field`` is its name, with a dot where it is a field of a field: ``gpu.decode``. Of ``ordered`` values the search
-    tries neighbours of the best one; of others all. Among numbers the word *cores* has its place at ``cores_stands_for``.
+    tries neighbours of the best one; of others all. Among numbers *cores* has its place at ``cores_stands_for``.
     """
 
     field: str
