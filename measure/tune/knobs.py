@@ -86,7 +86,7 @@ def sensible(options: ServingOptions, *, device: Device, cores: int) -> bool:
     """Whether a setting is worth a measurement: a CPU with twice as many busy threads as cores only switches."""
     if device == "gpu":
         return True
-    processes = cores if options.cpu_instances == "cores" else options.cpu_instances
+    processes = instances_for(cores) if options.cpu_instances == "cores" else options.cpu_instances
     return processes * options.cpu_threads <= _MOST_THREADS_PER_CORE * cores
 
 
