@@ -1,0 +1,134 @@
+"""Faults of the definition, what executes it, the training loaders and video."""
+
+from __future__ import annotations
+
+from planted import Fault
+
+_GEOMETRY = ("tests/preprocess/test_geometry.py",)
+_LIMITS = ("tests/preprocess/test_limits.py",)
+
+_DEFINITION = (
+    Fault(
+        name="crop-halves-rounded-up",
+        file="preprocess/geometry.py",
+        old='return (side - cropped) // 2 if operation.rounding == "truncate" else round((side - cropped) / 2.0)',
+        new='return (side - cropped) // 2 if operation.rounding == "truncate" else (side - cropped + 1) // 2',
+        tests=_GEOMETRY,
+    ),
+    Fault(
+        name="pad-odd-column-on-the-left",
+        file="preprocess/geometry.py",
+        old="return Window(-((height - size_hw[0]) // 2), -((width - size_hw[1]) // 2), height, width)",
+        new="return Window(-((height - size_hw[0]) // 2), -((width - size_hw[1] + 1) // 2), height, width)",
+        tests=_GEOMETRY,
+    ),
+    Fault(
+        name="digest-without-normalize",
+        file="preprocess/definition.py",
+        old="return hashlib.sha256(self.canonical_json().encode()).hexdigest()",
+        new="return hashlib.sha256(self.pixels().canonical_json().encode()).hexdigest()",
+        tests=("tests/preprocess/test_definition.py",),
+    ),
+    Fault(
+        name="width-above-the-longest-side-allowed",
+        file="preprocess/limits.py",
+        old="if max(height, width) > MAX_SIDE:",
+        new="if height > MAX_SIDE:",
+        tests=_LIMITS,
+    ),
+    Fault(
+        name="resized-size-not-limited-in-dali",
+        file="preprocess/backends/dali.py",
+        old="            self.limits.check_resized(size_hw)\n",
+        new="            self.limits.check_size(*header.oriented_hw)\n",
+        tests=_LIMITS,
+    ),
+    Fault(
+        name="orientation-5-not-transposed",
+        file="preprocess/headers/base.py",
+        old="return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)",
+        new="return (self.width, self.height) if self.orientation > 5 else (self.height, self.width)",
+        tests=("tests/preprocess/test_header.py",),
+    ),
+    Fault(
+        name="bicubic-with-the-weights-of-opencv",
+        file="preprocess/cpu/pillow_weights.py",
+        old="x, a = np.abs(places), -0.5",
+        new="x, a = np.abs(places), -0.75",
+        tests=("tests/preprocess/test_exact_resize.py",),
+    ),
+    Fault(
+        name="bgr-is-rgb-without-a-resize",
+        file="preprocess/backends/finish.py",
+        old="step = -1 if self._to_bgr else 1",
+        new="step = 1",
+        tests=("tests/preprocess/test_bgr.py",),
+    ),
+)
+
+_TRAINING = (
+    Fault(
+        name="each-shard-shuffles-by-itself",
+        file="preprocess/training/order.py",
+        old="order = generator(seed=self.seed, epoch=epoch, index=0, purpose=SHUFFLE).permutation(self.count)",
+        new=(
+            "order = generator(seed=self.seed, epoch=epoch, index=self.shard_id, purpose=SHUFFLE)"
+            ".permutation(self.count)"
+        ),
+        tests=("tests/preprocess/training/test_order.py",),
+    ),
+    Fault(
+        name="flip-leaves-the-visibility-of-keypoints",
+        file="preprocess/training/targets.py",
+        old="moved[:, [one, other]] = moved[:, [other, one]]",
+        new="moved[:, [one, other], :2] = moved[:, [other, one], :2]",
+        tests=("tests/preprocess/training/test_keypoints.py",),
+    ),
+    Fault(
+        name="yolo-bottom-edge-by-the-width",
+        file="preprocess/training/detection/yolo.py",
+        old="(x + w / 2) * width, (y + h / 2) * height)",
+        new="(x + w / 2) * width, (y + h / 2) * width)",
+        tests=("tests/preprocess/training/test_detection_files.py",),
+    ),
+    Fault(
+        name="skipped-sample-keeps-its-label",
+        file="preprocess/training/base_loader.py",
+        old="slots[place] = Slot(slots[place].index, is_padding=True)",
+        new="slots[place] = Slot(slots[place].index, is_padding=not good)",
+        tests=("tests/preprocess/training/test_image_loader.py",),
+    ),
+)
+
+_VIDEO = (
+    Fault(
+        name="frame-before-the-one-that-begins-now",
+        file="preprocess/video/clips/choose_frames.py",
+        old='return int(np.searchsorted(self.pts, time_s // self.time_base, side="right")) - 1',
+        new='return max(0, int(np.searchsorted(self.pts, time_s // self.time_base, side="left")) - 1)',
+        tests=("tests/preprocess/video/test_clips.py",),
+    ),
+    Fault(
+        name="reflection-shows-the-last-frame-twice",
+        file="preprocess/video/clips/choose_frames.py",
+        old="period = [*there, *there[-2:0:-1]]",
+        new="period = [*there, *there[::-1]]",
+        tests=("tests/preprocess/video/test_clips.py",),
+    ),
+    Fault(
+        name="frames-of-an-avi-counted-from-one",
+        file="preprocess/video/clips/decode.py",
+        old="for count, frame in enumerate(decoded):",
+        new="for count, frame in enumerate(decoded, start=1):",
+        tests=("tests/preprocess/video/test_decode.py",),
+    ),
+    Fault(
+        name="u-to-green-by-the-share-of-red",
+        file="preprocess/video/common/color.py",
+        old="-chroma * 2 * (1 - blue) * blue / green,",
+        new="-chroma * 2 * (1 - blue) * red / green,",
+        tests=("tests/preprocess/video/test_color.py",),
+    ),
+)
+
+PREPROCESS: tuple[Fault, ...] = (*_DEFINITION, *_TRAINING, *_VIDEO)
