@@ -13,12 +13,14 @@ TENSORRT ?= $$($(BIN)/python deploy/tensorrt_bindings.py $(TENSORRT_IF_THERE))
 TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# Processes that `make test` runs tests in, one more than cores, since many wait for servers; each file's are in one.
+# Processes that run tests, one more than cores, since many wait for servers; each file's are in one.
 WORKERS ?= 3
+# Workers share compiled files, whatever the environment says.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-slow test-gpu example lint type stubs pages format bench bench-training bench-augmentation bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
+.PHONY: help demo demo-page test test-slow test-night test-gpu mutations example lint type stubs pages format bench bench-training bench-augmentation bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,13 +32,19 @@ demo-page: $(VENV)/.page model_repository/classify_fused/1/model.onnx  ## serve,
 	$(BIN)/onestream demo-page --serve
 
 test: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run every test that can run here, but the slow ones
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' --ignore=tests/typings $(PYTEST_ARGS)
+	$(PYTEST) -n $(WORKERS) -m 'not slow and not night' --ignore=tests/typings $(PYTEST_ARGS)
 
-test-slow: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run the slow ones: soaks, kills, floods, mutated files, suites within suites
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+test-slow: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run the slow ones: kills, floods, Ray, every form of a pipeline on a real server
+	$(PYTEST) -n $(WORKERS) -m 'slow and not night' $(PYTEST_ARGS)
+
+test-night: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run all, with 500 new examples of each property: hours
+	HYPOTHESIS_PROFILE=night $(PYTEST) -n $(WORKERS) --timeout 3600 $(PYTEST_ARGS)
+
+mutations: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## plant faults in the product, one by one, and see which the tests find: an hour
+	$(BIN)/python tests/mutations $(MUTATIONS_ARGS)
 
 test-gpu: $(VENV)/.dev-gpu model_repository/classify_fused/1/model.onnx  ## run every test that needs a GPU; none may be skipped
-	ONESTREAM_NO_SKIPS=1 $(BIN)/python -m pytest -m needs_gpu $(PYTEST_ARGS)
+	ONESTREAM_NO_SKIPS=1 $(PYTEST) -m needs_gpu $(PYTEST_ARGS)
 
 example: $(VENV)/.dev  ## train, export and serve a small network, and prove that predictions are equal
 	$(BIN)/python examples/train_classifier/train.py $(EXAMPLE_ARGS)
@@ -47,7 +55,7 @@ lint: $(VENV)/.dev  ## ruff: style and format
 
 type: $(VENV)/.dev  ## mypy --strict, and the tests of the type stubs
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/typings
+	$(PYTEST) tests/typings
 
 stubs: $(VENV)/.dev  ## write the type stubs of GPU libraries anew, from what is installed
 	PYTHONPATH=typings $(BIN)/python -m make_stubs

@@ -10,24 +10,26 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gpu_engines
 import pytest
 import rtsp_server
+import shared_server
+import suite_cost
 from hypothesis import settings
+from shared_server import SharedServer
 
 from onestream.preprocess.cuda.device import driver_visible
 
-if TYPE_CHECKING:
-    from onestream.serving.server.server import Server
-
-# The same examples on every run, and no time limit for one of them.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=100, print_blob=True)
-settings.load_profile("repeatable")
+# Few examples, the same on every run; at night many, which differ. No time limit for one of them.
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=25, print_blob=True)
+settings.register_profile("night", deadline=None, max_examples=500, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 ROOT = Path(__file__).parent.parent
 NO_SKIPS = "ONESTREAM_NO_SKIPS"
+SERVED = pytest.StashKey[list[shared_server.Served]]()
 TOGETHER = ("tests/cli/demo_page/",)
 """Folders whose files share a server that is too dear for one in each worker."""
 
@@ -51,10 +53,13 @@ def _why_not(marker: str) -> str | None:
 MARKERS = ("needs_gpu", "needs_triton", "needs_rtsp", "needs_nginx", "needs_prometheus", "needs_chromium")
 
 
-def pytest_configure() -> None:
-    """Let Ctrl-C reach the programs under test: a suite in the background ignores it, which they would inherit."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Count what the suite costs, and let Ctrl-C reach programs under test: a suite in the background ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(suite_cost.SuiteCost(), "suite-cost")
+    if not hasattr(config, "workerinput"):
+        os.environ[shared_server.SUITE_PID] = str(os.getpid())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -107,8 +112,19 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(line)
 
 
-def pytest_sessionfinish() -> None:
-    """Let go of tensors that came from other processes while PyTorch can still free them: at exit it only complains."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note what the shared server serves, and make builds fast (``builds.hasten``) and counted."""
+    session.config.stash[SERVED] = shared_server.pipelines_of(session.items)
+    if "onestream.serving.building.build" in sys.modules:
+        import builds
+
+        builds.hasten()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop the shared server. Free tensors of other processes while PyTorch still can: at exit it only complains."""
+    if not hasattr(session.config, "workerinput"):
+        shared_server.stop(suite_folder(session.config))
     reductions = sys.modules.get("torch.multiprocessing.reductions")
     if reductions is not None:
         reductions.shared_cache.clear()
@@ -129,10 +145,21 @@ def repository() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def server(repository: Path) -> Iterator[Server]:
-    """One real server with the default pipeline, shared by all tests that only ask it."""
-    from onestream.serving.server.server import Server
+def suite_folder(config: pytest.Config) -> Path:
+    """The temporary folder of the whole suite, which the workers share."""
+    folder: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    return folder.parent if hasattr(config, "workerinput") else folder
 
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
-        yield running
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> SharedServer:
+    """One real server with the pipelines that the selected tests are marked with, shared by all that only ask it."""
+    return shared_server.connect(suite_folder(request.config), request.config.stash[SERVED])
+
+
+@pytest.fixture
+def real_build_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds prepare each network in a process of its own and measure each certificate, as for a user."""
+    import builds
+
+    builds.restore(monkeypatch)

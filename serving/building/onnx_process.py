@@ -7,6 +7,7 @@ network was written to the file that the request names, or ``{"error": CLASS, "r
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import subprocess
@@ -60,46 +61,58 @@ def prepare_file(
         }
         if anchors is not None:
             np.save(Path(folder) / "anchors.npy", anchors, allow_pickle=False)
-        try:
-            done = subprocess.run(
-                tied(sys.executable, "-m", "onestream.serving.building.onnx_process"),
-                input=json.dumps(request).encode(),
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise BadNetwork(f"{path}: it did not run 4 images within {timeout_s:g} s") from None
-        lines = done.stdout.splitlines()
-        if done.returncode != 0 or not lines:
-            raise BadNetwork(
-                f"{path}: the process that checks it {describe_exit(done.returncode)}: malformed, or too large"
-            )
-        answer = json.loads(lines[-1])
-        if "error" in answer:
-            raise _ERRORS[answer["error"]](answer["reason"])
+        answered = in_own_process(request, timeout_s)
+        if "error" in answered:
+            raise _ERRORS[answered["error"]](answered["reason"])
         return onnx_graph.load(prepared)
 
 
-def main() -> None:
-    """Answer the request on standard input."""
-    request = json.loads(sys.stdin.read())
+def in_own_process(request: dict[str, Any], timeout_s: float) -> dict[str, str]:
+    """The answer to a request from a new process. Raises ``BadNetwork`` where the process gives none in time."""
+    path = request["network"]
+    try:
+        done = subprocess.run(
+            tied(sys.executable, "-m", "onestream.serving.building.onnx_process"),
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BadNetwork(f"{path}: it did not run 4 images within {timeout_s:g} s") from None
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or not lines:
+        raise BadNetwork(
+            f"{path}: the process that checks it {describe_exit(done.returncode)}: malformed, or too large"
+        )
+    answer: dict[str, str] = json.loads(lines[-1])
+    return answer
+
+
+def answer(request: dict[str, Any]) -> dict[str, str]:
+    """Prepare the network of a request in this process; returns ``{}`` or an error, as the module describes."""
     try:
         _prepare(request)
-        answer = {}
     except Exception as error:  # whatever a malformed file makes a library raise, it is refused
         kind = type(error).__name__
         text = str(error) if kind in _ERRORS else f"{request['network']} cannot be served: {kind}: {error}"
         line = text.strip().splitlines()[0] if text.strip() else kind
-        answer = {"error": kind if kind in _ERRORS else BadNetwork.__name__, "reason": line[:_LONGEST_REASON]}
-    print(json.dumps(answer), flush=True)
+        return {"error": kind if kind in _ERRORS else BadNetwork.__name__, "reason": line[:_LONGEST_REASON]}
+    return {}
+
+
+def main() -> None:
+    """Answer the request on standard input, with bounded memory."""
+    request = json.loads(sys.stdin.read())
+    with contextlib.suppress(OSError):  # a file that cannot be read is refused by the answer
+        # Not the address space: threads reserve much of that and never touch it.
+        limit = _LEAST_MEMORY + _MEMORY_A_BYTE * Path(request["network"]).stat().st_size
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    print(json.dumps(answer(request)), flush=True)
 
 
 def _prepare(request: dict[str, Any]) -> None:
     path, anchors = Path(request["network"]), request["anchors"]
-    size = path.stat().st_size
-    # Not the address space: threads reserve much of that and never touch it.
-    resource.setrlimit(resource.RLIMIT_DATA, (_LEAST_MEMORY + _MEMORY_A_BYTE * size,) * 2)
     served = onnx_graph.prepare(
         onnx_graph.load(path),
         Definition.from_json(request["definition"]),

@@ -1,19 +1,22 @@
-"""A real Triton that serves the toy models, for the tests of this folder."""
+"""The toy models on the shared server, for the tests of this folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
+from shared_server import Served, SharedServer
 from toy_models import write_toys
 
-from onestream.serving.server.server import Server
+TOYS = Served("toys", write_toys)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what takes the toys."""
+    for item in items:
+        if "toy_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.serves(TOYS))
 
 
 @pytest.fixture(scope="session")
-def toy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on free ports of this machine, with shared memory open."""
-    repository = tmp_path_factory.mktemp("toys")
-    write_toys(repository)
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu", shared_memory=True) as server:
-        yield server
+def toy_server(server: SharedServer) -> SharedServer:
+    """The shared server, which has the toys."""
+    return server

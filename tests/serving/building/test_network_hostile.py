@@ -22,7 +22,7 @@ from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.errors import BadNetwork
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_build_steps")]
 OPERATIONS = [
     {"op": "decode"},
     {"op": "resize", "mode": "exact", "size": [32, 32]},

@@ -1,0 +1,141 @@
+"""Builds that tests share: the product's ``build``, done once for each content.
+
+The key is the content of everything that a build reads: the pipeline file, the files that it names, the networks, the
+options, and all sources of the product. So two tests that need the same repository build it once, on any worker and in
+the next run too, and a changed product builds anew. Tests of the build itself call the product's ``build``, of which
+``hasten`` makes two steps faster in every test.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import pickle
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import suite_cost
+
+from onestream.preprocess import Definition
+from onestream.serving.building import build as building
+from onestream.serving.building import certificate, onnx_process, repository
+from onestream.serving.dali_backend import repository as stock
+
+ROOT = Path(__file__).parents[1]
+CACHE = ROOT / ".cache" / "tests"
+_PRODUCT = ("wire", "preprocess", "postprocess", "serving", "pipelines")
+_LIBRARIES = ("numpy", "onnx", "onnxruntime", "nvidia-dali-cuda120", "pillow", "numba")
+_MOST_KEPT = 2
+"""Versions of the product whose builds are kept: today's and the one before."""
+
+
+@functools.cache
+def product_digest() -> str:
+    """SHA-256 of the product's sources and of the versions of the libraries that compute its files."""
+    digest = hashlib.sha256()
+    for package in _PRODUCT:
+        for path in sorted((ROOT / package).rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    for library in _LIBRARIES:
+        try:
+            digest.update(f"{library}=={metadata.version(library)}\n".encode())
+        except metadata.PackageNotFoundError:
+            digest.update(f"no {library}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that all processes of the suite respect."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def cache_folder() -> Path:
+    """The folder for what is made of today's product; older ones are removed."""
+    folder = CACHE / product_digest()
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = sorted((path for path in CACHE.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
+        for old in kept[:-_MOST_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def build(
+    pipeline_file: Path,
+    *,
+    folder: Path,
+    onnx_file: Path | None = None,
+    onnx_files: Mapping[str, Path] = MappingProxyType({}),
+    **options: Any,
+) -> building.Built:
+    """What ``onestream.serving.building.build.build`` does, from the cache where the same was built before.
+
+    What depends on the content of ``folder`` or on a calibration is always built.
+    """
+    networks = {"": onnx_file, **onnx_files} if onnx_file is not None else dict(onnx_files)
+    made = functools.partial(building.build, pipeline_file, onnx_file=onnx_file, onnx_files=onnx_files, **options)
+    name = pipeline_file.stem
+    if options.get("calibration") or options.get("version", 1) != 1 or any(folder.glob(f"{name}*")):
+        return made(folder=folder)
+    text = pipeline_file.read_bytes()
+    beside = options.get("beside") or pipeline_file.parent
+    digest = hashlib.sha256(text + repr((name, sorted(options.items(), key=str))).encode())
+    for path in sorted(path for path in beside.iterdir() if path.is_file() and path.name.encode() in text):
+        digest.update(path.name.encode() + path.read_bytes())
+    for stage, path in networks.items():
+        digest.update(stage.encode() + b"\0" + (path.read_bytes() if path is not None and path.is_file() else b"none"))
+    kept = cache_folder() / "builds" / digest.hexdigest()[:32]
+    with locked(kept.with_suffix(".lock")):
+        if not (kept / "built.pickle").exists():
+            shutil.rmtree(kept, ignore_errors=True)
+            built = made(folder=kept / "repository")
+            (kept / "built.tmp").write_bytes(pickle.dumps(built))
+            os.replace(kept / "built.tmp", kept / "built.pickle")
+    built = pickle.loads((kept / "built.pickle").read_bytes())
+    shutil.copytree(kept / "repository", folder, symlinks=True, dirs_exist_ok=True)
+    written = [folder / path.relative_to(built.folder) for path in built.written]
+    return replace(built, folder=folder, written=written)
+
+
+_REAL: dict[tuple[Any, str], Any] = {
+    (onnx_process, "in_own_process"): onnx_process.in_own_process,
+    (certificate, "issue"): certificate.issue,
+}
+
+
+def hasten() -> None:
+    """Prepare networks in this process, which has imported ONNX already, and measure each definition once."""
+    onnx_process.in_own_process = lambda request, _timeout_s: onnx_process.answer(request)
+    certificate.issue = _issue_once
+    repository.write = suite_cost.counted("builds", repository.write)
+    stock.install = suite_cost.counted("builds", stock.install)
+
+
+def restore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo ``hasten`` for a test."""
+    for (module, name), real in _REAL.items():
+        monkeypatch.setattr(module, name, real)
+
+
+def _issue_once(definition: Definition) -> certificate.Certificate:
+    kept = cache_folder() / "certificates" / f"{definition.digest}.json"
+    with locked(kept.with_suffix(".lock")):
+        if kept.exists():
+            return certificate.Certificate.model_validate_json(kept.read_bytes())
+        issued = _REAL[certificate, "issue"](definition)
+        kept.write_text(issued.text())
+        return issued
