@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import functools
+import gc
 import importlib.util
 import os
 import shutil
@@ -34,6 +36,7 @@ TOGETHER = ("tests/cli/demo_page/",)
 """Folders whose files share a server that is too dear for one in each worker."""
 
 
+@functools.cache
 def _why_not(marker: str) -> str | None:
     if marker == "needs_gpu" and not driver_visible():
         return "no NVIDIA driver on this machine"
@@ -60,6 +63,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(suite_cost.SuiteCost(), "suite-cost")
     if not hasattr(config, "workerinput"):
         os.environ[shared_server.SUITE_PID] = str(os.getpid())
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect thousands of tests without looking for garbage among them again and again."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
