@@ -10,8 +10,11 @@ the same on a GPU.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import math
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -47,6 +50,8 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+KERNELS = Path(__file__).parents[1] / ".cache" / "kernels"
+"""Compiled kernels by their text and compiler, for all processes and runs."""
 
 
 class HostDevice:
@@ -211,24 +216,17 @@ def compiled_kernel(source: str, name: str) -> Any:
                             {name}({names});
     }}
     """
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "kernel.so"
-        command = [
-            "c++",
-            "-O2",
-            "-ffp-contract=off",
-            "-Wall",
-            "-Werror",
-            "-shared",
-            "-fPIC",
-            "-x",
-            "c++",
-            "-",
-            "-o",
-            str(library),
-        ]
-        subprocess.run(command, input=text, text=True, check=True)
-        return ctypes.CDLL(str(library)).run
+    command = ["c++", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-shared", "-fPIC", "-x", "c++", "-"]
+    compiler = Path(shutil.which("c++") or "c++").resolve()
+    key = repr((command, str(compiler), compiler.stat().st_mtime_ns if compiler.exists() else 0)) + text
+    library = KERNELS / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.so"
+    if not library.exists():
+        KERNELS.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=KERNELS) as folder:
+            made = Path(folder) / "kernel.so"
+            subprocess.run([*command, "-o", str(made)], input=text, text=True, check=True)
+            os.replace(made, library)
+    return ctypes.CDLL(str(library)).run
 
 
 def view(array: DeviceArray) -> Array:
