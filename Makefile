@@ -62,9 +62,7 @@ stubs: $(VENV)/.dev  ## write the type stubs of GPU libraries anew, from what is
 
 pages: $(VENV)/.dev  ## write the generated pages anew: fields of a pipeline file, results, the README's table
 	$(BIN)/python -m onestream.serving.pipeline_page > $(VENV)/pipeline.md && mv $(VENV)/pipeline.md docs/pipeline.md
-	$(BIN)/python -m benchmarks.tables --write docs/results.md
-	$(BIN)/python -m benchmarks.summary --write README.md
-	$(BIN)/python -m benchmarks.hostile.table --write docs/security.md
+	$(BIN)/python -m benchmarks.report
 
 format: $(VENV)/.dev  ## let ruff rewrite the sources
 	$(BIN)/ruff check --fix .

@@ -6,10 +6,11 @@ import argparse
 import sys
 from dataclasses import replace
 
-from benchmarks import plot, tables
 from benchmarks.competitors import CLASSIFY, CONTESTS
 from benchmarks.photos import PhotosMissing
 from benchmarks.plan import FULL, QUICK
+from benchmarks.report import served
+from benchmarks.report.plots import draw_served
 from benchmarks.result_files import add_out, path_in, write
 from benchmarks.results import FILE_NAME
 from benchmarks.run import CACHE, PARTS, run
@@ -36,10 +37,10 @@ def main() -> int:
         options.out or (None if complete else CACHE / "results"), results.machine.slug, contest.file(FILE_NAME)
     )
     write(path, results)
-    path.with_name(contest.file("tables.md")).write_text(tables.full(results))
+    path.with_name(contest.file("tables.md")).write_text(served.full(results))
     if results.served:
-        plot.draw(results, path.with_name(contest.file("throughput.png")))
-    print(tables.full(results))
+        draw_served(results, path.with_name(contest.file("throughput.png")))
+    print(served.full(results))
     print(f"written to {path.parent}")
     return 0
 

@@ -11,12 +11,12 @@ import argparse
 import os
 import tempfile
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
-from benchmarks.boxes_table import FILE_NAME, table
 from benchmarks.photos import SIZES, photo_set
-from benchmarks.result_files import ROOT, Raw, add_out, commit, path_in, this_machine, versions, write
+from benchmarks.report.others import boxes
+from benchmarks.result_files import ROOT, Raw, add_out, begin, path_in, write
+from benchmarks.results import BOXES
 from onestream.measure.parity.report import Report
 from onestream.measure.parity.run import Options, run
 from onestream.serving.building.build import build
@@ -47,21 +47,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     # Reports name photos by their paths, which must not be those of a machine.
     os.chdir(ROOT)
-    started = datetime.now(timezone.utc)
+    about = begin(("pycocotools", "opencv-python-headless"))
     photos = [str(_PHOTOS / size / one.name) for size in SIZES for one in photo_set(size, folder=_PHOTOS).photos]
-    machine = this_machine()
     results: Raw = {
-        "started_utc": started.isoformat(timespec="seconds"),
-        "commit": commit(),
-        "machine": machine.model_dump(),
-        "versions": versions(("pycocotools", "opencv-python-headless")),
+        **about.model_dump(),
         "reports": {
             name: report.model_dump(mode="json")
             for name, report in measure(options.pipeline or PIPELINES, photos).items()
         },
     }
-    print(table(results))
-    path = path_in(options.out, machine.slug, FILE_NAME)
+    print(boxes(results))
+    path = path_in(options.out, about.machine.slug, BOXES)
     write(path, results)
     print(f"written to {path}")
 

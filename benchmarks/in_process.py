@@ -16,21 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from onestream.postprocess.postprocessing import Tensors
-from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models.in_process import InProcess
 
 _START_TIMEOUT_S = 120.0
 _WARMUP_BATCHES = 5
 
 
-def open_fused(
-    model: Path, *, engine: type[OnnxRuntimeEngine] = OnnxRuntimeEngine
-) -> Callable[[Sequence[bytes]], list[Tensors]]:
-    """What one process runs: encoded images to the outputs for each. ``model`` is the folder of the fused model.
-
-    ``engine`` runs every network.
-    """
-    fused = InProcess(model, threads=1, engine=engine)
+def open_fused(model: Path) -> Callable[[Sequence[bytes]], list[Tensors]]:
+    """What one process runs: encoded images to the outputs for each. ``model`` is the folder of the fused model."""
+    fused = InProcess(model, threads=1)
 
     def run(images: Sequence[bytes]) -> list[Tensors]:
         outcomes = []

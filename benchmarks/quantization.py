@@ -12,15 +12,15 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
 import yaml
 
-from benchmarks.gpu.photos import make_photos
-from benchmarks.quantization_table import FILE_NAME, table
+from benchmarks.photos import make_photos
 from benchmarks.reading.pictures import ten_lines
-from benchmarks.result_files import ROOT, Raw, add_out, commit, path_in, this_machine, versions, write
+from benchmarks.report.others import quantization
+from benchmarks.result_files import ROOT, Raw, add_out, begin, path_in, write
+from benchmarks.results import QUANTIZATION
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization.calibration import MIN_AGREEMENT, Calibration
 from onestream.serving.errors import BadNetwork
@@ -86,21 +86,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quantization", description=__doc__)
     add_out(parser)
     options = parser.parse_args(arguments)
-    started, machine, rows = datetime.now(timezone.utc), this_machine(), []
+    about, rows = begin(("onnxruntime", "onnx", "numpy", "pillow")), []
     with tempfile.TemporaryDirectory(prefix="onestream-int8-") as folder:
         for file in sorted((ROOT / "pipelines").glob("*.yaml")):
             print(file.stem, flush=True)
             rows += networks(file, Path(folder))
-    results: Raw = {
-        "started_utc": started.isoformat(timespec="seconds"),
-        "commit": commit(),
-        "machine": machine.model_dump(),
-        "versions": versions(("onnxruntime", "onnx", "numpy", "pillow")),
-        "networks": rows,
-    }
-    path = path_in(options.out, machine.slug, FILE_NAME)
+    results: Raw = {**about.model_dump(), "networks": rows}
+    path = path_in(options.out, about.machine.slug, QUANTIZATION)
     write(path, results)
-    print(table(results))
+    print(quantization(results))
     print(f"written to {path}")
     return 0
 

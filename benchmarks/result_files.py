@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,28 @@ class Machine(BaseModel):
     def slug(self) -> str:
         """A folder name, such as ``amd-epyc-2-cores``."""
         return slug_of(f"{self.cpu} {self.cores} cores")
+
+
+class Run(BaseModel):
+    """What every run says of itself."""
+
+    model_config = FROZEN
+
+    started_utc: str
+    commit: str
+    machine: Machine
+    versions: dict[str, str] = {}
+
+    @property
+    def dated(self) -> str:
+        """When it was, and of what, as tables say it."""
+        return dated(self.model_dump(include={"started_utc", "commit"}))
+
+
+def begin(packages: Iterable[str] = ()) -> Run:
+    """A run that begins now; ``packages`` do its work."""
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return Run(started_utc=now, commit=commit(), machine=this_machine(), versions=versions(packages))
 
 
 def slug_of(name: str) -> str:
@@ -89,6 +112,11 @@ def commit() -> str:
 def short_commit(name: str) -> str:
     """A commit as tables name it: its first 12 digits, and ``+changes`` where files differed from it."""
     return name[:12] + ("+changes" if name.endswith("+changes") else "")
+
+
+def dated(results: Raw) -> str:
+    """The date and the commit of results, as tables say them."""
+    return f"{results['started_utc'][:10]}, commit {short_commit(results['commit'])}"
 
 
 def add_out(parser: argparse.ArgumentParser, *, else_where: str = "benchmarks/results") -> None:

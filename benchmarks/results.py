@@ -1,4 +1,4 @@
-"""What a run of the benchmarks writes down: every raw number, and what it was measured on."""
+"""What runs write down: every raw number, and what it was measured on. Of a GPU: ``gpu.results``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from typing import Literal
 from pydantic import BaseModel
 
 from benchmarks.photos import Photo, Size
-from benchmarks.result_files import FROZEN, Machine
+from benchmarks.result_files import FROZEN, Run
 from onestream.measure.load.perf_analyzer import Export, Load, Transport
+from onestream.measure.spread import Spread, ratio
 
 SCHEMA = 1
 FILE_NAME = "results.json"
+TRAINING, AUGMENTATION, OVERLOAD, READING = "training.json", "augmentation.json", "overload.json", "reading.json"
+VIDEO, STREAMS, BOXES, QUANTIZATION = "video-clips.json", "streams.json", "boxes.json", "quantization.json"
+SCALE_OUT, HOSTILE = "scale-out.json", "hostile.json"
+IN_PROCESS, ON_RAY, BULK = "in process", "bulk --ray", "bulk"
+"""What ``scale_out`` compares."""
 Competitor = str
 """*plain* is the plain ensemble in its fastest setting, *plain_default* with Triton's and ONNX Runtime's defaults; ours
 have the names of their models, such as *classify* and *classify_fused*."""
@@ -74,7 +80,7 @@ class InProcess(BaseModel):
 
 
 class CpuTime(BaseModel):
-    """CPU milliseconds per image in one pass over the photos; see ``cpu_time``, ``boxes_time`` and ``network_time``."""
+    """CPU milliseconds per image in one pass over the photos; see ``cpu_time``."""
 
     model_config = FROZEN
 
@@ -108,21 +114,15 @@ class Agreement(BaseModel):
     equal_texts: dict[str, float] = {}
 
 
-class Results(BaseModel):
+class Results(Run):
     """Everything of one run of ``pipeline``. ``plain_setting`` is the best setting of the plain competitor by size."""
-
-    model_config = FROZEN
 
     format: int = SCHEMA
     pipeline: str = "classify"
-    started_utc: str
     quick: bool
     seed: int
     rounds: int
     duration_s: float
-    commit: str
-    machine: Machine
-    versions: dict[str, str]
     photos: list[Photo]
     agreement: list[Agreement]
     plain_setting: dict[Size, str]
@@ -152,3 +152,189 @@ class Results(BaseModel):
         """The loads that were measured over plain gRPC: concurrencies in increasing order, then the rate."""
         found = {one.load for one in self.served if one.size == size and one.transport == "grpc"}
         return sorted(found, key=lambda load: (load.kind, load.value))
+
+
+class CaseResult(BaseModel):
+    """One comparison at one photo size: images/s of each loader by round, the first loader being ours.
+
+    ``differences``: mean difference of each loader's images from ours, in units of the output.
+    """
+
+    model_config = FROZEN
+
+    name: str
+    size: Size
+    images: int
+    images_per_s: dict[str, list[float]]
+    differences: dict[str, float]
+
+    def ours_over(self, other: str) -> Spread | None:
+        """Our images/s divided by another loader's, round by round."""
+        ours, theirs = self.images_per_s["ours"], self.images_per_s[other]
+        return ratio(dict(enumerate(ours)), dict(enumerate(theirs)))
+
+
+class Parity(BaseModel):
+    """DALI against the reference after the crop: levels, shares of the values, images with another best class."""
+
+    model_config = FROZEN
+
+    images: int
+    largest_level: int
+    share_equal: float
+    share_within_one: float
+    flipped: int
+
+
+class LoaderResults(Run):
+    """A run that compares loaders."""
+
+    workers: int
+    rounds: int
+    cases: list[CaseResult]
+
+
+class TrainingResults(LoaderResults):
+    """With the share of the images of each size for which the loader gives what serving computes, bit by bit.
+
+    ``resident_mib`` and ``growth`` are of a soak that earlier runs had.
+    """
+
+    equal_to_serving: dict[Size, float]
+    parity: dict[Size, Parity]
+    resident_mib: tuple[float, ...] = ()
+    growth: float = 0.0
+
+
+Variant = Literal["bounded", "unbounded"]
+VARIANTS: tuple[Variant, ...] = ("bounded", "unbounded")
+
+
+class OfferedLoad(BaseModel):
+    """One run at ``share`` of the capacity of its round. Latencies are in milliseconds, None where there were none.
+
+    ``goodput_per_s`` counts answers within the deadline; ``refused_per_s`` UNAVAILABLE; ``expired_per_s`` what got
+    nothing within the deadline. ``sent_late`` requests left the load generator more than 50 ms after they were due.
+    """
+
+    model_config = FROZEN
+
+    round: int
+    form: str
+    variant: Variant
+    share: float
+    capacity_per_s: float
+    offered_per_s: float
+    goodput_per_s: float
+    refused_per_s: float
+    expired_per_s: float
+    failed: int
+    failure: str
+    sent_late: int
+    p50_ms: float | None
+    p99_ms: float | None
+    refused_p50_ms: float | None
+    refused_p99_ms: float | None
+
+    def __str__(self) -> str:
+        p99 = "-" if self.p99_ms is None else f"{self.p99_ms:.0f} ms"
+        return (
+            f"{self.form}, {self.variant}, {self.share:g} × capacity: {self.offered_per_s:.0f}/s offered, "
+            f"{self.goodput_per_s:.0f} answered (p99 {p99}), {self.refused_per_s:.0f} refused, "
+            f"{self.expired_per_s:.0f} too late"
+        )
+
+
+class Capacity(BaseModel):
+    """Images per second to 8 callers who wait for their answers, in one round."""
+
+    model_config = FROZEN
+
+    round: int
+    form: str
+    variant: Variant
+    per_s: float
+
+
+class OverloadResults(Run):
+    """A run. ``load_cores`` are the load generator's own, 0 where it shared the server's."""
+
+    server_cores: int
+    load_cores: int
+    rounds: int
+    seconds: float
+    deadline_s: float
+    capacities: list[Capacity]
+    points: list[OfferedLoad]
+
+    def cost(self, form: str) -> Spread:
+        """Capacity with bounds, divided by that without."""
+        per_s = {(one.round, one.variant): one.per_s for one in self.capacities if one.form == form}
+        numbers = sorted({number for number, _ in per_s})
+        return Spread.of([per_s[number, "bounded"] / per_s[number, "unbounded"] for number in numbers])
+
+    def of(self, form: str, variant: Variant, share: float) -> list[OfferedLoad]:
+        """The rounds of one point."""
+        return [one for one in self.points if (one.form, one.variant, one.share) == (form, variant, share)]
+
+    @property
+    def forms(self) -> list[str]:
+        """In the order of measuring."""
+        return list(dict.fromkeys(one.form for one in self.points))
+
+    @property
+    def shares(self) -> list[float]:
+        """Of the capacity, ascending."""
+        return sorted({one.share for one in self.points})
+
+
+class LineRead(BaseModel):
+    """A rendered line, and what each reader says that it is."""
+
+    model_config = FROZEN
+
+    text: str
+    font: str
+    height_px: int
+    read: dict[str, str]
+
+
+class Difference(BaseModel):
+    """A line that two readers find at the same place and read in two ways."""
+
+    model_config = FROZEN
+
+    picture: str
+    one: str
+    other: str
+
+
+class Compared(BaseModel):
+    """Two readers on the same pictures. ``lines`` are the other's, of which ``equal`` have the same text in the first.
+
+    ``rendered`` and ``rendered_equal`` are the same of pictures with rendered text, where lines that are found in the
+    photo beside it count too. ``only_one`` and ``only_other`` count lines for which the other reader has none at that
+    place.
+    """
+
+    model_config = FROZEN
+
+    one: str
+    other: str
+    pictures: int
+    lines: int
+    equal: int
+    rendered: int
+    rendered_equal: int
+    only_one: int
+    only_other: int
+    differences: list[Difference]
+
+
+class ReadingResults(Run):
+    """A run. ``settings`` are what rapidocr was told."""
+
+    seed: int
+    settings: dict[str, str | int | float | bool]
+    lines: list[LineRead]
+    compared: list[Compared]

@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
 import tritonclient.grpc as triton
 
-from benchmarks import agreement, boxes_time, cpu_time, in_process, network_time
+from benchmarks import agreement, cpu_time, in_process
 from benchmarks.competitors import (
     CLASSIFY,
     DEFAULT_PLAIN,
@@ -26,7 +25,7 @@ from benchmarks.competitors import (
 )
 from benchmarks.photos import PhotoSet, Size
 from benchmarks.plan import MAIN_LOAD, RATE_SHARE, SEED, PlannedLoad, ServedPlan, points
-from benchmarks.result_files import commit, this_machine, versions
+from benchmarks.result_files import begin
 from benchmarks.results import (
     PACKAGES,
     Agreement,
@@ -42,8 +41,6 @@ from onestream.measure.load import perf_analyzer
 from onestream.measure.load.perf_analyzer import Export, Load, PerfAnalyzerError, Transport
 from onestream.measure.plan import rotated
 from onestream.measure.spread import Spread
-from onestream.postprocess.options import Detection
-from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.fit import usable_cores
 from onestream.serving.server.server import Server
 
@@ -69,21 +66,18 @@ def run(
     Raises ``perf_analyzer.PerfAnalyzerError``, ``Disagreement``, ``photos.PhotosMissing`` or
     ``onestream.serving.server.errors.ServerError``.
     """
-    started, cores = datetime.now(timezone.utc), usable_cores()
+    about, cores = begin((*PACKAGES, *contest.packages)), usable_cores()
     command = perf_analyzer.find_perf_analyzer() if "served" in parts else []
     progress("photos: reading, or making them")
     photos = {size: contest.pictures(size, CACHE / "photos") for size in plan.sizes}
     settings = plain_settings(cores)
-    libraries = versions((*PACKAGES, *contest.packages))
+    libraries = about.versions
     with tempfile.TemporaryDirectory(prefix="onestream-bench-") as folder:
         repository = Path(folder) / "repository"
         progress("repository: building ours and the plain models")
         shown = [content for size in plan.sizes for content in photos[size].contents]
         make_repository(contest, repository, settings, calibrate=() if contest.cascade else shown)
-        bare_network = None
-        if "cpu-time" in parts and _is_detector(contest):
-            bare_network = boxes_time.build_without_tail(contest.pipeline_file, Path(folder) / "without-tail")
-        state = _Run(plan, contest, parts, progress, photos, repository / contest.fused, bare_network, cores)
+        state = _Run(plan, contest, parts, progress, photos, repository / contest.fused, cores)
         if "served" in parts:
             progress("server: starting")
             with _serving(repository, command, contest.models(settings)) as served:
@@ -95,15 +89,12 @@ def run(
         else:
             state.all_rounds(None)
     return Results(
-        started_utc=started.isoformat(timespec="seconds"),
+        **about.model_dump(),
         pipeline=contest.name,
         quick=plan.quick,
         seed=SEED,
         rounds=plan.rounds,
         duration_s=max(state.duration_s(size) for size in plan.sizes),
-        commit=commit(),
-        machine=this_machine(),
-        versions=libraries,
         photos=[photo for size in plan.sizes for photo in photos[size].photos],
         agreement=state.agreement,
         plain_setting={size: str(setting) for size, setting in state.plain.items()},
@@ -112,10 +103,6 @@ def run(
         in_process=state.in_process,
         cpu_time=state.cpu_time,
     )
-
-
-def _is_detector(contest: Contest) -> bool:
-    return not contest.cascade and isinstance(Pipeline.from_file(contest.pipeline_file).postprocess, Detection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +149,6 @@ class _Run:
     progress: Callable[[str], None]
     photos: dict[Size, PhotoSet]
     fused: Path
-    bare_network: Path | None
     cores: int
     plain: dict[Size, PlainSetting] = field(default_factory=dict)
     capacity: dict[Size, float] = field(default_factory=dict)
@@ -216,7 +202,7 @@ class _Run:
                             self.served.append(self._measure(serving, index, size, point, competitor))
                 if "in-process" in self.parts:
                     self._measure_in_process(index, size)
-                if "cpu-time" in self.parts:
+                if "cpu-time" in self.parts and not self.contest.cascade:
                     self._measure_cpu_time(index, size)
             each_s = (time.monotonic() - began) / (index + 1)
             left_min = each_s * (self.plan.rounds - index - 1) / 60
@@ -294,12 +280,6 @@ class _Run:
 
     def _measure_cpu_time(self, index: int, size: Size) -> None:
         file, photos, passes = self.contest.pipeline_file, self.photos[size].contents, self.plan.cpu_time_passes
-        if self.contest.cascade:
-            of_pass = network_time.measure(self.fused, photos, passes=passes)
-        else:
-            of_pass = cpu_time.measure(file, photos, passes=passes)
-        if self.bare_network is not None:
-            after = boxes_time.measure(file, self.fused, self.bare_network, photos, passes=passes)
-            of_pass = [before | used for before, used in zip(of_pass, after, strict=True)]
+        of_pass = cpu_time.measure(file, photos, passes=passes)
         first = index * passes
         self.cpu_time += [CpuTime(round=first + n, size=size, milliseconds=used) for n, used in enumerate(of_pass)]

@@ -5,7 +5,7 @@ Ray, in one process per core (``in_process``); ``onestream bulk --ray``, whose r
 part to its last, so without the start of its workers; ``onestream bulk`` against a server on this machine, by its own
 summary. *memory*: the most that the process of the command holds, for lists of names that lead nowhere.
 
-Both go into scale-out.json. ``python -m benchmarks.scale_out kills`` adds to it what ``scale_out_kills`` counts.
+Both go into scale-out.json.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 
 from benchmarks import in_process
 from benchmarks.photos import SIZES, Size, photo_set
-from benchmarks.result_files import ROOT, Raw, add_out, commit, path_in, this_machine, versions, write
-from benchmarks.scale_out_kills import kill_runs
-from benchmarks.scale_out_table import BULK, FILE_NAME, IN_PROCESS, KILLS, ON_RAY, table
+from benchmarks.report.others import scale_out
+from benchmarks.result_files import ROOT, Raw, add_out, begin, path_in, write
+from benchmarks.results import BULK, IN_PROCESS, ON_RAY, SCALE_OUT
+from onestream.measure.plan import rotated
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
@@ -69,9 +69,7 @@ def rates(models: Path, size: Size, *, images: int, rounds: int, folder: Path) -
     ways: dict[str, Callable[[], float]] = {IN_PROCESS: alone, ON_RAY: on_ray, BULK: by_server}
     found = []
     for number in range(rounds):
-        # Every round begins with another one.
-        order = [*ways][number % len(ways) :] + [*ways][: number % len(ways)]
-        one = {name: ways[name]() for name in order}
+        one = {name: ways[name]() for name in rotated([*ways], number)}
         print(json.dumps(one), flush=True)
         found.append(one)
     return found
@@ -93,45 +91,30 @@ def memory(models: Path, folder: Path) -> dict[str, int]:
 
 
 def main() -> None:
-    """Measure what is asked for, print the table, and write scale-out.json."""
+    """Measure, print the table, and write scale-out.json."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale_out", description=__doc__.partition("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("rates", "kills"), default="rates", help="rates are with memory")
     parser.add_argument("--size", choices=SIZES, default="1920x1080")
     parser.add_argument("--images", type=int, default=3000, help="images of each run")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--runs", type=int, default=20, help="of kills: runs in which a worker, a node, the command ends"
-    )
     add_out(parser)
     options = parser.parse_args()
-    path = path_in(options.out, this_machine().slug, FILE_NAME)
-    earlier: Raw = json.loads(path.read_text()) if path.exists() else {}
-    if options.what == "kills" and not earlier:
-        parser.error(f"{path} is not there: measure rates first")
-    about: Raw = {"started_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"), "commit": commit()}
-    with tempfile.TemporaryDirectory(prefix="onestream-scale-") as folder:
-        models = Path(folder) / "models"
+    about = begin(("ray", "pyarrow", "numpy", "nvidia-dali-cuda120", "onnxruntime"))
+    with tempfile.TemporaryDirectory(prefix="onestream-scale-") as name:
+        folder = Path(name)
+        models = folder / "models"
         build(ROOT / "pipelines" / "classify.yaml", folder=models)
-        if options.what == "kills":
-            results = earlier | {KILLS: about | kill_runs(models, Path(folder), runs=options.runs)}
-        else:
-            results = about | _measured(models, Path(folder), options)
-            results |= {KILLS: earlier[KILLS]} if KILLS in earlier else {}
+        held = memory(models, folder)
+        print(json.dumps(held), flush=True)
+        results: Raw = {
+            **about.model_dump(),
+            "size": options.size,
+            "images": options.images,
+            "memory_bytes": held,
+            "rounds": rates(models, options.size, images=options.images, rounds=options.rounds, folder=folder),
+        }
+    path = path_in(options.out, about.machine.slug, SCALE_OUT)
     write(path, results)
-    print(f"{table(results)}\nwritten to {path}")
-
-
-def _measured(models: Path, folder: Path, options: argparse.Namespace) -> Raw:
-    results: Raw = {
-        "machine": this_machine().model_dump(),
-        "versions": versions(("ray", "pyarrow", "numpy", "nvidia-dali-cuda120", "onnxruntime")),
-        "size": options.size,
-        "images": options.images,
-        "memory_bytes": memory(models, folder),
-    }
-    print(json.dumps(results["memory_bytes"]), flush=True)
-    results["rounds"] = rates(models, options.size, images=options.images, rounds=options.rounds, folder=folder)
-    return results
+    print(f"{scale_out(results)}\nwritten to {path}")
 
 
 def _bulk(*arguments: object) -> str:

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report.others import streams
 from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, write
-from benchmarks.streams_table import FILE_NAME, table
+from benchmarks.results import STREAMS
 from onestream.measure.capacity import soak
 from onestream.measure.capacity.clip import own_clip
 from onestream.measure.capacity.streams import StreamsPlan, compare, quiet_numbers
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     quiet_numbers()
     machine = this_machine()
-    path = path_in(options.out, machine.slug, FILE_NAME)
+    path = path_in(options.out, machine.slug, STREAMS)
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"cases": {}}
     results["machine"] = machine.model_dump()
     clip = own_clip(ROOT / ".cache" / "benchmarks" / "videos", say=_say)
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix="onestream-soak-") as folder:
             results["soak"] = {"commit": commit(), **soak.soak(endurance, folder=Path(folder), say=_say)}
         write(path, results)
-    print(table(results))
+    print(streams(results))
     print(f"written to {path}")
 
 

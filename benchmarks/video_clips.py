@@ -19,7 +19,6 @@ import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,9 @@ import torch.utils.data
 from PIL import Image
 
 from benchmarks.photos import photo_set
-from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, versions, write
-from benchmarks.video_table import FILE_NAME
+from benchmarks.result_files import ROOT, add_out, begin, path_in, write
+from benchmarks.results import VIDEO
+from onestream.measure.plan import rotated
 from onestream.measure.spread import Spread, ratio
 from onestream.preprocess import Decode, Definition, Resize
 from onestream.preprocess.operations import Output
@@ -190,8 +190,7 @@ def rounds(paths: Sequence[Path], workers: int, count: int) -> dict[str, list[Me
         sum(1 for _ in epoch(loader))
     found: dict[str, list[Measured]] = {name: [] for name in loaders}
     for number in range(count):
-        names = list(loaders)
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+        for name in rotated([*loaders], number):
             own, busy, began = _own_s(), _busy_s(), time.perf_counter()
             clips = sum(1 for _ in epoch(loaders[name]))
             elapsed, cpu_s, all_s = time.perf_counter() - began, _own_s() - own, _busy_s() - busy
@@ -236,7 +235,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     add_out(parser)
     options = parser.parse_args()
-    started, paths, workers = datetime.now(timezone.utc), videos(), usable_cores()
+    about, paths, workers = begin(("av", "decord2", "torch", "numba", "numpy")), videos(), usable_cores()
     psnr = agreement(paths)
     parts = bounds(paths[0])
     measured = rounds(paths * REPEATS, workers, options.rounds)
@@ -250,12 +249,8 @@ def main() -> None:
         print(f"{name:<44}{spread.text(2) if spread else ''}")
     for name, seconds in parts.items():
         print(f"{name:<44}{seconds:.2f} CPU s a clip")
-    machine = this_machine()
     results = {
-        "started_utc": started.isoformat(timespec="seconds"),
-        "commit": commit(),
-        "machine": machine.model_dump(),
-        "versions": versions(("av", "decord2", "torch", "numba", "numpy")),
+        **about.model_dump(),
         "clip": {"frames": FRAMES, "stride": STRIDE, "size": SIDE, "bits_per_s": BITS_PER_S, "videos": VIDEOS},
         "workers": workers,
         "psnr_db": {name: value for name, value in psnr.items() if np.isfinite(value)},
@@ -263,7 +258,7 @@ def main() -> None:
         "ratio": {name: asdict(spread) for name, spread in ratios.items() if spread},
         "cpu_s_per_clip": parts,
     }
-    path = path_in(options.out, machine.slug, FILE_NAME)
+    path = path_in(options.out, about.machine.slug, VIDEO)
     write(path, results)
     print(f"written to {path}")
 

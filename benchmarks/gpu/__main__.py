@@ -15,9 +15,9 @@ from benchmarks.gpu.preprocessing import measure_preprocessing
 from benchmarks.gpu.results import FILE_NAME, GpuResults, PhotoSet, Rate, library_versions
 from benchmarks.gpu.served import measure_served, why_not
 from benchmarks.gpu.setup import PARTS, GpuPlan, Setup, set_up
-from benchmarks.gpu.table import full
 from benchmarks.photos import SEED, SIZES
-from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, write
+from benchmarks.report.gpu import full
+from benchmarks.result_files import ROOT, Run, add_out, begin, path_in, write
 from onestream.preprocess.cuda.device import open_device
 from onestream.preprocess.errors import PreprocessError
 from onestream.serving.pipeline import Pipeline
@@ -34,7 +34,7 @@ def main() -> int:
     except PreprocessError as error:
         print(f"benchmarks.gpu: {error}", file=sys.stderr)
         return 1
-    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    begun = begin()
     setup = set_up(
         _plan(options),
         device,
@@ -46,7 +46,7 @@ def main() -> int:
         progress=_say,
     )
     folder = options.out or (UNPUBLISHED if options.only or options.sizes else None)
-    about = _about(setup, started, options.commit or commit())
+    about = _about(setup, begun.model_copy(update={"commit": options.commit or begun.commit}))
     path = path_in(folder, about.slug, FILE_NAME)
     results = measure_all(setup, about, path)
     print(full(results))
@@ -92,15 +92,12 @@ def _with(results: GpuResults, setup: Setup, **update: object) -> GpuResults:
     return results.model_copy(update={**update, "not_measured": dict(setup.missing)})
 
 
-def _about(setup: Setup, started: str, commit: str) -> GpuResults:
+def _about(setup: Setup, begun: Run) -> GpuResults:
     return GpuResults(
-        started_utc=started,
-        commit=commit,
+        **begun.model_dump() | {"versions": library_versions()},
         gpu=setup.device.name,
         compute_capability=setup.device.compute_capability,
-        machine=this_machine(),
         cores=setup.cores,
-        versions=library_versions(),
         seed=SEED,
         rounds=setup.plan.rounds,
         duration_s=setup.plan.duration_s,

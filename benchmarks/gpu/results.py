@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from benchmarks.photos import Size
-from benchmarks.result_files import FROZEN, Machine, slug_of
+from benchmarks.result_files import FROZEN, Run, slug_of
 
 FILE_NAME = "gpu.json"
 Part = Literal["preprocess", "decode alone", "network alone", "fused", "served"]
@@ -92,31 +92,25 @@ class PhotoSet(BaseModel):
     mean_kilobytes: float
 
 
-class GpuResults(BaseModel):
+class GpuResults(Run):
     """Everything of one run. ``not_measured`` says by name what is missing and why; ``engine`` is what ran the network.
 
     ``rounds`` were planned; fewer measurements of a part mean that its time was up.
     """
 
-    model_config = FROZEN
-
     format: Literal[1] = 1
-    started_utc: str
-    commit: str
     gpu: str
     compute_capability: tuple[int, int]
-    machine: Machine
     cores: int
-    versions: dict[str, str]
     seed: int
     rounds: int
     duration_s: float
     photos: list[PhotoSet]
     engine: str | None = None
-    agreement: list[Agreement] = []
-    rates: list[Rate] = []
-    steps: list[Steps] = []
-    not_measured: dict[str, str] = {}
+    agreement: list[Agreement] = Field(default_factory=list)
+    rates: list[Rate] = Field(default_factory=list)
+    steps: list[Steps] = Field(default_factory=list)
+    not_measured: dict[str, str] = Field(default_factory=dict)
 
     @property
     def slug(self) -> str:

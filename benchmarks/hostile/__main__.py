@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +15,9 @@ from typing import Any
 from PIL import Image
 
 from benchmarks.hostile import broken_servers, headers, kills, pictures, requests, soak, streams
-from benchmarks.hostile.table import FILE_NAME, keep, table
-from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine
+from benchmarks.report.hostile import table
+from benchmarks.result_files import ROOT, Machine, Raw, add_out, commit, path_in, this_machine, write
+from benchmarks.results import HOSTILE
 from onestream.measure.panning import write_panning
 from onestream.serving.building.build import build
 from onestream.serving.proxy.nginx import RunningProxy
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_out(parser)
     options = parser.parse_args(arguments)
     machine = this_machine()
-    path = path_in(options.out, machine.slug, FILE_NAME)
+    path = path_in(options.out, machine.slug, HOSTILE)
     results: dict[str, Any] = {}
     for part in options.part or _PARTS:
         _say(f"{part}:")
@@ -49,6 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results = keep(path, part, about | found, machine=machine)
     print(table(results))
     print(f"written to {path}")
+
+
+def keep(path: Path, part: str, found: Raw, *, machine: Machine) -> Raw:
+    """Write what a part found into a file, and return all that the file then has; other parts stay as they are."""
+    results: Raw = json.loads(path.read_text()) if path.exists() else {"parts": {}}
+    results["machine"] = machine.model_dump()
+    results["parts"][part] = found
+    write(path, results)
+    return results
 
 
 def _streams(share: float) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
 from benchmarks.competitors import READ
@@ -18,9 +17,9 @@ from benchmarks.photos import PhotosMissing
 from benchmarks.reading import measure
 from benchmarks.reading.pictures import LINES, SEED, TURNED, rendered_lines, turned_pictures
 from benchmarks.reading.readers import SETTINGS, on_a_pixel_less, rapid_ocr, served
-from benchmarks.reading.results import FILE_NAME, ReadingResults, table
-from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, versions, write
-from benchmarks.results import PACKAGES
+from benchmarks.report.others import reading
+from benchmarks.result_files import ROOT, add_out, begin, path_in, write
+from benchmarks.results import PACKAGES, READING, ReadingResults
 from onestream.serving.building.build import build
 from onestream.serving.networks.package_files import WeightsError
 from onestream.serving.server.errors import ServerError
@@ -36,7 +35,7 @@ CACHE = ROOT / ".cache" / "benchmarks" / "results"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write reading.json; returns the exit status."""
     options = _options(arguments)
-    started, machine = datetime.now(timezone.utc), this_machine()
+    about = begin((*PACKAGES, *READ.packages))
     forms = (READ.name, READ.fused)
     pairs = [(one, other) for one in (*forms, ONE_BY_ONE) for other in (RAPID, ONE_BY_ONE) if one != other]
     # How far a reader differs from itself bounds how near another can come to it.
@@ -52,10 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 readers |= {name + A_PIXEL_LESS: on_a_pixel_less(readers[name]) for name in (ONE_BY_ONE, READ.fused)}
                 compared = measure.compared(readers, pictures, pairs)
         results = ReadingResults(
-            started_utc=started.isoformat(timespec="seconds"),
-            commit=commit(),
-            machine=machine,
-            versions=versions((*PACKAGES, *READ.packages)),
+            **about.model_dump(),
             seed=SEED,
             settings=dict(SETTINGS),
             lines=read,
@@ -66,9 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     # A partial run does not replace published results.
     complete = (options.lines, options.pictures) == (LINES, TURNED)
-    path = path_in(options.out or (None if complete else CACHE), machine.slug, FILE_NAME)
+    path = path_in(options.out or (None if complete else CACHE), about.machine.slug, READING)
     write(path, results)
-    print(table(results))
+    print(reading(results))
     print(f"written to {path}")
     return 0
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.reading.pictures import RenderedLine, TextPicture
 from benchmarks.reading.readers import Reader
-from benchmarks.reading.results import Compared, Difference, LineRead
+from benchmarks.results import Compared, Difference, LineRead
 from onestream.postprocess.same_lines import Line, same_lines
 
 _EVERY = 20

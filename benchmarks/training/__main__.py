@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from datetime import datetime, timezone
 
 from benchmarks.competitors import CLASSIFY
 from benchmarks.photos import SIZES, PhotosMissing, Size, photo_set
-from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, versions, write
-from benchmarks.training import measure, soak
-from benchmarks.training.results import FILE_NAME, CaseResult, Parity, TrainingResults, table
+from benchmarks.report.others import training
+from benchmarks.result_files import ROOT, add_out, begin, path_in, write
+from benchmarks.results import TRAINING, CaseResult, Parity, TrainingResults
+from benchmarks.training import measure
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.fit import usable_cores
 
@@ -24,7 +24,7 @@ def main() -> int:
     """Run; returns the exit status."""
     options = _options()
     workers = usable_cores()
-    started, transform = datetime.now(timezone.utc), measure.torchvision_transform()
+    about, transform = begin(_PACKAGES), measure.torchvision_transform()
     if transform is None:
         print("torchvision is not installed: the comparison is with Pillow and NumPy only")
     found: list[CaseResult] = []
@@ -49,29 +49,17 @@ def main() -> int:
     except (PhotosMissing, ValueError) as error:
         print(f"benchmarks.training: {error}", file=sys.stderr)
         return 1
-    print(f"soak: {options.epochs} epochs")
-    resident = soak.soak(
-        CACHE / "training" / "500x375",
-        epochs=options.epochs,
-        threads=workers,
-        report=lambda epoch, mib: print(f"  epoch {epoch:3}: {mib:8.1f} MiB", flush=True),
-    )
     results = TrainingResults(
-        started_utc=started.isoformat(timespec="seconds"),
-        commit=commit(),
-        machine=this_machine(),
-        versions=versions(_PACKAGES),
+        **about.model_dump(),
         workers=workers,
         rounds=options.rounds,
         cases=found,
         equal_to_serving=equal,
         parity=agreement,
-        resident_mib=resident,
-        growth=soak.growth(resident),
     )
-    path = path_in(options.out, results.machine.slug, FILE_NAME)
+    path = path_in(options.out, results.machine.slug, TRAINING)
     write(path, results)
-    print(table(results))
+    print(training(results))
     print(f"written to {path}")
     return 0
 
@@ -79,7 +67,6 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=50, help="of the soak, which prints the memory after each")
     add_out(parser)
     return parser.parse_args()
 

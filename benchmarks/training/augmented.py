@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +15,11 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.photos import SIZES, PhotosMissing, Size, photo_set
-from benchmarks.result_files import ROOT, add_out, commit, path_in, this_machine, versions, write
+from benchmarks.report.others import augmentation
+from benchmarks.result_files import ROOT, add_out, begin, path_in, write
+from benchmarks.results import AUGMENTATION, CaseResult, LoaderResults
 from benchmarks.training import measure
-from benchmarks.training.competitors import BATCH, MEAN, STD, TransformDataset, our_loader, plain_loader
-from benchmarks.training.results import AUGMENTED_FILE_NAME, AugmentedResults, CaseResult, augmented_table
+from benchmarks.training.measure import BATCH, MEAN, STD, TransformDataset, our_loader, plain_loader
 from onestream.preprocess import Decode, Definition, Normalize, Resize
 from onestream.preprocess.interop.libraries import load
 from onestream.preprocess.interop.torchvision_training import augmentation_from_torchvision
@@ -152,11 +152,11 @@ def cases() -> list[measure.Case]:
     detect = Augmentation(augmentation_from_torchvision(DETECT).augmentation.operations, min_visible=0)
     mosaic = Augmentation([*detect.operations, {"op": "mosaic", "middle": MIDDLE, "scale": SCALE}], min_visible=0)
 
-    def of_boxes(augmentation: Augmentation, theirs: type[BoxedDataset]) -> dict[str, measure.MakeLoader]:
+    def of_boxes(chain: Augmentation, theirs: type[BoxedDataset]) -> dict[str, measure.MakeLoader]:
         def ours(paths: Sequence[Path], workers: int) -> DetectionLoader:
             files = DetectionFiles(boxed(paths), [str(number) for number in range(CLASSES)])
             return DetectionLoader(
-                definition(DETECT_SIDE), files, batch_size=BATCH, threads=workers, train=True, augmentation=augmentation
+                definition(DETECT_SIDE), files, batch_size=BATCH, threads=workers, train=True, augmentation=chain
             )
 
         def torchvisions(paths: Sequence[Path], workers: int) -> DataLoader[Any]:
@@ -205,7 +205,7 @@ def main() -> int:
     """Run; returns the exit status."""
     options = _options()
     rounds = QUICK_ROUNDS if options.quick else options.rounds
-    workers, started, found = usable_cores(), datetime.now(timezone.utc), []
+    workers, about, found = usable_cores(), begin(_PACKAGES), []
     try:
         for size in SIZES:
             repeat = QUICK_REPEAT if options.quick else REPEAT[size]
@@ -223,20 +223,17 @@ def main() -> int:
     except (PhotosMissing, ValueError) as error:
         print(f"benchmarks.training.augmented: {error}", file=sys.stderr)
         return 1
-    results = AugmentedResults(
-        started_utc=started.isoformat(timespec="seconds"),
-        commit=commit(),
-        machine=this_machine(),
-        versions=versions(_PACKAGES),
+    results = LoaderResults(
+        **about.model_dump(),
         workers=workers,
         rounds=rounds,
         cases=found,
     )
     # A quick run does not replace published results.
     folder = options.out or (CACHE / "results" if options.quick else None)
-    path = path_in(folder, results.machine.slug, AUGMENTED_FILE_NAME)
+    path = path_in(folder, results.machine.slug, AUGMENTATION)
     write(path, results)
-    print(augmented_table(results))
+    print(augmentation(results))
     print(f"written to {path}")
     return 0
 

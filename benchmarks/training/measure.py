@@ -1,4 +1,7 @@
-"""Measures loaders by turns: an epoch of each in every round, and first that their pictures agree."""
+"""Loaders by turns: first that their pictures agree, then an epoch of each in every round.
+
+Others are as most people write them: a PyTorch ``DataLoader`` with a Pillow or OpenCV dataset.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +13,110 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.training.competitors import (
-    CLASSIFY,
-    WHOLE,
-    OpenCvDataset,
-    PillowDataset,
-    TransformDataset,
-    images_of,
-    our_loader,
-    plain_loader,
-)
-from benchmarks.training.results import Parity
-from onestream.preprocess import BadImage, compile
+from benchmarks.results import Parity
+from onestream.measure.plan import rotated
+from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Normalize, Output, Resize, compile
 from onestream.preprocess.backends.base import BackendName
-from onestream.preprocess.training import Files
+from onestream.preprocess.training import Files, ImageLoader
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
 
 Loader = Iterable[Any]
 MakeLoader = Callable[[Sequence[Path], int], Loader]
 BACKENDS: tuple[BackendName, BackendName] = ("reference", "dali")
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CLASSIFY = Definition(
+    operations=(
+        Decode(),
+        Resize(mode="shorter", size=256),
+        CenterCrop(size=(224, 224)),
+        Normalize(mean=MEAN, std=STD),
+    )
+)
+SIDE = 640
+WHOLE = Definition(operations=(Decode(), Resize(mode="exact", size=(SIDE, SIDE)), Output(layout="NHWC", dtype="uint8")))
+"""Resized to 640x640 without a crop, as public comparisons of DALI and OpenCV do."""
+
+BATCH = 32
+
+
+class PillowDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
+    """Pillow and NumPy: what torchvision's evaluation transforms do to a PIL image."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """float32 (3, 224, 224)."""
+        image = Image.open(self.paths[index]).convert("RGB")
+        shorter = min(image.size)
+        image = image.resize((image.width * 256 // shorter, image.height * 256 // shorter), Image.Resampling.BILINEAR)
+        left, top = round((image.width - 224) / 2), round((image.height - 224) / 2)
+        image = image.crop((left, top, left + 224, top + 224))
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).to(torch.float32).div_(255)
+        return pixels.sub_(_column(MEAN)).div_(_column(STD))
+
+
+class TransformDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
+    """torchvision's own transforms, as its documentation composes them."""
+
+    def __init__(self, paths: Sequence[Path], transform: Any) -> None:
+        self.paths, self.transform = paths, transform
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """float32 (3, 224, 224)."""
+        image: torch.Tensor = self.transform(Image.open(self.paths[index]).convert("RGB"))
+        return image
+
+
+class OpenCvDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
+    """OpenCV: read, resize to 640x640 (no antialiasing), RGB."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """uint8 (640, 640, 3)."""
+        import cv2
+
+        cv2.setNumThreads(1)
+        image = cv2.resize(cv2.imread(str(self.paths[index])), (SIDE, SIDE))
+        return torch.from_numpy(cv2.cvtColor(image, cv2.COLOR_BGR2RGB))
+
+
+def plain_loader(dataset: Dataset[torch.Tensor], *, workers: int) -> DataLoader[torch.Tensor]:
+    """A ``DataLoader`` with one process per core that live on between epochs."""
+    return DataLoader(dataset, batch_size=BATCH, num_workers=workers, persistent_workers=True)
+
+
+def our_loader(definition: Definition, paths: Sequence[Path], *, workers: int, **options: Any) -> ImageLoader:
+    """Our loader on as many threads."""
+    files = Files(paths, [0] * len(paths))
+    return ImageLoader(definition, files, batch_size=BATCH, threads=workers, **options)
+
+
+def images_of(batches: Iterable[Any]) -> Iterable[torch.Tensor]:
+    """The images of each batch of any of these loaders."""
+    return (batch if isinstance(batch, torch.Tensor) else batch.images for batch in batches)
+
+
+def _column(values: tuple[float, ...]) -> torch.Tensor:
+    return torch.tensor(values)[:, None, None]
 
 
 def pictures(batches: Loader) -> np.ndarray[Any, Any]:
@@ -89,7 +175,7 @@ def torchvision_transform() -> Any | None:
             v2.CenterCrop(224),
             v2.PILToTensor(),
             v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+            v2.Normalize(MEAN, STD),
         ]
     )
 
@@ -126,8 +212,7 @@ def rounds(
         _epoch(loader)
     found: dict[str, list[float]] = {name: [] for name in loaders}
     for index in range(count):
-        names = list(loaders)
-        for name in names[index % len(names) :] + names[: index % len(names)]:
+        for name in rotated([*loaders], index):
             began = time.perf_counter()
             images = _epoch(loaders[name])
             found[name].append(images / (time.perf_counter() - began))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.photos import make_photos
+from benchmarks.photos import make_photos
 from benchmarks.reading.pictures import ten_lines
 from onestream.serving.building.build import build
 from onestream.serving.building.quantization.calibration import Calibration

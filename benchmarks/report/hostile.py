@@ -1,32 +1,16 @@
-"""What the parts of a hostile run found, each with a date and commit of its own, as the table of docs/security.md.
-
-python -m benchmarks.hostile.table --write docs/security.md    replaces what stands between the two marker lines
-python -m benchmarks.hostile.table --check docs/security.md    exits with 1 where that differs from the result files
-"""
+"""The table of docs/security.md: what the parts of a hostile run found, each with a date and commit of its own."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
-from benchmarks.result_files import RESULTS, Machine, Raw, read, short_commit, write
-from onestream.measure.tables import NOT_MEASURED, markdown, rewrite
+from benchmarks.result_files import Raw, short_commit
+from onestream.measure.tables import NOT_MEASURED, markdown
 
-FILE_NAME = "hostile.json"
 _GRACE_S = 0.5
 _FLAT_PERCENT = 5.0
 _Row = tuple[str, str, str]
-
-
-def keep(path: Path, part: str, found: Raw, *, machine: Machine) -> Raw:
-    """Write what a part found into a file, and return all that the file then has; other parts stay as they are."""
-    results: Raw = json.loads(path.read_text()) if path.exists() else {"parts": {}}
-    results["machine"] = machine.model_dump()
-    results["parts"][part] = found
-    write(path, results)
-    return results
 
 
 def table(results: Raw) -> str:
@@ -152,17 +136,3 @@ _ROWS: dict[str, Callable[[Raw], list[_Row]]] = {
     "clients": _clients,
     "soak": _soak,
 }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return rewrite(
-        lambda folder: "\n".join(map(table, read(folder, FILE_NAME, Raw))),
-        arguments,
-        command="python -m benchmarks.hostile.table",
-        results=RESULTS,
-    )
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,38 +1,49 @@
-"""The README's one table: what was gained and what was lost, of everything that docs/results.md holds.
-
-python -m benchmarks.summary --write README.md    replaces what stands between the two marker lines
-python -m benchmarks.summary --check README.md    exits with 1 where that differs from the result files
-"""
+"""The README's one table: what was gained and what was lost, of everything that docs/results.md holds."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks import scale_out_table, streams_table, video_table
 from benchmarks.competitors import CLASSIFY, CONTESTS, DETECT, READ, Contest
-from benchmarks.overload import results as overload
 from benchmarks.photos import Size, title
 from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, in_int8
-from benchmarks.result_files import RESULTS, Raw, read
-from benchmarks.results import FILE_NAME, Competitor, Results, Served, Where
-from benchmarks.training import results as training
+from benchmarks.report.others import scale_out_rates
+from benchmarks.result_files import Raw, read
+from benchmarks.results import (
+    AUGMENTATION,
+    BULK,
+    FILE_NAME,
+    IN_PROCESS,
+    ON_RAY,
+    OVERLOAD,
+    SCALE_OUT,
+    STREAMS,
+    TRAINING,
+    VARIANTS,
+    VIDEO,
+    Competitor,
+    LoaderResults,
+    OverloadResults,
+    Results,
+    Served,
+    TrainingResults,
+    Where,
+)
 from onestream.measure.capacity.streams import OPENCV, OURS
 from onestream.measure.spread import Spread, ratio
-from onestream.measure.tables import rewrite
 
-_OF_PHOTOS = tuple(contest.file(FILE_NAME) for contest in CONTESTS.values())
 _FILES = (
-    *_OF_PHOTOS,
-    training.FILE_NAME,
-    training.AUGMENTED_FILE_NAME,
-    video_table.FILE_NAME,
-    streams_table.FILE_NAME,
-    overload.FILE_NAME,
-    scale_out_table.FILE_NAME,
+    *(contest.file(FILE_NAME) for contest in CONTESTS.values()),
+    TRAINING,
+    AUGMENTATION,
+    VIDEO,
+    STREAMS,
+    OVERLOAD,
+    SCALE_OUT,
 )
 _SMALL: Size = "500x375"
 _LARGE: Size = "1920x1080"
@@ -127,7 +138,7 @@ def _text(folder: Path) -> Iterator[Row]:
 
 def _training(folder: Path) -> Iterator[Row]:
     cases: tuple[tuple[str, Size, str], ...] = (("crop 224", _LARGE, "Pillow"), ("no crop", _SMALL, "OpenCV"))
-    for one in read(folder, training.FILE_NAME, training.TrainingResults):
+    for one in read(folder, TRAINING, TrainingResults):
         for part, size, other in cases:
             for case in one.cases:
                 if case.size == size and part in case.name:
@@ -137,7 +148,7 @@ def _training(folder: Path) -> Iterator[Row]:
 
 
 def _augmented(folder: Path) -> Iterator[Row]:
-    for one in read(folder, training.AUGMENTED_FILE_NAME, training.AugmentedResults):
+    for one in read(folder, AUGMENTATION, LoaderResults):
         for case in one.cases:
             ours, theirs = (dict(enumerate(case.images_per_s[name])) for name in ("ours", "torchvision"))
             quantity = f"images/s for training, {title(case.size)}, {case.name}"
@@ -145,34 +156,33 @@ def _augmented(folder: Path) -> Iterator[Row]:
 
 
 def _video(folder: Path) -> Iterator[Row]:
-    for clips in read(folder, video_table.FILE_NAME, Raw):
+    for clips in read(folder, VIDEO, Raw):
         ours, theirs = (
             {number: float(one["clips_per_s"]) for number, one in enumerate(clips["rounds"][name])}
             for name in ("ours", "decord")
         )
         yield Row("clips/s for training, 1080p H.264", ours, "decord", theirs, 2)
-    for streams in read(folder, streams_table.FILE_NAME, Raw):
+    for streams in read(folder, STREAMS, Raw):
         rounds = [one["held"] for one in streams["cases"]["classify, every 1"]["rounds"]]
         ours, theirs = ({number: float(one[name]) for number, one in enumerate(rounds)} for name in (OURS, OPENCV))
         yield Row("1080p streams held in real time", ours, "OpenCV in the client", theirs, 2)
 
 
 def _overload(folder: Path) -> Iterator[Row]:
-    for one in read(folder, overload.FILE_NAME, overload.OverloadResults):
+    for one in read(folder, OVERLOAD, OverloadResults):
         bounded, unbounded = (
-            {point.round: point.goodput_per_s for point in one.of("classify", variant, 2)}
-            for variant in overload.VARIANTS
+            {point.round: point.goodput_per_s for point in one.of("classify", variant, 2)} for variant in VARIANTS
         )
         yield Row("images/s answered in time, at twice the capacity", bounded, "queues without bounds", unbounded, 0)
 
 
 def _scale_out(folder: Path) -> Iterator[Row]:
-    for one in read(folder, scale_out_table.FILE_NAME, Raw):
-        rates = scale_out_table.rates(one)
+    for one in read(folder, SCALE_OUT, Raw):
+        rates = scale_out_rates(one)
         quantity = f"images/s of `bulk --ray`, photos of {title(one['size'])}"
-        yield Row(quantity, rates[scale_out_table.ON_RAY], "`bulk` and a server", rates[scale_out_table.BULK], 0)
-        alone = rates[scale_out_table.IN_PROCESS]
-        yield Row(quantity, rates[scale_out_table.ON_RAY], "the same code without Ray", alone, 0)
+        yield Row(quantity, rates[ON_RAY], "`bulk` and a server", rates[BULK], 0)
+        alone = rates[IN_PROCESS]
+        yield Row(quantity, rates[ON_RAY], "the same code without Ray", alone, 0)
 
 
 def _rate(results: Results, competitor: Competitor, size: Size) -> _Rounds:
@@ -185,12 +195,3 @@ def _p50_ms(one: Served) -> float:
 
 def _figures(rounds: _Rounds, digits: int) -> str:
     return Spread.of(list(rounds.values())).text(digits)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return rewrite(table, arguments, command="python -m benchmarks.summary", results=RESULTS)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

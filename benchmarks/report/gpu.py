@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.gpu.results import FAMILIES, Agreement, GpuResults, Part, Rounds
 from benchmarks.photos import Size, title
-from benchmarks.result_files import short_commit
 from onestream.measure.spread import Spread, ratio
 from onestream.measure.tables import markdown
 
@@ -45,8 +44,8 @@ def _about(results: GpuResults) -> str:
     network = f" {results.engine} runs the network." if results.engine else ""
     libraries = ", ".join(f"{name} {number}" for name, number in results.versions.items())
     return (
-        f"{results.gpu}; {results.machine.cpu}, {results.cores} cores; {results.started_utc[:10]}, commit "
-        f"{short_commit(results.commit)}. Photos: {photos}. Median (quartiles) of {results.rounds_made} rounds of "
+        f"{results.gpu}; {results.machine.cpu}, {results.cores} cores; {results.dated}. "
+        f"Photos: {photos}. Median (quartiles) of {results.rounds_made} rounds of "
         f"{results.duration_s:g} s.{network} {libraries}."
     )
 

@@ -1,32 +1,17 @@
-"""Markdown tables from result files.
-
-python -m benchmarks.tables --write docs/results.md    replaces what stands between the two marker lines
-python -m benchmarks.tables --check docs/results.md    exits with 1 where that differs from the result files
-"""
+"""The tables of served pipelines, of one run and of all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from benchmarks import boxes_table, network_time, quantization_table, scale_out_table, streams_table, video_table
-from benchmarks.boxes_time import SCORE_THRESHOLD
 from benchmarks.competitors import CONTESTS
-from benchmarks.gpu import results as gpu
-from benchmarks.gpu import table as gpu_table
-from benchmarks.overload import results as overload
-from benchmarks.overload import table as overload_table
 from benchmarks.photos import Size, mean_kilobytes, title
 from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, at_main_load, in_int8, unbounded
-from benchmarks.reading import results as reading
-from benchmarks.result_files import RESULTS, Raw, read, short_commit
-from benchmarks.results import FILE_NAME, Competitor, Part, Results, Served, Where
-from benchmarks.training import results as training
+from benchmarks.results import Competitor, Part, Results, Served, Where
 from onestream.measure.load.perf_analyzer import Load, Transport
 from onestream.measure.spread import Spread, ratio
-from onestream.measure.tables import NOT_MEASURED, markdown, rewrite
+from onestream.measure.tables import NOT_MEASURED, markdown
 
-_LINK = "../benchmarks/results"
 _MUCH_OTHER_USE = 0.05
 _FEW_PER_S = 10
 _Value = Callable[[Served], float]
@@ -91,8 +76,7 @@ def ratios(results: Results) -> str:
         return lambda size: ratio(_cpu(results, size, timed), _cpu(results, size, "bare decode"))
 
     def beside_networks(size: Size) -> Spread | None:
-        networks, others = (_cpu(results, size, timed) for timed in network_time.TIMED)
-        return ratio(others, networks)
+        return ratio(_cpu(results, size, "everything but the networks"), _cpu(results, size, "networks"))
 
     rows: list[tuple[str, str, _Quantity]] = [
         (f"images/s: {fused} ÷ plain", "higher", against_plain(_throughput, fused)),
@@ -120,9 +104,9 @@ def ratios(results: Results) -> str:
         (f"images/s: {fused} by gRPC ÷ in process", "higher", against_limit("grpc")),
         (f"images/s: {fused} by shared memory ÷ in process", "higher", against_limit("grpc+shm")),
     ]
-    if CONTESTS[results.pipeline].cascade:
+    if any("networks" in one.milliseconds for one in results.cpu_time):
         rows.append(("CPU time: everything but the networks ÷ the networks", "lower", beside_networks))
-    else:
+    if not CONTESTS[results.pipeline].cascade:
         rows += [
             (
                 f"images/s: {ours}_preprocess ÷ plain preprocessing, each alone",
@@ -147,7 +131,7 @@ def ratios(results: Results) -> str:
             name = f"images/s: {as_generated} as generated ÷ with queues without bounds"
             rows.append((name, "higher", against_plain(_throughput, as_generated, plain=without)))
     if any("boxes" in one.milliseconds for one in results.cpu_time):
-        name = f"CPU ms an image: from outputs to boxes, score threshold {SCORE_THRESHOLD}"
+        name = "CPU ms an image: from outputs to boxes, score threshold 0.05"
         rows.append((name, "lower", lambda size: Spread.of(list(_after_network(results, size).values()))))
     sizes = _sizes(results)
     return markdown(
@@ -166,7 +150,7 @@ def _about(results: Results) -> str:
     )
     lines = [
         f"{machine.cpu}, {machine.cores} cores, {machine.memory_gib:.0f} GiB, {machine.system}; "
-        f"{results.started_utc[:10]}, commit {short_commit(results.commit)}. Photos: {sizes}. "
+        f"{results.dated}. Photos: {sizes}. "
         f"Median (quartiles) of {results.rounds} rounds of {results.duration_s:g} s. {libraries}.",
     ]
     if results.quick:
@@ -295,32 +279,3 @@ def _rate_text(rounds: dict[int, float]) -> str:
 
 def _spread_text(rounds: dict[int, float], digits: int) -> str:
     return _text(Spread.of(list(rounds.values())) if rounds else None, digits)
-
-
-def _page(folder: Path) -> str:
-    blocks = [
-        *(summary(read(folder, contest.file(FILE_NAME), Results), link_to=_LINK) for contest in CONTESTS.values()),
-        *map(training.table, read(folder, training.FILE_NAME, training.TrainingResults)),
-        *map(training.augmented_table, read(folder, training.AUGMENTED_FILE_NAME, training.AugmentedResults)),
-        *map(video_table.table, read(folder, video_table.FILE_NAME, Raw)),
-        *map(streams_table.table, read(folder, streams_table.FILE_NAME, Raw)),
-        *map(boxes_table.table, read(folder, boxes_table.FILE_NAME, Raw)),
-        *map(reading.table, read(folder, reading.FILE_NAME, reading.ReadingResults)),
-        *(
-            overload_table.with_plot(one, link_to=_LINK)
-            for one in read(folder, overload.FILE_NAME, overload.OverloadResults)
-        ),
-        *map(quantization_table.table, read(folder, quantization_table.FILE_NAME, Raw)),
-        *map(scale_out_table.table, read(folder, scale_out_table.FILE_NAME, Raw)),
-        gpu_table.summaries(read(folder, gpu.FILE_NAME, gpu.GpuResults)),
-    ]
-    return "\n".join(block for block in blocks if block)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return rewrite(_page, arguments, command="python -m benchmarks.tables", results=RESULTS)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.overload.results import VARIANTS, OfferedLoad, OverloadResults, Variant
-from benchmarks.result_files import short_commit
+from benchmarks.results import VARIANTS, OfferedLoad, OverloadResults, Variant
 from onestream.measure.spread import Spread
 from onestream.measure.tables import NOT_MEASURED, markdown
 
@@ -14,7 +13,7 @@ _HEAD = (
     *("served", "queues", "offered ÷ capacity", "answered in time ÷ capacity", "p99 of these, ms", "refused /s"),
     *("p50 of refusals, ms", "p99 of refusals, ms", "too late /s"),
 )
-_NAMES: dict[Variant, str] = {"bounded": "as generated", "unbounded": "`max_queue_size: 0`"}
+_QUEUES: dict[Variant, str] = {"bounded": "as generated", "unbounded": "`max_queue_size: 0`"}
 
 
 def with_plot(results: OverloadResults, *, link_to: str) -> str:
@@ -33,8 +32,8 @@ def table(results: OverloadResults) -> str:
     count = "One round" if results.rounds == 1 else f"Median (quartiles) of {results.rounds} rounds"
     about = (
         f"Offered more than the server can do: requests by gRPC at random moments, whether earlier ones were answered "
-        f"or not, each worth nothing after {results.deadline_s:g} s; {where}; {results.started_utc[:10]}, commit "
-        f"{short_commit(results.commit)}. {count} of {results.seconds:g} s.\n"
+        f"or not, each worth nothing after {results.deadline_s:g} s; {where}; {results.dated}. "
+        f"{count} of {results.seconds:g} s.\n"
     )
     rows = [
         _row(form, variant, share, rounds)
@@ -62,7 +61,7 @@ def _remarks(results: OverloadResults) -> list[str]:
 def _row(form: str, variant: Variant, share: float, rounds: list[OfferedLoad]) -> list[str]:
     return [
         form,
-        _NAMES[variant],
+        _QUEUES[variant],
         f"{share:g}",
         _spread(rounds, lambda one: one.goodput_per_s / one.capacity_per_s, 2),
         _spread(rounds, lambda one: one.p99_ms, 0),

@@ -1,24 +1,26 @@
-"""The measurement: a server's capacity, then half, once, twice and five times that, whether it answers or not.
+"""``python -m benchmarks.overload``: half, once, twice and five times a server's capacity, whether it answers or not.
 
 The load comes from this process, on a core of its own where there are two; the server has the others.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 import yaml
 
-from benchmarks.overload.offered import capacity, offer
-from benchmarks.overload.results import VARIANTS, Capacity, OfferedLoad, OverloadResults, Variant
+from benchmarks.offered import Outcome, capacity, offer, percentile
 from benchmarks.photos import PhotoSet, photo_set
-from benchmarks.result_files import ROOT, commit, this_machine
+from benchmarks.report.overload import table
+from benchmarks.report.plots import draw_overload
+from benchmarks.result_files import ROOT, add_out, begin, path_in, write
+from benchmarks.results import OVERLOAD, PACKAGES, VARIANTS, Capacity, OfferedLoad, OverloadResults, Variant
 from onestream.measure.plan import Plan
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
@@ -42,7 +44,7 @@ def measure(plan: OverloadPlan, *, cache: Path, say: Callable[[str], None]) -> O
     """Run the plan."""
     cores = sorted(os.sched_getaffinity(0))
     server_cores, load_cores = cores[:-1] or cores, cores[-1:]
-    started = datetime.now(timezone.utc)
+    about = begin(PACKAGES)
     photos = photo_set("500x375", folder=cache)
     points: list[OfferedLoad] = []
     capacities: list[Capacity] = []
@@ -59,9 +61,7 @@ def measure(plan: OverloadPlan, *, cache: Path, say: Callable[[str], None]) -> O
         finally:
             os.sched_setaffinity(0, cores)
     return OverloadResults(
-        machine=this_machine(),
-        commit=commit(),
-        started_utc=started.isoformat(timespec="seconds"),
+        **about.model_dump(),
         server_cores=len(server_cores),
         load_cores=len(load_cores) if len(cores) > 1 else 0,
         rounds=plan.rounds,
@@ -116,9 +116,33 @@ def _round(
                     seed=_SEED + number,
                     warm_s=_WARM_S,
                 )
-            point = OfferedLoad.of(outcome, number=number, form=form, variant=variant, share=share, capacity=most)
+            point = point_of(outcome, number=number, form=form, variant=variant, share=share, capacity=most)
             say(f"  {point}")
             yield point
+
+
+def point_of(
+    outcome: Outcome, *, number: int, form: str, variant: Variant, share: float, capacity: float
+) -> OfferedLoad:
+    """What the file keeps of an outcome."""
+    return OfferedLoad(
+        round=number,
+        form=form,
+        variant=variant,
+        share=share,
+        capacity_per_s=capacity,
+        offered_per_s=outcome.offered / outcome.seconds,
+        goodput_per_s=outcome.goodput_per_s,
+        refused_per_s=len(outcome.refused_ms) / outcome.seconds,
+        expired_per_s=outcome.expired / outcome.seconds,
+        failed=outcome.failed,
+        failure=outcome.failure,
+        sent_late=outcome.sent_late,
+        p50_ms=percentile(outcome.answered_ms, 0.5),
+        p99_ms=percentile(outcome.answered_ms, 0.99),
+        refused_p50_ms=percentile(outcome.refused_ms, 0.5),
+        refused_p99_ms=percentile(outcome.refused_ms, 0.99),
+    )
 
 
 def _build(folder: Path, variant: Variant) -> None:
@@ -140,3 +164,26 @@ def _serving(folder: Path, form: str, cores: Sequence[int]) -> Iterator[str]:
     with server:
         os.sched_setaffinity(0, own)
         yield server.grpc_address
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write overload.json and overload.png."""
+    usual = OverloadPlan()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=usual.rounds)
+    parser.add_argument("--seconds", type=float, default=usual.duration_s, help="of each run that are counted")
+    parser.add_argument("--form", action="append", choices=usual.forms, help="only this one; may be repeated")
+    add_out(parser)
+    options = parser.parse_args(arguments)
+    forms = tuple(options.form or usual.forms)
+    plan = OverloadPlan(rounds=options.rounds, duration_s=options.seconds, forms=forms)
+    results = measure(plan, cache=ROOT / ".cache" / "benchmarks" / "photos", say=lambda line: print(line, flush=True))
+    path = path_in(options.out, results.machine.slug, OVERLOAD)
+    write(path, results)
+    draw_overload(results, path.with_name("overload.png"))
+    print(table(results))
+    print(f"written to {path.parent}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""What a server does when it is offered more than it can do."""
