@@ -27,6 +27,11 @@ def photo(name: str) -> Image.Image:
     return Image.open(ASSETS / f"{name}.jpg").convert("RGB")
 
 
+def half(name: str) -> Image.Image:
+    """A photo of half the size, where a large one would show nothing more."""
+    return photo(name).reduce(2)
+
+
 def portrait(name: str) -> Image.Image:
     """A part of a photo with odd sides, upright."""
     return photo(name).crop((10, 3, 211, 298))

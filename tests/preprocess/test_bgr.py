@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from definition_strategies import SIZES, definitions
 from host_gpu import HostDevice, HostNvimgcodec, fake_cvcuda
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from image_files import encode, png_of
-from sample_images import CONVERTED, PHOTOS, PLAIN, card, photo, portrait
+from sample_images import CONVERTED, PHOTOS, PLAIN, card, half, photo, portrait
 
 from onestream.preprocess import (
     BadImage,
@@ -87,7 +87,8 @@ def assert_reversed(definition: Definition, bgr: Sample | BadImage, rgb: Sample 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_format_gray_cmyk_and_alpha_among_them(backend: str, run: Run) -> None:
-    files = [make(image) for make in (PLAIN | CONVERTED).values() for image in (photo("chelsea"), portrait("coffee"))]
+    image = portrait("coffee").reduce(3)
+    files = [make(image) for make in (PLAIN | CONVERTED).values()]
     results = run(NANODET, backend, files), run(in_rgb(NANODET), backend, files)
     for bgr, rgb in zip(*results, strict=True):
         assert_reversed(NANODET, bgr, rgb)
@@ -113,7 +114,6 @@ def test_the_first_channel_is_blue(backend: str, run: Run) -> None:
     np.testing.assert_allclose(seen[:, 0, 0], (114 - np.array(MEAN)) / STD, rtol=1e-6)
 
 
-@settings(max_examples=60)
 @given(definition=definitions(), size=SIZES)
 def test_whatever_the_definition(definition: Definition, size: tuple[int, int]) -> None:
     assume(definition.color != "gray")
@@ -138,7 +138,7 @@ def exact(color: Color) -> Definition:
 
 @pytest.mark.parametrize("backend", ["reference", "dali"])
 def test_a_variation_is_the_same_change_in_either_order(backend: str) -> None:
-    files = [encode(photo(name), "JPEG", quality=90) for name in PHOTOS]
+    files = [encode(half(name), "JPEG", quality=90) for name in PHOTOS]
     # Sums of float32 are taken in the order of the channels, and a half may be rounded to either side.
     for augmentation, most in ((Augmentation(), 0), (Augmentation(brightness=0.4, saturation=0.4, hue=0.3), 1)):
         results = []

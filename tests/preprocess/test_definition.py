@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from definition_strategies import SIZES, definitions
-from hypothesis import given, settings
+from hypothesis import given
 from image_files import encode, png_of
 from pydantic import ValidationError
 from sample_images import card, photo
@@ -287,7 +287,6 @@ def test_specs_are_propagated_and_unknown_sizes_stay_unknown() -> None:
     assert CLASSIFY.output_spec.channels == 3
 
 
-@settings(max_examples=60)
 @given(definition=definitions(one_fill=False), size_hw=SIZES)
 def test_the_reference_gives_what_the_spec_says(definition: Definition, size_hw: tuple[int, int]) -> None:
     (sample,) = compile(definition).run([png_of(card(*size_hw))])

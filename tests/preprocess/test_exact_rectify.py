@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from definition_strategies import definitions
 from host_gpu import HostDevice, HostStream, view
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.preprocess import (
@@ -55,7 +55,6 @@ def lines_of(centers: list[tuple[float, float, float]]) -> np.ndarray:
     return np.array(lines, np.float32).reshape(-1, 4, 2)
 
 
-@settings(max_examples=40)
 @given(
     sizes=st.lists(SIZES, min_size=1, max_size=3),
     corners=st.lists(st.lists(st.floats(-20, 80, width=32), min_size=8, max_size=8), max_size=6),
@@ -91,7 +90,6 @@ def test_every_bit_is_the_references_and_the_cpus(
             np.testing.assert_array_equal(view(item.target), pixels)
 
 
-@settings(max_examples=60)
 @given(
     definition=definitions(),
     shape=st.sampled_from(["box", "quad"]),

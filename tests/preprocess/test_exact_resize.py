@@ -99,7 +99,6 @@ def run(
 
 @pytest.mark.parametrize("channels", [3, 1])
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
 @given(
     placement=placements(),
     picture=st.sampled_from(["noise", "edges", "slope"]),
@@ -118,7 +117,6 @@ def test_every_bit_is_the_references(kind: str, channels: int, placement: Placem
     np.testing.assert_array_equal(seen, expected(pixels, resize, placement, channels))
 
 
-@settings(max_examples=30)
 @given(placement=placements(resizes=False), channels=st.sampled_from([3, 1]), seed=st.integers(0, 1000))
 def test_without_a_resize_windows_are_copied(placement: Placement, channels: int, seed: int) -> None:
     stream = HostDevice().stream()
@@ -128,7 +126,6 @@ def test_without_a_resize_windows_are_copied(placement: Placement, channels: int
 
 
 @pytest.mark.parametrize("kind", ["bicubic", "lanczos"])
-@settings(max_examples=60)
 @given(placement=placements(), seed=st.integers(0, 1000), channels=st.sampled_from([3, 1]))
 def test_every_bit_is_that_of_the_loops_on_a_cpu(kind: Any, placement: Placement, seed: int, channels: int) -> None:
     stream = HostDevice().stream()

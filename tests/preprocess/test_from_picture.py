@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from definition_strategies import definitions
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from image_files import encode
 from PIL import Image
@@ -81,7 +81,6 @@ def chosen_quads(draw: st.DrawFn, size_hw: tuple[int, int], definition: Definiti
     return some[choose(definition, some, size_hw, limits=Limits()).indices]
 
 
-@settings(max_examples=80)
 @given(data=st.data(), definition=definitions(), size_hw=st.tuples(st.integers(1, 90), st.integers(1, 90)))
 def test_regions_are_within_the_tolerances_at_every_stage(
     data: st.DataObject, definition: Definition, size_hw: tuple[int, int]
@@ -109,7 +108,6 @@ def test_regions_are_within_the_tolerances_at_every_stage(
                 assert seen.within or is_small, (stage, seen)
 
 
-@settings(max_examples=60)
 @given(data=st.data(), shape=SHAPES, color=st.sampled_from(["rgb", "bgr", "gray"]))
 def test_what_is_cut_is_equal_in_every_bit(data: st.DataObject, shape: Any, color: Any) -> None:
     size_hw = data.draw(st.tuples(st.integers(1, 60), st.integers(1, 60)))
@@ -236,7 +234,6 @@ def test_lines_of_text_have_the_width_that_they_need() -> None:
         assert samples[0].dtype == np.float32
 
 
-@settings(max_examples=60)
 @given(data=st.data(), definition=definitions())
 def test_a_picture_gives_what_its_file_gives(data: st.DataObject, definition: Definition) -> None:
     """A JPEG, of which DALI decodes only the part that a crop keeps."""

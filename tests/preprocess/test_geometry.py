@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from definition_strategies import ALIGNMENTS, BOXES, FILTERS, ROUNDINGS, SIDES, SIZES, definitions, resizes
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Letterbox, Pad, Resize
@@ -241,7 +241,6 @@ def held(definition: Definition, size_hw: tuple[int, int]) -> Placement:
         raise
 
 
-@settings(max_examples=400)
 @given(definition=definitions(one_fill=False), size_hw=SIZES)
 def test_placement_moves_every_row_and_column_where_the_rules_say(
     definition: Definition, size_hw: tuple[int, int]
@@ -266,7 +265,6 @@ def corners(size_hw: tuple[int, int]) -> npt.NDArray[np.float32]:
     return np.array([[0, 0, size_hw[1], size_hw[0]]], np.float32)
 
 
-@settings(max_examples=400)
 @given(definition=definitions(one_fill=False), size_hw=SIZES)
 def test_a_mapping_puts_an_image_where_its_placement_does(definition: Definition, size_hw: tuple[int, int]) -> None:
     placement, found = held(definition, size_hw), mapping(definition, size_hw)
@@ -278,7 +276,6 @@ def test_a_mapping_puts_an_image_where_its_placement_does(definition: Definition
     np.testing.assert_allclose(found.to_canvas(corners(size_hw))[0], expected, atol=1e-3)
 
 
-@settings(max_examples=300)
 @given(
     size_hw=SIZES,
     operations=st.lists(resizes() | st.builds(CenterCrop, size=BOXES), max_size=4),
@@ -336,7 +333,6 @@ def test_boxes_are_clipped_to_the_image() -> None:
     assert clipped(boxes, (60, 30)).tolist() == [[0, 3, 30, 60], [10, 0, 20, 0]]
 
 
-@settings(max_examples=400)
 @given(definition=definitions(one_fill=False), size_hw=SIZES)
 def test_a_window_lies_inside_and_a_border_has_a_known_value(definition: Definition, size_hw: tuple[int, int]) -> None:
     placement = held(definition, size_hw)
@@ -354,7 +350,6 @@ def test_a_window_lies_inside_and_a_border_has_a_known_value(definition: Definit
         assert window.width > 0
 
 
-@settings(max_examples=300)
 @given(
     resize=resizes(FILTERS.filter(lambda name: name != "nearest")),
     crop=BOXES,

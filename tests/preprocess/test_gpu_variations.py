@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from host_gpu import HostDevice, HostStream, view
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from test_exact_resize import CountingStream, content, on_gpu
@@ -113,7 +113,6 @@ def boxes(draw: st.DrawFn, size_hw: tuple[int, int]) -> Variation:
     )
 
 
-@settings(max_examples=60)
 @given(
     data=st.data(),
     canvas=st.tuples(SHORT, SHORT),
@@ -142,7 +141,6 @@ CHAIN = Augmentation(
 )
 
 
-@settings(max_examples=60)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200)), min_size=1, max_size=4),
     canvas=st.tuples(SHORT, SHORT), color=COLORS, seed=st.integers(0, 2**32), fill=st.integers(0, 255),
@@ -204,7 +202,6 @@ def changes_on_gpu(draw: st.DrawFn, color: Color) -> AnyChange:
     )
 
 
-@settings(max_examples=120)
 @given(data=st.data(), color=COLORS)
 def test_changes_of_levels_are_the_references_in_every_bit(data: st.DataObject, color: Color) -> None:
     """Several pictures with lists of their own, of all kinds: each change sees what the one before it made."""

@@ -9,7 +9,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from image_files import png_of, webp_extended
 from oriented_files import HEIGHT, JPEG, ORIENTED, PIXELS, WIDTH
@@ -39,7 +39,6 @@ def outcome(data: bytes) -> Header | BadImage:
     return result
 
 
-@settings(max_examples=500)
 @given(
     magic=st.sampled_from([b"", JPEG[:3], b"\x89PNG\r\n\x1a\n", b"RIFF\x40\0\0\0WEBP", b"II*\0", b"MM\0*", b"BM"]),
     body=st.binary(max_size=300),
@@ -49,7 +48,6 @@ def test_random_bytes_raise_nothing_else(magic: bytes, body: bytes) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
 @given(data=st.data())
 def test_mutated_files_raise_nothing_else(data: st.DataObject) -> None:
     file = bytearray(data.draw(st.sampled_from(ALL_FILES)))

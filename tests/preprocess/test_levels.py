@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sample_images import photo
 
@@ -48,7 +48,6 @@ def drawn_pixels(draw: st.DrawFn) -> Pixels:
     return rng.integers(first, min(first + count, 256), (height, width, channels)).astype(np.uint8)
 
 
-@settings(max_examples=300)
 @given(pixels=drawn_pixels(), changes=st.lists(CHANGES, min_size=1, max_size=3), bgr=st.booleans())
 def test_they_are_pillows_in_every_bit(pixels: Pixels, changes: list[AnyChange], bgr: bool) -> None:
     color = "gray" if pixels.shape[2] == 1 else "bgr" if bgr else "rgb"

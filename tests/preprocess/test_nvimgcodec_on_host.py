@@ -21,7 +21,7 @@ from onestream.preprocess.backends import nvimgcodec
 from onestream.preprocess.backends.base import DecodeOptions
 from onestream.preprocess.backends.nvimgcodec import ImageDecoder
 
-SEEDS = range(10)
+SEEDS = range(5)
 BRIGHTER = 40
 JPEGS = [encode(photo(name).resize((320, 240)), "JPEG", quality=90) for name in ("coffee", "chelsea", "rocket")]
 PNGS = [encode(photo(name).resize((320, 240)), "PNG") for name in ("coffee", "chelsea", "rocket")]

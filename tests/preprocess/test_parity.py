@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from definition_strategies import SIZES, definitions
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from image_files import encode, exif_block, jpeg_exif, jpeg_with_segments, png_of, webp_file
 from oriented_files import JPEG, LOSSY, NOT_EXIF, ORIENTED, PIXELS, UNCLEAR_EXIF
 from PIL import Image
-from sample_images import CONVERTED, PHOTOS, PLAIN, card, edges, noise, photo, pillow_oriented, portrait
+from sample_images import CONVERTED, PHOTOS, PLAIN, card, edges, half, noise, photo, pillow_oriented, portrait
 
 from onestream.preprocess import (
     BadImage,
@@ -38,6 +38,7 @@ from onestream.preprocess.variation import Variation
 STAGES: tuple[PreprocessingStage, ...] = ("decode", "resize", "crop", "normalize")
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 CLASSIFY = Definition(operations=[Decode(), Resize(mode="shorter", size=256), CenterCrop(size=(224, 224)), IMAGENET])
+SMALL = Definition(operations=[Decode(), Resize(mode="shorter", size=64), CenterCrop(size=(56, 56)), IMAGENET])
 
 VARIANTS: dict[str, Definition] = {
     "classify": CLASSIFY,
@@ -51,7 +52,7 @@ VARIANTS: dict[str, Definition] = {
         operations=[Decode(), Letterbox(size=(96, 160), align="top_left", rounding="truncate", value=0),
                     Output(layout="NHWC", dtype="uint8")]),
     "enlarged": Definition(
-        operations=[Decode(), Resize(mode="shorter", size=701), CenterCrop(size=(300, 300)),
+        operations=[Decode(), Resize(mode="shorter", size=401), CenterCrop(size=(200, 200)),
                     Normalize(mean=(127, 127, 127), std=(128, 128, 128), scale=1)]),
     "one way up, one way down": Definition(
         operations=[Decode(), Resize(mode="exact", size=(37, 800)), Output(dtype="uint8")]),
@@ -107,27 +108,29 @@ def judged(data: bytes, definition: Definition, stage: PreprocessingStage, sourc
 
 @pytest.mark.parametrize("form", PLAIN)
 def test_every_format_at_every_stage(form: str) -> None:
-    for image in (photo("chelsea"), portrait("coffee")):
+    for image in (half("chelsea"), portrait("coffee").reduce(2)):
         data = PLAIN[form](image)
-        assert judged(data, CLASSIFY, "decode").max == 0
-        for stage in STAGES:
-            comparison = judged(data, CLASSIFY, stage)
+        assert judged(data, SMALL, "decode").max == 0
+        for stage in STAGES[1:]:
+            comparison = judged(data, SMALL, stage)
             assert comparison.within, (stage, comparison)
 
 
 @pytest.mark.parametrize("form", CONVERTED)
 def test_formats_that_are_converted_at_every_stage(form: str) -> None:
-    for image in (photo("chelsea"), portrait("coffee")):
-        for variant in ("classify", "lanczos"):
+    for image in (half("chelsea"), portrait("coffee").reduce(2)):
+        data = CONVERTED[form](image)
+        for definition in (SMALL, VARIANTS["lanczos"]):
             for stage in STAGES:
-                comparison = judged(CONVERTED[form](image), VARIANTS[variant], stage, "converted")
-                assert comparison.within, (variant, stage, comparison)
+                comparison = judged(data, definition, stage, "converted")
+                assert comparison.within, (definition, stage, comparison)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_kind_of_definition_at_every_stage(variant: str) -> None:
     definition = VARIANTS[variant]
-    images = [*map(photo, PHOTOS), portrait("rocket"), noise(211, 333), edges(301, 203), photo("coffee").resize((9, 7))]
+    tiny = photo("coffee").resize((9, 7))
+    images = [photo("astronaut"), half("chelsea"), portrait("rocket").reduce(2), noise(111, 153), edges(131, 93), tiny]
     for image in images:
         data = encode(image, "JPEG", quality=90)
         for stage in STAGES:
@@ -222,7 +225,6 @@ def at_orientation(pixels: Any, orientation: int, form: str) -> bytes:
     return jpeg_with_segments(jpeg, jpeg_exif(orientation))
 
 
-@settings(max_examples=250)
 @given(
     definition=definitions(),
     size_hw=SIZES,
@@ -255,7 +257,6 @@ def test_a_shift_by_one_pixel_would_be_seen(axis: int) -> None:
         assert np.median(shifted.max(axis=2)) > 10
 
 
-@settings(max_examples=60)
 @given(definition=definitions(), size_hw=SIZES)
 def test_any_definition_normalizes_alike(definition: Definition, size_hw: tuple[int, int]) -> None:
     data = png_of(card(*size_hw))

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from image_files import encode, png_of
 from pydantic import ValidationError
@@ -111,7 +111,6 @@ def test_quarter_turns_and_mirrors_move_pixels_and_nothing_else(backend: Backend
         np.testing.assert_array_equal(seen, expected[:, ::-1])
 
 
-@settings(max_examples=40)
 @given(st.data(), st.sampled_from(["reference", "dali"]))
 def test_every_pixel_shows_the_place_that_the_mapping_says(data: st.DataObject, backend: BackendName) -> None:
     """Any filter keeps a slope, of 2.4 levels a pixel and more; levels are rounded four times on their way."""
@@ -171,7 +170,6 @@ def test_beyond_the_picture_is_the_fill_and_within_it_none(backend: BackendName)
     np.testing.assert_array_equal(pixels(exact((8, 8)), away, png_of(picture), backend), np.full((8, 8, 3), 3))
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_backends_sample_the_same_bits(data: st.DataObject) -> None:
     height, width = data.draw(st.integers(1, 90)), data.draw(st.integers(1, 90))

@@ -6,7 +6,7 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from pydantic import ValidationError
@@ -64,7 +64,6 @@ def test_what_is_no_grid_is_refused(moved: tuple[tuple[tuple[float, float], ...]
         Warp(moved=moved)
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 2**31), st.booleans(), st.floats(0.1, 1))
 def test_backends_sample_the_same_bits(index: int, tilted: bool, spacing: float) -> None:
     turned = [{"op": "rotation", "degrees": [-60, 60]}, {"op": "perspective"}] if tilted else []
@@ -119,7 +118,6 @@ def test_points_are_at_least_their_spacing_apart_and_settings_that_fold_are_refu
         Augmentation([{"op": "warp"}, {"op": "warp"}])
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_packed_pixels_give_the_same_bits(data: st.DataObject) -> None:
     """A picture that is small beside the rectangle is packed, a larger one is not: both are the reference's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.preprocess import BadImage, CannotCompile, Definition, Limits
@@ -28,7 +28,6 @@ def noise(size_hw: tuple[int, int], shifts: tuple[int, int], depth: int, seed: i
     return Planes(y, u, v, size_hw, shifts, depth, 2, False)
 
 
-@settings(max_examples=60)
 @given(
     size_hw=st.tuples(st.integers(3, 90), st.integers(3, 90)),
     shifts=st.sampled_from([(1, 1), (0, 1), (0, 0)]),

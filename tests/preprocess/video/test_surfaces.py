@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gpu_frames import a_surface
 from host_gpu import HostDevice, HostStream, view
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb_reference
@@ -18,7 +18,6 @@ from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.surfaces import KERNEL, LAYOUTS, surface_rgb
 
 
-@settings(max_examples=200)
 @given(
     key=st.sampled_from(sorted(LAYOUTS)),
     height=st.integers(1, 19),
