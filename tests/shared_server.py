@@ -13,6 +13,7 @@ As a program this file runs the server, for as long as the process that runs the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -26,9 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
-from suite_cost import count
+from suite_cost import SERVER_CPU_S, count
 
 ROOT = Path(__file__).parents[1]
 SUITE_PID = "ONESTREAM_TESTS_PID"
@@ -86,6 +88,10 @@ class SharedServer:
     def grpc_url(self) -> str:
         return f"grpc://{self.grpc_address}"
 
+    def pipeline_file(self, name: str) -> Path:
+        """The file that a pipeline was built from."""
+        return self.repository.parent / "sources" / name / f"{name}.yaml"
+
 
 def pipelines_of(items: Iterable[pytest.Item]) -> list[Served]:
     """The pipelines that the selected tests need. Raises where two of one name differ."""
@@ -116,8 +122,10 @@ def connect(folder: Path, pipelines: Iterable[Served]) -> SharedServer:
             count("server starts")
             repository, models = _repository(folder / "shared-repository", pipelines)
             command = [sys.executable, __file__, str(repository), str(state), *models]
+            # NumPy's BLAS spins where several threads of a model call it on few cores.
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
             with (folder / "shared-server.log").open("wb") as log:
-                process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+                process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
             deadline = time.monotonic() + _START_S
             while not state.exists():
                 if process.poll() is not None or time.monotonic() > deadline:
@@ -156,9 +164,19 @@ def stop(folder: Path) -> None:
     state = folder / "shared-server.json"
     if state.exists():
         owner = json.loads(state.read_text())["owner"]
+        count(SERVER_CPU_S, round(_cpu_s(owner)))
         os.kill(owner, signal.SIGTERM)
         while _runs(owner):
             time.sleep(0.05)
+
+
+def _cpu_s(owner: int) -> float:
+    """What the server and its processes used so far."""
+    total = 0.0
+    for process in (psutil.Process(owner), *psutil.Process(owner).children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])
+    return total
 
 
 def _runs(pid: int) -> bool:

@@ -21,14 +21,15 @@ _Result = TypeVar("_Result")
 
 FAST_CPU_S = 1.0
 """What a test outside ``slow`` may take, without the fixtures that it shares with others."""
+SERVER_CPU_S = "CPU s of the shared server"
 _MOST_NAMED = 40
 _counts: Counter[str] = Counter()
 _of_workers: Counter[str] = Counter()
 
 
-def count(what: str) -> None:
+def count(what: str, number: int = 1) -> None:
     """Count something for the report."""
-    _counts[what] += 1
+    _counts[what] += number
 
 
 def counted(what: str, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -85,7 +86,8 @@ class SuiteCost:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         total = _of_workers or _counts + Counter({"CPU s": int(cpu_s())})
         terminalreporter.write_line(
-            f"cost: {total['CPU s']:.0f} CPU s, {total['builds']} builds, {total['server starts']} server starts, "
+            f"cost: {total['CPU s'] + _counts[SERVER_CPU_S]:.0f} CPU s, of them {_counts[SERVER_CPU_S]} of the shared "
+            f"server, {total['builds']} builds, {total['server starts']} server starts, "
             f"{total['processes']} processes"
         )
         heavy = sorted((row for row in self._slowest if row[0] > FAST_CPU_S), reverse=True)

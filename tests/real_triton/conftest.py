@@ -9,16 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from shared_server import SharedServer
 
 from onestream.client import Client
-from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session", params=["grpc", "http"])
-def client(server: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
+def client(server: SharedServer, request: pytest.FixtureRequest) -> Iterator[Client]:
     with Client(server.grpc_url if request.param == "grpc" else server.http_url, timeout_s=30.0) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session", params=["grpc", "http", "grpc, shared memory", "http, shared memory"])
+def any_client(server: SharedServer, request: pytest.FixtureRequest) -> Iterator[Client]:
+    """One over each protocol, which sends a picture in its message or by shared memory."""
+    url = server.grpc_url if request.param.startswith("grpc") else server.http_url
+    with Client(url, timeout_s=60.0, shared_memory="shared" in request.param) as connected:
         yield connected
 
 

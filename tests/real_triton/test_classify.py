@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -9,14 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shared_server import SharedServer
 
 from onestream.client import BadImage, Client, InvalidRequest, ServerRefused
-from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
 
 pytestmark = pytest.mark.needs_triton
 ROOT = Path(__file__).parents[2]
 FORMS = ("classify", "classify_fused")
+BARE = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": "0"}
+"""Headers by which the body is one image, without JSON."""
 
 
 @pytest.mark.parametrize("pipeline", FORMS)
@@ -29,7 +32,7 @@ def test_coffee_is_espresso(client: Client, photos: dict[str, bytes], pipeline: 
     assert [label.score for label in result.labels] == sorted((label.score for label in result.labels), reverse=True)
 
 
-def test_both_forms_and_both_protocols_give_equal_results(server: Server, photos: dict[str, bytes]) -> None:
+def test_both_forms_and_both_protocols_give_equal_results(server: SharedServer, photos: dict[str, bytes]) -> None:
     with Client(server.grpc_url) as grpc, Client(server.http_url) as http:
         for photo in photos.values():
             results = {protocol.classify(photo, pipeline=form).labels for protocol in (grpc, http) for form in FORMS}
@@ -39,7 +42,7 @@ def test_both_forms_and_both_protocols_give_equal_results(server: Server, photos
 @pytest.mark.parametrize("pipeline", FORMS)
 def test_many_at_once_get_the_results_they_get_alone(client: Client, photos: dict[str, bytes], pipeline: str) -> None:
     alone = {name: client.classify(photo, pipeline=pipeline).labels for name, photo in photos.items()}
-    names = list(photos) * 8
+    names = list(photos) * 3
     items = client.classify_many((photos[name] for name in names), pipeline=pipeline, in_flight=16)
     for name, item in zip(names, items, strict=True):
         assert item.unwrap().labels == alone[name]
@@ -50,13 +53,14 @@ def test_requests_of_different_length_are_batched(client: Client, photos: dict[s
 
     def some_met() -> bool:
         before = client.statistics("classify_preprocess")
-        list(client.classify_many(list(photos.values()) * 20, in_flight=16))
+        list(client.classify_many(list(photos.values()) * 5, in_flight=16))
         spent = client.statistics("classify_preprocess") - before
-        assert spent.inference_count == 120
+        # Other tests may ask at the same time.
+        assert spent.inference_count >= 30
         return spent.execution_count < spent.inference_count
 
     # How many of them meet in a batch is the machine's business; on a busy one it may be none.
-    assert any(some_met() for _ in range(5))
+    assert any(some_met() for _ in range(10))
 
 
 @pytest.mark.parametrize("pipeline", FORMS)
@@ -71,10 +75,10 @@ def test_each_bad_image_gets_its_reason(
 
 
 def test_the_server_itself_refuses_without_our_client(
-    server: Server, bad_images: dict[str, tuple[bytes, str]], tmp_path: Path
+    server: SharedServer, bad_images: dict[str, tuple[bytes, str]]
 ) -> None:
     for name, (image, code) in bad_images.items():
-        status, body = _curl(server, image, tmp_path)
+        status, body = _post(server, image)
         assert status == 400, name
         assert f"bad image ({code})" in body, name
         _assert_clean(body)
@@ -86,9 +90,9 @@ def test_bad_images_hurt_only_themselves(
     good = photos["cat"]
     alone = client.classify(good, pipeline="classify_fused").labels
     bad = [image for image, _ in bad_images.values()][4:9]
-    images = [bad[i // 20] if i % 20 == 7 else good for i in range(100)]
+    images = [bad[i // 6] if i % 6 == 3 else good for i in range(30)]
     for pipeline in FORMS:
-        items = list(client.classify_many(images, pipeline=pipeline, in_flight=32))
+        items = list(client.classify_many(images, pipeline=pipeline, in_flight=16))
         assert sum(item.error is not None for item in items) == 5
         for image, item in zip(images, items, strict=True):
             if image is good:
@@ -99,20 +103,20 @@ def test_bad_images_hurt_only_themselves(
 
 
 def test_a_flood_of_bad_images_leaves_memory_and_server_as_they_were(
-    server: Server, photos: dict[str, bytes], bad_images: dict[str, tuple[bytes, str]]
+    server: SharedServer, photos: dict[str, bytes], bad_images: dict[str, tuple[bytes, str]]
 ) -> None:
     bad = [image for image, _ in bad_images.values()]
     with Client(server.grpc_url) as client:
         list(client.classify_many(bad * 10, pipeline="classify_fused", in_flight=16))
-        before = _memory_mib(server)
-        items = list(client.classify_many(bad * 60, pipeline="classify_fused", in_flight=16))
+        before = _memory_mib(server, "classify_fused")
+        items = list(client.classify_many(bad * 30, pipeline="classify_fused", in_flight=16))
         assert all(isinstance(item.error, BadImage) for item in items)
-        # Allocators keep some slack; one decoded bomb alone would be 2.7 GB.
-        assert _memory_mib(server) - before < 64
+        # Others ask too, and allocators keep some slack; one decoded bomb alone would be 2.7 GB.
+        assert _memory_mib(server, "classify_fused") - before < 256
         assert client.classify(photos["coffee"], pipeline="classify_fused").top.label == "espresso"
 
 
-def test_one_request_is_one_image(server: Server, photos: dict[str, bytes]) -> None:
+def test_one_request_is_one_image(server: SharedServer, photos: dict[str, bytes]) -> None:
     """A batch of two in one request, wrong dtypes and zero-size tensors are the request's error."""
     import tritonclient.grpc as grpc
 
@@ -131,17 +135,20 @@ def test_one_request_is_one_image(server: Server, photos: dict[str, bytes]) -> N
                 raw.infer(pipeline, [tensor], client_timeout=10)
             _assert_clean(str(caught.value))
     raw.close()
-    assert _curl(server, photos["coffee"], Path("/tmp"))[0] == 200
+    assert _post(server, photos["coffee"])[0] == 200
 
 
-def test_curl_works_as_documented(server: Server, photos: dict[str, bytes], tmp_path: Path) -> None:
-    status, body = _curl(server, photos["coffee"], tmp_path)
-    assert status == 200
-    assert "espresso" in body
+def test_curl_works_as_documented(server: SharedServer) -> None:
+    command = ["curl", "-s", "--data-binary", f"@{ROOT}/examples/photos/coffee.jpg"]
+    for name, value in BARE.items():
+        command += ["-H", f"{name}: {value}"]
+    url = f"{server.http_url}/v2/models/classify/infer"
+    done = subprocess.run([*command, url], capture_output=True, check=True, timeout=60)
+    assert b"espresso" in done.stdout
 
 
-def test_a_body_above_the_limit_is_refused_before_it_is_decoded(server: Server, tmp_path: Path) -> None:
-    status, body = _curl(server, b"\xff\xd8\xff" + bytes(33 * 1024 * 1024), tmp_path)
+def test_a_body_above_the_limit_is_refused_before_it_is_decoded(server: SharedServer) -> None:
+    status, body = _post(server, b"\xff\xd8\xff" + bytes(33 * 1024 * 1024))
     assert status == 400
     assert "too_large" in body
     with Client(server.http_url) as client, pytest.raises(BadImage, match="too_large"):
@@ -171,24 +178,21 @@ def test_other_formats_are_served(client: Client, photos: dict[str, bytes], tmp_
     assert client.classify(np.asarray(picture)).top.label == "espresso"
 
 
-def test_clients_in_threads_share_a_server(server: Server, photos: dict[str, bytes]) -> None:
+def test_clients_in_threads_share_a_server(server: SharedServer, photos: dict[str, bytes]) -> None:
     with Client(server.grpc_url) as client, ThreadPoolExecutor(16) as pool:
-        tops = list(pool.map(lambda _: client.classify(photos["coffee"]).top.label, range(64)))
+        tops = list(pool.map(lambda _: client.classify(photos["coffee"]).top.label, range(16)))
     assert set(tops) == {"espresso"}
 
 
-def _curl(server: Server, body: bytes, folder: Path) -> tuple[int, str]:
+def _post(server: SharedServer, body: bytes) -> tuple[int, str]:
     """POST a bare image as the body; returns the status and the printable part of the answer."""
-    file = folder / "body.bin"
-    file.write_bytes(body)
-    headers = ("Content-Type: application/octet-stream", "Inference-Header-Content-Length: 0")
-    command = ["curl", "-s", "-w", "\n%{http_code}", "--data-binary", f"@{file}"]
-    for header in headers:
-        command += ["-H", header]
-    url = f"{server.http_url}/v2/models/classify/infer"
-    done = subprocess.run([*command, url], capture_output=True, check=True, timeout=60)
-    text, _, status = done.stdout.decode(errors="replace").rpartition("\n")
-    return int(status), text
+    connection = http.client.HTTPConnection(server.http_address, timeout=60)
+    try:
+        connection.request("POST", "/v2/models/classify/infer", body, BARE)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+    finally:
+        connection.close()
 
 
 def _assert_clean(message: str) -> None:
@@ -197,14 +201,14 @@ def _assert_clean(message: str) -> None:
     assert "At:" not in message
 
 
-def _memory_mib(server: Server) -> float:
+def _memory_mib(server: SharedServer, model: str) -> float:
     import psutil
 
-    triton = psutil.Process(server.pid)
-    return sum(process.memory_info().rss for process in (triton, *triton.children(recursive=True))) / 2**20
+    running = [process.pid for process in find_model_processes(server.pid).running if process.model == model]
+    return sum(psutil.Process(pid).memory_info().rss for pid in running) / 2**20
 
 
-def test_who_makes_pixels_and_who_runs_the_network_in_one_process_gives_way(server: Server) -> None:
+def test_who_makes_pixels_and_who_runs_the_network_in_one_process_gives_way(server: SharedServer) -> None:
     """Above capacity Triton's own threads, and the ensemble's network, get a core first."""
     nice: dict[str, set[int]] = {}
     for process in find_model_processes(server.pid).running:

@@ -1,4 +1,4 @@
-"""The client over TLS, with a proxy before Triton that ends it, as a deployment has one."""
+"""Both clients over TLS, with a proxy before Triton that ends it, as a deployment has one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-
-from onestream.serving.server.server import Server
+from shared_server import SharedServer
 
 ROOT = Path(__file__).parents[2]
 PHOTO = ROOT / "examples" / "photos" / "coffee.jpg"
@@ -60,32 +59,53 @@ def copy(source: socket.socket, target: socket.socket) -> None:
         target.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize(("scheme", "protocol"), [("https", "http/1.1"), ("grpcs", "h2")])
-def test_a_known_certificate_is_accepted_and_any_other_refused(
-    server: Server, tmp_path: Path, scheme: str, protocol: str
-) -> None:
+SCRIPT = """
+import asyncio, sys
+from onestream.client import AsyncClient, CannotConnect, Client
+
+async def asynchronously(url, photo):
+    async with AsyncClient(url, retries=0) as client:
+        return await client.classify(photo)
+
+def at_once(url, photo):
+    with Client(url, retries=0) as client:
+        return client.classify(photo)
+
+*urls, photo = sys.argv[1:]
+for url in urls:
+    for ask in (at_once, lambda *given: asyncio.run(asynchronously(*given))):
+        try:
+            print(ask(url, photo).top.label)
+        except CannotConnect as error:
+            print(error)
+"""
+VARIABLES = {"https": "SSL_CERT_FILE", "grpcs": "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"}
+"""OpenSSL's and gRPC's own names for the file of trusted authorities; gRPC reads it once in a process."""
+
+
+def test_a_known_certificate_is_accepted_and_any_other_refused(server: SharedServer, tmp_path: Path) -> None:
+    """By the client and the asynchronous one, over both protocols."""
     authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
-    target = server.http_address if scheme == "https" else server.grpc_address
-    with tls_proxy(target, authority, protocol=protocol) as port:
+    pem = tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(str(pem))
+    with (
+        tls_proxy(server.http_address, authority, protocol="http/1.1") as http_port,
+        tls_proxy(server.grpc_address, authority, protocol="h2") as grpc_port,
+    ):
+        # Not localhost, which may be two addresses: gRPC tells the failure of one of them only.
+        urls = {"https": f"https://127.0.0.1:{http_port}", "grpcs": f"grpcs://127.0.0.1:{grpc_port}"}
 
-        def classify(**environment: str) -> subprocess.CompletedProcess[str]:
-            # Not localhost, which may be two addresses: gRPC tells the failure of one of them only.
-            url = f"{scheme}://127.0.0.1:{port}"
-            command = [sys.executable, "-m", "onestream", "predict", "--json", "--url", url, str(PHOTO)]
-            given = {**os.environ, **environment}
-            return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=given)
+        def classify(trusted: dict[str, str]) -> list[str]:
+            command = [sys.executable, "-c", SCRIPT, *urls.values(), str(PHOTO)]
+            given = {**os.environ, **trusted}
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=given)
+            assert done.returncode == 0, done.stderr
+            return done.stdout.splitlines()
 
-        # OpenSSL's and gRPC's own names for the file of trusted authorities.
-        pem = str(tmp_path / "authority.pem")
-        known = classify(SSL_CERT_FILE=pem, GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=pem)
-        assert known.returncode == 0, known.stderr
-        assert '"labels": ["espresso"]' in known.stdout
-        unknown = classify()
-        assert unknown.returncode != 0
-        assert "espresso" not in unknown.stdout
-        assert f"cannot reach {scheme}://127.0.0.1:{port}" in unknown.stderr
-        assert "CERTIFICATE_VERIFY_FAILED" in unknown.stderr
-        variable = "SSL_CERT_FILE" if scheme == "https" else "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
-        assert f"is trusted where {variable} names the authority's file" in unknown.stderr
-        assert "Traceback" not in unknown.stderr
+        assert classify({name: str(pem) for name in VARIABLES.values()}) == ["espresso"] * 4
+        refused = classify({})
+        assert len(refused) == 4
+        for said, scheme in zip(refused, ("https", "https", "grpcs", "grpcs"), strict=True):
+            assert f"cannot reach {urls[scheme]}" in said
+            assert "CERTIFICATE_VERIFY_FAILED" in said
+            assert f"is trusted where {VARIABLES[scheme]} names the authority's file" in said
