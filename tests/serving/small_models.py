@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from patience import PATIENCE_S, wait_until
+from shared_server import SharedServer
 
 from onestream.serving.server.server import Server
-from onestream.serving.server.triton.model_processes import ModelProcess, find_model_processes
+from onestream.serving.server.triton.model_processes import ModelProcess, find_model_processes, read_stat
 
 FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
@@ -103,7 +104,9 @@ class Answer:
     ended: float
 
 
-def http_request(server: Server, method: str, path: str, body: object = None, *, timeout_s: float = 10.0) -> Answer:
+def http_request(
+    server: Server | SharedServer, method: str, path: str, body: object = None, *, timeout_s: float = 10.0
+) -> Answer:
     """Send a request over a connection of its own. Raises TimeoutError when no answer comes in time."""
     began = time.monotonic()
     host, port = server.http_address.rsplit(":", 1)
@@ -118,7 +121,7 @@ def http_request(server: Server, method: str, path: str, body: object = None, *,
     return Answer(status=response.status, body=text, began=began, ended=time.monotonic())
 
 
-def infer(server: Server, model: str, x: float = 1.0, *, timeout_s: float = 10.0) -> Answer:
+def infer(server: Server | SharedServer, model: str, x: float = 1.0, *, timeout_s: float = 10.0) -> Answer:
     """Ask a model for y."""
     tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [x]}
     return http_request(server, "POST", f"/v2/models/{model}/infer", {"inputs": [tensor]}, timeout_s=timeout_s)
@@ -130,10 +133,16 @@ def output(answer: Answer) -> float:
     return float(json.loads(answer.body)["outputs"][0]["data"][0])
 
 
-def is_ready(server: Server, model: str | None = None) -> bool:
+def is_ready(server: Server | SharedServer, model: str | None = None) -> bool:
     """Ask whether the server, or one model, is ready."""
     path = "/v2/health/ready" if model is None else f"/v2/models/{model}/ready"
     return http_request(server, "GET", path).status == 200
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether a process has ended."""
+    stat = read_stat(pid)
+    return stat is None or stat.is_zombie
 
 
 def processes_of(server: Server, model: str) -> list[ModelProcess]:

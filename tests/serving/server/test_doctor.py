@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -14,11 +15,12 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
+from onestream.cli.main import app
 from onestream.serving.server import doctor as doctor_module
 from onestream.serving.server.doctor import Check, run_checks
-
-DOCTOR = [sys.executable, "-c", "import typer, onestream.cli.doctor; typer.run(onestream.cli.doctor.doctor)"]
 
 
 @pytest.fixture
@@ -37,28 +39,30 @@ def look_at(name: str, repository: Path, *, ports: tuple[int, ...] = (0,)) -> Ch
     return check
 
 
-def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DOCTOR, *arguments], capture_output=True, text=True, env={**os.environ, **environment}, check=False
-    )
+def doctor(*arguments: str) -> Result:
+    """The command's outcome, as a terminal of 40 columns shows it."""
+    return CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "40"})
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_a_machine_that_can_serve_has_no_problem(built: Path) -> None:
     ended = doctor("--json", f"--repository={built}")
     report = json.loads(ended.stdout)
     assert [check for check in report["checks"] if check["status"] == "problem"] == []
     assert report["ok"] is True
-    assert ended.returncode == 0
+    assert ended.exit_code == 0
     names = {check["name"] for check in report["checks"]}
     assert names >= {"Python", "glibc", "numpy", "Triton", "Python backend", "libpython", "DALI", "ONNX Runtime"}
     assert names >= {"ONNX", "tritonclient", "NVIDIA driver", "CUDA libraries", "shared memory", "cores", "ports"}
     assert all(check["fix"] for check in report["checks"] if check["status"] != "ok")
 
 
-def test_a_missing_repository_is_a_problem_with_its_command(tmp_path: Path) -> None:
-    ended = doctor(f"--repository={tmp_path / 'nowhere'}", COLUMNS="40")
-    assert ended.returncode == 1
+def test_a_missing_repository_is_a_problem_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only = functools.partial(run_checks, only={"cores", "model repository"})
+    monkeypatch.setattr(doctor_module, "run_checks", only)
+    ended = doctor(f"--repository={tmp_path / 'nowhere'}")
+    assert ended.exit_code == 1
     lines = ended.stdout.splitlines()
     problem = next(number for number, line in enumerate(lines) if "model repository" in line)
     assert lines[problem].startswith("problem ")
@@ -121,28 +125,27 @@ def test_a_check_that_fails_unexpectedly_is_a_problem(built: Path, monkeypatch: 
     ("version", "said"),
     [
         ("2.51.0", ["2.51.0 lacks those of", "nested", "triton_grpc_error", "chunks", "NVIDIA's bulletins 5687, 5691"]),
-        ("2.59.0", ["2.59.0 lacks those of", "nested", "chunks", "5687"]),
         ("2.59.1", ["2.59.1 lacks those of", "nested", "NVIDIA's bulletins 5691, "]),
         ("2.69.0", ["2.69.0 lacks those of NVIDIA's bulletins 5865"]),
         ("2.70.0", ["2.70.0 has all that were known"]),
-        ("2.74.0", ["2.74.0 has all that were known"]),
         ("", ["does not say its version"]),
     ],
 )
 def test_the_holes_of_a_triton_are_told_by_its_version(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, said: list[str]
 ) -> None:
-    executable = tmp_path / "bin" / "tritonserver"
-    executable.parent.mkdir()
-    executable.write_text(f"#!/bin/sh\necho '| server_version                   | {version}          |'\n")
+    executable = tmp_path / "tritonserver"
+    executable.write_text("#!/bin/sh\n")
     executable.chmod(0o755)
-    monkeypatch.setenv("PATH", str(executable.parent), prepend=os.pathsep)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    stated = tuple(map(int, version.split("."))) if version else None
+    monkeypatch.setattr(doctor_module, "triton_version", lambda _installation: stated)
     check = look_at("Triton's mends", built)
     assert check.status == ("ok" if "has all" in said[0] else "optional")
     for words in said:
         assert words in check.found
     for mended_in_2_59_1 in ("chunks", "5687"):
-        assert (mended_in_2_59_1 in check.found) is (version in ("2.51.0", "2.59.0"))
+        assert (mended_in_2_59_1 in check.found) is (version == "2.51.0")
 
 
 @pytest.mark.needs_triton

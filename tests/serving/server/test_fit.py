@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
-from small_models import FREE_PORTS, write_model
+from small_models import running, write_model
 
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.server.fit import fit_instances, usable_cores
+from onestream.serving.server.triton import process as triton_process
+from onestream.serving.server.triton.installation import Device
+from onestream.serving.server.triton.model_processes import find_model_processes
 
 COMMITTED = Path(__file__).parents[3] / "model_repository"
 
@@ -18,7 +22,7 @@ def test_a_repository_that_fits_is_served_as_it_is(tmp_path: Path) -> None:
     assert not (tmp_path / "view").exists()
 
 
-@pytest.mark.parametrize("cores", [1, 3, 8])
+@pytest.mark.parametrize("cores", [1, 3])
 def test_counts_follow_the_cores_and_nothing_else_changes(tmp_path: Path, cores: int) -> None:
     view = fit_instances(COMMITTED, tmp_path / "view", cores=cores)
     for model in (path for path in COMMITTED.iterdir() if path.is_dir()):
@@ -36,23 +40,6 @@ def test_counts_follow_the_cores_and_nothing_else_changes(tmp_path: Path, cores:
                 config.ClearField("instance_group")
                 config.dynamic_batching.default_queue_policy.ClearField("max_queue_size")
             assert fitted == committed
-
-
-@pytest.mark.slow
-@pytest.mark.needs_triton
-def test_a_server_runs_one_process_of_the_fused_form_more_than_cores(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import psutil
-
-    from onestream.serving.server.server import Server
-    from onestream.serving.server.triton import process as triton_process
-
-    monkeypatch.setattr(triton_process, "usable_cores", lambda: 3)
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=["classify_fused"]) as server:
-        children = psutil.Process(server.pid).children(recursive=True)
-        running = [child for child in children if any("/classify_fused/" in part for part in child.cmdline())]
-        assert len(running) == 4
 
 
 @pytest.mark.parametrize(
@@ -100,16 +87,16 @@ def test_what_a_machine_with_a_gpu_runs_on_its_cpu_fits_its_cores(tmp_path: Path
         assert fitted(path) == (2, 64)
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
-def test_a_server_with_a_gpu_runs_what_is_on_its_cpu_in_a_process_per_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_a_server_runs_what_is_on_the_cpu_in_a_process_per_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Device
 ) -> None:
-    from onestream.serving.server.server import Server
-    from onestream.serving.server.triton import process as triton_process
-    from onestream.serving.server.triton.model_processes import find_model_processes
-
     config = write_model(tmp_path / "repository", "plain", instances=2) / "config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "cpu_instances" value { string_value: "cores" } }\n')
+    (config.parent / "configs").mkdir()
+    shutil.copy(config, config.parent / "configs" / "cpu.pbtxt")
     monkeypatch.setattr(triton_process, "usable_cores", lambda: 3)
-    with Server(tmp_path / "repository", **FREE_PORTS, device="gpu", models=["plain"]) as server:
+    with running(tmp_path / "repository", device=device) as server:
         assert len(find_model_processes(server.pid).running) == 3

@@ -117,6 +117,7 @@ def test_a_repository_without_tensorrt_is_served_as_it_is(tmp_path: Path) -> Non
     assert not (tmp_path / "view").exists()
 
 
+@pytest.mark.slow
 def test_the_view_is_the_repository_with_plans_from_the_cache(repository: Path, tmp_path: Path, cache: Path) -> None:
     lines: list[str] = []
     before = everything_under(repository)
@@ -182,11 +183,13 @@ def test_a_plan_is_for_the_gpus_that_the_configuration_names(repository: Path, t
     }
 
 
-def test_a_stale_plan_of_the_repository_is_never_seen(repository: Path, tmp_path: Path, cache: Path) -> None:
+def test_a_stale_plan_of_the_repository_is_never_seen(repository: Path, tmp_path: Path) -> None:
     folder = edited(repository, tmp_path / "repository", "")
     (folder / "classify_model" / "1" / "model.plan").write_bytes(b"of another GPU")
-    view = fit_plans(folder, tmp_path / "view", models=["classify_model"], build=for_ada)
-    assert (view / "classify_model" / "1" / "model.plan").resolve().parent == cache
+    (tmp_path / "new.plan").write_bytes(b"of this GPU")
+    built = {"8.9": tmp_path / "new.plan"}
+    view = fit_plans(folder, tmp_path / "view", models=["classify_model"], build=lambda *_: [built])
+    assert (view / "classify_model" / "1" / "model.plan").read_bytes() == b"of this GPU"
     assert (folder / "classify_model" / "1" / "model.plan").read_bytes() == b"of another GPU"
 
 
@@ -199,6 +202,7 @@ def test_a_model_of_somebody_else_keeps_its_plan(tmp_path: Path, beside: list[st
     assert fit_plans(tmp_path / "repository", tmp_path / "view", build=no_build) == tmp_path / "repository"
 
 
+@pytest.mark.slow
 def test_the_fused_form_finds_its_plan_in_the_cache(repository: Path, tmp_path: Path, cache: Path) -> None:
     from onestream.serving.engine.cache import ensure_plan
     from onestream.serving.engine.fused import fused_network
@@ -227,6 +231,7 @@ def test_a_network_that_cannot_be_built_names_its_model(tmp_path: Path) -> None:
         build_apart([request_for(tmp_path / "model.onnx")], print, lambda: False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cache")
 def test_a_gpu_that_cannot_be_built_for_names_its_model(repository: Path) -> None:
     network = repository / "classify_model" / "1" / "model.onnx"
@@ -235,6 +240,7 @@ def test_a_gpu_that_cannot_be_built_for_names_its_model(repository: Path) -> Non
         build_apart([good, bad], print, lambda: False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cache")
 def test_a_builder_that_crashes_takes_nothing_with_it(repository: Path) -> None:
     others = psutil.Process().children()
@@ -247,6 +253,7 @@ def test_a_builder_that_crashes_takes_nothing_with_it(repository: Path) -> None:
         build_apart([request_for(repository / "classify_model" / "1" / "model.onnx")], kill, lambda: False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cache")
 def test_a_stop_ends_the_build(repository: Path) -> None:
     lines: list[str] = []

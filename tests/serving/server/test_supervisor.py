@@ -6,8 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -31,34 +29,80 @@ from small_models import (
 from onestream.serving.server.errors import ServerError
 from onestream.serving.server.server import Server
 from onestream.serving.server.supervisor import RestartPolicy
-from onestream.serving.server.triton.control import ControlError
-from onestream.serving.server.triton.hangs import HangWatch
 from onestream.serving.server.triton.installation import find_triton
-from onestream.serving.server.triton.liveness import SILENCE_S, Liveness
-from onestream.serving.server.triton.model_processes import ModelProcess, find_model_processes, read_stat
+from onestream.serving.server.triton.model_processes import find_model_processes
 from onestream.serving.server.triton.orphan_cleanup import region_folder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 
 ROOT = Path(__file__).parents[3]
 SLOW = "time.sleep(0.02)"
 
 
 @pytest.fixture(scope="module")
-def events() -> list[str]:
+def everything() -> list[str]:
+    """The events of both servers."""
     return []
 
 
+@pytest.fixture
+def events(everything: list[str]) -> list[str]:
+    """The events since a test began."""
+    everything.clear()
+    return everything
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, events: list[str]) -> Iterator[Server]:
+def obstacles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of files by which tests make models fail."""
+    return tmp_path_factory.mktemp("obstacles")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, everything: list[str], obstacles: Path) -> Iterator[Server]:
+    """Models that are killed, crash or hang, each in its own way."""
     repository = tmp_path_factory.mktemp("supervised")
     write_model(repository, "alone", execute=SLOW)
     write_model(repository, "pair", execute=SLOW, instances=2)
     write_model(repository, "first", execute=SLOW)
     write_model(repository, "second", execute=SLOW)
     write_ensemble(repository, "chain", ["first", "second"])
+    write_model(repository, "fragile", execute="if x.max() == 13: os._exit(3)")
+    obstacle = str(obstacles / "moody")
+    write_model(repository, "moody", initialize=f"assert not os.path.exists({obstacle!r}), 'obstacle seen'")
+    # One loop that keeps Python's lock, and one in native code.
+    write_model(
+        repository, "spins", execute="end = time.monotonic() + 3\n            while time.monotonic() < end: pass"
+    )
+    write_model(repository, "holds", execute="__import__('ctypes').PyDLL(None).sleep(3)")
+    # Native code that keeps Python's lock, so that no thread of Python could end it.
+    shorten = (
+        f"import sys; global deadline; sys.path[:0] = [{str(ROOT)!r}]; from onestream.serving.models import deadline"
+    )
+    within = "held = deadline.batch_deadline(); held.__enter__()"
+    hang = f"if x.max() == 13: {within}; __import__('ctypes').PyDLL(None).sleep(600)"
+    write_model(repository, "hangs", initialize=f"{shorten}; deadline.BATCH_DEADLINE_S = 1.0", execute=hang)
+    stub, obstacle = find_triton().stub, str(obstacles / "speechless")
+    assert stub is not None, "these tests need the embedded Triton"
+    # Dies before its first message, once.
+    script = f'[ -e {obstacle} ] && rm {obstacle} && kill -9 $$\nexec {stub} "$@"'
+    write_stub(write_model(repository, "speechless"), script)
     policy = RestartPolicy(drain_s=0.5)
-    with running(repository, device="cpu", policy=policy, on_event=events.append) as supervised:
+    with running(repository, device="cpu", policy=policy, on_event=everything.append) as supervised:
+        yield supervised
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory, everything: list[str], obstacles: Path) -> Iterator[Server]:
+    """A server that gives a model up at its third death."""
+    repository = tmp_path_factory.mktemp("strict")
+    crash_later = "threading.Timer(0.7, os._exit, (3,)).start()"
+    poison = str(obstacles / "poison")
+    write_model(repository, "poisoned", initialize=f"if os.path.exists({poison!r}): {crash_later}")
+    for name in ("healthy", "moved", "lost", "broken"):
+        write_model(repository, name)
+    policy = RestartPolicy(max_restarts=2, window_s=600, longest_delay_s=0.3)
+    with running(repository, device="cpu", policy=policy, on_event=everything.append) as supervised:
         yield supervised
 
 
@@ -85,20 +129,17 @@ def kill_under_load(server: Server, victim: str, asked: str) -> Load:
     return load
 
 
-@pytest.mark.needs_triton
 def test_a_killed_model_answers_again(server: Server, events: list[str]) -> None:
     kill_under_load(server, "alone", "alone")
     line = r"alone: model process \d+ was killed \(SIGKILL\); restarted in \d+\.\d s"
     assert re.fullmatch(line, events[-1])
 
 
-@pytest.mark.needs_triton
 def test_an_ensemble_answers_again_when_a_step_was_killed(server: Server) -> None:
     kill_under_load(server, "second", "chain")
     assert output(infer(server, "chain", 5)) == 7
 
 
-@pytest.mark.needs_triton
 def test_all_instances_are_replaced_when_one_was_killed(server: Server) -> None:
     before = processes_of(server, "pair")
     kill_under_load(server, "pair", "pair")
@@ -106,7 +147,6 @@ def test_all_instances_are_replaced_when_one_was_killed(server: Server) -> None:
     assert not set(before) & set(processes_of(server, "pair")), "a process of the replaced model stayed"
 
 
-@pytest.mark.needs_triton
 def test_a_new_process_is_restarted_while_an_old_one_still_ends(tmp_path: Path) -> None:
     write_model(tmp_path, "pair", execute=SLOW, instances=2)
     events: list[str] = []
@@ -124,7 +164,6 @@ def test_a_new_process_is_restarted_while_an_old_one_still_ends(tmp_path: Path) 
         assert server.restarts == {"pair": 2}
 
 
-@pytest.mark.needs_triton
 def test_all_models_answer_again_when_all_processes_were_killed(server: Server) -> None:
     for process in find_model_processes(server.pid).running:
         process.kill()
@@ -132,7 +171,6 @@ def test_all_models_answer_again_when_all_processes_were_killed(server: Server) 
     wait_until(lambda: is_ready(server) and all(infer(server, m).status == 200 for m in ("alone", "pair", "chain")))
 
 
-@pytest.mark.needs_triton
 def test_killed_processes_leave_no_shared_memory(server: Server) -> None:
     with Load(server, "alone"):
         killed = kill_one(server, "alone")
@@ -148,7 +186,6 @@ def test_killed_processes_leave_no_shared_memory(server: Server) -> None:
     wait_until(regions_match)
 
 
-@pytest.mark.needs_triton
 def test_a_model_that_is_unloaded_on_purpose_stays_unloaded(server: Server) -> None:
     restarts = server.restarts
     server.control.unload("alone")
@@ -160,91 +197,6 @@ def test_a_model_that_is_unloaded_on_purpose_stays_unloaded(server: Server) -> N
     assert server.restarts == restarts
 
 
-@pytest.mark.slow
-@pytest.mark.needs_triton
-def test_a_model_that_keeps_crashing_is_given_up(tmp_path: Path) -> None:
-    repository, poison = tmp_path / "repository", tmp_path / "poison"
-    crash_later = "threading.Timer(0.7, os._exit, (3,)).start()"
-    write_model(repository, "poisoned", initialize=f"if os.path.exists({str(poison)!r}): {crash_later}")
-    write_model(repository, "healthy")
-    events: list[str] = []
-    policy = RestartPolicy(max_restarts=3, window_s=60, longest_delay_s=0.3)
-    with running(repository, device="cpu", policy=policy, on_event=events.append) as server:
-        poison.touch()
-        kill_one(server, "poisoned")
-        wait_until(lambda: "given up" in "".join(events))
-        assert server.restarts == {"poisoned": 3}
-        assert len(events) == 4
-        assert "was killed (SIGKILL); restarted in" in events[0]
-        assert "exited with code 3; restarted in" in events[1]
-        assert "exited with code 3; given up after 3 restarts in 60 s" in events[3]
-        for _ in range(25):  # unloading itself takes more than a second
-            assert not is_ready(server)
-            assert not is_ready(server, "poisoned")
-            time.sleep(0.1)
-        assert infer(server, "healthy").status == 200
-        poison.unlink()
-        server.control.load("poisoned", timeout_s=10)
-        assert infer(server, "poisoned").status == 200
-        assert is_ready(server)
-
-
-@pytest.mark.needs_triton
-def test_requests_that_crash_a_model_end_and_the_next_ones_are_answered(tmp_path: Path) -> None:
-    write_model(tmp_path, "fragile", execute="if x.max() == 13: os._exit(3)")
-    with running(tmp_path, device="cpu") as server:
-        for _ in range(2):
-            answer = infer(server, "fragile", 13, timeout_s=8)
-            assert answer.status == 500
-            assert "not healthy" in answer.body
-            wait_until(lambda: is_ready(server))
-            assert output(infer(server, "fragile", 1)) == 2
-        assert server.restarts == {"fragile": 2}
-
-
-@pytest.mark.needs_triton
-def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
-    repository, obstacle = tmp_path / "repository", tmp_path / "obstacle"
-    write_model(repository, "moody", initialize=f"assert not os.path.exists({str(obstacle)!r}), 'obstacle seen'")
-    events: list[str] = []
-    with running(repository, device="cpu", on_event=events.append) as server:
-        obstacle.touch()
-        kill_one(server, "moody")
-        wait_until(lambda: len(events) >= 2)
-        assert not is_ready(server)
-        obstacle.unlink()
-        wait_until(lambda: is_ready(server))
-        assert infer(server, "moody").status == 200
-        # The event follows the readiness.
-        wait_until(lambda: "restarted in" in events[-1])
-    assert re.fullmatch(
-        r"moody: model process \d+ was killed \(SIGKILL\); restart 1 failed: AssertionError: obstacle seen", events[0]
-    )
-
-
-@pytest.mark.needs_triton
-def test_triton_is_replaced_when_it_waits_for_a_dead_process(tmp_path: Path) -> None:
-    stub = find_triton().stub
-    assert stub is not None, "this test needs the embedded Triton"
-    repository, obstacle = tmp_path / "repository", tmp_path / "obstacle"
-    folder = write_model(repository, "fragile")
-    # Dies before its first message, once.
-    write_stub(folder, f'[ -e {obstacle} ] && rm {obstacle} && kill -9 $$\nexec {stub} "$@"')
-    events: list[str] = []
-    with running(repository, device="cpu", on_event=events.append) as server:
-        url, pid = server.http_url, server.pid
-        obstacle.touch()
-        kill_one(server, "fragile")
-        wait_until(lambda: any("restarted tritonserver" in line for line in events))
-        assert server.http_url == url
-        assert server.pid != pid
-        assert infer(server, "fragile").status == 200
-        kill_one(server, "fragile")
-        wait_until(lambda: "restarted in" in events[-1])
-        assert infer(server, "fragile").status == 200
-
-
-@pytest.mark.needs_triton
 def test_a_stopped_process_is_replaced_before_it_goes_on(server: Server, events: list[str]) -> None:
     triton = server.pid
     with Load(server, "alone") as load:
@@ -267,109 +219,135 @@ def test_a_stopped_process_is_replaced_before_it_goes_on(server: Server, events:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.needs_triton
-def test_a_process_that_is_slow_at_its_work_is_left_alone(tmp_path: Path) -> None:
-    # One loop that keeps Python's lock, and one in native code.
-    spin = "end = time.monotonic() + 3\n            while time.monotonic() < end: pass"
-    write_model(tmp_path, "spins", execute=spin)
-    write_model(tmp_path, "holds", execute="__import__('ctypes').PyDLL(None).sleep(3)")
-    with running(tmp_path, device="cpu") as server:
-        assert output(infer(server, "spins", timeout_s=30)) == 2
-        assert output(infer(server, "holds", timeout_s=30)) == 2
-        assert server.restarts == {}
+def test_a_model_that_keeps_crashing_is_given_up(strict: Server, events: list[str], obstacles: Path) -> None:
+    (obstacles / "poison").touch()
+    kill_one(strict, "poisoned")
+    wait_until(lambda: "given up" in "".join(events))
+    assert strict.restarts == {"poisoned": 2}
+    assert len(events) == 3
+    assert "was killed (SIGKILL); restarted in" in events[0]
+    assert "exited with code 3; restarted in" in events[1]
+    assert "exited with code 3; given up after 2 restarts in 600 s" in events[2]
+    for _ in range(25):  # unloading itself takes more than a second
+        assert not is_ready(strict)
+        assert not is_ready(strict, "poisoned")
+        time.sleep(0.1)
+    assert infer(strict, "healthy").status == 200
+    (obstacles / "poison").unlink()
+    strict.control.load("poisoned", timeout_s=10)
+    assert infer(strict, "poisoned").status == 200
+    assert is_ready(strict)
 
 
-@pytest.mark.needs_triton
-def test_a_batch_over_its_deadline_ends_its_process(tmp_path: Path) -> None:
-    # Native code that keeps Python's lock, so that no thread of Python could end it.
-    shorten = (
-        f"import sys; global deadline; sys.path[:0] = [{str(ROOT)!r}]; from onestream.serving.models import deadline"
-    )
-    within = "held = deadline.batch_deadline(); held.__enter__()"
-    hang = f"if x.max() == 13: {within}; __import__('ctypes').PyDLL(None).sleep(600)"
-    write_model(tmp_path, "hangs", initialize=f"{shorten}; deadline.BATCH_DEADLINE_S = 1.0", execute=hang)
-    events: list[str] = []
-    with running(tmp_path, device="cpu", on_event=events.append) as server:
-        assert infer(server, "hangs", 13, timeout_s=60).status == 500
-        wait_until(lambda: any("restarted in" in line for line in events))
-        assert "was killed (SIGALRM): its batch took longer than a batch may; restarted in" in events[-1]
-        assert output(infer(server, "hangs", 1)) == 2
+def test_a_model_whose_files_are_gone_keeps_the_server_unready_until_they_are_back(
+    strict: Server, events: list[str]
+) -> None:
+    folder, elsewhere = strict.repository / "moved", strict.repository.with_name("moved")
+    folder.rename(elsewhere)
+    kill_one(strict, "moved")
+    wait_until(lambda: "given up" in "".join(events))
+    for _ in range(25):
+        assert not is_ready(strict)
+        assert infer(strict, "healthy").status == 200
+        time.sleep(0.1)
+    elsewhere.rename(folder)
+    wait_until(lambda: is_ready(strict) and infer(strict, "moved").status == 200)
+    wait_until(lambda: "restarted in" in events[-1])
+    assert "moved: its files changed since it was given up; it is tried again" in events
+    # The counters began anew: one more death is no reason to give up.
+    kill_one(strict, "moved")
+    wait_until(lambda: "SIGKILL); restarted in" in events[-1])
 
 
-@pytest.mark.slow
-@pytest.mark.needs_triton
-def test_a_model_whose_files_are_gone_keeps_the_server_unready_until_they_are_back(tmp_path: Path) -> None:
-    repository, elsewhere = tmp_path / "repository", tmp_path / "elsewhere"
-    folder = write_model(repository, "moved")
-    write_model(repository, "stays")
-    events: list[str] = []
-    policy = RestartPolicy(max_restarts=2, window_s=600)
-    with running(repository, device="cpu", policy=policy, on_event=events.append) as server:
-        folder.rename(elsewhere)
-        kill_one(server, "moved")
-        wait_until(lambda: "given up" in "".join(events))
-        for _ in range(25):
-            assert not is_ready(server)
-            assert infer(server, "stays").status == 200
-            time.sleep(0.1)
-        elsewhere.rename(folder)
-        wait_until(lambda: is_ready(server) and infer(server, "moved").status == 200)
-        wait_until(lambda: "restarted in" in events[-1])
-        assert "moved: its files changed since it was given up; it is tried again" in events
-        # The counters began anew: one more death is no reason to give up.
-        kill_one(server, "moved")
-        wait_until(lambda: "SIGKILL); restarted in" in events[-1])
-
-
-@pytest.mark.needs_triton
-def test_a_new_triton_is_unready_as_well_without_a_model_that_was_given_up(tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
-    folder = write_model(repository, "moved")
-    write_model(repository, "stays")
-    events: list[str] = []
-    policy = RestartPolicy(max_restarts=1, window_s=600)
-    with running(repository, device="cpu", policy=policy, on_event=events.append) as server:
-        folder.rename(tmp_path / "elsewhere")
-        kill_one(server, "moved")
-        wait_until(lambda: "given up" in "".join(events))
-        os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: any("restarted tritonserver" in line for line in events))
-        assert infer(server, "stays").status == 200
-        assert not is_ready(server)
-
-
-@pytest.mark.needs_triton
-def test_a_model_that_was_given_up_is_tried_again_when_it_was_mended(tmp_path: Path) -> None:
-    folder = write_model(tmp_path, "broken")
-    source = folder / "1" / "model.py"
+def test_a_model_that_was_given_up_is_tried_again_when_it_was_mended(strict: Server, events: list[str]) -> None:
+    source = strict.repository / "broken" / "1" / "model.py"
     right = source.read_text()
-    events: list[str] = []
-    policy = RestartPolicy(max_restarts=1, window_s=600)
-    with running(tmp_path, device="cpu", policy=policy, on_event=events.append) as server:
-        source.write_text("raise ValueError('half a file')\n")
-        kill_one(server, "broken")
-        wait_until(lambda: "given up" in "".join(events))
-        assert not is_ready(server)
-        source.write_text(right)
-        wait_until(lambda: is_ready(server) and infer(server, "broken").status == 200)
+    source.write_text("raise ValueError('half a file')\n")
+    kill_one(strict, "broken")
+    wait_until(lambda: "given up" in "".join(events))
+    assert not is_ready(strict)
+    source.write_text(right)
+    wait_until(lambda: is_ready(strict) and infer(strict, "broken").status == 200)
 
 
-@pytest.mark.needs_triton
-def test_a_stopped_triton_is_replaced(tmp_path: Path) -> None:
-    write_model(tmp_path, "alone", execute=SLOW)
-    events: list[str] = []
-    with running(tmp_path, device="cpu", on_event=events.append) as server:
-        url, stopped = server.http_url, server.pid
-        os.kill(stopped, signal.SIGSTOP)
-        wait_until(lambda: any("restarted tritonserver" in line for line in events))
-        assert "tritonserver was stopped by a signal; its log is" in events[0]
-        assert server.http_url == url
-        assert server.pid != stopped
-        assert infer(server, "alone").status == 200
+def test_a_new_triton_is_unready_as_well_without_a_model_that_was_given_up(strict: Server, events: list[str]) -> None:
+    folder = strict.repository / "lost"
+    folder.rename(strict.repository.with_name("lost"))
+    kill_one(strict, "lost")
+    wait_until(lambda: "given up" in "".join(events))
+    os.kill(strict.pid, signal.SIGKILL)
+    wait_until(lambda: any("restarted tritonserver" in line for line in events))
+    assert infer(strict, "healthy").status == 200
+    assert not is_ready(strict)
+    strict.repository.with_name("lost").rename(folder)
+    wait_until(lambda: is_ready(strict))
 
 
-@pytest.mark.needs_triton
+def test_requests_that_crash_a_model_end_and_the_next_ones_are_answered(server: Server) -> None:
+    restarts = server.restarts.get("fragile", 0)
+    for number in (1, 2):
+        answer = infer(server, "fragile", 13, timeout_s=8)
+        assert answer.status == 500
+        assert "not healthy" in answer.body
+        wait_until(lambda: is_ready(server))
+        assert output(infer(server, "fragile", 1)) == 2
+        assert server.restarts["fragile"] == restarts + number
+
+
+def test_a_restart_that_fails_is_tried_again(server: Server, events: list[str], obstacles: Path) -> None:
+    (obstacles / "moody").touch()
+    kill_one(server, "moody")
+    wait_until(lambda: len(events) >= 2)
+    assert not is_ready(server)
+    (obstacles / "moody").unlink()
+    wait_until(lambda: is_ready(server))
+    assert infer(server, "moody").status == 200
+    # The event follows the readiness.
+    wait_until(lambda: "restarted in" in events[-1])
+    assert re.fullmatch(
+        r"moody: model process \d+ was killed \(SIGKILL\); restart 1 failed: AssertionError: obstacle seen", events[0]
+    )
+
+
+def test_a_process_that_is_slow_at_its_work_is_left_alone(server: Server) -> None:
+    restarts = server.restarts
+    assert output(infer(server, "spins", timeout_s=30)) == 2
+    assert output(infer(server, "holds", timeout_s=30)) == 2
+    assert server.restarts == restarts
+
+
+def test_a_batch_over_its_deadline_ends_its_process(server: Server, events: list[str]) -> None:
+    assert infer(server, "hangs", 13, timeout_s=60).status == 500
+    wait_until(lambda: any("restarted in" in line for line in events))
+    assert "was killed (SIGALRM): its batch took longer than a batch may; restarted in" in events[-1]
+    assert output(infer(server, "hangs", 1)) == 2
+
+
+def test_triton_is_replaced_when_it_waits_for_a_dead_process(
+    server: Server, events: list[str], obstacles: Path
+) -> None:
+    url, pid = server.http_url, server.pid
+    (obstacles / "speechless").touch()
+    kill_one(server, "speechless")
+    wait_until(lambda: any("restarted tritonserver" in line for line in events))
+    assert server.http_url == url
+    assert server.pid != pid
+    assert infer(server, "speechless").status == 200
+    kill_one(server, "speechless")
+    wait_until(lambda: "restarted in" in events[-1])
+    assert infer(server, "speechless").status == 200
+
+
+def test_a_stopped_triton_is_replaced(server: Server, events: list[str]) -> None:
+    url, stopped = server.http_url, server.pid
+    os.kill(stopped, signal.SIGSTOP)
+    wait_until(lambda: any("restarted tritonserver" in line for line in events))
+    assert "tritonserver was stopped by a signal; its log is" in events[0]
+    assert server.http_url == url
+    assert server.pid != stopped
+    assert infer(server, "alone").status == 200
+
+
 def test_a_triton_that_dies_too_often_is_given_up(tmp_path: Path) -> None:
     write_model(tmp_path, "alone")
     events: list[str] = []
@@ -382,57 +360,6 @@ def test_a_triton_that_dies_too_often_is_given_up(tmp_path: Path) -> None:
             server.wait(timeout_s=60)
 
 
-def test_a_process_whose_threads_never_run_is_silent() -> None:
-    watch = HangWatch()
-    # As Triton's own thread does in every model process.
-    wakes_up = "import time\nwhile True: time.sleep(0.3)"
-    with subprocess.Popen(["sleep", "600"]) as asleep, subprocess.Popen([sys.executable, "-c", wakes_up]) as awake:
-        try:
-            silent, runs = (
-                ModelProcess(pid=p.pid, start_ticks=stat.start_ticks, model="m", instance="i", region="r")
-                for p in (asleep, awake)
-                if (stat := read_stat(p.pid))
-            )
-            complaints = set()
-
-            def is_found() -> bool:
-                complaints.add(watch.why_hung(runs))
-                return watch.why_hung(silent) is not None
-
-            wait_until(is_found)
-            assert watch.why_hung(silent) == "gave no sign of life for 1 s"
-            assert complaints == {None}
-        finally:
-            asleep.kill()
-            awake.kill()
-
-
-def test_only_a_server_that_leaves_several_questions_unanswered_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onestream.serving.server.triton.liveness._PAUSE_S", 0.01)
-    asked: list[float] = []
-    answering = threading.Event()
-
-    def ask(timeout_s: float) -> None:
-        asked.append(timeout_s)
-        if not answering.is_set():
-            raise ControlError("no answer")
-
-    watch = Liveness(ask)
-    try:
-        wait_until(lambda: watch.is_silent)
-        assert sum(asked[:4]) == SILENCE_S
-        answering.set()
-        wait_until(lambda: not watch.is_silent)
-    finally:
-        watch.close()
-
-
-def test_delays_between_restarts_grow_to_a_limit() -> None:
-    policy = RestartPolicy(longest_delay_s=2.0)
-    assert [policy.delay_s(recent) for recent in range(8)] == [0, 0, 0.25, 0.5, 1, 2, 2, 2]
-
-
-@pytest.mark.needs_triton
 def test_no_thread_is_left_by_a_restart(server: Server) -> None:
     kill_one(server, "alone")
     wait_until(lambda: not is_ready(server))

@@ -16,10 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from google.protobuf import json_format
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from patience import wait_until
-from small_models import FREE_PORTS, http_request, infer, output, write_ensemble, write_model
+from small_models import FREE_PORTS, http_request, infer, output, running, write_ensemble, write_model
 
 from onestream.serving.server.errors import ServerError
 from onestream.serving.server.log_records import LogReader
@@ -156,9 +154,9 @@ def test_no_trace_file_is_left_open_where_the_log_cannot_be_made(tmp_path: Path)
     assert "trace-file" not in [thread.name for thread in threading.enumerate()]
 
 
-@pytest.mark.parametrize("to", ["http://127.0.0.1:4318/v1/traces", "https://collector/custom"])
-def test_addresses_of_collectors_are_told_from_files(to: str) -> None:
-    assert is_collector(to)
+def test_addresses_of_collectors_are_told_from_files() -> None:
+    assert is_collector("http://127.0.0.1:4318/v1/traces")
+    assert is_collector("https://collector/custom")
     assert not is_collector("runs/trace.jsonl")
 
 
@@ -185,6 +183,9 @@ class Collector(http.server.ThreadingHTTPServer):
     @property
     def spans(self) -> list[dict[str, Any]]:
         """All spans so far, after each export was read as the protocol's own message, unknown fields refused."""
+        from google.protobuf import json_format
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
         found = []
         for body in self.bodies:
             json_format.Parse(body, ExportTraceServiceRequest())
@@ -231,6 +232,7 @@ def attributes(span: dict[str, Any]) -> dict[str, str]:
     return {entry["key"]: next(iter(entry["value"].values())) for entry in span.get("attributes", ())}
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_a_collector_gets_the_spans_of_every_step_under_the_callers(tmp_path: Path, collector: Collector) -> None:
     write_model(tmp_path, "plus_one")
@@ -238,7 +240,7 @@ def test_a_collector_gets_the_spans_of_every_step_under_the_callers(tmp_path: Pa
     url = f"http://127.0.0.1:{collector.server_port}/v1/traces"
     tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}
     # At this rate the first requests are traced only where their caller's are.
-    with Server(tmp_path, **FREE_PORTS, device="cpu", trace=url, trace_rate=1000) as server:
+    with running(tmp_path, device="cpu", trace=url, trace_rate=1000) as server:
         for number in range(3):
             body = {"id": f"plain-{number}", "inputs": [tensor]}
             assert http_request(server, "POST", "/v2/models/plus_two/infer", body).status == 200
@@ -263,6 +265,7 @@ def test_a_collector_gets_the_spans_of_every_step_under_the_callers(tmp_path: Pa
     assert by_id[models["plus_two"]["parentSpanId"]] is root
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_a_collector_that_does_not_answer_costs_no_request(tmp_path: Path) -> None:
     write_model(tmp_path, "plus_one")
@@ -278,6 +281,7 @@ def test_a_collector_that_does_not_answer_costs_no_request(tmp_path: Path) -> No
     assert any(record.level == "error" and "OTLP HTTP Client" in record.message for record in records)
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_a_stop_loses_no_span_of_a_trace_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Where there is a proxy for the internet, spans must not go to it.

@@ -1,0 +1,261 @@
+"""``onestream serve`` as a process: what it says, what ends it, and what outlives it, which is nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from patience import wait_until
+from small_models import is_gone, write_ensemble, write_model
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+from onestream.serving.server.triton.model_processes import find_model_processes, read_stat
+from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER, new_prefix, remove_leftovers, remove_regions
+
+SERVE = [sys.executable, "-c", "import typer, onestream.cli.serve; typer.run(onestream.cli.serve.serve)"]
+BUSY = "__import__('ctypes').PyDLL(None).sleep(600)"
+"""Native code that keeps Python's lock: no thread of the process could end it."""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    write_model(folder, "plus_one")
+    write_ensemble(folder, "plus_two", ["plus_one"])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def logs_in_the_test_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of failures are kept; keep them where pytest removes them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+
+
+def serve(repository: Path, tmp_path: Path) -> subprocess.Popen[str]:
+    ports = [f"--{service}-port=0" for service in ("http", "grpc", "metrics")]
+    return subprocess.Popen(
+        [*SERVE, f"--repository={repository}", "--device=cpu", f"--log-file={tmp_path / 'triton.log'}", *ports],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def send_and_forget(address: str, model: str) -> None:
+    """Send a request that is never answered."""
+    body = '{"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}'
+    connection = http.client.HTTPConnection(address, timeout=30)
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        headers = {"Content-Type": "application/octet-stream"}
+        connection.request("POST", f"/v2/models/{model}/infer", body, headers)
+        connection.getresponse()
+    connection.close()
+
+
+def ready_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def descendants(process: subprocess.Popen[str]) -> list[int]:
+    """The process ids of the tritonserver and its model processes, and last that of its guard."""
+    (guard,) = children(process.pid)
+    (triton,) = children(guard)
+    return [triton, *(p.pid for p in find_model_processes(triton).running), guard]
+
+
+def children(pid: int) -> list[int]:
+    stats = filter(None, (read_stat(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()))
+    return [stat.pid for stat in stats if stat.parent_pid == pid and not stat.is_zombie]
+
+
+def answers(address: str) -> bool:
+    """Whether all models of a server are ready."""
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    """The address that the command prints when it is ready."""
+    return ready_line(process).split()[1].removeprefix("http://")
+
+
+@contextlib.contextmanager
+def at_work(process: subprocess.Popen[str], address: str) -> Iterator[list[int]]:
+    """A request is inside the model ``busy`` of a command; gives the ids of the processes below the command."""
+    pids = descendants(process)
+    request = threading.Thread(target=send_and_forget, args=(address, "busy"))
+    request.start()
+    time.sleep(0.5)  # the request is inside the process
+    yield pids
+    request.join()
+
+
+# ---------------------------------------------------------------- start and stop
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_the_command_shows_readiness_and_stops_at_a_signal(repository: Path, tmp_path: Path) -> None:
+    with serve(repository, tmp_path) as process:
+        line = ready_line(process)
+        assert line.startswith("ready: http://127.0.0.1:")
+        assert "models: plus_one, plus_two (cpu" in line
+        pids = descendants(process)
+        assert len(pids) == 3
+        process.send_signal(signal.SIGINT)
+        _, progress = process.communicate(timeout=20)
+        assert process.returncode == 0
+    assert "loaded plus_one" in progress
+    assert all(is_gone(pid) for pid in pids)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_the_command_serves_and_says_so_when_its_log_cannot_be_written(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "triton.log").symlink_to("/dev/full")
+    with serve(repository, tmp_path) as process:
+        try:
+            assert answers(address_of(process))
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+        assert process.returncode == 0
+    lost = [line for line in errors.splitlines() if "cannot be written, its lines are lost: No space left" in line]
+    assert len(lost) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_the_command_goes_on_when_nobody_reads_its_lines_and_stops_at_signals_that_interrupt_each_other(
+    repository: Path, tmp_path: Path
+) -> None:
+    with serve(repository, tmp_path) as process:
+        try:
+            address = address_of(process)
+            assert process.stderr is not None
+            process.stderr.close()
+            triton, model, _ = descendants(process)
+            os.kill(model, signal.SIGKILL)
+            # The command has something to say now.
+            wait_until(lambda: not answers(address))
+            wait_until(lambda: answers(address))
+            assert triton in descendants(process)
+            # As `timeout` and container runtimes do: several at once. All must find the command able to stop.
+            for number in [signal.SIGTERM, signal.SIGINT, signal.SIGHUP] * 100:
+                process.send_signal(number)
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
+
+
+def test_the_command_says_why_it_cannot_start(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    runner = CliRunner()
+    contradiction = runner.invoke(app, ["serve", f"--repository={tmp_path}", "--public", "--shared-memory"])
+    assert contradiction.exit_code == 2
+    assert "--shared-memory" in contradiction.output
+    assert "--public" in contradiction.output
+    done = runner.invoke(app, ["serve", f"--repository={tmp_path}", "--device=cpu"])
+    assert done.exit_code == 2
+    said = done.output + capfd.readouterr().err
+    assert said.splitlines()[-1].startswith("error: the model repository")
+
+
+# ---------------------------------------------------------------- nothing outlives it
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_nothing_outlives_a_killed_command(tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "busy", execute=BUSY)
+    write_model(tmp_path / "repository", "idle")
+    with serve(tmp_path / "repository", tmp_path) as process, at_work(process, address_of(process)) as pids:
+        prefix = next(p.region for p in find_model_processes(pids[0]).running).rsplit("-", 5)[0]
+        process.kill()
+    wait_until(lambda: all(is_gone(pid) for pid in pids))
+    wait_until(lambda: not list(SHM_FOLDER.glob(f"{prefix}*")))
+    wait_until(lambda: not list(Path(tempfile.gettempdir()).glob(f"{prefix}*")))
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_next_start_ends_what_a_killed_command_with_a_lost_guard_leaves(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    write_model(tmp_path / "repository", "busy", execute=BUSY)
+    with serve(tmp_path / "repository", tmp_path) as process, at_work(process, address_of(process)) as (*pids, guard):
+        process.send_signal(signal.SIGSTOP)  # it must not replace the guard
+        os.kill(guard, how)
+        process.kill()
+        if how is signal.SIGSTOP:
+            assert not is_gone(pids[0]), "without a leftover this test shows nothing"
+        remove_leftovers()
+        wait_until(lambda: all(is_gone(pid) for pid in [*pids, guard]))
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+@pytest.mark.parametrize("victim", ["tritonserver", "guard"])
+def test_triton_is_started_again_on_its_ports_when_it_is_killed(tmp_path: Path, victim: str) -> None:
+    write_model(tmp_path / "repository", "busy", execute="time.sleep(60)")
+    with serve(tmp_path / "repository", tmp_path) as process:
+        try:
+            address = address_of(process)
+            with at_work(process, address) as before:
+                os.kill(before[0] if victim == "tritonserver" else before[-1], signal.SIGKILL)
+                wait_until(lambda: all(is_gone(pid) for pid in before))
+            wait_until(lambda: answers(address))
+            after = descendants(process)
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+        assert process.returncode == 0
+    assert "tritonserver was killed (SIGKILL); its log is" in errors
+    assert f"{tmp_path / 'triton.log'}; starting it again" in errors
+    assert "restarted tritonserver in" in errors
+    assert "Traceback" not in errors
+    assert all(is_gone(pid) for pid in after)
+
+
+def test_only_leftovers_of_dead_owners_are_removed() -> None:
+    prefix = new_prefix()
+    mine = SHM_FOLDER / f"{prefix}region"
+    namespace = prefix.split("-")[1]
+    dead_owner = f"onestream-{namespace}-{os.getpid()}-1-0-"  # this pid, but another start
+    orphan = SHM_FOLDER / f"{dead_owner}region"
+    elsewhere = SHM_FOLDER / "onestream-1-1-1-0-region"  # another container
+    foreign = SHM_FOLDER / "other-program-region"
+    orphaned_folder = Path(tempfile.gettempdir()) / f"{dead_owner}folder"
+    files = [mine, orphan, elsewhere, foreign]
+    try:
+        for file in files:
+            file.touch()
+        orphaned_folder.mkdir()
+        remove_leftovers()
+        assert [file.exists() for file in files] == [True, False, True, True]
+        assert not orphaned_folder.exists()
+        remove_regions(prefix)
+        assert [file.exists() for file in files] == [False, False, True, True]
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)
