@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from onestream.preprocess.cpu.pillow_weights import Indices, bicubic
@@ -12,6 +14,7 @@ DIGITS = 11
 """Binary digits of a weight after the point: the sum of 16 levels with two weights each fits into an int32."""
 
 
+@functools.cache
 def step_weights() -> Indices:
     """The weights of four neighbouring pixels, int32 (STEPS, 4), in units of 2^-DIGITS.
 
