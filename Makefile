@@ -11,6 +11,9 @@ TENSORRT ?= $$($(BIN)/python deploy/tensorrt_bindings.py $(TENSORRT_IF_THERE))
 # Where PyTorch comes from on a machine without a GPU: its own index has builds without CUDA, a sixth of the size.
 # PyPI has builds with CUDA only; an empty TORCH_INDEX takes those.
 TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
+# What the tests of the proxy, the demo page, alerts and RTSP run.
+DEBIAN_PACKAGES := nginx-light chromium prometheus gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good \
+	gstreamer1.0-plugins-bad python3-gi
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Processes that run tests, one more than cores, since many wait for servers; each file's are in one.
@@ -20,7 +23,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-slow test-night test-gpu mutations example lint type stubs pages format bench bench-training bench-augmentation bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train lock update build parity serve doctor clean
+.PHONY: help demo demo-page test test-slow test-night test-gpu mutations example lint type stubs pages format bench bench-training bench-augmentation bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train install-debian lock update build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +51,10 @@ test-gpu: $(VENV)/.dev-gpu model_repository/classify_fused/1/model.onnx  ## run 
 
 example: $(VENV)/.dev  ## train, export and serve a small network, and prove that predictions are equal
 	$(BIN)/python examples/train_classifier/train.py $(EXAMPLE_ARGS)
+
+install-debian:  ## install the programs of Debian that tests run, which are skipped without them; needs root
+	apt-get update -q
+	apt-get install -y -q --no-install-recommends $(DEBIAN_PACKAGES)
 
 lint: $(VENV)/.dev  ## ruff: style and format
 	$(BIN)/ruff check .

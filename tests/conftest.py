@@ -53,6 +53,10 @@ def _why_not(marker: str) -> str | None:
     return None
 
 
+def _no_skips() -> bool:
+    return os.environ.get(NO_SKIPS) == "1"
+
+
 MARKERS = ("needs_gpu", "needs_triton", "needs_rtsp", "needs_nginx", "needs_prometheus", "needs_chromium")
 
 
@@ -91,7 +95,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run; a hook below turns that into a failure where it is asked for.
 
-    Cases of an engine that this GPU cannot run are not chosen at all: no installation would help.
+    What no installation would help is not chosen at all: without a GPU the tests that need one, with one the cases of
+    an engine that it cannot run.
     """
     if driver_visible():
         impossible = [
@@ -99,8 +104,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for item in items
             if (marker := item.get_closest_marker("needs_engine")) and gpu_engines.why_not(marker.args[0])
         ]
+    else:
+        impossible = [item for item in items if item.get_closest_marker("needs_gpu") and not _no_skips()]
+    if impossible:
+        left_out = set(impossible)
         config.hook.pytest_deselected(items=impossible)
-        items[:] = [item for item in items if item not in impossible]
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         for marker in MARKERS:
             reason = _why_not(marker) if item.get_closest_marker(marker) else None
@@ -113,7 +122,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """With ONESTREAM_NO_SKIPS=1 a skipped test is a failed one."""
     outcome = yield
     report = outcome.get_result()
-    if report.skipped and os.environ.get(NO_SKIPS) == "1" and not hasattr(report, "wasxfail"):
+    if report.skipped and _no_skips() and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped, and {NO_SKIPS}=1 forbids that: {report.longrepr}"
 
