@@ -10,7 +10,7 @@ from image_sets import write_photos
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """23 images in three classes."""
+    """12 images in three classes."""
     folder = tmp_path_factory.mktemp("photos")
-    write_photos(folder, count=23)
+    write_photos(folder, count=12)
     return folder

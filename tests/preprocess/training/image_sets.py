@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Resize
+from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Normalize, Output, Resize
 from onestream.preprocess.training import Augmentation
 
 ASSETS = Path(__file__).parents[2] / "assets"
@@ -22,6 +22,29 @@ DEFINITION = Definition(
         Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
     )
 )
+FORMATS = {
+    "rgb": DEFINITION,
+    "bgr": Definition(
+        operations=(
+            Decode(color="bgr"),
+            Letterbox(size=(48, 64)),
+            Normalize(mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395), scale=1),
+        )
+    ),
+    "gray": Definition(
+        operations=(
+            Decode(color="gray"),
+            Letterbox(size=(48, 64)),
+            Normalize(mean=(0.4,), std=(0.3,)),
+            Output(layout="NHWC"),
+        )
+    ),
+    "float16": Definition(operations=(*DEFINITION.operations[:-1], Output(dtype="float16"))),
+    "uint8": Definition(
+        operations=(Decode(), Resize(mode="exact", size=(40, 44), filter="bicubic"), Output(dtype="uint8"))
+    ),
+}
+"""Definitions of each colour and format that a network takes."""
 EVERYTHING = Augmentation(
     [
         {"op": "box", "area": [0.3, 1.0]},

@@ -25,7 +25,6 @@ from onestream.preprocess.backends.exactness import ON_GPU
 from onestream.preprocess.changes import AnyChange, Erase, Linear, Posterize, Saturation, Solarize
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.projection import Projection
-from onestream.preprocess.tolerances import varied_tolerance
 from onestream.preprocess.training import Augmentation, ImageLoader
 from onestream.preprocess.training.augmentation import AnyAugmentationOperation
 from onestream.preprocess.variation import Variation
@@ -383,17 +382,6 @@ def test_where_the_horizon_would_be_seen_what_is_not_affine_is_left_out() -> Non
     drawn = [chain.draw((80, 400), seed=0, epoch=0, index=index, definition=BOXED) for index in range(300)]
     plain = Augmentation([]).draw((80, 400), seed=0, epoch=0, index=0, definition=BOXED)
     assert 0 < sum(one == plain for one in drawn) < 300
-
-
-def test_backends_agree_on_what_a_chain_makes(photos: Path) -> None:
-    pixels = {}
-    for backend in ("dali", "reference"):
-        with ImageLoader(
-            DEFINITION.pixels(), photos, batch_size=6, train=True, augmentation=EVERYTHING, seed=2, shuffle=False,
-            backend=backend,  # type: ignore[arg-type]
-        ) as loader:  # fmt: skip
-            pixels[backend] = np.concatenate([batch.images.numpy() for batch in loader])
-    assert varied_tolerance("dali", "thresholds").allows(pixels["dali"], pixels["reference"])
 
 
 def test_a_gpu_refuses_what_its_backend_lacks_by_name(photos: Path) -> None:

@@ -122,23 +122,6 @@ def test_a_bright_object_is_found_where_its_box_says(
     assert seen >= (60 if train else 20)
 
 
-@pytest.mark.parametrize("normalize", ["backend", "torch"])
-def test_what_is_drawn_depends_on_seed_and_epoch_only(files: DetectionFiles, normalize: Any) -> None:
-    def epoch(number: int, **options: Any) -> dict[int, Any]:
-        with DetectionLoader(LETTERBOX, files, train=True, seed=9, **options) as loader:
-            loader.set_epoch(number)
-            return collect(loader)
-
-    first = epoch(1, batch_size=4, threads=1)
-    shards = [epoch(1, batch_size=3, shard_id=n, num_shards=2, normalize=normalize, to="cpu") for n in (0, 1)]
-    assert sorted([*shards[0], *shards[1]]) == list(range(len(files)))
-    for index, (image, boxes, classes, located) in {**shards[0], **shards[1]}.items():
-        np.testing.assert_array_equal(image, first[index][0])
-        np.testing.assert_array_equal(boxes, first[index][1])
-        assert (classes, located) == first[index][2:]
-    assert [one[3] for one in epoch(2, batch_size=4).values()] != [one[3] for one in first.values()]
-
-
 def test_objects_of_which_little_is_left_are_dropped_and_the_others_cut(tmp_path: Path) -> None:
     """The middle 100 of 200 columns are kept: x from 50 to 150."""
     objects = tuple(
@@ -247,31 +230,6 @@ def test_boxes_of_a_picture_that_was_not_turned_are_noticed(tmp_path: Path) -> N
         pytest.raises(BadSample, match=r"0\.png: the picture has 200x100 pixels .* given for 100x200"),
     ):
         list(loader)
-
-
-def test_padding_has_no_boxes(tmp_path: Path) -> None:
-    files = read(tmp_path, drawn_set(6))
-    (tmp_path / "photos" / "003.png").write_text("no picture")
-    with DetectionLoader(LETTERBOX, files, batch_size=4, last_batch="pad", bad_files="skip") as loader:
-        batches = list(loader)
-    assert [batch.indices.tolist() for batch in batches] == [[0, 1, 2, -1], [4, 5, -1, -1]]
-    for batch in batches:
-        for place in (batch.indices < 0).nonzero()[:, 0].tolist():
-            assert batch.boxes[place].shape == (0, 4)
-            assert batch.class_ids[place].shape == (0,)
-            assert batch.mappings[place] == Mapping((96, 112), (96, 112), (1.0, 1.0), (0.0, 0.0))
-
-
-def test_shards_stay_in_step_over_a_batch_of_bad_pictures(tmp_path: Path) -> None:
-    files = read(tmp_path, drawn_set(8))
-    for number in (1, 3):
-        (tmp_path / "photos" / f"{number:03}.png").write_text("no picture")
-    options: dict[str, Any] = {"batch_size": 2, "num_shards": 2, "bad_files": "skip"}
-    with DetectionLoader(LETTERBOX, files, shard_id=1, **options) as loader:
-        first, second = loader
-    assert first.indices.tolist() == [-1, -1]
-    assert [len(boxes) for boxes in first.boxes] == [0, 0]
-    assert second.indices.tolist() == [5, 7]
 
 
 def test_yolo_files_load_as_coco_files_do(tmp_path: Path) -> None:

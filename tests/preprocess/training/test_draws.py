@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import pytest
-from box_sets import drawn_set, write_coco
-from image_sets import DEFINITION, EVERYTHING
-from mixing_sets import CROPPED, MIXED_BOXES, MIXED_CLASSES
+from loader_kinds import COUNT, KINDS, Kind
 
 from onestream.preprocess.collage import Collage
-from onestream.preprocess.training import Augmentation, DetectionFiles, DetectionLoader, ImageLoader, read_coco
+from onestream.preprocess.training import Augmentation
 from onestream.preprocess.variation import Variation
 
 _Drawn = TypeVar("_Drawn", Variation, Collage)
@@ -35,75 +32,23 @@ class Recorded(Augmentation):
         return drawn
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> DetectionFiles:
-    """17 pictures with 0 to 3 objects each."""
-    folder = tmp_path_factory.mktemp("files")
-    return read_coco(write_coco(folder, drawn_set(17)), images=folder / "photos")
-
-
-@pytest.mark.parametrize(
-    ("kind", "chain"),
-    [
-        ("classes", EVERYTHING),
-        *(
-            pytest.param(kind, chain, marks=pytest.mark.slow)
-            for kind, chain in (("boxes", EVERYTHING), ("classes", MIXED_CLASSES), ("boxes", MIXED_BOXES))
-        ),
-    ],
-    ids=["classes", "boxes", "mixed classes", "mixed boxes"],
-)
-def test_draws_are_equal_across_shards_batches_and_backends(
-    tmp_path: Path, photos: Path, files: DetectionFiles, kind: str, chain: Augmentation
-) -> None:
+@pytest.mark.parametrize("kind", KINDS[:4], ids=str)
+def test_draws_are_equal_across_shards_batches_and_backends(tmp_path: Path, kind: Kind) -> None:
     """The reference draws in processes, DALI in threads."""
+    source, _ = kind.write(tmp_path / "data")
 
-    def drawn(num_shards: int, **options: Any) -> dict[str, str]:
-        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+    def drawn(name: str, shards: int, **options: Any) -> dict[str, str]:
+        folder = tmp_path / name
         folder.mkdir()
-        recorded = Recorded(chain.operations, folder=folder)
-        for shard in range(num_shards):
-            options = {**options, "train": True, "seed": 9, "num_shards": num_shards, "shard_id": shard}
-            loader: Any = (
-                ImageLoader(DEFINITION, photos, augmentation=recorded, **options)
-                if kind == "classes"
-                else DetectionLoader(CROPPED, files, augmentation=recorded, **options)
-            )
-            with loader:
+        recorded = Recorded(kind.chain.operations, folder=folder)
+        for shard in range(shards):
+            with kind.open(source, chain=recorded, shard_id=shard, num_shards=shards, **options) as loader:
                 for _ in range(2):
                     assert sum(len(batch.indices) for batch in loader)
         return {path.name: path.read_text() for path in folder.iterdir()}
 
-    first = drawn(1, backend="dali", batch_size=4, threads=1)
-    count = 23 if kind == "classes" else 17
-    assert sorted(first) == sorted(f"{epoch} {index}" for epoch in range(2) for index in range(count))
-    assert len(set(first.values())) == 2 * count
-    for backend in ("dali", "reference"):
-        for num_shards, batch_size, threads in ((1, 7, 2), (2, 3, 1), (8, 2, 1)):
-            again = drawn(num_shards, backend=backend, batch_size=batch_size, threads=threads)
-            assert again == first, (backend, num_shards)
-
-
-def test_pictures_depend_on_seed_epoch_and_sample_only(photos: Path) -> None:
-    """By DALI: in shards 1, 2 and 8, and any batch and thread, each level is the same."""
-
-    def epoch(number: int, **options: Any) -> dict[int, np.ndarray]:
-        found = {}
-        with ImageLoader(DEFINITION, photos, train=True, seed=9, augmentation=EVERYTHING, **options) as loader:
-            loader.set_epoch(number)
-            for batch in loader:
-                found.update(zip(batch.indices.tolist(), batch.images.numpy(), strict=True))
-        return found
-
-    first = epoch(0, batch_size=4, threads=1)
-    assert sorted(first) == list(range(23))
-    others = [epoch(0, batch_size=9, threads=3, shuffle=False)]
-    for shards in (2, 8):
-        parts = [epoch(0, batch_size=2, shard_id=shard, num_shards=shards, threads=1) for shard in range(shards)]
-        others.append({index: image for part in parts for index, image in part.items()})
-    for other in others:
-        assert sorted(index for index in other if index >= 0) == list(range(23))
-        for index, image in first.items():
-            np.testing.assert_array_equal(image, other[index])
-    again = epoch(1, batch_size=4, threads=1)
-    assert sum(np.array_equal(again[index], first[index]) for index in first) == 0
+    first = drawn("first", 1, backend="dali", batch_size=4, threads=1)
+    assert sorted(first) == sorted(f"{epoch} {index}" for epoch in range(2) for index in range(COUNT))
+    assert len(set(first.values())) == 2 * COUNT
+    assert drawn("shards", 8, backend="dali", batch_size=2, threads=1, shuffle=True) == first
+    assert drawn("processes", 2, backend="reference", batch_size=3, threads=2, last_batch="pad") == first

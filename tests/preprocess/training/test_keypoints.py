@@ -194,27 +194,6 @@ def test_keypoints_that_nobody_asks_for_may_be_anything(tmp_path: Path) -> None:
         read(tmp_path, content, flip_pairs=())
 
 
-def test_draws_are_equal_in_any_shard_and_batch(people: DetectionFiles) -> None:
-    def epoch(**options: Any) -> dict[int, np.ndarray]:
-        chain = Augmentation(MOVES)
-        with DetectionLoader(EXACT, people, train=True, seed=4, augmentation=chain, **options) as loader:
-            return {
-                index: keypoints.numpy()
-                for batch in loader
-                for index, keypoints in zip(batch.indices.tolist(), batch.keypoints, strict=True)
-                if index >= 0
-            }
-
-    first = epoch(batch_size=16)
-    for shards, options in ((1, {"batch_size": 3, "prefetch": 4}), (2, {"batch_size": 5}), (8, {"batch_size": 1})):
-        made: dict[int, np.ndarray] = {}
-        for shard in range(shards):
-            made |= epoch(shard_id=shard, num_shards=shards, last_batch="pad", **options)
-        assert sorted(made) == list(range(16))
-        for index, keypoints in made.items():
-            np.testing.assert_array_equal(keypoints, first[index])
-
-
 @given(st.booleans(), st.booleans(), st.booleans())
 def test_pairs_change_places_in_a_mirror_and_not_in_a_turn(across: bool, down: bool, turned: bool) -> None:
     operations: list[dict[str, Any]] = [{"op": "flip", "probability": float(across)}]

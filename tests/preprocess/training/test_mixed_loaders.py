@@ -12,37 +12,18 @@ from box_sets import CLASSES, Drawn, drawn_set, write_coco
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from image_sets import DEFINITION, write_photos
-from mixing_sets import BOXED, CROPPED, MIXED_BOXES, MIXED_CLASSES, SQUARE, Known
+from mixing_sets import BOXED, CROPPED, MIXED_CLASSES, SQUARE, Known
 from PIL import Image
 
 from onestream.preprocess import (
     BadDataset,
     BadSample,
-    CannotCompile,
     Decode,
     Definition,
     Output,
     Resize,
 )
-from onestream.preprocess.tolerances import varied_tolerance
 from onestream.preprocess.training import Augmentation, DetectionFiles, DetectionLoader, ImageLoader, read_coco
-
-
-def epoch_of(loader: Any) -> dict[int, tuple[Any, ...]]:
-    """By index, what a batch holds of a sample, as arrays."""
-    found = {}
-    for batch in loader:
-        for place, index in enumerate(batch.indices.tolist()):
-            if index >= 0:
-                found[index] = (
-                    tuple(np.asarray(field[place]) for field in batch[:-1] if len(field))
-                    if len(batch) > 3
-                    else (
-                        batch.images[place].numpy(),
-                        batch.labels[place].numpy(),
-                    )
-                )
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -52,71 +33,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> DetectionFiles:
     return read_coco(write_coco(folder, drawn_set(17)), images=folder / "photos")
 
 
-def loader_of(
-    kind: str, photos: Path, files: DetectionFiles, definition: Definition | None = None, **options: Any
-) -> Any:
-    options = {"train": True, "seed": 9, **options}
-    if kind == "classes":
-        return ImageLoader(definition or DEFINITION, photos, augmentation=MIXED_CLASSES, **options)
-    return DetectionLoader(definition or CROPPED, files, augmentation=MIXED_BOXES, **options)
-
-
-@pytest.mark.parametrize("kind", ["classes", "boxes"])
-@pytest.mark.parametrize("backend", ["dali", "reference"])
-def test_samples_depend_on_seed_epoch_and_index_only(
-    photos: Path, files: DetectionFiles, kind: str, backend: Any
-) -> None:
-    """Shards 1, 2 and of threads 8, batch sizes, threads or processes, shuffled or not, normalized by either."""
-
-    def epoch(number: int, **options: Any) -> dict[int, tuple[Any, ...]]:
-        with loader_of(kind, photos, files, backend=backend, **options) as loader:
-            loader.set_epoch(number)
-            return epoch_of(loader)
-
-    first = epoch(1, batch_size=4, threads=1)
-    assert sorted(first) == list(range(23 if kind == "classes" else 17))
-    others = [epoch(1, batch_size=7, threads=2, shuffle=False, normalize="torch")]
-    for shards in (2, 8) if backend == "dali" else (2,):
-        found: dict[int, tuple[Any, ...]] = {}
-        for shard in range(shards):
-            found |= epoch(1, batch_size=2, threads=1, shard_id=shard, num_shards=shards)
-        others.append(found)
-    for other in others:
-        assert sorted(other) == sorted(first)
-        for index, fields in first.items():
-            for one, same in zip(fields, other[index], strict=True):
-                np.testing.assert_array_equal(one, same)
-    again = epoch(2, batch_size=4, threads=1)
-    assert sum(np.array_equal(again[index][0], first[index][0]) for index in first) == 0
-
-
-@pytest.mark.parametrize("kind", ["classes", "boxes"])
-def test_backends_agree(photos: Path, files: DetectionFiles, kind: str) -> None:
-    """Targets in every bit; levels as of the parts, whose difference mixing makes no larger but the colours do."""
-    made = {}
-    for backend in ("dali", "reference"):
-        definition = (DEFINITION if kind == "classes" else CROPPED).pixels()
-        with loader_of(kind, photos, files, definition, batch_size=6, backend=backend) as loader:
-            made[backend] = epoch_of(loader)
-    for index, (image, *targets) in made["dali"].items():
-        other, *same = made["reference"][index]
-        for one, two in zip(targets, same, strict=True):
-            np.testing.assert_array_equal(one, two)
-        assert varied_tolerance("dali", "colours").allows(image, other)
-
-
 def test_mixup_is_the_sum_of_what_serving_sees_of_both(photos: Path) -> None:
     """As torchvision mixes, but before the normalization, in whole levels: half a level of 255 at most."""
     definition = Definition(operations=[Decode(), Resize(mode="exact", size=(64, 56)), DEFINITION.normalize])
     chain = Augmentation([{"op": "mixup"}])
-    with ImageLoader(definition, photos, batch_size=23) as loader:
+    with ImageLoader(definition, photos, batch_size=12) as loader:
         served = next(iter(loader))
-    with ImageLoader(definition, photos, batch_size=23, train=True, shuffle=False, augmentation=chain) as loader:
+    with ImageLoader(definition, photos, batch_size=12, train=True, shuffle=False, augmentation=chain) as loader:
         mixed = next(iter(loader))
-    known = Known([(64, 64)] * 23)
-    assert mixed.labels.shape == (23, 3)
+    known = Known([(64, 64)] * 12)
+    assert mixed.labels.shape == (12, 3)
     assert mixed.labels.dtype == torch.float32
-    for index in range(23):
+    for index in range(12):
         one, other = chain.collage(known, seed=0, epoch=0, index=index, definition=definition).layers
         partner = other.parts[0].sample
         expected = one.share * served.images[index] + other.share * served.images[partner]
@@ -132,13 +60,13 @@ def test_cutmix_pastes_a_rectangle_and_counts_its_area(photos: Path) -> None:
         operations=[Decode(), Resize(mode="exact", size=(64, 56)), Output(layout="NHWC", dtype="uint8")]
     )
     chain = Augmentation([{"op": "cutmix"}])
-    with ImageLoader(definition, photos, batch_size=23) as loader:
+    with ImageLoader(definition, photos, batch_size=12) as loader:
         served = next(iter(loader))
-    with ImageLoader(definition, photos, batch_size=23, train=True, shuffle=False, augmentation=chain) as loader:
+    with ImageLoader(definition, photos, batch_size=12, train=True, shuffle=False, augmentation=chain) as loader:
         mixed = next(iter(loader))
     np.testing.assert_allclose(mixed.labels.sum(dim=1), 1, rtol=1e-6)
     pasted = 0
-    for index in range(23):
+    for index in range(12):
         changed = (mixed.images[index] != served.images[index]).numpy().any(axis=2)
         rows, columns = changed.any(axis=1).nonzero()[0], changed.any(axis=0).nonzero()[0]
         if len(rows):
@@ -147,17 +75,19 @@ def test_cutmix_pastes_a_rectangle_and_counts_its_area(photos: Path) -> None:
             # Where both pictures are of one class, all of the label is its.
             assert own == pytest.approx(1) or own == pytest.approx(1 - area, abs=0.06)
             pasted += 1
-    assert pasted > 15
+    assert pasted > 7
 
 
 def test_soft_labels_go_into_the_loss_and_padding_has_none(photos: Path) -> None:
-    with loader_of("classes", photos, None, batch_size=9, last_batch="pad") as loader:  # type: ignore[arg-type]
-        *_, last = loader
-    assert last.indices.tolist()[5:] == [-1] * 4
-    np.testing.assert_allclose(last.labels.sum(dim=1), [1] * 5 + [0] * 4, rtol=1e-6)
+    with ImageLoader(
+        DEFINITION, photos, batch_size=9, train=True, augmentation=MIXED_CLASSES, last_batch="pad"
+    ) as loader:
+        _, last = loader
+    assert last.indices.tolist()[3:] == [-1] * 6
+    np.testing.assert_allclose(last.labels.sum(dim=1), [1] * 3 + [0] * 6, rtol=1e-6)
     losses = torch.nn.CrossEntropyLoss(reduction="none")(torch.randn(9, 3), last.labels)
-    assert (losses[:5] > 0).all()
-    assert not losses[5:].any()
+    assert (losses[:3] > 0).all()
+    assert not losses[3:].any()
 
 
 def test_labels_are_needed_and_counted(photos: Path) -> None:
@@ -168,36 +98,6 @@ def test_labels_are_needed_and_counted(photos: Path) -> None:
     with ImageLoader(DEFINITION, [(file, 4), (file, 0)], **options) as loader:
         (batch,) = loader
     assert batch.labels.shape == (2, 5)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "message"),
-    [
-        ("classes", "mosaic", "mosaic cannot vary classes, only boxes"),
-        ("boxes", "cutmix", "cutmix cannot vary boxes, only classes"),
-        ("boxes", "warp", "warp cannot vary boxes, only classes, clips, lines, masks"),
-    ],
-)
-def test_what_a_loader_cannot_do_is_refused_by_name(
-    photos: Path, files: DetectionFiles, kind: str, name: str, message: str
-) -> None:
-    chain = Augmentation([{"op": name}])
-    loader: Any = {"classes": ImageLoader, "boxes": DetectionLoader}[kind]
-    with pytest.raises(CannotCompile, match=message):
-        loader(CROPPED, photos if kind == "classes" else files, batch_size=2, train=True, augmentation=chain)
-
-
-@pytest.mark.parametrize(
-    ("backend", "message"),
-    [("dali", "dali on a GPU lacks {}, a chain"), ("cvcuda", "cvcuda on a GPU lacks {};"), ("reference", "'cpu' only")],
-)
-@pytest.mark.parametrize("name", ["mosaic", "mixup", "cutmix", "warp"])
-def test_no_gpu_mixes_or_warps(photos: Path, files: DetectionFiles, backend: Any, name: str, message: str) -> None:
-    chain = Augmentation([{"op": name}])
-    loader: Any = DetectionLoader if name == "mosaic" else ImageLoader
-    source = files if name == "mosaic" else photos
-    with pytest.raises(CannotCompile, match=message.format(name)):
-        loader(CROPPED, source, batch_size=2, train=True, augmentation=chain, backend=backend, device="gpu")
 
 
 @pytest.mark.parametrize("backend", ["dali", "reference"])

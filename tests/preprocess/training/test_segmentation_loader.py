@@ -22,7 +22,6 @@ from onestream.preprocess import (
     Decode,
     Definition,
     Letterbox,
-    Normalize,
     Output,
     Pad,
     Resize,
@@ -201,48 +200,6 @@ def test_a_loader_moves_masks_with_a_chain(files: SegmentationFiles, backend: An
     assert compared > 17 * 2000
 
 
-def test_what_is_drawn_depends_on_seed_epoch_and_sample_only(files: SegmentationFiles) -> None:
-    def epoch(number: int, **options: Any) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        with SegmentationLoader(LETTERBOX, files, train=True, seed=9, augmentation=CHAIN, **options) as loader:
-            loader.set_epoch(number)
-            return collect(loader)
-
-    first = epoch(1, batch_size=4, threads=1)
-    assert sorted(first) == list(range(17))
-    for shards, options in (
-        (1, {"batch_size": 17, "prefetch": 1, "threads": 3}),
-        (1, {"batch_size": 4, "backend": "reference", "threads": 2}),
-        (2, {"batch_size": 3, "prefetch": 5, "normalize": "torch", "to": "cpu"}),
-        (8, {"batch_size": 1}),
-    ):
-        made: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        for shard in range(shards):
-            made |= epoch(1, shard_id=shard, num_shards=shards, last_batch="pad", **options)
-        assert sorted(made) == list(range(17))
-        for index, (image, mask) in made.items():
-            np.testing.assert_array_equal(mask, first[index][1])
-            np.testing.assert_array_equal(image, first[index][0])
-    assert any((mask != first[index][1]).any() for index, (_, mask) in epoch(2, batch_size=4).items())
-
-
-def test_normalizing_in_torch_leaves_masks_as_they_are(files: SegmentationFiles) -> None:
-    definition = Definition(operations=[*LETTERBOX.operations[:-1], Normalize(mean=(0.4,) * 3, std=(0.3,) * 3)])
-    made = []
-    for normalize in ("backend", "torch"):
-        options: dict[str, Any] = {"normalize": normalize, "to": "cpu", "seed": 2}
-        with SegmentationLoader(definition, files, batch_size=6, train=True, **options) as loader:
-            made.append(collect(loader))
-    for index, (image, mask) in made[0].items():
-        np.testing.assert_array_equal(image, made[1][index][0])
-        np.testing.assert_array_equal(mask, made[1][index][1])
-
-
-@pytest.mark.parametrize("name", ["mosaic", "mixup", "cutmix", "background", "speed"])
-def test_what_makes_no_mask_is_refused_by_name(files: SegmentationFiles, name: str) -> None:
-    with pytest.raises(CannotCompile, match=f"{name} cannot vary masks, only "):
-        SegmentationLoader(LETTERBOX, files, batch_size=2, train=True, augmentation=Augmentation([{"op": name}]))
-
-
 @pytest.mark.parametrize("backend", ["dali", "reference"])
 def test_bad_masks_fail_or_are_skipped_and_listed(tmp_path: Path, backend: Any) -> None:
     write_set(tmp_path, 8)
@@ -271,18 +228,6 @@ def test_bad_masks_fail_or_are_skipped_and_listed(tmp_path: Path, backend: Any) 
     assert reasons[2].endswith("masks/004.png: got the level 9; allowed: 0, 1, 2, 255")
     assert "masks/005.png: bad image (corrupt)" in reasons[3]
     assert "got text" in reasons[4]
-
-
-def test_shards_stay_in_step_over_a_batch_of_bad_pictures(tmp_path: Path) -> None:
-    files = write_set(tmp_path, 8)
-    for number in (1, 3):
-        (tmp_path / "photos" / f"{number:03}.png").write_text("no picture")
-    options: dict[str, Any] = {"batch_size": 2, "num_shards": 2, "bad_files": "skip"}
-    with SegmentationLoader(LETTERBOX, files, shard_id=1, **options) as loader:
-        first, second = loader
-    assert first.indices.tolist() == [-1, -1]
-    assert bool((first.masks == IGNORE).all())
-    assert second.indices.tolist() == [5, 7]
 
 
 @pytest.mark.needs_gpu

@@ -156,35 +156,6 @@ def test_padding_samples_have_no_loss(files: TextFiles) -> None:
     assert not log_probs.grad[:, 1:].any()
 
 
-@pytest.mark.parametrize("definition", DEFINITIONS)
-def test_samples_depend_on_nothing_but_the_line(files: TextFiles, definition: Definition) -> None:
-    with TextLoader(definition, files, batch_size=3, threads=1, **OPTIONS) as loader:
-        first = collect(loader)
-    found: dict[int, np.ndarray] = {}
-    for shard in (0, 1):
-        with TextLoader(
-            definition, files, batch_size=4, threads=3, shuffle=True, window=9, seed=5, shard_id=shard, num_shards=2,
-            normalize="torch", to="cpu", **OPTIONS
-        ) as loader:  # fmt: skip
-            loader.set_epoch(3)
-            made = collect(loader)
-            assert not set(made) & set(found)
-            found.update(made)
-    assert sorted(found) == list(range(len(files)))
-    for index, sample in found.items():
-        np.testing.assert_array_equal(sample, first[index])
-
-
-def test_an_epoch_follows_from_its_seed_and_number(files: TextFiles) -> None:
-    def epochs(seed: int) -> list[list[list[int]]]:
-        with TextLoader(READ, files, batch_size=4, shuffle=True, seed=seed, **OPTIONS) as loader:
-            return [[batch.indices.tolist() for batch in loader] for _ in range(2)]
-
-    assert epochs(1) == epochs(1)
-    assert epochs(1)[0] != epochs(1)[1]
-    assert epochs(1) != epochs(2)
-
-
 def test_a_picture_is_read_once_for_all_of_its_lines_in_a_window(
     files: TextFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,28 +243,6 @@ def test_pictures_that_turn_out_to_be_bad_fail_or_are_skipped(tmp_path: Path, ba
     assert "corrupt" in reasons[pictures[3].name]
 
 
-def test_shards_stay_in_step_over_a_batch_of_bad_lines(tmp_path: Path) -> None:
-    files = read_text_lines(write_json_lines(tmp_path, pages(8, most_lines=1)))
-    for number in (0, 1):
-        files.samples[number].path.write_text("no picture")
-    with TextLoader(READ, files, batch_size=2, shard_id=0, num_shards=2, bad_files="skip", **OPTIONS) as loader:
-        first, second = loader
-    assert first.indices.tolist() == [-1, -1]
-    assert first.texts == ["", ""]
-    assert first.targets.shape == (0,)
-    assert first.widths.tolist() == first.input_lengths.tolist() == first.target_lengths.tolist() == [0, 0]
-    assert second.indices.tolist() == [2, 3]
-
-
-def test_a_loop_may_be_left_early_and_the_loader_used_again(files: TextFiles) -> None:
-    with TextLoader(READ, files, batch_size=2, window=4, **OPTIONS) as loader:
-        assert len(loader) == 13
-        for _ in range(3):
-            assert next(iter(loader)).indices.tolist() == [0, 1]
-        loader.reset()
-        assert [batch.indices.tolist() for batch in loader][-1] == [24]
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -321,18 +270,3 @@ def test_wrong_options_are_named(
     options = {"definition": READ, "batch_size": 2, **OPTIONS, **change}
     with pytest.raises(error, match=message):
         TextLoader(options.pop("definition"), files, **options)
-
-
-@pytest.mark.needs_gpu
-def test_a_gpu_gets_what_the_cpu_makes(files: TextFiles) -> None:
-    with TextLoader(READ, files, batch_size=4, shuffle=True, **OPTIONS) as loader:
-        expected = list(loader)
-    with TextLoader(
-        READ, files, batch_size=4, shuffle=True, to="cuda", normalize="torch", pin_memory=True, **OPTIONS
-    ) as loader:
-        for batch, other in zip(loader, expected, strict=True):
-            assert batch.texts == other.texts
-            for one, same in zip(batch, other, strict=True):
-                if isinstance(one, torch.Tensor):
-                    assert one.is_cuda
-                    assert torch.equal(one.cpu(), same)

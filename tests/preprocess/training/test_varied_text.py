@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 from text_sets import CHARACTERS, pages, write_json_lines
 
-from onestream.preprocess import CannotCompile, Definition
+from onestream.preprocess import Definition
 from onestream.preprocess.changes import Background
-from onestream.preprocess.tolerances import varied_tolerance
 from onestream.preprocess.training import Augmentation, TextBatch, TextFiles, TextLoader, read_text_lines
 
 READ = Definition.model_validate(
@@ -70,46 +69,6 @@ def collect(loader: TextLoader) -> dict[int, tuple[np.ndarray, str]]:
     return found
 
 
-@pytest.mark.parametrize("definition", [READ, BOX], ids=["quad", "box"])
-def test_lines_depend_on_seed_epoch_and_index_only(files: TextFiles, definition: Definition) -> None:
-    """Shards, batches, threads and windows; and strings and widths are those of lines that do not vary."""
-
-    def epoch(number: int, **options: Any) -> dict[int, tuple[np.ndarray, str]]:
-        with TextLoader(definition, files, seed=5, **{**OPTIONS, **options}) as loader:
-            loader.set_epoch(number)
-            return collect(loader)
-
-    first = epoch(1, batch_size=3, threads=1)
-    plain = epoch(1, batch_size=3, threads=1, augmentation=None)
-    assert sorted(first) == list(range(len(files)))
-    for index, (sample, text) in first.items():
-        assert (sample.shape, text) == (plain[index][0].shape, plain[index][1])
-    assert sum(np.array_equal(first[index][0], plain[index][0]) for index in first) == 0
-    others = [epoch(1, batch_size=4, threads=2, shuffle=True, window=9, normalize="torch")]
-    for shards in (2, 8):
-        found: dict[int, tuple[np.ndarray, str]] = {}
-        for shard in range(shards):
-            found |= epoch(1, batch_size=1, shuffle=True, shard_id=shard, num_shards=shards, last_batch="pad")
-        others.append(found)
-    for other in others:
-        assert sorted(other) == sorted(first)
-        for index, (sample, _) in first.items():
-            np.testing.assert_array_equal(sample, other[index][0])
-    again = epoch(2, batch_size=3)
-    assert sum(np.array_equal(again[index][0], first[index][0]) for index in first) == 0
-
-
-@pytest.mark.parametrize("definition", [READ, BOX], ids=["quad", "box"])
-def test_backends_make_the_same_bits_of_lines(files: TextFiles, definition: Definition) -> None:
-    made = []
-    for backend in ("dali", "reference"):
-        with TextLoader(definition.pixels(), files, batch_size=4, backend=backend, **OPTIONS) as loader:  # type: ignore[arg-type]
-            made.append(collect(loader))
-    for index, (sample, _) in made[0].items():
-        # The region and its changes are equal; the resize to the network's size is that of any box.
-        assert varied_tolerance("dali", "box").allows(sample, made[1][index][0])
-
-
 def test_a_chain_that_changes_nothing_gives_what_serving_runs(files: TextFiles) -> None:
     never = Augmentation([{"op": "warp", "probability": 0}, {"op": "blur", "probability": 0}])
     made = []
@@ -155,12 +114,6 @@ def test_beyond_the_picture_is_the_fill_or_its_border_repeated(tmp_path: Path, b
         # Blue first: the definition's order.
         assert sample[0, 0].tolist() == expected
         assert sample[24, 60].tolist() == [0, 0, 255]
-
-
-@pytest.mark.parametrize("name", ["flip", "box", "scale_jitter", "mosaic", "mixup", "cutmix"])
-def test_what_would_make_another_text_is_refused_by_name(files: TextFiles, name: str) -> None:
-    with pytest.raises(CannotCompile, match=f"{name} cannot vary lines"):
-        TextLoader(READ, files, batch_size=4, **{**OPTIONS, "augmentation": Augmentation([{"op": name}])})
 
 
 @given(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from clip_files import HEIGHT, WIDTH, number_in, write_video
 from image_sets import DEFINITION
-from test_image_loader import KINDS
 
 from onestream.preprocess import CannotCompile, Decode, Definition, Output, Resize
 from onestream.preprocess.training import Augmentation, ImageLoader
@@ -40,31 +38,6 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(9):
         write_video(folder / f"{number}.mp4", "libx264", count=30, options={"g": "8"})
     return folder
-
-
-def test_draws_depend_on_seed_epoch_and_sample_only(clips: Path) -> None:
-    def epoch(number: int, **options: Any) -> dict[int, np.ndarray]:
-        found = {}
-        with VideoLoader(
-            DEFINITION, clips, num_frames=5, stride=2, train=True, seed=9, augmentation=CHAIN, **options
-        ) as loader:
-            loader.set_epoch(number)
-            for batch in loader:
-                found.update(zip(batch.indices.tolist(), batch.clips.numpy(), strict=True))
-        return {index: clip for index, clip in found.items() if index >= 0}
-
-    first = epoch(0, batch_size=4, threads=1)
-    assert sorted(first) == list(range(9))
-    others = [epoch(0, batch_size=9, threads=3, shuffle=False, prefetch=2)]
-    for shards in (2, 8):
-        parts = [epoch(0, batch_size=2, shard_id=shard, num_shards=shards, last_batch="pad") for shard in range(shards)]
-        others.append({index: clip for part in parts for index, clip in part.items()})
-    for other in others:
-        assert sorted(other) == list(range(9))
-        for index, clip in first.items():
-            np.testing.assert_array_equal(clip, other[index])
-    again = epoch(1, batch_size=4)
-    assert not any(np.array_equal(again[index], first[index]) for index in first)
 
 
 def test_a_clip_is_what_its_drawn_values_make_of_it(clips: Path) -> None:
@@ -126,13 +99,6 @@ def test_pictures_refuse_operations_on_times_by_name(photos: Path) -> None:
         ImageLoader(DEFINITION, photos, batch_size=2, train=True, augmentation=CHAIN)
 
 
-@pytest.mark.parametrize("name", ["mosaic", "mixup", "cutmix", "background"])
-def test_clips_refuse_what_varies_pictures_and_lines_only_by_name(clips: Path, name: str) -> None:
-    chain = Augmentation([{"op": name}])
-    with pytest.raises(CannotCompile, match=f"{name} cannot vary clips, only"):
-        VideoLoader(WHOLE, clips, batch_size=1, num_frames=1, train=True, augmentation=chain)
-
-
 def test_listed_frames_have_no_other_speed(clips: Path) -> None:
     with pytest.raises(ValueError, match="speed needs num_frames; frames lists the frames themselves"):
         VideoLoader(WHOLE, clips, batch_size=1, frames=(1, 2), train=True, augmentation=CHAIN)
@@ -140,36 +106,3 @@ def test_listed_frames_have_no_other_speed(clips: Path) -> None:
     with VideoLoader(WHOLE, clips, batch_size=9, frames=(4, 9), train=True, augmentation=lost) as loader:
         (batch,) = loader
     assert torch.equal(batch.clips[:, 0], batch.clips[:, 1])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("train", [False, True])
-def test_normalizing_in_torch_gives_the_same_bits(clips: Path, kind: str, train: bool) -> None:
-    given = []
-    for normalize in ("backend", "torch"):
-        with VideoLoader(
-            KINDS[kind], clips, batch_size=9, num_frames=3, train=train, seed=4, normalize=normalize, to="cpu",  # type: ignore[arg-type]
-        ) as loader:  # fmt: skip
-            (batch,) = loader
-            given.append(batch.clips)
-    assert given[0].dtype == given[1].dtype
-    assert given[0].shape == given[1].shape
-    assert torch.equal(given[0], given[1])
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU")
-def test_a_device_that_is_not_there_is_refused(clips: Path) -> None:
-    with pytest.raises(ValueError, match="PyTorch sees no CUDA device"):
-        VideoLoader(WHOLE, clips, batch_size=1, num_frames=1, to="cuda")
-
-
-@pytest.mark.needs_gpu
-def test_a_gpu_gets_what_the_cpu_computes(clips: Path) -> None:
-    given = []
-    for options in ({}, {"to": "cuda", "normalize": "torch", "pin_memory": True}):
-        with VideoLoader(
-            DEFINITION, clips, batch_size=4, num_frames=5, train=True, seed=1, augmentation=CHAIN, **options
-        ) as loader:
-            given.append([batch.clips.cpu() for batch in loader])
-    for one, other in zip(*given, strict=True):
-        assert torch.equal(one, other)

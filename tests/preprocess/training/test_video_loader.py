@@ -69,32 +69,6 @@ def test_frames_are_the_ones_chosen(clips: Path, options: dict[str, object], exp
         assert batch.labels.tolist() == [-1]
 
 
-def test_shards_hold_every_video_once_and_shuffle_by_epoch(clips: Path) -> None:
-    orders: list[list[int]] = []
-    for shard in range(2):
-        with VideoLoader(
-            PIXELS, clips, batch_size=2, num_frames=1, shuffle=True, seed=4, shard_id=shard, num_shards=2
-        ) as loader:
-            for _ in range(2):
-                orders.append([index for batch in loader for index in batch.indices.tolist()])
-            loader.set_epoch(0)
-            assert [index for batch in loader for index in batch.indices.tolist()] == orders[-2]
-    assert sorted(orders[0] + orders[2]) == list(range(7))
-    assert orders[0] != orders[1]
-
-
-@pytest.mark.parametrize(
-    ("last_batch", "sizes", "paddings"), [("partial", [4, 3], 0), ("pad", [4, 4], 1), ("drop", [4], 0)]
-)
-def test_last_batches(clips: Path, last_batch: str, sizes: list[int], paddings: int) -> None:
-    with VideoLoader(PIXELS, clips, batch_size=4, num_frames=2, last_batch=last_batch) as loader:  # type: ignore[arg-type]
-        batches = list(loader)
-        assert len(loader) == len(sizes)
-    assert [len(batch.clips) for batch in batches] == sizes
-    assert sum((batch.indices == -1).sum() for batch in batches) == paddings
-    assert sum((batch.labels == -100).sum() for batch in batches) == paddings
-
-
 def with_bad_ones(clips: Path, folder: Path) -> Path:
     """A list of four videos: good, cut off, too short, good."""
     source = (clips / "run" / "5.mp4").read_bytes()
@@ -124,22 +98,6 @@ def test_bad_videos_fail_by_name_or_are_skipped_and_listed(clips: Path, tmp_path
         assert batch.indices.tolist() == [0, -1, -1, 3]
         assert batch.labels.tolist() == [3, -100, -100, 0]
         assert torch.equal(batch.clips[1], batch.clips[0])
-
-
-def test_a_batch_of_only_bad_videos_is_left_out(clips: Path, tmp_path: Path) -> None:
-    listed = with_bad_ones(clips, tmp_path)
-    with VideoLoader(PIXELS, listed, batch_size=1, num_frames=12, bad_files="skip") as loader:
-        for _ in range(2):
-            assert [batch.indices.tolist() for batch in loader] == [[0], [3]]
-        assert [one.index for one in loader.skipped] == [1, 2]
-    in_step = {"shard_id": 1, "num_shards": 2}
-    with VideoLoader(PIXELS, listed, batch_size=1, num_frames=12, bad_files="skip", **in_step) as loader:
-        assert [batch.indices.tolist() for batch in loader] == [[-1], [3]]
-    with (
-        VideoLoader(PIXELS, [tmp_path / "cut.mp4"], batch_size=1, num_frames=12, bad_files="skip") as loader,
-        pytest.raises(BadSample, match=r"all 1 videos of the epoch are bad, the first is .*cut\.mp4"),
-    ):
-        list(loader)
 
 
 def test_an_epoch_can_be_left_and_everything_is_released(clips: Path) -> None:
