@@ -52,9 +52,9 @@ def fields() -> dict[str, Any]:
     }
 
 
-def write(folder: Path, **more: Any) -> dict[str, Path]:
-    """Write grid.yaml and the networks of its stages, which are returned; ``more`` are other fields of the file."""
-    (folder / "grid.yaml").write_text(yaml.safe_dump(fields() | more, sort_keys=False))
+def write(folder: Path, *, name: str = "grid", **more: Any) -> dict[str, Path]:
+    """Write NAME.yaml and the networks of its stages, which are returned; ``more`` are other fields of the file."""
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields() | more, sort_keys=False))
     networks = {name: folder / f"{name}.onnx" for name in ("find", "name")}
     detectors.level_detector(networks["find"], cells=CELLS)
     strongest_channel(networks["name"])

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,20 +20,21 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from patience import PATIENCE_S
 from proxies import Certificates, RunningCommand, make_certificates, proxy_command
+from shared_server import SharedServer
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from onestream.serving.proxy.tokens import add_token
-from onestream.serving.server.server import Server
 from onestream.serving.server.triton.ports import free_port
 
 ROOT = Path(__file__).parents[2]
+CLASSIFY_MODELS = ("classify", "classify_fused", "classify_video")
 
 
 @dataclass(frozen=True)
 class Gate:
     """A running proxy, the server behind it, and a token that it knows."""
 
-    server: Server
+    server: SharedServer
     command: RunningCommand
     certificates: Certificates
     token_file: Path
@@ -100,8 +101,10 @@ class Gate:
 
 
 @contextmanager
-def gate_before(server: Server, folder: Path, *options: str) -> Iterator[Gate]:
-    """A proxy before ``server``, with TLS and alice's token; its files go into ``folder``."""
+def gate_before(
+    server: SharedServer, folder: Path, *options: str, models: Sequence[str] = CLASSIFY_MODELS
+) -> Iterator[Gate]:
+    """A proxy before these models of ``server``, with TLS and alice's token; its files go into ``folder``."""
     certificates = make_certificates(folder)
     tokens = folder / "tokens.conf"
     token = add_token(tokens, "alice")
@@ -111,6 +114,7 @@ def gate_before(server: Server, folder: Path, *options: str) -> Iterator[Gate]:
         *("--listen", f"127.0.0.1:{port}", "--token-file", str(tokens)),
         *("--tls-cert", str(certificates.certificate), "--tls-key", str(certificates.key)),
         *("--http", server.http_address, "--grpc", server.grpc_address),
+        *("--repository", str(server.repository), *(f"--model={model}" for model in models)),
         *options,
     ) as command:
         yield Gate(server, command, certificates, tokens, token, port)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import http.client
 import json
 import socket
 import ssl
@@ -14,21 +13,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import detectors
 import grpc
 import psutil
 import pytest
 from clip_files import write_video
-from gate import ROOT, Gate, gate_before
+from gate import CLASSIFY_MODELS, ROOT, Gate, gate_before
 from google.protobuf.descriptor import MethodDescriptor
 from patience import PATIENCE_S, wait_until
+from shared_server import CLASSIFY, SharedServer
+from test_detect_served import CELLS
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from onestream.client import BadImage, Client, SharedMemoryUnavailable
+from onestream.client import BadImage, Client
 from onestream.serving.proxy.tokens import add_token
-from onestream.serving.server.server import Server
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.needs_triton,
+    pytest.mark.needs_nginx,
+    pytest.mark.slow,
+    pytest.mark.serves(CLASSIFY, CELLS),
+]
 
 PHOTO = ROOT / "examples" / "photos" / "coffee.jpg"
 SERVICE = "/inference.GRPCInferenceService"
@@ -40,25 +46,24 @@ METHODS: list[MethodDescriptor] = list(messages.DESCRIPTOR.services_by_name["GRP
 
 
 @pytest.fixture(scope="module")
-def gate(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+def gate(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     folder = tmp_path_factory.mktemp("gate")
-    with gate_before(server, folder, "--slow-client-s", str(SLOW_CLIENT_S)) as opened:
+    models = (*CLASSIFY_MODELS, "cells", "cells_fused")
+    with gate_before(server, folder, "--slow-client-s", str(SLOW_CLIENT_S), models=models) as opened:
         yield opened
 
 
 # ---------------------------------------------------------------- who may pass
 
 
-@pytest.mark.parametrize("scheme", ["https", "grpcs"])
-@pytest.mark.parametrize("pipeline", ["classify", "classify_fused"])
+@pytest.mark.parametrize(("scheme", "pipeline"), [("https", "classify"), ("grpcs", "classify_fused")])
 def test_a_caller_with_a_token_gets_results(gate: Gate, scheme: str, pipeline: str) -> None:
     done = gate.onestream("predict", "--json", "--pipeline", pipeline, str(PHOTO), scheme=scheme, token=gate.token)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["labels"] == ["espresso"]
 
 
-@pytest.mark.parametrize("scheme", ["https", "grpcs"])
-@pytest.mark.parametrize("token", [None, "0" * 64], ids=["no token", "a wrong token"])
+@pytest.mark.parametrize(("scheme", "token"), [("https", None), ("grpcs", "0" * 64)], ids=["no token", "a wrong token"])
 def test_the_client_says_that_a_token_is_missing(gate: Gate, scheme: str, token: str | None) -> None:
     done = gate.onestream("predict", "--json", str(PHOTO), scheme=scheme, token=token)
     assert done.returncode == 2
@@ -190,38 +195,6 @@ def test_grpc_methods_are_closed(gate: Gate, method: str) -> None:
 def test_other_grpc_services_are_closed(gate: Gate) -> None:
     code = gate.code("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", token=gate.token)
     assert code is grpc.StatusCode.PERMISSION_DENIED
-
-
-def test_administration_and_shared_memory_are_closed_even_without_the_proxy(gate: Gate) -> None:
-    for url in (gate.server.grpc_url, gate.server.http_url):
-        with Client(url, shared_memory=True) as client, pytest.raises(SharedMemoryUnavailable, match="--shared-memory"):
-            client.classify(PHOTO)
-    connection = http.client.HTTPConnection(gate.server.http_address, timeout=10)
-    for method, path in (
-        ("GET", "/v2/systemsharedmemory/status"),
-        ("GET", "/v2/cudasharedmemory/status"),
-        ("POST", "/v2/repository/index"),
-        ("POST", "/v2/repository/models/classify/unload"),
-        ("GET", "/v2/trace/setting"),
-        ("GET", "/v2/logging"),
-    ):
-        connection.request(method, path)
-        answer = connection.getresponse()
-        assert answer.status == 403, path
-        answer.read()
-    connection.close()
-    with grpc.insecure_channel(gate.server.grpc_address) as channel:
-        stub = GRPCInferenceServiceStub(channel)
-        for name in (
-            "RepositoryIndex",
-            "SystemSharedMemoryStatus",
-            "CudaSharedMemoryStatus",
-            "TraceSetting",
-            "LogSettings",
-        ):
-            request = getattr(messages, f"{name}Request")()
-            with pytest.raises(grpc.RpcError, match="protocol is restricted"):
-                getattr(stub, name)(request, timeout=10)
 
 
 # ---------------------------------------------------------------- how much, and how slowly
@@ -357,6 +330,39 @@ def test_a_slow_client_is_cut_off(gate: Gate) -> None:
             assert answer == b"" or answer.startswith(b"HTTP/1.1 408")
 
 
+# ---------------------------------------------------------------- objects
+
+CALLS = """
+import json, os, sys
+import numpy as np
+from onestream.client import Client
+
+url, side = sys.argv[1], int(sys.argv[2])
+black = np.zeros((side, side, 3), np.uint8)
+one, everywhere = black.copy(), black.copy()
+one[:8, 8:16, 0], everywhere[..., 0] = 255, 255
+with Client(url, token=os.environ["ONESTREAM_TOKEN"], timeout_s=60) as client:
+    for form in ("cells", "cells_fused"):
+        print(json.dumps([client.detect(picture, pipeline=form).to_dict() for picture in (black, one, everywhere)]))
+"""
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_no_object_and_many_come_through(gate: Gate, scheme: str) -> None:
+    """In a process of its own, since gRPC reads whom it trusts once."""
+    command = [sys.executable, "-c", CALLS, gate.url(scheme), str(detectors.SIDE)]
+    environment = gate.environment(gate.token)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    forms = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(forms) == 2
+    for nothing, one, everywhere in forms:
+        assert nothing["boxes"] == []
+        assert one["boxes"] == [[8, 0, 16, 8]]
+        assert len(everywhere["boxes"]) == detectors.CELLS**2
+        assert everywhere["image_size"] == [detectors.SIDE, detectors.SIDE]
+
+
 # ---------------------------------------------------------------- video
 
 
@@ -376,10 +382,10 @@ def test_a_stream_may_pause_for_longer_than_a_request_and_ends_when_its_client_g
     port = int(gate.server.grpc_address.rpartition(":")[2])
 
     def connections() -> int:
-        found = psutil.net_connections("tcp")
-        return sum(c.status == "ESTABLISHED" and c.laddr.port == port for c in found)
-
-    before = connections()
+        """Those of the proxy with Triton; others may call it directly."""
+        proxy = psutil.Process(gate.command.process.pid)
+        found = [one for process in proxy.children(recursive=True) for one in process.net_connections("tcp")]
+        return sum(one.status == "ESTABLISHED" and bool(one.raddr) and one.raddr.port == port for one in found)
 
     def parts() -> Iterator[Any]:
         time.sleep(SLOW_CLIENT_S + 1.5)
@@ -392,7 +398,7 @@ def test_a_stream_may_pause_for_longer_than_a_request_and_ends_when_its_client_g
         call = GRPCInferenceServiceStub(channel).ModelStreamInfer(parts(), metadata=metadata)
         answer = next(iter(call))
         assert "unknown model" in answer.error_message
-        assert connections() > before - 1
+        assert connections() > 0
         busy = connections()
         call.cancel()
         wait_until(lambda: connections() < busy, "Triton still has the stream's connection")

@@ -15,9 +15,9 @@ import pytest
 from clip_files import write_video
 from gate import ROOT, Gate, gate_before
 from patience import PATIENCE_S
+from shared_server import SharedServer
 
 from onestream.serving.proxy.tokens import add_token
-from onestream.serving.server.server import Server
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx, pytest.mark.slow]
 
@@ -48,7 +48,7 @@ except OnestreamError as error:
 
 
 @pytest.fixture(scope="module")
-def gate(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+def gate(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     with gate_before(server, tmp_path_factory.mktemp("gate")) as opened:
         yield opened
 
@@ -75,8 +75,7 @@ def test_an_async_client_with_a_token_gets_results(gate: Gate, scheme: str) -> N
     assert (ready, name, found) == ("ready True", "triton", ["espresso"] * 9)
 
 
-@pytest.mark.parametrize("scheme", ["https", "grpcs"])
-@pytest.mark.parametrize("token", [None, "0" * 64], ids=["no token", "a wrong token"])
+@pytest.mark.parametrize(("scheme", "token"), [("https", None), ("grpcs", "0" * 64)], ids=["no token", "a wrong token"])
 def test_an_async_client_says_that_a_token_is_missing(gate: Gate, scheme: str, token: str | None) -> None:
     ready, refused = ask(gate, scheme, COFFEE, token=token)
     assert ready == "ready True", "health is open"
@@ -97,20 +96,18 @@ def test_the_streams_of_an_async_client_send_the_token(gate: Gate, tmp_path: Pat
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
 def test_a_bulk_run_with_a_token_writes_every_row(gate: Gate, scheme: str, tmp_path: Path) -> None:
-    by_environment, by_option = tmp_path / "environment.jsonl", tmp_path / "option.jsonl"
-    sources = (str(COFFEE.parent), "--to")
-    done = gate.onestream("bulk", *sources, str(by_environment), scheme=scheme, token=gate.token)
+    """The token is in the environment, or an option."""
+    table = tmp_path / "out.jsonl"
+    token = {"token": gate.token} if scheme == "https" else {"token": None}
+    option = () if scheme == "https" else ("--token", gate.token)
+    done = gate.onestream("bulk", str(COFFEE.parent), "--to", str(table), *option, scheme=scheme, **token)
     assert done.returncode == 0, done.stderr
-    done = gate.onestream("bulk", *sources, str(by_option), "--token", gate.token, scheme=scheme)
-    assert done.returncode == 0, done.stderr
-    for table in (by_environment, by_option):
-        labels = {Path(row["path"]): row["labels"][0]["label"] for row in json_rows(table)}
-        assert list(labels) == PHOTOS
-        assert labels[COFFEE] == "espresso"
+    labels = {Path(row["path"]): row["labels"][0]["label"] for row in json_rows(table)}
+    assert list(labels) == PHOTOS
+    assert labels[COFFEE] == "espresso"
 
 
-@pytest.mark.parametrize("scheme", ["https", "grpcs"])
-@pytest.mark.parametrize("token", [None, "0" * 64], ids=["no token", "a wrong token"])
+@pytest.mark.parametrize(("scheme", "token"), [("https", None), ("grpcs", "0" * 64)], ids=["no token", "a wrong token"])
 def test_a_bulk_run_without_a_token_begins_nothing(gate: Gate, scheme: str, token: str | None, tmp_path: Path) -> None:
     done = gate.onestream("bulk", str(COFFEE), "--to", str(tmp_path / "out.csv"), scheme=scheme, token=token)
     assert done.returncode == 2
@@ -119,14 +116,13 @@ def test_a_bulk_run_without_a_token_begins_nothing(gate: Gate, scheme: str, toke
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("scheme", ["https", "grpcs"])
-def test_a_run_whose_token_is_taken_back_goes_on_with_another(gate: Gate, scheme: str, tmp_path: Path) -> None:
+def test_a_run_whose_token_is_taken_back_goes_on_with_another(gate: Gate, tmp_path: Path) -> None:
     before = gate.token_file.read_text()
     old = add_token(gate.token_file, "old")
     gate.read_tokens_until(old, 200)
     table, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
     arguments = ("bulk", "-", "--to", str(table), "--in-flight", "2")
-    command = [sys.executable, "-m", "onestream", *arguments, "--url", gate.url(scheme)]
+    command = [sys.executable, "-m", "onestream", *arguments, "--url", gate.url("grpcs")]
     listed = ""
     with subprocess.Popen(
         command, cwd=ROOT, env=gate.environment(old), stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -11,26 +11,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import detectors
 import numpy as np
 import pytest
-import yaml
-from colored_cells import FORMS, drawn, fields, picture
-from networks import strongest_channel
+from builds import build
+from colored_cells import FORMS, drawn, picture, write
 from patience import NEVER_S, wait_until
 from PIL import Image
+from small_models import running
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
 from onestream.client import Client
 from onestream.measure.trace_file import TracedRequest, read_traces
-from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 from onestream.wire.refusals import WAITED_TOO_LONG
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
-FIND, NAME = "things_find_model", "things_name_model"
+FIND, NAME = "grid_find_model", "grid_name_model"
 HEAVY_TIMES = 4
 """By which a side of a picture is enlarged to 2048 pixels: a PNG of that size is decoded out of the others' way."""
 
@@ -108,16 +106,11 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("carried")
     # No queue refuses anything for its own sake.
     serving = {"max_batch_size": 1, "cpu_instances": 2, "max_queue_size": 64, "max_queue_ms": 1_000_000}
-    (folder / "things.yaml").write_text(yaml.safe_dump(fields() | {"serving": serving}, sort_keys=False))
-    detectors.level_detector(folder / "find.onnx", cells=32)
-    strongest_channel(folder / "name.onnx")
-    networks = {name: folder / f"{name}.onnx" for name in ("find", "name")}
-    build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
+    build(folder / "grid.yaml", folder=folder / "repository", onnx_files=write(folder, serving=serving))
     for network in (FIND, NAME):
         (folder / "repository" / network / "1" / "model.py").write_text(WATCHED.format(folder=str(folder)))
-    with Server(
-        folder / "repository", http_port=0, grpc_port=0, metrics_port=0, trace=folder / "trace.jsonl"
-    ) as server:
+    forms = [*FORMS, FIND, NAME]
+    with running(folder / "repository", models=forms, trace=folder / "trace.jsonl") as server:
         yield Watched(server, folder)
 
 
@@ -145,7 +138,7 @@ def test_networks_are_told_the_id_and_what_is_left_of_the_time(watched: Watched,
     request_id = f"told:{client.url[:4]}"
     with ThreadPoolExecutor(1) as threads:
         with watched.held(FIND):
-            answer = threads.submit(client.infer, "things", picture(drawn(3, 1)), request_id=request_id)
+            answer = threads.submit(client.infer, "grid", picture(drawn(3, 1)), request_id=request_id)
             wait_until(lambda: watched.asked(FIND, request_id))
             time.sleep(0.5)
         assert answer.result()["labels"].shape == (1, 3)
@@ -158,18 +151,18 @@ def test_networks_are_told_the_id_and_what_is_left_of_the_time(watched: Watched,
 
 def test_a_request_without_a_timeout_asks_without_one(watched: Watched) -> None:
     with triton(watched) as asking:
-        asking.infer("things", tensor(picture(drawn(2, 2))), request_id="patient")
+        asking.infer("grid", tensor(picture(drawn(2, 2))), request_id="patient")
     assert (watched.asked(FIND, "patient"), watched.asked(NAME, "patient")) == ([0], [0, 0])
 
 
 def test_one_that_a_network_lets_wait_for_too_long_is_refused_as_by_any_model(watched: Watched) -> None:
     with triton(watched) as asking, ThreadPoolExecutor(1) as threads:
         with watched.held(NAME):
-            busy = threads.submit(asking.infer, "things", tensor(picture(drawn(4, 3))), request_id="busy")
+            busy = threads.submit(asking.infer, "grid", tensor(picture(drawn(4, 3))), request_id="busy")
             # Both processes of the network have something to do.
             wait_until(lambda: len(watched.asked(NAME, "busy")) == 2)
             with pytest.raises(InferenceServerException) as refused:
-                asking.infer("things", tensor(picture(drawn(1, 3))), request_id="late", timeout=3_000_000)
+                asking.infer("grid", tensor(picture(drawn(1, 3))), request_id="late", timeout=3_000_000)
         assert busy.result().as_numpy("labels").shape == (1, 4)
     assert (refused.value.status(), refused.value.message()) == ("StatusCode.UNAVAILABLE", WAITED_TOO_LONG)
     assert (len(watched.asked(FIND, "late")), watched.asked(NAME, "late")) == (1, [])
@@ -192,12 +185,12 @@ def test_the_trace_of_a_large_picture_ends_at_the_cascade(watched: Watched, clie
     file = io.BytesIO()
     image.resize([side * HEAVY_TIMES for side in image.size], Image.Resampling.NEAREST).save(file, "PNG")
     before = watched.server.pid
-    for number in range(5):
+    for number in range(2):
         request_id = f"large:{client.url[:4]}:{number}"
-        assert client.infer("things", file.getvalue(), request_id=request_id)["labels"].shape == (1, 3)
+        assert client.infer("grid", file.getvalue(), request_id=request_id)["labels"].shape == (1, 3)
         assert len(watched.asked(NAME, request_id)) == 3
         (called,) = watched.traced(request_id).steps
-        assert (called.model, called.steps) == ("things", ())
+        assert (called.model, called.steps) == ("grid", ())
     assert watched.server.pid == before
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,24 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import av
-import detectors
-import numpy as np
 import onnx
 import pytest
-import yaml
-from colored_cells import CELLS, FORMS, SCALE, drawn, fields, picture
+from builds import build
+from colored_cells import FORMS, drawn, fields, picture, write, write_clip
 from going_on import clients_that_go_on
 from networks import slow, strongest_channel
 from patience import PATIENCE_S, wait_until
-from PIL import Image
+from small_models import running
 from typer.testing import CliRunner, Result
 
 from onestream.cli.demo_page.served import Served
 from onestream.cli.main import app
 from onestream.client import Client
-from onestream.serving.building.build import build
-from onestream.serving.building.versions import Pin, read_pins, write_pin
+from onestream.serving.building.versions import Pin, read_pins
 from onestream.serving.server.rollout_service import RolloutSession
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
@@ -38,18 +33,15 @@ LABELS = {1: ["red", "green", "blue"], 2: ["rot", "grün", "blau"]}
 FACTORS = {1: 1.0, 2: 0.5, 3: 1.0, 4: -1.0}
 """Of the scores: above 0.6 by version 1's network, and below by version 2's. By 4's the worst class is best."""
 NETWORKS = ("find_model", "name_model")
-FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
 def build_version(folder: Path, version: int) -> Path:
     """Build a version, with labels and scores of its own."""
     described = fields()
     described["stages"]["name"]["postprocess"]["labels"] = LABELS.get(version, LABELS[1])
-    (folder / "things.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
-    detectors.level_detector(folder / "find.onnx", cells=CELLS)
-    strongest_channel(folder / "name.onnx", factor=FACTORS[version])
-    networks = {name: folder / f"{name}.onnx" for name in ("find", "name")}
-    build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks, version=version)
+    networks = write(folder, **described)
+    strongest_channel(networks["name"], factor=FACTORS[version])
+    build(folder / "grid.yaml", folder=folder / "repository", onnx_files=networks, version=version)
     return folder / "repository"
 
 
@@ -60,18 +52,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "photos" / "five.png").write_bytes(picture(drawn(5, 1)))
     build_version(folder, 1)
     build_version(folder, 2)
+    described = fields()
+    del described["stages"]["name"]["postprocess"]["labels"]
+    networks = write(folder, name="patient", **described)
+    onnx.save(slow(16), networks["name"])
+    for version in (1, 2):
+        build(folder / "patient.yaml", folder=folder / "repository", onnx_files=networks, version=version)
     return folder
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Server]:
-    with Server(folder / "repository", **FREE_PORTS, device="cpu") as started:
+def own_server(folder: Path) -> Iterator[Server]:
+    forms = [*FORMS, "grid_video", "patient", "patient_fused"]
+    with running(folder / "repository", device="cpu", models=forms) as started:
         yield started
 
 
 def rollout(server: Server, folder: Path, *arguments: str) -> Result:
     fixed = [f"--repository={server.repository}", f"--url={server.grpc_url}", f"--photos={folder}/photos", "--yes"]
-    return CliRunner().invoke(app, ["rollout", "things", *arguments, *fixed])
+    return CliRunner().invoke(app, ["rollout", "grid", *arguments, *fixed])
 
 
 def version_of(answer: dict[str, Any]) -> int:
@@ -88,9 +87,9 @@ def asking(count: int) -> Callable[[Client, str], int]:
     return lambda client, form: version_of(client.infer(form, content))
 
 
-def wait_for_version(server: Server, version: int) -> None:
+def wait_for_version(server: Server, version: int, pipeline: str = "grid") -> None:
     """Wait until no process of another version is left."""
-    own, other = (f"things{'' if one == 1 else '_v2'}" for one in (version, 3 - version))
+    own, other = (f"{pipeline}{'' if one == 1 else '_v2'}" for one in (version, 3 - version))
     others = {f"{other}_{network}" for network in NETWORKS}
 
     def is_alone() -> bool:
@@ -102,115 +101,76 @@ def wait_for_version(server: Server, version: int) -> None:
 
 def streamed_version(server: Server, folder: Path) -> set[str]:
     """The labels that a stream's frames have."""
-    clip, side = folder / "clip.mkv", CELLS * detectors.CELL * SCALE
-    pixels = np.asarray(Image.open(io.BytesIO(picture(drawn(9, 2)))))
-    with av.open(str(clip), "w") as container:
-        stream = container.add_stream("libx264", rate=10, options={"qp": "0"})
-        stream.width, stream.height, stream.pix_fmt = side, side, "yuv444p"
-        container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode(None))
-    with Client(server.grpc_url, timeout_s=60) as client, client.stream(clip, pipeline="things") as frames:
+    clip = write_clip(folder / "clip.mkv", [drawn(9, 2)])
+    with Client(server.grpc_url, timeout_s=60) as client, client.stream(clip, pipeline="grid") as frames:
         (result,) = frames
     return set(result.regions.tensors["labels"])
 
 
-def test_clients_notice_nothing_but_other_answers(folder: Path, server: Server) -> None:
+def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Server) -> None:
     """Each version asks its own networks; no request inside one is lost, though its networks are unloaded at once."""
     # A request is inside for long where regions are many.
     questions = [asking(7), asking(500)]
-    with clients_that_go_on([server.grpc_url, server.http_url], FORMS, questions) as seen:
-        result = rollout(server, folder, "--to=2", "--watch-s=0")
+    with clients_that_go_on([own_server.grpc_url, own_server.http_url], FORMS, questions) as seen:
+        result = rollout(own_server, folder, "--to=2", "--watch-s=0")
         assert result.exit_code == 0, result.output
         switched = time.monotonic()
         told = " ".join(result.stdout.split())
         assert "photos 1 same object 100.0% score difference" in told
         assert "pixels" not in told, "no model of a cascade shows them"
-        assert "kept: things is version 2, after a restart too; version 1 is unloaded" in told
-        assert read_pins(server.repository) == {"things": Pin(version=2, previous=1)}
-        wait_for_version(server, 2)
-        assert streamed_version(server, folder) <= set(LABELS[2])
-        offer = Served(server.grpc_url).offer()
-        assert list(offer.forms["things"].stages) == ["find", "name"], "the demo page knows it as a cascade"
+        assert "kept: grid is version 2, after a restart too; version 1 is unloaded" in told
+        assert read_pins(own_server.repository) == {"grid": Pin(version=2, previous=1)}
+        wait_for_version(own_server, 2)
+        assert streamed_version(own_server, folder) <= set(LABELS[2])
+        offer = Served(own_server.grpc_url).offer()
+        assert list(offer.forms["grid"].stages) == ["find", "name"], "the demo page knows it as a cascade"
         assert not offer.unreadable
         returning = time.monotonic()
-        result = rollout(server, folder, "--back", "--watch-s=0")
+        result = rollout(own_server, folder, "--back", "--watch-s=0")
         assert result.exit_code == 0, result.output
         returned = time.monotonic()
-        wait_for_version(server, 1)
+        wait_for_version(own_server, 1)
     assert [entry for entry in seen if isinstance(entry.answer, Exception)] == []
     counted = Counter((entry.form, entry.answer) for entry in seen)
     assert all(counted[form, version] > 2 for form in FORMS for version in (1, 2)), counted
     assert {entry.answer for entry in seen if switched < entry.asked_at < returning} == {2}
     assert {entry.answer for entry in seen if entry.asked_at > returned} <= {1}
-    assert server.restarts == {}
-    with Client(server.grpc_url) as client:
+    assert own_server.restarts == {}
+    with Client(own_server.grpc_url) as client:
         client.wait_until_ready(timeout_s=PATIENCE_S)
 
 
-def test_a_version_that_is_not_right_is_refused(folder: Path, server: Server) -> None:
+def test_a_version_that_is_not_right_is_refused(folder: Path, own_server: Server) -> None:
     """One answers otherwise; of one a network, which Triton does not know that it needs, cannot be loaded."""
     build_version(folder, 4)
     repository = build_version(folder, 3)
-    broken = repository / "things_v3_name_model" / "1" / "model.onnx"
+    broken = repository / "grid_v3_name_model" / "1" / "model.onnx"
     broken.unlink()
     broken.write_bytes(b"not a network")
-    for version, reason in ((4, "the same object for 0.0% of the objects found"), (3, "'things_v3_name_model' failed")):
-        result = rollout(server, folder, f"--to={version}")
+    for version, reason in ((4, "the same object for 0.0% of the objects found"), (3, "'grid_v3_name_model' failed")):
+        result = rollout(own_server, folder, f"--to={version}")
         assert result.exit_code == 1
         assert reason in " ".join(result.output.split())
-        wait_for_version(server, 1)
-        with Client(server.grpc_url, timeout_s=60) as client:
+        wait_for_version(own_server, 1)
+        with Client(own_server.grpc_url, timeout_s=60) as client:
             client.wait_until_ready(timeout_s=PATIENCE_S)
             for form in FORMS:
                 assert version_of(client.infer(form, picture(drawn(20, 4)))) == 1
 
 
-def test_what_a_request_inside_asks_for_is_there_until_it_is_answered(tmp_path: Path) -> None:
+def test_what_a_request_inside_asks_for_is_there_until_it_is_answered(own_server: Server) -> None:
     """A network takes so long that the switch is over, and all of version 1 but this request, before it is answered."""
-    described = fields()
-    del described["stages"]["name"]["postprocess"]["labels"]
-    (tmp_path / "things.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
-    networks = {name: tmp_path / f"{name}.onnx" for name in ("find", "name")}
-    detectors.level_detector(networks["find"], cells=CELLS)
-    onnx.save(slow(16), networks["name"])
-    repository = tmp_path / "repository"
-    for version in (1, 2):
-        build(tmp_path / "things.yaml", folder=repository, onnx_files=networks, version=version)
     with (
-        Server(repository, **FREE_PORTS, device="cpu") as server,
-        Client(server.grpc_url, timeout_s=PATIENCE_S, retries=0) as client,
+        Client(own_server.grpc_url, timeout_s=PATIENCE_S, retries=0) as client,
         ThreadPoolExecutor(1) as pool,
-        RolloutSession(repository, "things") as session,
+        RolloutSession(own_server.repository, "patient") as session,
     ):
         session.ask("load", 2)
-        before = client.statistics("things_name_model").success.count
-        inside = pool.submit(client.infer, "things", picture(drawn(600, 1)))
-        wait_until(lambda: client.statistics("things_name_model").success.count > before)
+        before = client.statistics("patient_name_model").success.count
+        inside = pool.submit(client.infer, "patient", picture(drawn(200, 1)))
+        wait_until(lambda: client.statistics("patient_name_model").success.count > before)
         session.ask("switch", 2)
         assert not inside.done()
         session.ask("keep")
-        assert inside.result()["class_ids"].shape == (1, 600)
-        wait_for_version(server, 2)
-
-
-@pytest.mark.parametrize("models", [None, ["things", "things_fused"]])
-def test_the_pin_outlives_the_server(tmp_path: Path, models: list[str] | None) -> None:
-    """A name that is asked for brings the networks of its version, and no others."""
-    build_version(tmp_path, 1)
-    repository = build_version(tmp_path, 2)
-    write_pin(repository, "things", Pin(version=2, previous=1))
-    with Server(repository, **FREE_PORTS, device="cpu", models=models) as server:
-        with Client(server.grpc_url, timeout_s=60) as client:
-            for form in FORMS:
-                assert version_of(client.infer(form, picture(drawn(20, 4)))) == 2
-        running = {process.model for process in find_model_processes(server.pid).running}
-        assert not running & {f"things_{network}" for network in NETWORKS}
-
-
-def test_a_model_is_served_with_the_networks_that_it_asks(folder: Path) -> None:
-    with (
-        Server(folder / "repository", **FREE_PORTS, device="cpu", models=["things"]) as server,
-        Client(server.grpc_url, timeout_s=60) as client,
-    ):
-        assert client.infer("things", picture(drawn(3, 4)))["labels"].shape == (1, 3)
-        assert set(server.models) == {"things", "things_find_model", "things_name_model"}
+        assert inside.result()["class_ids"].shape == (1, 200)
+        wait_for_version(own_server, 2, "patient")

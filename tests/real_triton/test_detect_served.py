@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import detectors
@@ -182,6 +183,16 @@ def metric(server: SharedServer, series: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series))
 
 
+COUNTED = (
+    'onestream_candidates_dropped_total{{model="{form}"',
+    'onestream_objects_total{{label="0",model="{form}"',
+)
+
+
+def counted(server: SharedServer, series: str, expected: float) -> bool:
+    return metric(server, series) == expected
+
+
 @pytest.mark.slow
 @pytest.mark.serves(Served("sometimes_nan", write_sometimes_nan))
 def test_what_is_not_a_number_is_dropped_and_counted_and_hurts_nobody(server: SharedServer) -> None:
@@ -191,15 +202,11 @@ def test_what_is_not_a_number_is_dropped_and_counted_and_hurts_nobody(server: Sh
     bright[8:16, 8:16, 0] = 128
     with Client(server.grpc_url, timeout_s=60) as client:
         for form in ("sometimes_nan", "sometimes_nan_fused"):
-            series = {
-                f'onestream_candidates_dropped_total{{model="{form}': 1,
-                f'onestream_objects_total{{label="0",model="{form}': 1,
-            }
-            before = {name: metric(server, name) for name in series}
+            before = [metric(server, series.format(form=form)) for series in COUNTED]
             found = client.detect(bright, pipeline=form)
             assert found.boxes.tolist() == [[8, 8, 16, 16]]
-            for name, count in series.items():
-                wait_until(lambda name=name, count=count: metric(server, name) == before[name] + count, name)
+            for series, seen in zip(COUNTED, before, strict=True):
+                wait_until(partial(counted, server, series.format(form=form), seen + 1), series)
 
 
 def test_bad_pictures_between_good_ones_are_refused_alone(

@@ -8,8 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +19,12 @@ import yaml
 from clip_files import COUNT, HEIGHT, WIDTH, write_video
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image, ImageOps
+from shared_server import Served, SharedServer
 from tritonclient import grpc
 
 from onestream.client import AsyncClient, Client, Embedding, Segmentation, UnexpectedResponse
 from onestream.preprocess import Definition, compile
-from onestream.serving.building.build import build
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.server.server import Server
-
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 COLORS = np.array([[0, 0, 0], [255, 0, 0], [0, 255, 0], [0, 0, 255]], np.float32)
@@ -70,44 +67,38 @@ def blocks(language: str) -> list[str]:
 
 
 EMBED, PERSONS, _ = (yaml.safe_load(block) for block in blocks("yaml"))
-PIPELINES = {
-    "embed": EMBED,
-    "segment": {
-        "preprocess": {"operations": [*BOXED, LEVELS]},
-        "postprocess": {"kind": "segmentation", "labels": "names.txt"},
-        "video": {},
-    },
-    "cropped": {
-        "preprocess": {"operations": [*CROPPED, LEVELS]},
-        "postprocess": {"kind": "segmentation"},
-    },
-    "persons": PERSONS,
-}
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kinds")
-    (folder / "names.txt").write_text("\n".join(NAMES))
-    onnx.save(colors(), folder / "colors.onnx")
-    for name, fields in PIPELINES.items():
+def written(name: str, fields: dict[str, Any], *, models: tuple[str, ...] = ()) -> Served:
+    """A pipeline of the page, or one over the network of colours."""
+
+    def write(folder: Path) -> Path | None:
+        (folder / "names.txt").write_text("\n".join(NAMES))
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({"serving": {"cpu_instances": 1}, **fields}))
-        own = None if "network" in fields else folder / "colors.onnx"
-        build(folder / f"{name}.yaml", folder=folder / "repository", onnx_file=own)
-    return folder / "repository"
+        if "network" in fields:
+            return None
+        onnx.save(colors(), folder / "colors.onnx")
+        return folder / "colors.onnx"
+
+    return Served(name, write, models)
 
 
-@pytest.fixture(scope="module")
-def kinds(built: Path) -> Iterator[Server]:
-    with Server(built, http_port=0, grpc_port=0, metrics_port=0, shared_memory=True) as running:
-        yield running
-
-
-@pytest.fixture(scope="module", params=["grpc", "http", "shared memory"])
-def client(kinds: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
-    url = kinds.http_url if request.param == "http" else kinds.grpc_url
-    with Client(url, timeout_s=30, shared_memory=request.param == "shared memory") as connected:
-        yield connected
+SEGMENT = {
+    "preprocess": {"operations": [*BOXED, LEVELS]},
+    "postprocess": {"kind": "segmentation", "labels": "names.txt"},
+    "video": {},
+}
+CROP = {"preprocess": {"operations": [*CROPPED, LEVELS]}, "postprocess": {"kind": "segmentation"}}
+pytestmark = [
+    pytest.mark.needs_triton,
+    pytest.mark.slow,
+    pytest.mark.serves(
+        written("embed", EMBED),
+        written("segment", SEGMENT),
+        written("cropped", CROP, models=("cropped_fused",)),
+        written("persons", PERSONS),
+    ),
+]
 
 
 def flags(size: tuple[int, int] = (90, 150)) -> Image.Image:
@@ -127,7 +118,7 @@ def jpeg(image: Image.Image, *, quality: int = 95, orientation: int = 1) -> byte
     return file.getvalue()
 
 
-def pixels_of(server: Server, pipeline: str, image: bytes) -> npt.NDArray[np.uint8]:
+def pixels_of(server: SharedServer, pipeline: str, image: bytes) -> npt.NDArray[np.uint8]:
     """What the pipeline's own first step gives its network."""
     with grpc.InferenceServerClient(server.grpc_address) as triton:
         given = grpc.InferInput("image", [1, len(image)], "UINT8")
@@ -137,12 +128,17 @@ def pixels_of(server: Server, pipeline: str, image: bytes) -> npt.NDArray[np.uin
     return found
 
 
-def test_a_photo_is_found_again_among_others(client: Client, photos: dict[str, bytes]) -> None:
+def test_a_photo_is_found_again_among_others(server: SharedServer, photos: dict[str, bytes]) -> None:
+    with Client(server.grpc_url, timeout_s=60) as client:
+        find_again(client, photos)
+
+
+def find_again(client: Client, photos: dict[str, bytes]) -> None:
     known = {name: client.embed(photo) for name, photo in photos.items()}
     for name, photo in photos.items():
         image = Image.open(io.BytesIO(photo))
         inner = image.crop((image.width // 10, image.height // 8, image.width * 9 // 10, image.height))
-        for changed in (inner, ImageOps.mirror(image), ImageOps.mirror(inner)):
+        for changed in (inner, ImageOps.mirror(inner)):
             query = client.embed(jpeg(changed, quality=30))
             assert max(known, key=lambda other: query.similarity(known[other])) == name
     assert known["cat"].vector.shape == (1280,)
@@ -152,29 +148,28 @@ def test_a_photo_is_found_again_among_others(client: Client, photos: dict[str, b
 
 
 def test_embeddings_of_both_forms_are_those_of_the_network(
-    kinds: Server, built: Path, photos: dict[str, bytes]
+    any_client: Client, server: SharedServer, photos: dict[str, bytes]
 ) -> None:
-    engine = OnnxRuntimeEngine(built / "embed_fused" / "1" / "model.onnx", threads=1)
-    features = engine.run(pixels_of(kinds, "embed", photos["cat"])[None])["features"][0]
-    with Client(kinds.grpc_url) as client:
-        for form in ("embed", "embed_fused"):
-            found = client.embed(photos["cat"], pipeline=form)
-            np.testing.assert_allclose(found.vector, features / np.linalg.norm(features), atol=1e-6)
-            assert isinstance(client.predict(photos["cat"], pipeline=form), Embedding)
-            assert found.to_dict()["embedding"] == found.vector.tolist()
-        with pytest.raises(UnexpectedResponse, match=r"embedding of shape \[1, values\]"):
-            client.embed(photos["cat"], pipeline="segment")
-        with pytest.raises(UnexpectedResponse, match=r"masks of \[1, 1\] or \[1, n\]"):
-            client.segment(photos["cat"], pipeline="embed")
+    engine = OnnxRuntimeEngine(server.repository / "embed_fused" / "1" / "model.onnx", threads=1)
+    features = engine.run(pixels_of(server, "embed", photos["cat"])[None])["features"][0]
+    for form in ("embed", "embed_fused"):
+        found = any_client.embed(photos["cat"], pipeline=form)
+        np.testing.assert_allclose(found.vector, features / np.linalg.norm(features), atol=1e-6)
+        assert isinstance(any_client.predict(photos["cat"], pipeline=form), Embedding)
+        assert found.to_dict()["embedding"] == found.vector.tolist()
+    with pytest.raises(UnexpectedResponse, match=r"embedding of shape \[1, values\]"):
+        any_client.embed(photos["cat"], pipeline="segment")
+    with pytest.raises(UnexpectedResponse, match=r"masks of \[1, 1\] or \[1, n\]"):
+        any_client.segment(photos["cat"], pipeline="embed")
 
 
 @pytest.mark.parametrize("orientation", [1, 6, 7])
-def test_each_pixel_has_the_class_of_its_cell(client: Client, kinds: Server, orientation: int) -> None:
+def test_each_pixel_has_the_class_of_its_cell(any_client: Client, server: SharedServer, orientation: int) -> None:
     """A turned picture in a letterbox: the border is cut off, and every pixel is where it was."""
     image = jpeg(flags(), orientation=orientation)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(image)))
     height, width = upright.size[::-1]
-    pixels = pixels_of(kinds, "segment", image).astype(np.float32)
+    pixels = pixels_of(server, "segment", image).astype(np.float32)
     cells = pixels.reshape(CANVAS[0] // STRIDE, STRIDE, CANVAS[1] // STRIDE, STRIDE, 3).mean(axis=(1, 3))
     grid = (2 * cells @ COLORS.T - (COLORS**2).sum(axis=1)).argmax(axis=2)
     scale = min(CANVAS[0] / height, CANVAS[1] / width)
@@ -184,7 +179,7 @@ def test_each_pixel_has_the_class_of_its_cell(client: Client, kinds: Server, ori
     columns = ((np.arange(width) + 0.5) * inside[1] / width + left) // STRIDE
     expected = grid[rows.astype(int)[:, None], columns.astype(int)]
     for form in ("segment", "segment_fused"):
-        found = client.segment(image, pipeline=form)
+        found = any_client.segment(image, pipeline=form)
         assert found.image_size == (height, width)
         assert (found.class_ids, found.labels) == ((0, 1, 2, 3), tuple(NAMES))
         np.testing.assert_array_equal(found.classes(), expected)
@@ -196,22 +191,22 @@ def test_each_pixel_has_the_class_of_its_cell(client: Client, kinds: Server, ori
     assert (np.abs(shown - COLORS[expected]).max(axis=2) < 60).mean() > 0.85
 
 
-def test_what_a_crop_cut_off_is_unknown(kinds: Server) -> None:
-    with Client(kinds.grpc_url) as client:
-        found = client.segment(jpeg(flags((90, 150))), pipeline="cropped").classes()
+def test_what_a_crop_cut_off_is_unknown(server: SharedServer) -> None:
+    with Client(server.grpc_url) as client:
+        found = client.segment(jpeg(flags((90, 150))), pipeline="cropped_fused").classes()
     seen = np.zeros((90, 150), bool)
     seen[21 : 21 + 48, 43 : 43 + 64] = True
     np.testing.assert_array_equal(found == 255, ~seen)
     assert {1, 2, 3} <= set(np.unique(found[seen]))
 
 
-def test_probabilities_of_persons(kinds: Server, built: Path, photos: dict[str, bytes]) -> None:
-    definition = Definition.model_validate_json((built / "persons" / "definition.json").read_text())
+def test_probabilities_of_persons(server: SharedServer, photos: dict[str, bytes]) -> None:
+    definition = Definition.model_validate_json((server.repository / "persons" / "definition.json").read_text())
     (reference,) = compile(definition.pixels(), backend="reference").run([photos["astronaut"]])
-    engine = OnnxRuntimeEngine(built / "persons_fused" / "1" / "model.onnx", threads=1)
+    engine = OnnxRuntimeEngine(server.repository / "persons_fused" / "1" / "model.onnx", threads=1)
     assert isinstance(reference, np.ndarray)
     person = engine.run(reference[None])["person"][0]
-    with Client(kinds.grpc_url) as client:
+    with Client(server.grpc_url) as client:
         found = {form: client.segment(photos["astronaut"], pipeline=form) for form in ("persons", "persons_fused")}
         assert isinstance(client.predict(photos["astronaut"], pipeline="persons"), Segmentation)
     one = found["persons"]
@@ -231,9 +226,9 @@ def test_probabilities_of_persons(kinds: Server, built: Path, photos: dict[str, 
         one.classes()
 
 
-def test_frames_of_a_video_have_masks_of_their_size(kinds: Server, tmp_path: Path) -> None:
+def test_frames_of_a_video_have_masks_of_their_size(server: SharedServer, tmp_path: Path) -> None:
     clip = write_video(tmp_path / "v.mp4", "libx264")
-    with Client(kinds.grpc_url) as client, client.stream(clip, pipeline="segment") as frames:
+    with Client(server.grpc_url) as client, client.stream(clip, pipeline="segment") as frames:
         results = list(frames)
     assert len(results) == COUNT
     for frame in results:
@@ -242,21 +237,21 @@ def test_frames_of_a_video_have_masks_of_their_size(kinds: Server, tmp_path: Pat
         assert set(np.unique(mask)) <= {0, 1, 2, 3}
 
 
-def test_the_async_client_does_the_same(kinds: Server, photos: dict[str, bytes]) -> None:
+def test_the_async_client_does_the_same(server: SharedServer, photos: dict[str, bytes]) -> None:
     async def both() -> tuple[Embedding, Segmentation]:
-        async with AsyncClient(kinds.grpc_url) as client:
+        async with AsyncClient(server.grpc_url) as client:
             return await client.embed(photos["cat"]), await client.segment(photos["cat"])
 
     embedding, segmentation = asyncio.run(both())
-    with Client(kinds.grpc_url) as client:
+    with Client(server.grpc_url) as client:
         np.testing.assert_array_equal(embedding.vector, client.embed(photos["cat"]).vector)
         assert segmentation.masks == client.segment(photos["cat"]).masks
 
 
-def test_the_programs_of_the_page_run(kinds: Server, tmp_path: Path) -> None:
+def test_the_programs_of_the_page_run(server: SharedServer, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples" / "photos", tmp_path / "examples" / "photos")
     embed, segment = (
-        code.replace("127.0.0.1:8001", kinds.grpc_url).replace(
+        code.replace("127.0.0.1:8001", server.grpc_url).replace(
             "client.segment(", "client.segment(pipeline='persons', image="
         )
         for code in blocks("python")

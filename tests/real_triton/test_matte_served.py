@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-import yaml
+from shared_server import SharedServer, built_in
 
 from onestream.client import Client, UnexpectedResponse
 from onestream.postprocess.matte.composer import alpha
 from onestream.postprocess.options import Matte
 from onestream.preprocess import compile
-from onestream.serving.building.build import build
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
-from onestream.serving.server.server import Server
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+VIDEO = {"output": {"preset": "ultrafast", "crf": 8, "keyframe_s": 0.5}, "results": 4}
+"""A quality at which pictures of a video can be compared."""
+MATTE = built_in("matte", video=VIDEO)
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(MATTE)]
 
-ROOT = Path(__file__).parents[2]
-PIPELINE_FILE = ROOT / "pipelines" / "matte.yaml"
 
-
-def test_both_forms_give_the_matte_and_agree_with_the_reference(tmp_path: Path, photos: dict[str, bytes]) -> None:
-    # One process of each model: starting them is what takes the time of this test.
-    fields = yaml.safe_load(PIPELINE_FILE.read_text())
-    (tmp_path / "matte.yaml").write_text(
-        yaml.safe_dump(fields | {"serving": {"max_batch_size": 4, "cpu_instances": 1}})
-    )
-    repository = tmp_path / "repository"
-    build(tmp_path / "matte.yaml", folder=repository)
-    pipeline = Pipeline.from_file(PIPELINE_FILE)
+def test_both_forms_give_the_matte_and_agree_with_the_reference(server: SharedServer, photos: dict[str, bytes]) -> None:
+    pipeline = Pipeline.from_file(server.pipeline_file("matte"))
     assert isinstance(pipeline.postprocess, Matte)
     (pixels,) = compile(pipeline.preprocess.pixels(), backend="reference").run([photos["astronaut"]])
     assert isinstance(pixels, np.ndarray)
-    engine = OnnxRuntimeEngine(repository / "matte_fused" / "1" / "model.onnx", threads=1)
+    engine = OnnxRuntimeEngine(server.repository / "matte_fused" / "1" / "model.onnx", threads=1)
     expected = alpha(engine.run(pixels[None])["person"], softness=pipeline.postprocess.softness)[0]
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as server, Client(server.grpc_url) as client:
+    with Client(server.grpc_url, timeout_s=60) as client:
         mattes = {form: client.infer(form, photos["astronaut"])["matte"] for form in ("matte", "matte_fused")}
         temple = client.infer("matte", photos["temple"])["matte"][0]
         with pytest.raises(UnexpectedResponse, match=r"'matte' answered .*for any kind use predict"):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import detectors
@@ -13,18 +18,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import yaml
+from builds import build
 from going_on import clients_that_go_on
+from int8_networks import color_network, pictures, pipeline_file
 from networks import mean_color
 from onnx import numpy_helper
 from patience import PATIENCE_S, wait_until
 from PIL import Image
 from proxies import proxy_command
+from small_models import running
 from typer.testing import CliRunner, Result
 
+from onestream.cli.demo_page.served import Served
 from onestream.cli.main import app
 from onestream.client import Client
-from onestream.serving.building.build import build
-from onestream.serving.building.versions import Pin, read_pins, version_steps, write_pin
+from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.building.versions import Pin, read_pins, version_steps
 from onestream.serving.server.rollout_service import RolloutSession
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
@@ -36,7 +45,6 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTED = (ROOT / "docs" / "rollout.md").read_text(encoding="utf-8")
 PHOTO = ROOT / "examples" / "photos" / "cat.jpg"
 FORMS = ("own", "own_fused")
-FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
 def build_version(folder: Path, version: int, *, factor: float = 1.0, value: int = 114) -> Path:
@@ -62,15 +70,34 @@ def build_version(folder: Path, version: int, *, factor: float = 1.0, value: int
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Version 1 of every pipeline of these tests."""
     folder = tmp_path_factory.mktemp("rollout")
     build_version(folder, 1)
+    build_detector(folder, 1, score_threshold=0.3)
+    file, own = pipeline_file(folder, color_network(), cpu_instances=1)
+    build(file, folder=folder / "repository", onnx_file=own)
     return folder
 
 
 @pytest.fixture(scope="module")
 def own_server(folder: Path) -> Iterator[Server]:
-    with Server(folder / "repository", **FREE_PORTS, device="cpu") as server:
+    with running(folder / "repository", device="cpu") as server:
         yield server
+
+
+@contextmanager
+def proxied(server: Server, folder: Path) -> Iterator[list[str]]:
+    """The addresses of a proxy before the server, where this machine has an nginx."""
+    if not shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
+        yield []
+        return
+    listens = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
+    with proxy_command(
+        folder / "proxy.log",
+        *(f"--listen={listens[0]}", f"--grpc-listen={listens[1]}", f"--repository={server.repository}"),
+        *(f"--http={server.http_address}", f"--grpc={server.grpc_address}", "--no-tls", "--no-tokens"),
+    ):
+        yield [f"http://{listens[0]}", listens[1]]
 
 
 def rollout(server: Server, *arguments: str) -> Result:
@@ -111,11 +138,12 @@ def wait_for_restart(server: Server, model: str) -> None:
 
 
 def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Server) -> None:
-    """Version 2 has other pixels and a network that answers three times as much: a mixture would be neither."""
+    """Those of a proxy neither. Version 2 has other pixels and three times the scores: a mixture would be neither."""
     build_version(folder, 2, factor=3.0, value=0)
-    with Client(own_server.grpc_url) as client:
+    with Client(own_server.grpc_url) as client, proxied(own_server, folder) as behind:
         before = scores(client, "own")
-        with clients_that_go_on([own_server.grpc_url, own_server.http_url], FORMS, [scores]) as seen:
+        urls = [own_server.grpc_url, own_server.http_url, *behind]
+        with clients_that_go_on(urls, FORMS, [scores]) as seen:
             result = rollout(own_server, "--to=2", "--least-top1=0")
             assert result.exit_code == 0, result.output
             (shown,) = re.findall(r"^```text\n(.*?)^```", DOCUMENTED, flags=re.MULTILINE | re.DOTALL)
@@ -147,26 +175,6 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Serv
             assert versions == ["1"]
     assert all(counted[model, version] > 10 for model in FORMS for version in "12"), counted
     assert own_server.restarts == {}
-
-
-@pytest.mark.needs_nginx
-def test_callers_behind_the_proxy_notice_nothing(folder: Path, own_server: Server) -> None:
-    build_version(folder, 2, factor=3.0, value=0)
-    listens = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
-    with (
-        proxy_command(
-            folder / "proxy.log",
-            *(f"--listen={listens[0]}", f"--grpc-listen={listens[1]}", f"--repository={own_server.repository}"),
-            *(f"--http={own_server.http_address}", f"--grpc={own_server.grpc_address}", "--no-tls", "--no-tokens"),
-        ),
-        clients_that_go_on([f"http://{listens[0]}", listens[1]], FORMS, [scores]) as seen,
-    ):
-        for step in ("--to=2", "--back"):
-            result = rollout(own_server, step, "--least-top1=0")
-            assert result.exit_code == 0, result.output
-    assert [entry for entry in seen if isinstance(entry.answer, Exception)] == []
-    # The best score of each version, to a hundredth: three times as much is further apart.
-    assert len({round(float(entry.answer[0, 0]), 2) for entry in seen if isinstance(entry.answer, np.ndarray)}) == 2
 
 
 @pytest.mark.parametrize(
@@ -209,7 +217,7 @@ def build_detector(folder: Path, version: int, *, score_threshold: float) -> Pat
     return folder / "repository"
 
 
-def test_versions_of_a_detector_are_compared_by_their_objects(tmp_path: Path) -> None:
+def test_versions_of_a_detector_are_compared_by_their_objects(folder: Path, own_server: Server, tmp_path: Path) -> None:
     """A bright and a dim object in one photo, none in another: a higher threshold loses the dim one."""
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -217,27 +225,61 @@ def test_versions_of_a_detector_are_compared_by_their_objects(tmp_path: Path) ->
     Image.fromarray(pixels).save(photos / "nothing.png")
     pixels[:8, :8, 0], pixels[-8:, -8:, 0] = 255, 128
     Image.fromarray(pixels).save(photos / "two.png")
-    repository = build_detector(tmp_path, 1, score_threshold=0.3)
-    build_detector(tmp_path, 2, score_threshold=0.4)
-    build_detector(tmp_path, 3, score_threshold=0.7)
-    with Server(repository, **FREE_PORTS, device="cpu", models=["cells", "cells_fused"]) as server:
-        fixed = [f"--repository={repository}", f"--url={server.grpc_url}", "--watch-s=0.5", "--yes"]
+    build_detector(folder, 2, score_threshold=0.4)
+    build_detector(folder, 3, score_threshold=0.7)
+    fixed = [f"--repository={own_server.repository}", f"--url={own_server.grpc_url}", "--watch-s=0.5", "--yes"]
 
-        def roll(version: int, images: Path) -> Result:
-            command = ["rollout", "cells", f"--to={version}", f"--photos={images}", *fixed]
-            return CliRunner().invoke(app, command)
+    def roll(version: int, images: Path) -> Result:
+        command = ["rollout", "cells", f"--to={version}", f"--photos={images}", *fixed]
+        return CliRunner().invoke(app, command)
 
-        same = roll(2, photos)
-        assert same.exit_code == 0, same.output
-        assert "same object 100.0%" in " ".join(same.stdout.split())
-        lost = roll(3, photos)
-        assert lost.exit_code == 1
-        assert "the same object for 50.0% of the objects found; asked for 99.0%" in " ".join(lost.output.split())
-        nothing = roll(3, photos / "nothing.png")
-        assert nothing.exit_code == 1
-        assert "no version finds an object or text in these photos" in " ".join(nothing.output.split())
-        with Client(server.grpc_url) as client:
-            assert len(client.detect(photos / "two.png", pipeline="cells")) == 2
+    same = roll(2, photos)
+    assert same.exit_code == 0, same.output
+    assert "same object 100.0%" in " ".join(same.stdout.split())
+    lost = roll(3, photos)
+    assert lost.exit_code == 1
+    assert "the same object for 50.0% of the objects found; asked for 99.0%" in " ".join(lost.output.split())
+    nothing = roll(3, photos / "nothing.png")
+    assert nothing.exit_code == 1
+    assert "no version finds an object or text in these photos" in " ".join(nothing.output.split())
+    with Client(own_server.grpc_url) as client:
+        assert len(client.detect(photos / "two.png", pipeline="cells")) == 2
+
+
+def test_int8_takes_the_place_of_float32_and_answers_the_same(folder: Path, own_server: Server) -> None:
+    """It is compared with float32 by ``onestream parity``, and the demo page names it."""
+    forms, repository, file = ("colors", "colors_fused"), own_server.repository, folder / "colors.yaml"
+    shown = pictures(folder / "pictures")
+    calibration = Calibration(pictures=shown)
+    options = {"onnx_file": folder / "colors.onnx", "precision": "int8", "calibration": calibration}
+    build(file, folder=repository, version=2, **options)
+    photos = [str(path) for path in shown[:3]]
+
+    def precisions() -> set[str]:
+        with contextlib.closing(Served(own_server.grpc_url)) as page:
+            return {page.offer().forms[form].precision for form in forms}
+
+    assert precisions() == {"float32"}
+    with Client(own_server.grpc_url) as client:
+        before = [client.classify(photo, pipeline="colors").top for photo in photos]
+    where = [f"--repository={repository}", f"--url={own_server.grpc_url}"]
+    command = ["rollout", "colors", "--to=2", "--yes", "--watch-s=0.5", *where, *(f"--photos={p}" for p in photos)]
+    ended = CliRunner().invoke(app, command)
+    assert ended.exit_code == 0, ended.output
+    assert "float32 → int8" in ended.output
+    assert precisions() == {"int8"}
+    with Client(own_server.grpc_url) as client:
+        for form in forms:
+            after = [client.classify(photo, pipeline=form).top for photo in photos]
+            assert [one.label for one in after] == [one.label for one in before] == ["red", "green", "blue"]
+            assert [one.score for one in after] != [one.score for one in before]
+            assert [one.score for one in after] == pytest.approx([one.score for one in before], abs=0.05)
+    ended = CliRunner().invoke(app, ["parity", str(file), *photos, *where, "--against=none", "--json=-"])
+    report = json.loads(ended.stdout)
+    (asked,) = [subject for subject in report["subjects"] if subject["name"] == "server (int8)"]
+    # Both forms' answers beside those of the reference and float32.
+    assert (asked["predictions"], asked["flips"]) == (6, [])
+    assert ended.exit_code == 0
 
 
 def test_a_rollout_that_ends_early_is_undone(folder: Path, own_server: Server) -> None:
@@ -249,27 +291,6 @@ def test_a_rollout_that_ends_early_is_undone(folder: Path, own_server: Server) -
             assert not np.allclose(scores(client, "own"), before)
         wait_for_version(own_server, 1)
         np.testing.assert_array_equal(scores(client, "own_fused"), before)
-
-
-def test_the_pin_outlives_the_server(tmp_path: Path) -> None:
-    build_version(tmp_path, 1)
-    repository = build_version(tmp_path, 2, factor=3.0)
-    write_pin(repository, "own", Pin(version=2, previous=1))
-    with Server(repository, **FREE_PORTS, device="cpu") as server, Client(server.grpc_url) as client:
-        assert "own_preprocess" not in server.models
-        pinned = scores(client, "own")
-        np.testing.assert_array_equal(scores(client, "own_fused"), pinned)
-        victim = next(p for p in find_model_processes(server.pid).running if p.model == "own_v2_fused")
-        victim.kill()
-        wait_for_restart(server, "own_v2_fused")
-        np.testing.assert_array_equal(scores(client, "own_fused"), pinned)
-        result = rollout(server, "--back")
-        assert result.exit_code == 0, result.output
-        # The network of version 2 is that of version 1 times 3.
-        np.testing.assert_allclose(scores(client, "own") * 3, pinned, rtol=1e-5)
-    with Server(repository, **FREE_PORTS, device="cpu") as server, Client(server.grpc_url) as client:
-        np.testing.assert_allclose(scores(client, "own_fused") * 3, pinned, rtol=1e-5)
-        assert not any(name.startswith("own_v") for name in server.models)
 
 
 def test_files_that_are_not_named_like_images_are_told(tmp_path: Path) -> None:

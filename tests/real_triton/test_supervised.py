@@ -6,17 +6,48 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+import colored_cells
 import psutil
 import pytest
+from builds import build
+from colored_cells import drawn, picture, places
 from patience import PATIENCE_S, wait_until
+from shared_server import CLASSIFY
+from small_models import running
 
-from onestream.client import Client, OnestreamError
+from onestream.client import Client, OnestreamError, ServerUnavailable
 from onestream.serving.server.server import Server
+from onestream.serving.server.supervisor import RestartPolicy
+from onestream.serving.server.triton.model_processes import find_model_processes
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 DEADLINE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """A server, and what it said of itself."""
+
+    server: Server
+    events: list[str]
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
+    """Both forms of a pipeline and of a cascade, one process a model."""
+    folder = tmp_path_factory.mktemp("supervised")
+    CLASSIFY.write(folder)
+    build(folder / "classify.yaml", folder=folder / "repository")
+    build(folder / "grid.yaml", folder=folder / "repository", onnx_files=colored_cells.write(folder))
+    events: list[str] = []
+    forms = ["classify", "classify_fused", "grid", "grid_fused"]
+    policy = RestartPolicy(drain_s=1)
+    with running(folder / "repository", models=forms, on_event=events.append, policy=policy) as server:
+        yield Supervised(server, events)
 
 
 @pytest.mark.parametrize(
@@ -31,68 +62,89 @@ DEADLINE_S = 5.0
     ],
 )
 def test_a_killed_or_stopped_model_process_is_replaced(
-    repository: Path, photos: dict[str, bytes], victim: str, pipeline: str, how: signal.Signals
+    own_server: Supervised, photos: dict[str, bytes], victim: str, pipeline: str, how: signal.Signals
 ) -> None:
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=[pipeline]) as server:
-        stop = threading.Event()
-        errors: list[OnestreamError] = []
+    server = own_server.server
+    stop = threading.Event()
+    answered: list[str] = []
+    errors: list[OnestreamError] = []
 
-        def load() -> None:
-            with Client(server.grpc_url, timeout_s=DEADLINE_S, retries=0) as client:
-                while not stop.is_set():
-                    try:
-                        client.classify(photos["coffee"], pipeline=pipeline)
-                    except OnestreamError as error:
-                        errors.append(error)
-                        time.sleep(0.01)
+    def load() -> None:
+        with Client(server.grpc_url, timeout_s=DEADLINE_S, retries=0) as client:
+            while not stop.is_set():
+                try:
+                    answered.append(client.classify(photos["coffee"], pipeline=pipeline).top.label)
+                except OnestreamError as error:
+                    errors.append(error)
+                    time.sleep(0.01)
 
-        threads = [threading.Thread(target=load, daemon=True) for _ in range(8)]
+    before = Counter(server.restarts)
+    threads = [threading.Thread(target=load, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(answered) > 20)
+        assert not errors
+        triton = server.pid
+        os.kill(_process_of(server, victim), how)
+        with Client(server.http_url, timeout_s=DEADLINE_S, retries=0) as probe:
+            wait_until(lambda: not probe.is_ready(), "the server is not ready while a model is dead")
+            wait_until(lambda: probe.is_ready() and _answers(probe, photos["coffee"], pipeline), "it answers again")
+    finally:
+        stop.set()
         for thread in threads:
-            thread.start()
-        try:
-            time.sleep(1.0)
-            assert not errors
-            triton = server.pid
-            os.kill(_process_of(server, victim), how)
-            with Client(server.http_url, timeout_s=DEADLINE_S, retries=0) as probe:
-                wait_until(lambda: not probe.is_ready(), "the server is not ready while a model is dead")
-                wait_until(lambda: probe.is_ready() and _answers(probe, photos["coffee"], pipeline), "it answers again")
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join(PATIENCE_S)
-        assert not any(thread.is_alive() for thread in threads), "a request goes on beyond its deadline"
-        assert server.restarts == {victim: 1}
-        assert server.pid == triton, "tritonserver had to be started again"
+            thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads), "a request goes on beyond its deadline"
+    assert set(answered) == {"espresso"}
+    assert Counter(server.restarts) == before + Counter({victim: 1})
+    assert server.pid == triton, "tritonserver had to be started again"
+
+
+def test_a_network_of_a_cascade_that_is_killed_is_served_again_and_the_fused_form_does_not_notice(
+    own_server: Supervised,
+) -> None:
+    server = own_server.server
+    colors = drawn(6, 3)
+    os.kill(_process_of(server, "grid_name_model"), signal.SIGKILL)
+    failures = set()
+    deadline = time.monotonic() + 60
+    with Client(server.grpc_url, timeout_s=20, retries=0) as client:
+        while True:
+            assert sorted(places(client.infer("grid_fused", picture(colors))["boxes"][0])) == list(range(6))
+            try:
+                found = client.infer("grid", picture(colors))
+            except OnestreamError as error:
+                failures.add(type(error))
+                assert time.monotonic() < deadline, failures
+                time.sleep(0.1)
+                continue
+            break
+    assert found["labels"].shape == (1, 6)
+    assert failures <= {ServerUnavailable}, failures
 
 
 def test_a_triton_that_is_killed_at_work_is_started_again_and_nothing_is_left_of_it(
-    repository: Path, photos: dict[str, bytes]
+    own_server: Supervised, photos: dict[str, bytes]
 ) -> None:
-    events: list[str] = []
-    with Server(
-        repository, http_port=0, grpc_port=0, metrics_port=0, models=["classify_fused"], on_event=events.append
-    ) as server:
-        address = server.grpc_url
-        processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
-        with Client(server.grpc_url, timeout_s=DEADLINE_S, retries=0) as client:
-            items = client.classify_many([photos["coffee"]] * 400, pipeline="classify_fused", in_flight=16)
-            for _ in range(50):
-                next(items)
-            os.kill(server.pid, signal.SIGKILL)
-            assert any(item.error is not None for item in items)
-            _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
-            assert not alive
-            wait_until(lambda: _answers(client, photos["coffee"], "classify_fused"), events)
-        assert server.grpc_url == address
-        assert any("tritonserver was killed (SIGKILL)" in event for event in events)
+    server, events = own_server.server, own_server.events
+    address = server.grpc_url
+    processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+    with Client(server.grpc_url, timeout_s=DEADLINE_S, retries=0) as client:
+        items = client.classify_many([photos["coffee"]] * 400, pipeline="classify_fused", in_flight=16)
+        for _ in range(50):
+            next(items)
+        os.kill(server.pid, signal.SIGKILL)
+        assert any(item.error is not None for item in items)
+        _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
+        assert not alive
+        wait_until(lambda: _answers(client, photos["coffee"], "classify_fused"), events)
+    assert server.grpc_url == address
+    assert any("tritonserver was killed (SIGKILL)" in event for event in events)
 
 
 def _process_of(server: Server, model: str) -> int:
-    for child in psutil.Process(server.pid).children(recursive=True):
-        if any(f"/{model}/" in argument for argument in child.cmdline()):
-            return child.pid
-    raise AssertionError(f"no process of {model}")
+    (process,) = [one for one in find_model_processes(server.pid).running if one.model == model]
+    return process.pid
 
 
 def _answers(client: Client, image: bytes, pipeline: str) -> bool:

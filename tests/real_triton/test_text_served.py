@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image, ImageDraw, ImageFont
+from shared_server import Served, SharedServer
 
 from onestream.client import Client
-from onestream.serving.building.build import build
-from onestream.serving.server.server import Server
-
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 HALF = {"op": "normalize", "scale": 255, "mean": [0.5] * 3, "std": [0.5] * 3}
 PIPELINES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -38,22 +36,24 @@ PIPELINES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 SAID = "Weight: 42 kg"
 
 
-@pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("text")
-    for name, (network, resize, postprocess) in PIPELINES.items():
-        operations = [{"op": "decode", "color": "bgr"}, resize, HALF]
-        fields = {"network": network, "preprocess": {"operations": operations}, "postprocess": postprocess}
+def written(name: str) -> Served:
+    network, resize, postprocess = PIPELINES[name]
+    operations = [{"op": "decode", "color": "bgr"}, resize, HALF]
+    fields = {"network": network, "preprocess": {"operations": operations}, "postprocess": postprocess}
+
+    def write(folder: Path) -> None:
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({"serving": {"cpu_instances": 1}, **fields}))
-        build(folder / f"{name}.yaml", folder=folder / "repository")
-    with Server(folder / "repository", http_port=0, grpc_port=0, metrics_port=0) as running:
-        yield running
+
+    return Served(name, write)
+
+
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(*map(written, PIPELINES))]
 
 
 @pytest.fixture(params=["ensemble", "fused"])
-def ask(kinds: Server, request: pytest.FixtureRequest) -> Iterator[Any]:
+def ask(server: SharedServer, request: pytest.FixtureRequest) -> Iterator[Any]:
     ending = "_fused" if request.param == "fused" else ""
-    with Client(kinds.grpc_url, timeout_s=60) as client:
+    with Client(server.grpc_url, timeout_s=60) as client:
         yield lambda name, image: client.infer(name + ending, image)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -16,10 +15,14 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
-import yaml
 from clip_files import add_sound, every_frame, sound_of, turn, write_video
+from on_host import on_host
 from PIL import Image
+from shared_server import SharedServer
+from test_matte_served import MATTE, VIDEO
+from typer.testing import CliRunner
 
+from onestream.cli.main import app
 from onestream.client import Client
 from onestream.client.video import FrameResult, VideoWriter
 from onestream.postprocess.matte.composer import Composer, alpha, picture_window
@@ -28,35 +31,19 @@ from onestream.postprocess.planes import displayed
 from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
-from onestream.serving.building.build import build
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
-from onestream.serving.server.server import Server
 from onestream.serving.video.compositing import background_of
+from onestream.wire.video import Packet
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+MATTE_HOST = on_host(
+    "matte_host", "matte.yaml", {"matte_host_video": "Video"}, others=("matte_host_model",), video=VIDEO
+)
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(MATTE, MATTE_HOST)]
 
 ROOT = Path(__file__).parents[2]
-FRAMES = 40
+FRAMES = 20
 SIZE_HW = (270, 480)
-_ON_GPU = """
-import sys
-sys.path[:0] = [{tests!r}]
-import host_gpu
-import host_nvdec
-host_nvdec.install()
-host_gpu.install()
-from onestream.postprocess.matte.composer import Composer
-from onestream.serving.video.model import Video
-
-# What the CPU would compose.
-Composer.compose = None
-
-
-class TritonPythonModel(Video):
-    def initialize(self, args):
-        super().initialize(args | {{"model_instance_kind": "GPU"}})
-"""
 
 
 @pytest.fixture(scope="module")
@@ -74,49 +61,19 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def pipeline_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pipeline of the project, in a quality at which pictures can be compared."""
-    fields = yaml.safe_load((ROOT / "pipelines" / "matte.yaml").read_text())
-    fields["video"] |= {"output": {"preset": "ultrafast", "crf": 8, "keyframe_s": 0.5}, "results": 4}
-    path = tmp_path_factory.mktemp("pipelines") / "matte.yaml"
-    path.write_text(yaml.safe_dump(fields))
-    return path
-
-
-@pytest.fixture(scope="module")
-def composing(pipeline_file: Path) -> Iterator[Server]:
-    folder = pipeline_file.parent / "repository"
-    build(pipeline_file, folder=folder)
-    models = ["matte_video", "matte_model"]
-    with Server(folder, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
-        yield server
-
-
 @pytest.fixture
-def composing_on_gpu(composing: Server, tmp_path: Path) -> Iterator[Server]:
-    """The same, with host memory in the place of a GPU."""
-    folder, models = tmp_path / "repository", ["matte_video", "matte_model"]
-    for model in models:
-        shutil.copytree(composing.repository / model, folder / model)
-    (folder / "matte_video" / "1" / "model.py").write_text(_ON_GPU.format(tests=str(ROOT / "tests")))
-    with Server(folder, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
-        yield server
-
-
-@pytest.fixture
-def client(composing: Server) -> Iterator[Client]:
-    with Client(composing.grpc_url, timeout_s=20) as connected:
+def client(server: SharedServer) -> Iterator[Client]:
+    with Client(server.grpc_url, timeout_s=60) as connected:
         yield connected
 
 
-def expected(pipeline_file: Path, clip: Path, orientation: Orientation) -> list[npt.NDArray[np.uint8]]:
+def expected(server: SharedServer, clip: Path, orientation: Orientation) -> list[npt.NDArray[np.uint8]]:
     """The composed pictures as RGB, from the reference composition in process."""
-    pipeline = Pipeline.from_file(pipeline_file)
+    pipeline = Pipeline.from_file(server.pipeline_file("matte"))
     options = pipeline.postprocess
     assert isinstance(options, Matte)
-    engine = OnnxRuntimeEngine(pipeline_file.parent / "repository" / "matte_fused" / "1" / "model.onnx", threads=1)
-    composer = Composer(background_of(options, pipeline_file.parent))
+    engine = OnnxRuntimeEngine(server.repository / "matte_fused" / "1" / "model.onnx", threads=1)
+    composer = Composer(background_of(options, server.pipeline_file("matte").parent))
     with av.open(str(clip)) as container:
         stream = container.streams.video[0]
         context = stream.codec_context
@@ -130,8 +87,6 @@ def expected(pipeline_file: Path, clip: Path, orientation: Orientation) -> list[
             ),
             pictures=True,
         )
-        from onestream.wire.video import Packet
-
         packets = [Packet(bytes(p), p.pts, p.dts, p.duration or 0, p.is_keyframe) for p in container.demux(stream)]
     frames = [frame for packet in [*(p for p in packets if p.data), None] for frame in decoder.feed(packet)]
     pictures = []
@@ -149,8 +104,8 @@ def psnr_db(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
     return 10 * np.log10(255**2 / max(error, 1e-9))
 
 
-def watch(client: Client, clip: Path, out: Path, **options: Any) -> list[FrameResult]:
-    with client.stream(clip, pipeline="matte", **options) as frames, VideoWriter(out) as video:
+def watch(client: Client, clip: Path, out: Path, *, pipeline: str = "matte") -> list[FrameResult]:
+    with client.stream(clip, pipeline=pipeline) as frames, VideoWriter(out) as video:
         results = []
         for result in frames:
             results.append(result)
@@ -159,18 +114,16 @@ def watch(client: Client, clip: Path, out: Path, **options: Any) -> list[FrameRe
     return results
 
 
-def stream(server: Server, source: Path, out: Path) -> None:
+def stream(server: SharedServer, source: Path, out: Path) -> None:
     """By the command."""
-    command = [sys.executable, "-m", "onestream", "stream", "--url", server.grpc_address, "--pipeline", "matte"]
-    done = subprocess.run(
-        [*command, str(source), "-o", str(out)], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    arguments = ["stream", "--url", server.grpc_address, "--pipeline", "matte", str(source), "-o", str(out)]
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == 0, ended.output
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["upright", "turned"])
 def test_every_picture_is_the_reference_s_in_order_and_at_its_time(
-    client: Client, pipeline_file: Path, clip: Path, tmp_path: Path, turned: bool
+    client: Client, server: SharedServer, clip: Path, tmp_path: Path, turned: bool
 ) -> None:
     source = turn(tmp_path / "turned.mp4", clip, (0, 1, -1, 0)) if turned else clip
     orientation = Orientation(True, False, True) if turned else Orientation()
@@ -181,19 +134,17 @@ def test_every_picture_is_the_reference_s_in_order_and_at_its_time(
     frames = every_frame(tmp_path / "out.mp4")
     assert [frame.time for frame in frames] == pytest.approx(np.arange(FRAMES) / 30, abs=1e-4)
     found = [to_rgb(planes_of(frame), ColorRule()) for frame in frames]
-    wanted = expected(pipeline_file, source, orientation)
+    wanted = expected(server, source, orientation)
     # crf 8 is above 40 dB; a frame's neighbour, which is a pixel away, must be further.
     for number in range(FRAMES):
         assert psnr_db(found[number], wanted[number]) > 38
         assert psnr_db(found[number], wanted[number]) > psnr_db(found[number], wanted[number - 1])
 
 
-def test_a_gpu_composes_what_the_cpu_composes(
-    client: Client, composing_on_gpu: Server, clip: Path, tmp_path: Path
-) -> None:
+def test_a_gpu_composes_what_the_cpu_composes(client: Client, clip: Path, tmp_path: Path) -> None:
+    """With host memory in the place of a GPU."""
     expected = watch(client, clip, tmp_path / "cpu.mp4")
-    with Client(composing_on_gpu.grpc_url, timeout_s=20) as on_gpu:
-        found = watch(on_gpu, clip, tmp_path / "gpu.mp4")
+    found = watch(client, clip, tmp_path / "gpu.mp4", pipeline="matte_host")
     assert [(one.frame_index, one.pts) for one in found] == [(one.frame_index, one.pts) for one in expected]
     ours, others = (
         [to_rgb(planes_of(frame), ColorRule()) for frame in every_frame(tmp_path / f"{device}.mp4")]
@@ -216,7 +167,7 @@ def test_a_gpu_composes_what_the_cpu_composes(
     ids=["bt709", "bt601-full", "hdr10"],
 )
 def test_sound_shape_and_colours_are_the_source_s(
-    composing: Server, tmp_path: Path, pixel_format: str, tags: tuple[int, int, int, int], out: str
+    server: SharedServer, tmp_path: Path, pixel_format: str, tags: tuple[int, int, int, int], out: str
 ) -> None:
     def change(stream: Any) -> None:
         context = stream.codec_context
@@ -229,7 +180,7 @@ def test_sound_shape_and_colours_are_the_source_s(
     source = add_sound(tmp_path / "source.mp4", silent, ["aac"])
     turned = turn(tmp_path / "turned.mp4", source, (0, 1, -1, 0))
     for path, aspect, size in ((source, Fraction(4, 3), (128, 96)), (turned, Fraction(3, 4), (96, 128))):
-        stream(composing, path, tmp_path / out)
+        stream(server, path, tmp_path / out)
         with av.open(str(tmp_path / out)) as container:
             video = container.streams.video[0]
             frame: Any = next(container.decode(video))
@@ -245,31 +196,31 @@ def test_sound_shape_and_colours_are_the_source_s(
 
 
 def test_what_a_live_stream_drops_leaves_the_rest_playable(client: Client, clip: Path, tmp_path: Path) -> None:
-    with (
-        client.stream(clip, pipeline="matte", mode="drop_oldest", results=2) as frames,
-        VideoWriter(tmp_path / "out.mp4") as video,
-    ):
-        count = 0
-        for result in frames:
-            video.write(result)
-            count += 1
-            time.sleep(0.03)
+    def some_were_dropped() -> bool:
+        with (
+            client.stream(clip, pipeline="matte", mode="drop_oldest", results=2) as frames,
+            VideoWriter(tmp_path / "out.mp4") as video,
+        ):
+            count = 0
+            for result in frames:
+                video.write(result)
+                count += 1
+                time.sleep(0.03)
         assert count + frames.dropped == FRAMES
-        assert frames.dropped > 0
-    assert len(every_frame(tmp_path / "out.mp4")) == count
-    assert not any(frame.is_corrupt for frame in every_frame(tmp_path / "out.mp4"))
+        written = every_frame(tmp_path / "out.mp4")
+        assert len(written) == count
+        assert not any(frame.is_corrupt for frame in written)
+        return frames.dropped > 0
+
+    # On a busy machine the server may be slower than this caller.
+    assert any(some_were_dropped() for _ in range(10))
 
 
-def test_the_page_s_python_writes_it(composing: Server, clip: Path, tmp_path: Path) -> None:
+def test_the_page_s_python_writes_it(server: SharedServer, clip: Path, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
     _classifying, block, _tracking = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    code = block.replace("127.0.0.1:8001", composing.grpc_address)
+    code = block.replace("127.0.0.1:8001", server.grpc_address)
     code = code.replace("clip.mp4", str(clip)).replace("out.mp4", str(tmp_path / "out.mp4"))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert len(every_frame(tmp_path / "out.mp4")) == FRAMES
-
-
-def test_the_command_writes_it(composing: Server, clip: Path, tmp_path: Path) -> None:
-    stream(composing, clip, tmp_path / "out.mp4")
     assert len(every_frame(tmp_path / "out.mp4")) == FRAMES

@@ -1,0 +1,144 @@
+"""The GPU's form of pipelines in a real Triton, with host memory in the place of the GPU.
+
+What is real: requests, batches, response senders, threads, isolation, metrics, and the code that a GPU would run;
+what is not: the vendor's kernels (``host_gpu``). ``tests/gpu`` runs the same pipelines on a GPU.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import colored_cells
+import numpy as np
+import yaml
+from builds import build
+from google.protobuf import text_format
+from shared_server import Served
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from onestream.client import Client
+
+ROOT = Path(__file__).parents[2]
+GPU = {"max_batch_size": 4, "batches_in_flight": 2}
+_MODEL = """
+import sys
+sys.path[:0] = [{tests!r}]
+import host_gpu
+host_gpu.install()
+from {module} import {adapter}
+
+
+class TritonPythonModel({adapter}):
+    def initialize(self, args):
+        super().initialize(args | {{"model_instance_kind": "GPU"}})
+"""
+_VIDEO = """
+import sys
+sys.path[:0] = [{tests!r}]
+import host_gpu
+import host_nvdec
+host_nvdec.install()
+host_gpu.install()
+from onestream.postprocess.matte.composer import Composer
+from onestream.preprocess.video.common.picture import PictureMaker
+from onestream.serving.video.model import Video
+
+# Pixels that the CPU would make, and what it would compose.
+PictureMaker.pixels = None
+Composer.compose = None
+
+
+class TritonPythonModel(Video):
+    def initialize(self, args):
+        super().initialize(args | {{"model_instance_kind": "GPU"}})
+"""
+_WITHOUT_TRITON = """
+import pickle
+import sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+import host_gpu
+host_gpu.install()
+from onestream.serving.models.in_process import InProcess
+
+answers = []
+for model, pictures in pickle.load(sys.stdin.buffer):
+    answer = InProcess(Path(model), device="gpu")
+    answers.append([answer([picture])[0] for picture in pictures])
+sys.stdout.buffer.write(pickle.dumps(answers))
+"""
+
+
+def check_without_triton(client: Client, asked: Sequence[tuple[Path, Sequence[bytes]]]) -> None:
+    """A process without Triton, on the same host memory, answers pictures as the server does, in every bit."""
+    command = [sys.executable, "-c", _WITHOUT_TRITON.format(tests=str(ROOT / "tests"))]
+    run = subprocess.run(command, input=pickle.dumps(list(asked)), capture_output=True, cwd=ROOT, check=False)
+    assert run.returncode == 0, run.stderr.decode()[-3000:]
+    answers: list[list[dict[str, Any]]] = pickle.loads(run.stdout)
+    for (model, pictures), found in zip(asked, answers, strict=True):
+        for picture, answer in zip(pictures, found, strict=True):
+            expected = client.infer(model.name, picture)
+            assert set(answer) == set(expected)
+            for name, value in expected.items():
+                np.testing.assert_array_equal(answer[name], value, err_msg=name)
+
+
+def use_gpu_form(model: Path, adapter: str, *, module: str = "onestream.serving.models.image") -> None:
+    """Let a model of the repository that is read on a CPU be the GPU's form, in host memory."""
+    gpu = text_format.Parse((model / "config.pbtxt").read_text(), ModelConfig())
+    cpu = text_format.Parse((model / "configs" / "cpu.pbtxt").read_text(), ModelConfig())
+    # The GPU's configuration, on the kind of instance that this machine has.
+    gpu.ClearField("instance_group")
+    gpu.instance_group.extend(cpu.instance_group)
+    (model / "configs" / "cpu.pbtxt").write_text(text_format.MessageToString(gpu))
+    template = _VIDEO if adapter == "Video" else _MODEL
+    script = template.format(tests=str(ROOT / "tests"), adapter=adapter, module=module)
+    (model / "1" / "model.py").write_text(script)
+
+
+def on_host(name: str, file: str, on_gpu: dict[str, str], *, others: Sequence[str] = (), **fields: Any) -> Served:
+    """Models of a pipeline of the project, ready to serve: those ``on_gpu``, with their adapters, and ``others``."""
+
+    def write(folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as there:
+            own = yaml.safe_load((ROOT / "pipelines" / file).read_text()) | fields
+            own["serving"] = {"cpu_instances": 1, "gpu": GPU}
+            (Path(there) / f"{name}.yaml").write_text(yaml.safe_dump(own))
+            built = build(Path(there) / f"{name}.yaml", folder=Path(there) / "repository")
+            take(built.folder, folder, [*on_gpu, *others])
+        for model, adapter in on_gpu.items():
+            use_gpu_form(folder / model, adapter)
+
+    return Served(name, write)
+
+
+def write_grid(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as there:
+        gpu = GPU | {"engine": "onnxruntime"}
+        serving = {"max_batch_size": 4, "cpu_instances": 1, "gpu": gpu}
+        networks = colored_cells.write(Path(there), name="grid_host", serving=serving)
+        built = build(Path(there) / "grid_host.yaml", folder=Path(there) / "repository", onnx_files=networks)
+        take(built.folder, folder, ["grid_host_fused"])
+    use_gpu_form(folder / "grid_host_fused", "CascadeFused", module="onestream.serving.models.cascade")
+
+
+def take(repository: Path, folder: Path, models: Sequence[str]) -> None:
+    for model in models:
+        shutil.copytree(repository / model, folder / model, symlinks=False)
+
+
+HOST = on_host(
+    "host",
+    "classify.yaml",
+    {"host_preprocess": "Preprocess", "host_fused": "Fused", "host_video": "Video"},
+    others=("host", "host_model", "host_postprocess"),
+)
+OBJECTS = on_host("objects", "detect.yaml", {"objects_fused": "Fused"})
+GRID_HOST = Served("grid_host", write_grid)
